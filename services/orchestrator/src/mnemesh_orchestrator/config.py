@@ -1,11 +1,13 @@
-"""The settings of the orchestrator; the only reader of the environment."""
+"""The settings of the orchestrator. Only this module reads the environment."""
 
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
-from mnemesh_kit.config import ConfigError, ServerConfig
+from mnemesh_kit.config import ConfigError
+from mnemesh_kit.services import service
+from mnemesh_kit.sql import SqlConfig
 
 from mnemesh_orchestrator.llm.attempts import CallLimits
 from mnemesh_orchestrator.llm.dialects import DIALECTS, Api
@@ -21,103 +23,94 @@ _PROVIDER_VARIABLES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ServerConfig):
-    """Every field is MNEMESH_ORCHESTRATOR_<FIELD> or, for all services at once, MNEMESH_<FIELD>.
+class Config(SqlConfig):
+    """The settings. Each is read from `MNEMESH_ORCHESTRATOR_<FIELD>`, or else from `MNEMESH_<FIELD>`.
 
-    Providers' keys and base URLs also come from the variables that their own
-    SDKs read: OPENAI_API_KEY, OPENAI_BASE_URL, ANTHROPIC_API_KEY and
-    ANTHROPIC_BASE_URL. The other vendors' are in `more_providers`.
+    Keys and base URLs of providers are also read from the variables that the providers' own SDKs read: OPENAI_API_KEY,
+    OPENAI_BASE_URL, ANTHROPIC_API_KEY and ANTHROPIC_BASE_URL. Those of the other vendors are in `more_providers`.
     """
 
-    port: int = 50050
-    database_url: str | None = None
-    """`sqlite:////path` or `postgresql://…`; by default orchestrator.db in the data directory."""
-    sqlite_synchronous: Literal["NORMAL", "FULL"] = "NORMAL"
-    """FULL also survives a loss of power, for a disk flush per write."""
-    blocks_target: str = "127.0.0.1:50051"
-    recall_target: str = "127.0.0.1:50052"
-    archival_target: str = "127.0.0.1:50053"
-    tools_target: str = "127.0.0.1:50054"
+    port: int = service("orchestrator").port
+    blocks_target: str = service("blocks").default_target
+    recall_target: str = service("recall").default_target
+    archival_target: str = service("archival").default_target
+    tools_target: str = service("tools").default_target
     model: str | None = None
-    """Handle of the model that a new agent gets; by default chosen by the keys that are set."""
+    """The handle of the default model of new agents; None chooses one by the keys that are set."""
     openai_api_key: str | None = field(default=None, repr=False)
     openai_base_url: str | None = None
     anthropic_api_key: str | None = field(default=None, repr=False)
     anthropic_base_url: str | None = None
     step_trace_days: int = 7
-    """How long requests to models and their answers are kept for GetStepTrace; 0 keeps none."""
+    """The days for which requests to models and their responses are kept for GetStepTrace; 0 keeps none."""
     openai_api: Literal["openai_chat", "openai_responses"] = "openai_chat"
-    """The API that is spoken at OpenAI's base URL."""
+    """The API at OpenAI's base URL."""
     more_providers: tuple[ProviderSettings, ...] = field(default=(), metadata={"environment": False})
-    """Of the other vendors; from the environment by their own names, as docs/providers.md has them."""
+    """The other vendors, read from the variables that docs/providers.md lists."""
     context_windows: tuple[str, ...] = ()
-    """`provider/model=tokens`, over whatever is known of these models otherwise."""
+    """Sizes of context windows as `provider/model=tokens`. They override every other source."""
     provider_hosts: tuple[str, ...] = ()
-    """Hosts that organizations' own providers may be at, beside the vendors' usual ones; any where none is named."""
+    """The hosts that providers of organizations can have besides the vendors' usual ones; empty allows all."""
     secrets_key_file: str | None = None
-    """Keys that seal stored secrets, one a line: the first seals, all open. Without it, SQLite gets one of its own."""
+    """The file of the keys that seal stored secrets, one per line. The first seals, all open. Without it, the
+    orchestrator creates a key if it uses SQLite."""
     embedder: str = "mnemesh/wordllama-256"
-    """The embedder that recall and archival are configured with, for who lists embedders; likewise the next two."""
+    """The embedder that recall and archival are configured with, for lists of embedding models. So are the next two."""
     embedder_base_url: str = ""
     embedder_dimension: int = 0
     provider_attempts: int = 5
-    """At most this many requests for one answer."""
+    """The maximum number of requests to a provider for one answer."""
     provider_retry_seconds: float = 60.0
-    """All waits between these requests together."""
+    """The maximum time of all waits between these requests."""
     provider_idle_seconds: float = 180.0
-    """Without a byte from a provider, until the call counts as lost."""
+    """The time without a byte from a provider after which a request fails."""
     provider_total_seconds: float = 900.0
-    """One request, from the first byte sent to the last read."""
+    """The time limit of one request to a provider."""
     input_processors: tuple[str, ...] = ()
-    """Names of entry points in `mnemesh.input_processors`: what changes inputs before they are stored."""
+    """The names of entry points in `mnemesh.input_processors`, which change inputs before they are stored."""
     tool_result_processors: tuple[str, ...] = ()
-    """Names of entry points in `mnemesh.tool_result_processors`: what changes results before they are stored."""
+    """The names of entry points in `mnemesh.tool_result_processors`, which change results before they are stored."""
     processor_seconds: float = 5.0
-    """What a processor may take for one text."""
+    """The time limit of a processor for one text."""
     run_days: int = 0
-    """How long a run is kept after its end, with its events, steps and request; 0 keeps all."""
+    """The days for which ended runs are kept, with their events, steps and idempotency keys; 0 keeps all."""
     service_retry_seconds: float = 900.0
-    """How long a run waits for a tier that goes away in the middle of a step."""
+    """The time for which a run retries to reach a service that becomes unavailable within a step."""
 
     approval_timeout_seconds: float = 0.0
-    """How long an approval waits for its answer before it is denied; 0 is for ever."""
+    """The time after which a pending approval is denied; 0 never denies."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Self:
-        """The settings from the environment."""
+        """Returns the settings from the environment. Raises ConfigError."""
         config = super().from_env(env)
-        given: dict[str, Any] = {
+        values: dict[str, Any] = {
             name: env[variable]
             for name, variable in _PROVIDER_VARIABLES.items()
             if env.get(variable) and getattr(config, name) is None
         }
         others = tuple(name for name in DIALECTS if name not in ("openai", "openai_compatible", "anthropic"))
         try:
-            given["more_providers"] = configured_providers(env, "ORCHESTRATOR", others)
+            values["more_providers"] = configured_providers(env, "ORCHESTRATOR", others)
         except ValueError as error:
             raise ConfigError(f"A provider's API has an invalid value: {error}.") from error
-        configured = replace(config, **given)
+        configured = replace(config, **values)
         _ = configured.language_models.context_windows
         return configured
 
     @property
     def default_embedder(self) -> ConfiguredEmbedder:
-        """What new archives get where none is named."""
+        """The default embedder of new archives."""
         return ConfiguredEmbedder(
             handle=self.embedder, base_url=self.embedder_base_url, dimension=self.embedder_dimension
         )
 
     @property
-    def database(self) -> str:
-        """The URL of the service's own database."""
-        return self.database_url or f"sqlite:///{self.data_path / 'orchestrator.db'}"
-
-    @property
     def language_models(self) -> LlmSettings:
-        """Where models are to be had.
+        """The settings of the operator's providers.
 
         Raises:
-            ConfigError: a window is no `provider/model=tokens`.
+            ConfigError: A context window does not have the form `provider/model=tokens`.
         """
         return LlmSettings(
             providers=(*self._named_providers(), *self.more_providers),

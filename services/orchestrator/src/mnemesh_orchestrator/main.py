@@ -1,4 +1,4 @@
-"""The process: configuration in, exit code out."""
+"""The entry point of the process."""
 
 from mnemesh_kit import run
 
@@ -9,5 +9,5 @@ WORK = {"maintain": "mnemesh_orchestrator.maintenance"}
 
 
 def main() -> int:
-    """Runs the orchestrator until it is told to stop, or its maintenance once."""
+    """Runs the orchestrator until it is stopped, or its maintenance once. Returns the exit code."""
     return run.main(Config.from_env, assemble, WORK)

@@ -1,4 +1,4 @@
-"""Secrets at rest: each sealed with AES-256-GCM under a key that is not in the database."""
+"""Encryption of stored secrets with AES-256-GCM. The keys are not in the database."""
 
 import hashlib
 import hmac
@@ -18,37 +18,39 @@ _NONCE_BYTES: Final = 12
 
 
 class SecretBox:
-    """Seals and opens secrets. The first key of its file seals, all open: a key is replaced by one put before it.
+    """Seals and opens secrets.
+
+    The first key of the file seals; all keys open. To replace a key, put the new one before it.
 
     Args:
-        key_file: the operator's file of keys, one a line, each of 32 characters or more; read now.
-        made_at: where a key is kept that this process makes at its first secret, and nobody else knows; None where
-            several processes would each make their own.
+        key_file: The operator's file of keys, one per line, each of at least 32 characters. It is read once.
+        created_at: The path of a key that this process creates for its first secret; None if several processes share
+            the database, because each would create its own.
 
     Raises:
-        ConfigError: the operator's file cannot be read, or holds no good key.
+        ConfigError: The operator's file cannot be read or has no valid key.
     """
 
-    def __init__(self, key_file: str | None, made_at: Path | None = None) -> None:
-        self._made_at = made_at
+    def __init__(self, key_file: str | None, created_at: Path | None = None) -> None:
+        self._created_at = created_at
         self._keys: tuple[bytes, ...] = () if key_file is None else _derived(read_keys(key_file))
 
-    def seal(self, secret: str, place: str) -> bytes:
-        """The secret as it may be stored; it can be opened at this place only.
+    def seal(self, secret: str, context: str) -> bytes:
+        """Returns the encrypted secret. It can be opened only with the same `context`, such as the id of its record.
 
         Raises:
-            SecretsKeyMissing: there is no key to seal with, and none may be made.
+            SecretsKeyMissing: There is no key, and this process cannot create one.
         """
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
 
         key, nonce = self._sealing_key(), secrets.token_bytes(_NONCE_BYTES)
-        return _VERSION + _mark(key) + nonce + AESGCM(key).encrypt(nonce, secret.encode(), place.encode())
+        return _VERSION + _mark(key) + nonce + AESGCM(key).encrypt(nonce, secret.encode(), context.encode())
 
-    def open(self, sealed: bytes, place: str) -> str:
-        """The secret.
+    def open(self, sealed: bytes, context: str) -> str:
+        """Returns the decrypted secret.
 
         Raises:
-            SecretUnreadable: it was sealed with a key that is not here, at another place, or is damaged.
+            SecretUnreadable: The key is missing, the context is another one, or the data is damaged.
         """
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
@@ -57,29 +59,29 @@ class SecretBox:
         for key in self._known_keys():
             if sealed[:1] == _VERSION and _mark(key) == mark:
                 try:
-                    return AESGCM(key).decrypt(rest[:_NONCE_BYTES], rest[_NONCE_BYTES:], place.encode()).decode()
+                    return AESGCM(key).decrypt(rest[:_NONCE_BYTES], rest[_NONCE_BYTES:], context.encode()).decode()
                 except InvalidTag:
                     break
         raise SecretUnreadable("A stored secret cannot be read with the keys of this server.")
 
     def fingerprint(self, secret: str) -> str:
-        """What tells this secret from others, and tells nothing of it to who has not the key. Raises as `seal`."""
+        """Returns a text that identifies the secret and reveals nothing of it. Raises SecretsKeyMissing."""
         return hmac.new(self._sealing_key(), b"fingerprint\0" + secret.encode(), hashlib.sha256).hexdigest()
 
     def _sealing_key(self) -> bytes:
         keys = self._known_keys()
-        if not keys and self._made_at is not None:
-            _make(self._made_at)
+        if not keys and self._created_at is not None:
+            _create_key(self._created_at)
             keys = self._known_keys()
         if not keys:
             raise SecretsKeyMissing(
-                "This server has no key to store secrets with; its operator sets MNEMESH_SECRETS_KEY_FILE."
+                "This server has no key to store secrets with. Its operator must set MNEMESH_SECRETS_KEY_FILE."
             )
         return keys[0]
 
     def _known_keys(self) -> tuple[bytes, ...]:
-        if not self._keys and self._made_at is not None and self._made_at.exists():
-            self._keys = _derived(read_keys(str(self._made_at)))
+        if not self._keys and self._created_at is not None and self._created_at.exists():
+            self._keys = _derived(read_keys(str(self._created_at)))
         return self._keys
 
 
@@ -87,17 +89,17 @@ def _derived(lines: Sequence[bytes]) -> tuple[bytes, ...]:
     from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
 
-    # Part of the stored format: another text would make every stored secret unreadable.
+    # This text is part of the stored format. With another one, no stored secret could be opened.
     return tuple(HKDF(SHA256(), 32, salt=None, info=b"engram secrets at rest").derive(line) for line in lines)
 
 
 def _mark(key: bytes) -> bytes:
-    """Tells which key sealed, without a hint at it."""
+    """Returns bytes that identify a key and reveal nothing of it."""
     return hashlib.sha256(b"mark\0" + key).digest()[:_MARK_BYTES]
 
 
-def _make(path: Path) -> None:
-    """Writes a new key that only this user may read. Whoever is first wins, and a crash leaves a whole key or none."""
+def _create_key(path: Path) -> None:
+    """Writes a new key that only this user can read. The first writer wins. A crash leaves a complete key or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -112,7 +114,7 @@ def _make(path: Path) -> None:
             return
         directory = os.open(path.parent, os.O_RDONLY)
         try:
-            os.fsync(directory)  # what was sealed with it is worth nothing without it
+            os.fsync(directory)  # without the key, sealed secrets are lost
         finally:
             os.close(directory)
     finally:

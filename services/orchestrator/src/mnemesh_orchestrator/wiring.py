@@ -23,7 +23,7 @@ from mnemesh_kit.ids import IdSource, RandomIds
 from mnemesh_kit.metrics import Gauge
 from mnemesh_kit.server import Assembly
 from mnemesh_kit.services import service
-from mnemesh_kit.sql import Database
+from mnemesh_kit.sql import Database, open_database
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.clients.archival import ArchivalClient
@@ -270,8 +270,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     clock, ids = clock or SystemClock(), ids or RandomIds()
     is_sqlite = config.database.startswith("sqlite")
     instance = Instance(config.data_path / "orchestrator.owner", alone=is_sqlite)
-    database = Database.open(config.database, synchronous=config.sqlite_synchronous)
-    await database.migrate("mnemesh_orchestrator")
+    database = await open_database(config, "mnemesh_orchestrator")
     channels = Channels(errors=REMOTE, auth_key_file=config.auth_key_file)
     stores = Stores.sql(database, clock)
     credentials = CredentialSealer(

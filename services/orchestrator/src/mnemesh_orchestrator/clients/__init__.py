@@ -1,1 +1,1 @@
-"""The other rooms over gRPC: one adapter per room, its conversion beside it."""
+"""Adapters of the other services over gRPC, one per port, with their conversions. The ports define the methods."""

@@ -1,4 +1,4 @@
-"""Archival memory over gRPC."""
+"""The archival service over gRPC."""
 
 from collections.abc import Sequence
 
@@ -17,20 +17,20 @@ from mnemesh_orchestrator.model.erasure import Erased
 
 
 class ArchivalClient:
-    """The archival room as an ArchivalPort."""
+    """ArchivalPort over gRPC."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._passages = PassageServiceStub(channel)
         self._archives = ArchiveServiceStub(channel)
 
     async def insert(self, request_id: str, agent_id: str, text: str, tags: Sequence[str] = ()) -> str:
-        """Stores a passage in the agent's archive, made when it has none; the passage's id."""
+        """See ArchivalPort."""
         passage = pb.Passage(text=text, tags=tags, source=pb.PASSAGE_SOURCE_AGENT)
         request = rpc.InsertPassagesRequest(request_id=request_id, agent_id=agent_id, passages=[passage])
         response = await self._passages.InsertPassages(request, timeout=deadlines.WRITE)
         result = response.results[0]
         if result.HasField("failure"):
-            # Where nothing of a batch can be stored the call itself fails; this is for the contract's letter.
+            # If nothing of the batch can be stored, the call fails. The contract allows this response, too.
             raise FailedPrecondition(result.failure.message, failure=result.failure.reason)
         return result.passage.id
 
@@ -46,7 +46,7 @@ class ArchivalClient:
         end_date: str | None = None,
         time_zone: str = "UTC",
     ) -> tuple[PassageHit, ...]:
-        """Hybrid search of the agent's archives as one, best first."""
+        """See ArchivalPort."""
         request = rpc.SearchPassagesRequest(
             query=query,
             mode=rpc.PASSAGE_SEARCH_MODE_HYBRID,
@@ -64,7 +64,7 @@ class ArchivalClient:
         return tuple(_hit_from_proto(hit) for hit in response.hits)
 
     async def summary(self, agent_id: str, if_revision: int | None = None) -> ArchivalSummary | None:
-        """How much there is, or None where `if_revision` still holds."""
+        """See ArchivalPort."""
         request = rpc.GetArchivalSummaryRequest(agent_id=agent_id, if_revision=if_revision)
         response = await self._passages.GetArchivalSummary(request, timeout=deadlines.READ)
         if response.not_modified:
@@ -72,12 +72,12 @@ class ArchivalClient:
         return ArchivalSummary(response.revision, response.passage_count, tuple(response.tags))
 
     async def attach(self, request_id: str, agent_id: str, archive_id: str) -> None:
-        """Gives an archive to the agent."""
+        """See ArchivalPort."""
         request = archives_rpc.AttachArchiveRequest(request_id=request_id, agent_id=agent_id, archive_id=archive_id)
         await self._archives.AttachArchive(request, timeout=deadlines.WRITE)
 
     async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
-        """Forgets the agent, and the archives that nobody else holds."""
+        """See ArchivalPort."""
         request = rpc.EraseAgentRequest(request_id=request_id, agent_id=agent_id)
         done = await self._passages.EraseAgent(request, timeout=deadlines.WRITE)
         return Erased(passages=done.deleted_passages, archives=done.deleted_archives)

@@ -1,4 +1,4 @@
-"""Core memory over gRPC."""
+"""The blocks service over gRPC."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -9,7 +9,7 @@ from mnemesh.blocks.v1 import blocks_pb2 as pb
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 from mnemesh.blocks.v1.blocks_service_pb2_grpc import BlockServiceStub
 from mnemesh_kit.errors import Aborted, NotFound
-from mnemesh_kit.time import timestamp_from_proto
+from mnemesh_kit.time import optional_timestamp_from_proto
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.model.core_memory import (
@@ -28,7 +28,7 @@ from mnemesh_orchestrator.model.erasure import Erased
 
 
 class BlocksClient:
-    """The blocks room as a CoreMemoryPort."""
+    """CoreMemoryPort over gRPC."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub = BlockServiceStub(channel)
@@ -36,7 +36,7 @@ class BlocksClient:
     async def get(
         self, agent_id: str, if_revision: int | None = None, conversation_id: str | None = None
     ) -> CoreMemory | None:
-        """The agent's blocks, as a conversation shows them that has some for itself; None where `if_revision` holds."""
+        """See CoreMemoryPort."""
         request = rpc.GetCoreMemoryRequest(agent_id=agent_id, if_revision=if_revision, conversation_id=conversation_id)
         response = await self._stub.GetCoreMemory(request, timeout=deadlines.READ)
         return None if response.not_modified else core_memory_from_proto(response.core_memory)
@@ -49,7 +49,7 @@ class BlocksClient:
         labels: Sequence[str],
         source_conversation_id: str | None = None,
     ) -> tuple[str, ...]:
-        """Gives a conversation copies of its own of the blocks under `labels`; their ids."""
+        """See CoreMemoryPort."""
         request = rpc.IsolateBlocksRequest(
             request_id=request_id,
             agent_id=agent_id,
@@ -61,12 +61,12 @@ class BlocksClient:
         return tuple(block.id for block in response.blocks)
 
     async def release(self, request_id: str, agent_id: str, conversation_id: str) -> None:
-        """Deletes what a conversation has for itself."""
+        """See CoreMemoryPort."""
         request = rpc.ReleaseBlocksRequest(request_id=request_id, agent_id=agent_id, conversation_id=conversation_id)
         await self._stub.ReleaseBlocks(request, timeout=deadlines.WRITE)
 
     async def edit(self, request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> Block:
-        """One atomic edit; the block after it."""
+        """See CoreMemoryPort."""
         request = rpc.EditBlockRequest(
             request_id=request_id,
             agent_id=author.agent_id,
@@ -81,7 +81,7 @@ class BlocksClient:
     async def create(
         self, request_id: str, agent_id: str, block: Block, metadata: str | None = None, tags: Sequence[str] = ()
     ) -> Block:
-        """Makes a block (its id is ignored) and gives it to the agent."""
+        """See CoreMemoryPort."""
         request = rpc.CreateBlockRequest(
             request_id=request_id,
             block=pb.Block(
@@ -99,21 +99,21 @@ class BlocksClient:
         return block_from_proto(response.block)
 
     async def attach(self, request_id: str, agent_id: str, block_id: str) -> None:
-        """Gives an existing block to the agent."""
+        """See CoreMemoryPort."""
         request = rpc.AttachBlockRequest(request_id=request_id, agent_id=agent_id, block_id=block_id)
         await self._stub.AttachBlock(request, timeout=deadlines.WRITE)
 
     async def detach(self, request_id: str, agent_id: str, label: str) -> None:
-        """Takes the block under a label from the agent; the block stays."""
+        """See CoreMemoryPort."""
         request = rpc.DetachBlockRequest(request_id=request_id, agent_id=agent_id, label=label)
         await self._stub.DetachBlock(request, timeout=deadlines.WRITE)
 
     async def relabel(self, request_id: str, block_id: str, label: str) -> Block:
-        """Renames a block for all its holders."""
+        """See CoreMemoryPort."""
         return await self._update(request_id, pb.Block(id=block_id, label=label), "label")
 
     async def delete(self, request_id: str, block_id: str) -> bool:
-        """Deletes a block and takes it from everybody; False where there is none."""
+        """See CoreMemoryPort."""
         try:
             await self._stub.GetBlock(rpc.GetBlockRequest(block_id=block_id), timeout=deadlines.READ)
         except NotFound:
@@ -124,7 +124,7 @@ class BlocksClient:
         return True
 
     async def identify(self, request_id: str, block_id: str, identity_id: str, *, attach: bool) -> bool:
-        """Attaches an identity to a block, or detaches it; whether that changed anything."""
+        """See CoreMemoryPort."""
         while True:
             block = (await self._stub.GetBlock(rpc.GetBlockRequest(block_id=block_id), timeout=deadlines.READ)).block
             if (identity_id in block.identity_ids) is attach:
@@ -132,7 +132,7 @@ class BlocksClient:
             others = [other for other in block.identity_ids if other != identity_id]
             changed = pb.Block(id=block_id, identity_ids=[*others, identity_id] if attach else others)
             request = rpc.UpdateBlockRequest(
-                # What depends on the revision that was read is another request at every try.
+                # The request depends on the revision that was read, so each attempt is another request.
                 request_id=f"{request_id}/{block.revision}",
                 block=changed,
                 update_mask=FieldMask(paths=["identity_ids"]),
@@ -141,31 +141,31 @@ class BlocksClient:
             try:
                 await self._stub.UpdateBlock(request, timeout=deadlines.WRITE)
             except Aborted:
-                continue  # somebody else changed the block in between
+                continue  # another author changed the block since it was read
             return True
 
     async def identities_of(self, block_id: str) -> tuple[str, ...]:
-        """The identities that are attached to a block."""
+        """See CoreMemoryPort."""
         response = await self._stub.GetBlock(rpc.GetBlockRequest(block_id=block_id), timeout=deadlines.READ)
         return tuple(response.block.identity_ids)
 
     async def identified(self, identity_id: str) -> tuple[str, ...]:
-        """The ids of the blocks that an identity is attached to, by id."""
+        """See CoreMemoryPort."""
         request = rpc.ListBlocksRequest(page_size=1_000, filter=rpc.BlockFilter(identity_id=identity_id))
-        found: list[str] = []
+        block_ids: list[str] = []
         while True:
             page = await self._stub.ListBlocks(request, timeout=deadlines.READ)
-            found += [block.id for block in page.blocks]
+            block_ids += [block.id for block in page.blocks]
             if not page.next_page_token:
-                return tuple(sorted(found))
+                return tuple(sorted(block_ids))
             request.page_token = page.next_page_token
 
     async def describe(self, request_id: str, block_id: str, description: str) -> Block:
-        """Changes a block's description."""
+        """See CoreMemoryPort."""
         return await self._update(request_id, pb.Block(id=block_id, description=description), "description")
 
     async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
-        """Forgets the agent, and the blocks that nobody else holds."""
+        """See CoreMemoryPort."""
         request = rpc.EraseAgentRequest(request_id=request_id, agent_id=agent_id, delete_unshared_blocks=True)
         done = await self._stub.EraseAgent(request, timeout=deadlines.WRITE)
         shared = done.detached_blocks - done.deleted_blocks
@@ -178,7 +178,7 @@ class BlocksClient:
 
 
 def block_from_proto(block: pb.Block) -> Block:
-    """A block in the domain's words."""
+    """Returns the block of a message."""
     return Block(
         id=block.id,
         label=block.label,
@@ -191,14 +191,12 @@ def block_from_proto(block: pb.Block) -> Block:
 
 
 def core_memory_from_proto(core_memory: pb.CoreMemory) -> CoreMemory:
-    """The blocks of an agent, in their order."""
+    """Returns the core memory of a message."""
     return CoreMemory(
         agent_id=core_memory.agent_id,
         revision=core_memory.revision,
         blocks=tuple(block_from_proto(block) for block in core_memory.blocks),
-        updated_at=timestamp_from_proto(core_memory.update_time, "update_time")
-        if core_memory.HasField("update_time")
-        else None,
+        updated_at=optional_timestamp_from_proto(core_memory, "update_time", "update_time"),
     )
 
 
@@ -219,4 +217,4 @@ _EDITS: Final[dict[type[BlockEdit], Callable[[Any], dict[str, Any]]]] = {
     Rethink: lambda edit: {"rethink": rpc.RethinkEdit(value=edit.value, base_revision=edit.base_revision)},
     Patch: lambda edit: {"patch": rpc.PatchEdit(patch=edit.patch)},
 }
-"""The field of the request that carries an edit."""
+"""The field of the request that has the edit."""

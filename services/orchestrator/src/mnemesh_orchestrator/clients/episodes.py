@@ -1,4 +1,4 @@
-"""Episodes and facts over gRPC."""
+"""Episodes and facts of the recall service over gRPC."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -8,7 +8,12 @@ import grpc
 from mnemesh.recall.v1 import episodes_pb2 as pb
 from mnemesh.recall.v1 import episodes_service_pb2 as rpc
 from mnemesh.recall.v1.episodes_service_pb2_grpc import EpisodeServiceStub
-from mnemesh_kit.time import timestamp_from_proto, timestamp_to_proto
+from mnemesh_kit.time import (
+    optional_timestamp_from_proto,
+    optional_timestamp_to_proto,
+    timestamp_from_proto,
+    timestamp_to_proto,
+)
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.model.episodes import (
@@ -23,18 +28,20 @@ from mnemesh_orchestrator.model.episodes import (
 )
 
 _MOST_MESSAGES: Final = 10_000
-"""Ids that recall takes as the source of one memory."""
+"""The maximum number of ids that recall accepts as the source of one memory."""
 
 
 class EpisodesClient:
-    """The recall room as an EpisodesPort."""
+    """EpisodesPort over gRPC."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub = EpisodeServiceStub(channel)
 
     async def bundle(self, scope: MemoryScope, max_episodes: int, max_facts: int) -> MemoryBundle:
-        """The newest episodes and the most salient facts that hold now."""
-        request = rpc.GetMemoryBundleRequest(scopes=[_scope(scope)], max_episodes=max_episodes, max_facts=max_facts)
+        """See EpisodesPort."""
+        request = rpc.GetMemoryBundleRequest(
+            scopes=[_scope_to_proto(scope)], max_episodes=max_episodes, max_facts=max_facts
+        )
         response = await self._stub.GetMemoryBundle(request, timeout=deadlines.READ)
         return MemoryBundle(
             tuple(_episode_from_proto(episode) for episode in response.episodes),
@@ -44,8 +51,8 @@ class EpisodesClient:
     async def search(
         self, scopes: Sequence[MemoryScope], query: str, *, limit: int, held_at: datetime | None = None
     ) -> MemoryHits:
-        """Facts that hold, or held at a time, and episodes that had begun by then."""
-        within = [_scope(scope) for scope in scopes]
+        """See EpisodesPort."""
+        within = [_scope_to_proto(scope) for scope in scopes]
         until, at = (None, None) if held_at is None else (held_at.isoformat(), timestamp_to_proto(held_at))
         facts = rpc.SearchFactsRequest(query=query, limit=limit, filter=rpc.FactFilter(scopes=within, valid_at_time=at))
         episodes = rpc.SearchEpisodesRequest(
@@ -60,25 +67,25 @@ class EpisodesClient:
 
 
 def commit_to_proto(commit: EpisodeCommit) -> pb.EpisodeCommit:
-    """An episode and what it does to the facts."""
+    """Returns the message of an episode and its changes of facts."""
     return pb.EpisodeCommit(
-        scope=_scope(commit.scope),
+        scope=_scope_to_proto(commit.scope),
         episode=pb.Episode(
             turn_ids=commit.episode.turn_ids[-_MOST_MESSAGES:],
             summary=commit.episode.summary,
             tags=commit.episode.tags,
             salience=commit.episode.salience,
-            source=_source(commit, commit.episode.message_ids),
+            source=_source_to_proto(commit, commit.episode.message_ids),
         ),
-        operations=[_operation(commit, change) for change in commit.changes],
+        operations=[_change_to_proto(commit, change) for change in commit.changes],
     )
 
 
-def _scope(scope: MemoryScope) -> pb.MemoryScope:
+def _scope_to_proto(scope: MemoryScope) -> pb.MemoryScope:
     return pb.MemoryScope(agent_id=scope.agent_id) if scope.name is None else pb.MemoryScope(name=scope.name)
 
 
-def _source(commit: EpisodeCommit, message_ids: tuple[str, ...]) -> pb.MemorySource:
+def _source_to_proto(commit: EpisodeCommit, message_ids: tuple[str, ...]) -> pb.MemorySource:
     return pb.MemorySource(
         message_ids=message_ids[-_MOST_MESSAGES:],
         agent_id=commit.scope.agent_id,
@@ -87,8 +94,8 @@ def _source(commit: EpisodeCommit, message_ids: tuple[str, ...]) -> pb.MemorySou
     )
 
 
-def _operation(commit: EpisodeCommit, change: FactChange) -> pb.FactOperation:
-    source = _source(commit, change.message_ids)
+def _change_to_proto(commit: EpisodeCommit, change: FactChange) -> pb.FactOperation:
+    source = _source_to_proto(commit, change.message_ids)
     fact_id = change.fact_id or ""
     if change.change is Change.CONFIRM:
         confirm = pb.ConfirmOperation(fact_id=fact_id, source=source, confidence=change.confidence)
@@ -100,7 +107,7 @@ def _operation(commit: EpisodeCommit, change: FactChange) -> pb.FactOperation:
         salience=change.salience,
         source=source,
         valid_from_time=timestamp_to_proto(change.told_at),
-        invalid_time=None if change.ended_at is None else timestamp_to_proto(change.ended_at),
+        invalid_time=optional_timestamp_to_proto(change.ended_at),
     )
     if change.change is Change.SUPERSEDE:
         return pb.FactOperation(supersede=pb.SupersedeOperation(fact_id=fact_id, fact=fact))
@@ -114,8 +121,8 @@ def _episode_from_proto(episode: pb.Episode) -> Episode:
         created_at=timestamp_from_proto(episode.create_time, "create_time"),
         tags=tuple(episode.tags),
         salience=episode.salience,
-        started_at=timestamp_from_proto(episode.start_time, "start_time") if episode.HasField("start_time") else None,
-        ended_at=timestamp_from_proto(episode.end_time, "end_time") if episode.HasField("end_time") else None,
+        started_at=optional_timestamp_from_proto(episode, "start_time", "start_time"),
+        ended_at=optional_timestamp_from_proto(episode, "end_time", "end_time"),
     )
 
 
@@ -126,8 +133,6 @@ def _fact_from_proto(fact: pb.Fact) -> Fact:
         created_at=timestamp_from_proto(fact.create_time, "create_time"),
         tags=tuple(fact.tags),
         salience=fact.salience,
-        valid_from=timestamp_from_proto(fact.valid_from_time, "valid_from_time")
-        if fact.HasField("valid_from_time")
-        else None,
-        invalid_at=timestamp_from_proto(fact.invalid_time, "invalid_time") if fact.HasField("invalid_time") else None,
+        valid_from=optional_timestamp_from_proto(fact, "valid_from_time", "valid_from_time"),
+        invalid_at=optional_timestamp_from_proto(fact, "invalid_time", "invalid_time"),
     )

@@ -1,4 +1,4 @@
-"""Recall memory and context windows over gRPC."""
+"""The recall service over gRPC."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -24,7 +24,7 @@ _MODES: Final = {
 
 
 class RecallClient:
-    """The recall room as a RecallPort."""
+    """RecallPort over gRPC."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub = MessageServiceStub(channel)
@@ -32,7 +32,7 @@ class RecallClient:
     async def create_context(
         self, request_id: str, agent_id: str, conversation_id: str, messages: Sequence[Message]
     ) -> ContextWindow:
-        """Makes a conversation's window, the system message first."""
+        """See RecallPort."""
         request = rpc.CreateContextRequest(
             request_id=request_id,
             agent_id=agent_id,
@@ -51,7 +51,7 @@ class RecallClient:
         system: Message,
         until_message_id: str | None = None,
     ) -> ContextWindow:
-        """Makes a window that shares another's messages, all or up to one, under a system message of its own."""
+        """See RecallPort."""
         request = rpc.ForkContextRequest(
             request_id=request_id,
             source_conversation_id=source_conversation_id,
@@ -63,27 +63,27 @@ class RecallClient:
         return window_from_proto(response.context)
 
     async def delete_context(self, request_id: str, conversation_id: str) -> None:
-        """Deletes a window with its system message; the other messages stay in recall."""
+        """See RecallPort."""
         request = rpc.DeleteContextRequest(request_id=request_id, conversation_id=conversation_id)
         await self._stub.DeleteContext(request, timeout=deadlines.WRITE)
 
     async def get_context(self, conversation_id: str, if_version: int | None = None) -> ContextWindow | None:
-        """The window, or None where `if_version` still holds."""
+        """See RecallPort."""
         request = rpc.GetContextRequest(conversation_id=conversation_id, if_version=if_version)
         response = await self._stub.GetContext(request, timeout=deadlines.READ)
         return None if response.not_modified else window_from_proto(response.context)
 
     async def window_ids(self, conversation_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """The ids of the stored messages in windows, by conversation; at most 1000, unknown ones left out."""
+        """See RecallPort."""
         request = rpc.BatchGetContextIdsRequest(conversation_ids=conversation_ids)
         response = await self._stub.BatchGetContextIds(request, timeout=deadlines.READ)
         return {window.conversation_id: tuple(window.message_ids) for window in response.contexts}
 
     async def commit_step(self, commit: StepCommit) -> CommitOutcome:
-        """Commits a step in one transaction; idempotent by its step id. Raises LEASE_LOST, STEP_CONFLICT.
+        """See RecallPort.
 
-        The step id is the key, and the request id is left to the channel: a
-        holder that took over commits the same step under another epoch.
+        The step id is the idempotency key, and the channel sets the request id: after a takeover, another process
+        commits the same step under another epoch.
         """
         request = rpc.CommitStepRequest(
             agent_id=commit.agent_id,
@@ -115,10 +115,7 @@ class RecallClient:
         epoch: int | None = None,
         memories: Sequence[EpisodeCommit] = (),
     ) -> ContextWindow:
-        """Replaces the window, keeping memories with it; without run and epoch as the owner.
-
-        Raises WINDOW_MOVED, LEASE_LOST, and of a memory FACT_CLOSED.
-        """
+        """See RecallPort."""
         lease = None if run_id is None or epoch is None else pb.WriterLease(run_id=run_id, epoch=epoch)
         request = rpc.ReplaceContextRequest(
             request_id=request_id,
@@ -135,7 +132,7 @@ class RecallClient:
         return window_from_proto(response.context)
 
     async def append(self, request_id: str, agent_id: str, messages: Sequence[Message]) -> None:
-        """Stores messages outside of any window."""
+        """See RecallPort."""
         rows = [message_to_proto(message, agent_id) for message in messages]
         request = rpc.AppendMessagesRequest(request_id=request_id, agent_id=agent_id, messages=rows)
         await self._stub.AppendMessages(request, timeout=deadlines.WRITE)
@@ -151,7 +148,7 @@ class RecallClient:
         end_date: str | None = None,
         time_zone: str = "UTC",
     ) -> tuple[MessageHit, ...]:
-        """Hybrid search of the agent's messages, best first."""
+        """See RecallPort."""
         request = rpc.SearchMessagesRequest(
             query=query,
             mode=rpc.SEARCH_MODE_HYBRID,
@@ -166,14 +163,14 @@ class RecallClient:
         return tuple(_hit_from_proto(hit) for hit in response.hits)
 
     async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
-        """Forgets the agent's windows and messages."""
+        """See RecallPort."""
         request = rpc.EraseAgentRequest(request_id=request_id, agent_id=agent_id)
         done = await self._stub.EraseAgent(request, timeout=deadlines.WRITE)
         return Erased(messages=done.deleted_messages, contexts=done.deleted_contexts)
 
 
 def window_from_proto(context: pb.Context) -> ContextWindow:
-    """A context window in the domain's words."""
+    """Returns the context window of a message."""
     return ContextWindow(
         conversation_id=context.conversation_id,
         agent_id=context.agent_id,

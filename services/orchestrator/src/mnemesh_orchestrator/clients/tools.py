@@ -1,4 +1,4 @@
-"""Custom tools over gRPC."""
+"""The tools service over gRPC."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -18,24 +18,24 @@ _RETURN_CHARACTERS: Final = 50_000
 
 
 class ToolsClient:
-    """The tools room as a ToolsPort."""
+    """ToolsPort over gRPC."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._tools = ToolServiceStub(channel)
         self._execution = ExecutionServiceStub(channel)
-        # What each tool may take, as its definition said when it was last read: the service ends a tool when its
-        # caller goes away, so the deadline of a call must lie behind the tool's own.
+        # The time limits of the tools as of their last definitions. The service stops a tool if its caller gives up,
+        # so the deadline of a call must exceed the limit of the tool.
         self._seconds: dict[str, int] = {}
 
     async def definitions(self, ids: Sequence[str] = (), names: Sequence[str] = ()) -> tuple[CustomTool, ...]:
-        """Stored tools by id and name; unknown ones are left out."""
+        """See ToolsPort."""
         request = rpc.BatchGetToolsRequest(tool_ids=ids, names=names)
         response = await self._tools.BatchGetTools(request, timeout=deadlines.READ)
         self._seconds |= {tool.id: tool.timeout_seconds for tool in response.tools if tool.timeout_seconds}
         return tuple(tool_from_proto(tool) for tool in response.tools)
 
     async def upsert_source(self, request_id: str, source_code: str) -> CustomTool:
-        """Stores Python source as a tool, by the name of its last function."""
+        """See ToolsPort."""
         tool = pb.Tool(type=pb.TOOL_TYPE_CUSTOM, source_type=pb.SOURCE_TYPE_PYTHON, source_code=source_code)
         request = rpc.UpsertToolRequest(request_id=request_id, tool=tool)
         response = await self._tools.UpsertTool(request, timeout=deadlines.WRITE)
@@ -51,7 +51,7 @@ class ToolsClient:
         blocks: Mapping[str, str],
         environment: Mapping[str, str],
     ) -> tuple[ToolResult, Mapping[str, str]]:
-        """Runs a tool in the sandbox, once; its result, and the block values that it changed."""
+        """See ToolsPort."""
         request = execution_rpc.ExecuteToolRequest(
             tool_id=tool_id,
             arguments=arguments,
@@ -70,7 +70,7 @@ class ToolsClient:
 
 
 def tool_from_proto(tool: pb.Tool) -> CustomTool:
-    """A stored tool in the domain's words."""
+    """Returns the tool of a message."""
     return CustomTool(
         id=tool.id,
         name=tool.name,

@@ -1,1 +1,1 @@
-"""The domain of the orchestrator: agents, runs, tool rules and models. Imports nothing else of the service."""
+"""The domain of the orchestrator: frozen types, filters, rules and validation."""

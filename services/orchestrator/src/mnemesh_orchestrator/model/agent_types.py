@@ -187,5 +187,5 @@ def require_continuation(agent_type: AgentType, text: str | None) -> str | None:
     """Returns the continuation message of an agent. Raises InvalidArgument if its type continues by heartbeats."""
     if text is not None and AGENT_TYPES[agent_type].policy == "v2":
         field = "agent.continuation_message"
-        raise InvalidArgument(f"{field} is not for {agent_type}: heartbeats make it go on.", field=field)
+        raise InvalidArgument(f"{field} must not be set for {agent_type}, which continues by heartbeats.", field=field)
     return text

@@ -50,7 +50,7 @@ class AgentState(StrEnum):
 
 
 class PromptPolicy(StrEnum):
-    """When the stored system message is rendered again: after a change of memory, or only by compaction and reset."""
+    """The events after which the system message is rendered again: changes of memory, or compaction and reset only."""
 
     REBUILD = "rebuild"
     CACHE = "cache"
@@ -152,7 +152,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class AgentFilter:
-    """Which agents; everything that is given must hold. Only ACTIVE ones are ever found."""
+    """The conditions of a list or a count; an agent must meet all that are set. Only ACTIVE agents are found."""
 
     agent_ids: tuple[str, ...] = ()
     name: str | None = None
@@ -163,9 +163,9 @@ class AgentFilter:
     hidden: bool | None = None
     last_stop_reason: str | None = None
     links: tuple[tuple[LinkKind, str], ...] = ()
-    """What it must be linked with."""
+    """Relations that the agent must have."""
     identifier_key: str | None = None
-    """Of an identity that it is attached to."""
+    """The key of an identity that the agent must have."""
 
 
 class AgentOrder(StrEnum):

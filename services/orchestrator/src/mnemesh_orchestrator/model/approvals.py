@@ -159,7 +159,7 @@ class ApprovalAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalFilter:
-    """Which pending approvals; everything that is given must hold."""
+    """The conditions of pending approvals; an approval must meet all that are set."""
 
     organization_id: str | None = None
     agent_ids: tuple[str, ...] = ()

@@ -12,10 +12,10 @@ from mnemesh_orchestrator.model.runs import Run
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A run that this process now carries out, with what it needs to begin.
+    """A run that this process has claimed, with the records that it needs to execute it.
 
-    `taken_up` says that it had been begun before, so that there may be a journal; `cancelled` that it is to be ended.
-    `claims` is how often somebody began to carry it out before.
+    `taken_up` is true if another claim came before, so that there can be a journal. `cancelled` is true if the run is
+    to be cancelled. `claims` is the number of earlier claims.
     """
 
     run: Run
@@ -29,7 +29,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class StartedRun:
-    """What became of a request to run: `claim` is set where the run may begin at once."""
+    """The result of a request to start a run. `claim` is set if the run can start at once."""
 
     run: Run
     replayed: bool = False
@@ -38,9 +38,9 @@ class StartedRun:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedDecision:
-    """A decision about calls that waited, whose run failed before it had carried all of them out.
+    """A decision about an approval whose run failed before it had executed all approved calls.
 
-    `entries` are what is journalled of them, by any run that tried.
+    `entries` are the journal entries of these calls, of every run that tried.
     """
 
     resumption: Resumption

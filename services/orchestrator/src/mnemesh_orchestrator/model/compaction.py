@@ -35,7 +35,7 @@ class Compaction:
 
     `message_ids` is the whole new window in order: the system message, the summary, and the messages that stay.
     `system_text` is the re-rendered system message. `after_step` is true if the compaction followed a step, and false
-    if it made room for one. `commits` are memories that recall stores with the new window.
+    if it came before one. `commits` are memories that recall stores with the new window.
     """
 
     base_version: int

@@ -62,7 +62,10 @@ class ConversationOrigin:
 
 @dataclass(frozen=True, slots=True)
 class ConversationFilter:
-    """Which conversations; everything that is given must hold. Only ACTIVE ones of ACTIVE agents are ever found."""
+    """The conditions of a list; a conversation must meet all that are set.
+
+    Only ACTIVE conversations of ACTIVE agents are found.
+    """
 
     agent_id: str | None = None
     archived: bool | None = None
@@ -71,7 +74,7 @@ class ConversationFilter:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedConversation:
-    """A conversation that is being made or unmade; `origin` is set where it is being made."""
+    """A CREATING or DELETING conversation. `origin` is set while it is CREATING."""
 
     conversation: Conversation
     origin: ConversationOrigin | None
@@ -79,7 +82,7 @@ class UnfinishedConversation:
 
 @dataclass(frozen=True, slots=True)
 class ConversationDraft:
-    """What a client asks for."""
+    """A request to create a conversation."""
 
     agent_id: str
     summary: str | None = None

@@ -16,7 +16,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class RunHead:
-    """How far a run has come: the number of its newest event, and whether that was the last."""
+    """The sequence number of the newest event of a run, and whether the run has ended."""
 
     sequence: int
     ended: bool
@@ -24,7 +24,7 @@ class RunHead:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What became of leases and runs: those of other holders, runs that are to be cancelled, and each run's head."""
+    """The leases that were lost, the ids of the runs that are to be cancelled, and the heads of runs."""
 
     lost: tuple[Lease, ...]
     cancelled: tuple[str, ...]

@@ -88,7 +88,7 @@ class Run:
     first_token_ms: int | None = None
     total_ms: int | None = None
     takes_up: tuple[str, ...] = ()
-    """The runs whose input this run retries: the one that failed last, then those which that one retried."""
+    """The runs that this run retries: the latest, then the runs that it retried itself."""
     resumes: Resumption | None = None
     """The approval that this run answers."""
 
@@ -106,7 +106,7 @@ class RunFilter:
 
 
 class CancelOutcome(StrEnum):
-    """What became of a run that was to be cancelled."""
+    """The result of the cancellation of a run."""
 
     CANCELLED = "cancelled"
     ENDED_BEFORE = "ended_before"

@@ -104,7 +104,7 @@ def _common_length(one: str, other: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StepFilter:
-    """Which steps."""
+    """The conditions of a list of steps; a step must meet all that are set."""
 
     run_id: str | None = None
     agent_id: str | None = None

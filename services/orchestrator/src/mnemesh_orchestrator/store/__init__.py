@@ -1,1 +1,1 @@
-"""Where agents, conversations, runs, their journal and their events are kept."""
+"""The database of agents, conversations, runs, steps, approvals, identities and providers."""

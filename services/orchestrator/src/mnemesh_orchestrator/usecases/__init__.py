@@ -1,1 +1,1 @@
-"""What callers can do with agents and runs, on domain types."""
+"""The use cases: everything that callers can do with agents, conversations, runs, identities and models."""

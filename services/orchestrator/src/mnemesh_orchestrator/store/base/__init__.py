@@ -1,4 +1,4 @@
-"""The store's contract: each method is one transaction, and within one organization unless it says otherwise."""
+"""The Protocols of the stores. Each method is one transaction, within one organization unless it says otherwise."""
 
 from mnemesh_orchestrator.model.agents import AgentFilter
 from mnemesh_orchestrator.model.approvals import ApprovalFilter

@@ -1,4 +1,4 @@
-"""The contract of what stores agents."""
+"""The store of agents."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -6,101 +6,122 @@ from typing import Protocol
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
-from mnemesh_orchestrator.model.agents import Agent, AgentFilter
+from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentOrder
 
 
 class AgentStore(Protocol):
-    """Agents and their conversations."""
+    """Agents, with the default conversation of each.
+
+    Example:
+        >>> agent_id, repeated = await agents.begin_creation(key, agent, creation)
+        >>> await agents.activate(agent)
+        True
+        >>> (await agents.get(agent.organization_id, agent_id)).state
+        <AgentState.ACTIVE: 'active'>
+    """
 
     async def begin_creation(self, key: RequestKey | None, agent: Agent, creation: bytes) -> tuple[str, bool]:
-        """Stores a CREATING agent with its default conversation and the whole of its request.
+        """Stores a CREATING agent with its default conversation and its creation request.
 
-        Returns the agent's id and whether the request came before (then nothing is stored).
+        Returns:
+            The id of the agent, and whether the request is a repeat. A repeat stores nothing and returns the first id.
 
         Raises:
-            RequestIdReused: with other content.
+            NotFound: An identity of the agent does not exist.
+            RequestIdReused: The key was used before with other content.
         """
         ...
 
     async def unfinished(self) -> tuple[tuple[Agent, bytes], ...]:
-        """Every CREATING and DELETING agent of every organization, with its creation request (empty when DELETING)."""
-        ...
+        """Returns every CREATING and DELETING agent of all organizations, oldest first, with its creation request.
 
-    async def creation(self, organization_id: str, agent_id: str) -> tuple[Agent, bytes] | None:
-        """A CREATING agent and its request; None in any other state."""
-        ...
-
-    async def activate(self, agent: Agent) -> bool:
-        """Writes a CREATING agent as ACTIVE; False where it is not CREATING any more, and nothing is written."""
-        ...
-
-    async def abandon(self, agent_id: str, key: RequestKey | None) -> bool:
-        """Marks a CREATING agent DELETING and forgets the request that began it; False where it is not CREATING."""
-        ...
-
-    async def remove(self, agent_id: str) -> None:
-        """Removes the agent with all that hangs on it."""
-        ...
-
-    async def get(self, organization_id: str, agent_id: str) -> Agent:
-        """An ACTIVE agent.
-
-        Raises:
-            NotFound: it is not there, not yet, or not any more.
+        The request of a DELETING agent is empty.
         """
         ...
 
-    async def list(self, organization_id: str, where: AgentFilter, order_by: str, page: PageQuery) -> Page[Agent]:
-        """A page by "created_at", "updated_at" or "last_run_completed_at" (agents that never ran last)."""
+    async def creation(self, organization_id: str, agent_id: str) -> tuple[Agent, bytes] | None:
+        """Returns a CREATING agent and its creation request, or None if the agent has another state."""
         ...
 
-    async def count(self, organization_id: str, where: AgentFilter) -> int:
-        """How many agents match."""
+    async def activate(self, agent: Agent) -> bool:
+        """Stores a CREATING agent as ACTIVE. Returns False, and stores nothing, if it has another state."""
+        ...
+
+    async def abandon(self, agent_id: str, key: RequestKey | None) -> bool:
+        """Marks a CREATING agent DELETING and deletes the idempotency key of its creation.
+
+        Returns False, and changes nothing, if the agent has another state.
+        """
+        ...
+
+    async def remove(self, agent_id: str) -> None:
+        """Deletes the rows of an agent: its conversations, runs, tags and links."""
+        ...
+
+    async def get(self, organization_id: str, agent_id: str) -> Agent:
+        """Returns an ACTIVE agent.
+
+        Raises:
+            NotFound: The agent does not exist or has another state.
+        """
+        ...
+
+    async def list(
+        self, organization_id: str, filter_: AgentFilter, order_by: AgentOrder, page: PageQuery
+    ) -> Page[Agent]:
+        """Returns a page of ACTIVE agents. In the order of LAST_RUN_COMPLETED_AT, agents without a run come last."""
+        ...
+
+    async def count(self, organization_id: str, filter_: AgentFilter) -> int:
+        """Returns the number of ACTIVE agents."""
         ...
 
     async def update(
         self, key: RequestKey | None, organization_id: str, agent_id: str, change: Callable[[Agent], Agent]
     ) -> Agent:
-        """Applies a pure function to an ACTIVE agent's record and stores the result; a repeat changes nothing.
+        """Applies a pure function to the record of an ACTIVE agent, stores the result, and returns it.
 
-        What `change` raises changes nothing.
+        A repeat under the same key does not apply the function. If the function raises, nothing is stored.
 
         Raises:
-            NotFound: it is not ACTIVE.
+            NotFound: The agent is not ACTIVE, or an identity does not exist.
+            RequestIdReused: The key was used before with other content.
         """
         ...
 
     async def record_request(self, key: RequestKey | None) -> bool:
-        """Records a request whose effect lies in another room; whether it had come before.
+        """Records a request whose effect is in another service. Returns whether it was recorded before.
 
         Raises:
-            RequestIdReused: with other content.
+            RequestIdReused: The key was used before with other content.
         """
         ...
 
     async def outcome(self, key: RequestKey) -> str | None:
-        """What a request that is repeated was noted to come to; None where it is the first.
+        """Returns the recorded outcome of a request, or None if the request is not a repeat.
 
         Raises:
-            RequestIdReused: with other content.
+            RequestIdReused: The key was used before with other content.
         """
         ...
 
     async def record_outcome(self, key: RequestKey, outcome: str) -> str:
-        """Notes what a request comes to before it has its effect; the first note stands, and comes back.
+        """Records the outcome of a request before its effect, and returns the recorded outcome: the first one, if it is
+        a repeat.
 
         Raises:
-            RequestIdReused: with other content.
+            RequestIdReused: The key was used before with other content.
         """
         ...
 
     async def begin_deletion(self, organization_id: str, agent_id: str) -> bool:
-        """Marks an agent DELETING and takes its conversations' leases away; False where there is none.
+        """Marks an agent DELETING and revokes the leases of its conversations.
 
-        True again for an agent that is DELETING: who asks again takes the deletion up.
+        Returns False if the agent does not exist or is CREATING. Returns True again for a DELETING agent, so that a
+        repeat continues the deletion.
         """
         ...
 
     async def tags(self, organization_id: str, page: PageQuery, text_search: str | None) -> Page[str]:
-        """Tags in use, by the alphabet."""
+        """Returns a page of the distinct tags of ACTIVE agents, in alphabetical order. The search ignores case."""
         ...

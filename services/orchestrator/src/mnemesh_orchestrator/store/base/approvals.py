@@ -1,4 +1,4 @@
-"""The contract of what stores requests for approval."""
+"""The store of approvals."""
 
 from typing import Protocol
 
@@ -6,12 +6,17 @@ from mnemesh_orchestrator.model.approvals import Approval, ApprovalFilter
 
 
 class ApprovalStore(Protocol):
-    """Requests for approval that wait. They are made and decided by RunStore, with the runs that do so."""
+    """Pending approvals. RunStore creates and decides them, in the transactions of the runs.
 
-    async def pending(self, where: ApprovalFilter) -> tuple[Approval, ...]:
-        """The pending ones of ACTIVE conversations of ACTIVE agents, the oldest first."""
+    Example:
+        >>> [approval.id for approval in await approvals.pending(ApprovalFilter(organization_id))]
+        ['message-…']
+    """
+
+    async def pending(self, filter_: ApprovalFilter) -> tuple[Approval, ...]:
+        """Returns the pending approvals of ACTIVE conversations of ACTIVE agents, oldest first."""
         ...
 
     async def withdraw(self, approval_id: str) -> None:
-        """Takes a pending one back: nobody can answer it any more. One that is not pending stays as it is."""
+        """Withdraws a pending approval, so that it cannot be answered. Has no effect on a decided one."""
         ...

@@ -1,4 +1,4 @@
-"""The store's contract beside records: turn slots and their leases, live events that are stored, retention."""
+"""The stores of leases and of deltas, and the retention of runs."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -9,9 +9,17 @@ from mnemesh_orchestrator.model.leases import Lease, Watched
 
 
 class LeaseStore(Protocol):
-    """The turn slots of conversations: one holder each, of a run or of other work, under an epoch that only rises.
+    """The leases of conversations.
 
-    A lease lapses 30 s after it was given, renewed or written under, by the database's clock.
+    A conversation has one lease holder at a time: a run, or other work, such as a compaction. Each new lease has a
+    higher epoch. A lease expires 30 seconds after it was taken, renewed or written under, by the clock of the database.
+
+    Example:
+        >>> lease = await leases.take_slot(organization_id, agent_id, conversation_id, slot_id, instance_id)
+        >>> await leases.renew([lease])
+        ()
+        >>> await leases.release(lease)
+        False
     """
 
     async def take_slot(
@@ -24,15 +32,14 @@ class LeaseStore(Protocol):
         *,
         reclaim: bool = True,
     ) -> Lease:
-        """Gives the turn slot of a conversation to work that is no run; runs that come meanwhile wait.
+        """Takes the lease of a conversation for work other than a run. Runs that start meanwhile wait.
 
-        Runs that wait for an approval are passed: they cannot begin. With `reclaim` a slot that this owner has is one
-        that it left behind in a crash, and is taken over.
+        Runs that wait for an approval do not block the work. With `reclaim`, a lease of the same owner is left over
+        from a crash, and is replaced.
 
         Raises:
-            NotFound: the agent or conversation is not there.
-            ConversationBusy: a run is under way or waits ahead (`run_id` names it), or other work has the slot or waits
-                for it.
+            NotFound: The agent or the conversation does not exist.
+            ConversationBusy: A run has not ended (metadata: run_id), or other work holds the lease or waits for it.
         """
         ...
 
@@ -46,74 +53,98 @@ class LeaseStore(Protocol):
         *,
         reclaim: bool = True,
     ) -> Lease | None:
-        """As `take_slot`, but None where others are ahead: the work has a place in the queue then, among the runs.
+        """Takes the lease as `take_slot` does, or adds the work to the queue and returns None if other work is before
+        it.
 
-        It keeps the place by asking again, under the same `slot_id`. One that is not asked for lapses as a lease does,
-        and lets those behind it pass.
+        The work keeps its position by calling again with the same `slot_id`. A position without calls expires as a
+        lease does.
 
         Raises:
-            NotFound: the agent or conversation is not there.
+            NotFound: The agent or the conversation does not exist.
         """
         ...
 
     async def leave_line(self, conversation_id: str, slot_id: str) -> bool:
-        """Gives up a place in the queue, or the slot that it came to; whether a run waits in the conversation."""
+        """Removes work from the queue, and releases its lease. Returns whether a run waits in the conversation."""
         ...
 
     async def leave_lines(self, owner: str) -> None:
-        """Gives up every place in a queue that this owner has: it was killed since."""
+        """Removes all work of an owner from the queues, after a crash of the owner."""
         ...
 
     async def release(self, lease: Lease) -> bool:
-        """Gives a lease back where it still holds; whether a run waits in the conversation."""
+        """Releases a lease if it is still held. Returns whether a run waits in the conversation."""
         ...
 
     async def renew(self, leases: Sequence[Lease]) -> tuple[Lease, ...]:
-        """Puts off the expiry of leases that still hold, and gives those that do not."""
+        """Extends the leases that are still held. Returns those that are not."""
         ...
 
     async def watch(self, leases: Sequence[Lease], run_ids: Sequence[str]) -> Watched:
-        """What others did to these leases and to the runs that hold them, and how far other runs have come.
+        """Returns which of these leases were lost, which of their runs are to be cancelled, and the heads of these
+        runs.
 
-        A run that is not there has no head.
+        A run that does not exist has no head.
         """
         ...
 
     async def request_cancel(self, organization_id: str, run_id: str) -> bool:
-        """Asks whoever carries a run out to cancel it, now or after a takeover; False where it has ended."""
+        """Asks the process that executes a run, now or after a takeover, to cancel it.
+
+        Returns False if the run has ended.
+        """
         ...
 
     async def claimable(self, owner: str) -> tuple[str, ...]:
-        """Conversations of every organization with unfinished runs that nobody, this owner, or a lapsed lease holds."""
+        """Returns the conversations of all organizations with unfinished runs that `owner` can claim.
+
+        They have no lease holder, their lease has expired, or `owner` holds it.
+        """
         ...
 
 
 class DeltaStore(Protocol):
-    """The live events of background runs."""
+    """The live events of background runs.
+
+    Example:
+        >>> await deltas.append(lease, [(0, event)])
+        >>> await deltas.replay(lease.run_id, 0, 0, (0, 0)) == (event,)
+        True
+    """
 
     async def append(self, lease: Lease, pieces: Sequence[tuple[int, RunEvent]]) -> None:
-        """Stores live events that have places, each with the number of the newest durable event before it.
+        """Stores live events that have positions, each with the sequence number of the newest durable event before it.
 
         Raises:
-            LeaseLost: the lease does not hold any more.
+            LeaseLost: Another process holds the lease.
         """
         ...
 
     async def replay(self, run_id: str, after: int, since: int, place: tuple[int, int]) -> tuple[RunEvent, ...]:
-        """The next stored events in the order in which they took place; nothing where there is no more.
+        """Returns the next stored events, durable and live, in the order in which they happened; none at the end.
 
-        Durable ones behind number `after`; live ones behind `place`, and of those that came before durable event
-        `since` none.
+        Args:
+            run_id: The run.
+            after: The sequence number after which the durable events start.
+            since: Live events before this durable event are left out.
+            place: The position after which the live events start.
         """
         ...
 
 
 class RunRetention(Protocol):
-    """What is kept how long."""
+    """The deletion of old runs.
+
+    Example:
+        >>> await retention.purge_runs(clock.now() - timedelta(days=30))
+        0
+    """
 
     async def purge_runs(self, before: datetime) -> int:
-        """Deletes runs of every organization that ended before, with all that hangs on them; how many.
+        """Deletes the runs of all organizations that ended before a time, with their steps and events.
 
-        One whose approval is pending stays.
+        Returns their number.
+
+        Runs with a pending approval are kept.
         """
         ...

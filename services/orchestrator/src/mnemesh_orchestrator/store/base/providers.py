@@ -1,4 +1,4 @@
-"""The contract of the store of providers and overrides: each method is one transaction, within one organization."""
+"""The store of providers and of overrides of models."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -9,33 +9,45 @@ from mnemesh_orchestrator.model.providers import ModelOverride, OwnModels, Provi
 
 
 class ProviderStore(Protocol):
-    """What organizations registered. Every change raises its organization's revision in its own transaction."""
+    """The providers of organizations, and their overrides of models.
+
+    Every change raises the revision of its organization, in the same transaction.
+
+    Example:
+        >>> provider_id = await providers.create(key, record)
+        >>> (await providers.own(record.organization_id)).revision
+        1
+    """
 
     async def own(self, organization_id: str) -> OwnModels:
-        """All that an organization registered and said, by creation; revision 0 where it never did."""
+        """Returns the providers, ordered by creation, and the overrides of an organization.
+
+        Without changes, revision is 0.
+        """
         ...
 
     async def revisions(self) -> Mapping[str, int]:
-        """By organization, the revision that it is at. Of those that never changed anything, nothing."""
+        """Returns the revisions by organization. Organizations without changes are left out."""
         ...
 
     async def recorded_result(self, key: RequestKey | None) -> tuple[str, ...] | None:
-        """The result of a request that took effect before; None where it did not.
+        """Returns the result of a request that took effect before, or None.
 
         Raises:
-            RequestIdReused: it was made with other content.
+            RequestIdReused: The key was used before with other content.
         """
         ...
 
     async def get(self, organization_id: str, provider_id: str) -> ProviderRecord:
-        """A registered provider, or NotFound."""
+        """Returns a provider. Raises ProviderNotFound."""
         ...
 
     async def create(self, key: RequestKey | None, record: ProviderRecord) -> str:
-        """Stores a provider; gives its id, or that of the first try.
+        """Stores a provider and returns its id; for a repeat, the id of the first provider.
 
         Raises:
-            AlreadyExists: its name is taken in the organization.
+            ProviderNameTaken: Another provider of the organization has the name.
+            RequestIdReused: The key was used before with other content.
         """
         ...
 
@@ -47,21 +59,22 @@ class ProviderStore(Protocol):
         change: Callable[[ProviderRecord], ProviderRecord],
         result: Sequence[str] = (),
     ) -> ProviderRecord:
-        """Applies a change to the record as it stands at that moment; a replay changes nothing.
+        """Applies a pure function to a provider, stores the result, and returns it. A repeat changes nothing.
 
-        `result` is what `replayed` gives from then on. The id, name and times of creation stay.
+        The id, name, type and creation time do not change. `recorded_result` returns `result` afterwards.
 
         Raises:
-            NotFound
+            ProviderNotFound: The provider does not exist.
+            RequestIdReused: The key was used before with other content.
         """
         ...
 
     async def delete(self, key: RequestKey | None, organization_id: str, provider_id: str) -> None:
-        """Deletes a provider, its credentials, and what was said of its models. One that is not there is no error."""
+        """Deletes a provider, its credentials and the overrides of its models. A missing provider is no error."""
         ...
 
     async def record_result(self, key: RequestKey | None, result: Sequence[str]) -> None:
-        """Keeps the result of a request whose effect is not in this store."""
+        """Records the result of a request whose effect is not in this store. Raises RequestIdReused."""
         ...
 
     async def override(
@@ -71,5 +84,8 @@ class ProviderStore(Protocol):
         handle: str,
         change: Callable[[ModelOverride], ModelOverride],
     ) -> None:
-        """Applies a change to what the organization says of a model; a replay changes nothing."""
+        """Applies a pure function to the override of a model.
+
+        A repeat changes nothing. An empty override is deleted.
+        """
         ...

@@ -1,4 +1,4 @@
-"""The contract of what stores runs, their journal and events."""
+"""The store of runs, their journal and their events."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -18,10 +18,16 @@ from mnemesh_orchestrator.model.steps import Step, StepTrace
 
 
 class RunStore(Protocol):
-    """Runs with their leases, journal and events.
+    """Runs with their journal and durable events.
 
-    Writes of a run carry its lease and take effect only while it holds: any
-    of them raises LeaseLost where another holder's epoch is higher.
+    The writes of a run have its lease as an argument. They raise LeaseLost, and write nothing, if another process holds
+    the lease.
+
+    Example:
+        >>> started = await runs.start(key, run, instance_id, reject_busy=False)
+        >>> await runs.write(started.claim.lease, events=[event])
+        >>> await runs.events(run.id, 0, 10) == (event,)
+        True
     """
 
     async def start(
@@ -33,33 +39,34 @@ class RunStore(Protocol):
         reject_busy: bool,
         answer: ApprovalAnswer | None = None,
     ) -> StartedRun:
-        """Stores a run and its input at the end of its conversation's queue, and claims it where the slot is free.
+        """Stores a run at the end of the queue of its conversation, and claims it if nothing else holds the
+        conversation.
 
-        With an `answer` it also decides the approval that the conversation waits for, and is claimed ahead of every
-        run that waits. The same answer again is the run that it began.
+        With an `answer`, the run decides the pending approval of the conversation, and is claimed before the waiting
+        runs. A repeat returns the first run: by its key, by the otid of a message, or by the same decisions.
 
         Raises:
-            PendingApproval: the conversation waits for an approval, and this is no answer.
-            NoPendingApproval: this is an answer, and nothing waits for it.
-            ApprovalMismatch: it is not exactly about the calls that wait.
-            NotFound: the agent or conversation is not there.
-            ConversationBusy: another run is unfinished, or the turn slot is taken, and `reject_busy` is set.
-            RequestIdReused: with other content.
+            PendingApproval: The conversation waits for an approval, and `answer` is None.
+            NoPendingApproval: No approval is pending, or it was decided differently.
+            ApprovalMismatch: The decisions do not match the pending calls.
+            NotFound: The agent or the conversation does not exist.
+            ConversationBusy: `reject_busy` is set, and another run has not ended or other work holds the lease.
+            RequestIdReused: The key was used before with other content.
         """
         ...
 
     async def find_repeated(self, key: RequestKey | None, run: Run) -> Run | None:
-        """The run that `start` would answer with instead of storing this one: of the same request, or an otid of it.
+        """Returns the run that `start` would return instead of storing this one, or None.
 
         Raises:
-            RequestIdReused: with other content.
+            RequestIdReused: The key was used before with other content.
         """
         ...
 
     async def claim_next(self, conversation_id: str, owner: str) -> Claim | None:
-        """Claims the lowest unfinished run of a conversation, raising the epoch.
+        """Claims the first unfinished run of a conversation under a new epoch.
 
-        None where there is none, where another owner's lease holds, where the agent is not ACTIVE, or while the
+        Returns None if there is no such run, another process holds the lease, the agent is not ACTIVE, or the
         conversation waits for an approval.
         """
         ...
@@ -73,9 +80,9 @@ class RunStore(Protocol):
         steps: Sequence[Step] = (),
         traces: Sequence[StepTrace] = (),
     ) -> None:
-        """Writes all that is given in one transaction, and puts off the lease's expiry.
+        """Stores entries, events, steps and traces in one transaction, and extends the lease.
 
-        An entry or event that is there already fails the whole; a step or trace that is there is written anew.
+        An entry or event that exists already fails the transaction. A step or trace that exists is replaced.
         """
         ...
 
@@ -89,51 +96,48 @@ class RunStore(Protocol):
         approval: Approval | None = None,
         corrections: Sequence[Correction] = (),
     ) -> bool:
-        """Ends a run, releases its lease, and tells whether another waits in the conversation.
+        """Ends a run, releases its lease, and returns whether another run waits in the conversation.
 
-        `corrections` are the agent's from then on, where there are any.
-
-        From then on an `approval` is pending. The journal is forgotten, but for the calls of a decision that a failed
-        run may not have carried out: see `undone`.
+        `approval` is pending afterwards. `corrections` replace the agent's if there are any. The journal is deleted,
+        except for the calls of a decision that a failed run may not have executed; see `unfinished_decision`.
         """
         ...
 
     async def unfinished_decision(self, conversation_id: str, approval_id: str) -> UnfinishedDecision | None:
-        """What was decided about an approval of the conversation, and what came of it; None where nothing is known."""
-        ...
-
-    async def journal(self, run_id: str) -> tuple[JournalEntry, ...]:
-        """The entries of an unfinished run."""
-        ...
-
-    async def get(self, organization_id: str, run_id: str) -> Run:
-        """A run.
-
-        Raises:
-            NotFound
+        """Returns the decision about an approval and its journal entries of all runs, or None if the approval is not
+        decided.
         """
         ...
 
-    async def list(self, organization_id: str, where: RunFilter, page: PageQuery) -> Page[Run]:
-        """A page by creation."""
+    async def journal(self, run_id: str) -> tuple[JournalEntry, ...]:
+        """Returns the journal entries of an unfinished run, in any order."""
+        ...
+
+    async def get(self, organization_id: str, run_id: str) -> Run:
+        """Returns a run. Raises NotFound."""
+        ...
+
+    async def list(self, organization_id: str, filter_: RunFilter, page: PageQuery) -> Page[Run]:
+        """Returns a page of runs ordered by creation."""
         ...
 
     async def cancel_waiting(self, run: Run, events: Sequence[RunEvent]) -> bool:
-        """Ends a run that was never claimed; False where it was."""
+        """Ends a run that was never claimed. Returns False, and changes nothing, if it was."""
         ...
 
     async def delete(self, organization_id: str, run_id: str) -> None:
-        """Removes the record of an ended run.
+        """Deletes the record of an ended run.
 
         Raises:
-            RunUnderWay: it has not ended.
+            NotFound: The run does not exist.
+            RunUnderWay: The run has not ended.
         """
         ...
 
     async def events(self, run_id: str, after: int, limit: int) -> tuple[RunEvent, ...]:
-        """Stored events with higher numbers, in order."""
+        """Returns at most `limit` durable events with sequence numbers above `after`, in order."""
         ...
 
     async def purge_requests(self, before: datetime) -> int:
-        """Forgets ledger rows of requests older than that."""
+        """Deletes the idempotency keys that were used before a time, except those of runs. Returns their number."""
         ...

@@ -1,4 +1,4 @@
-"""The contract of what stores steps."""
+"""The store of steps."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -11,38 +11,35 @@ from mnemesh_orchestrator.model.steps import Step, StepFilter, StepTrace
 
 
 class StepStore(Protocol):
-    """Steps that are over. Runs write them; see RunStore."""
+    """Ended steps. RunStore writes them.
+
+    Example:
+        >>> (await steps.get(organization_id, step_id)).status
+        <StepStatus.SUCCESS: 'success'>
+    """
 
     async def get(self, organization_id: str, step_id: str) -> Step:
-        """A finished step.
-
-        Raises:
-            NotFound
-        """
+        """Returns an ended step. Raises NotFound."""
         ...
 
-    async def list(self, organization_id: str, where: StepFilter, page: PageQuery) -> Page[Step]:
-        """A page by creation."""
+    async def list(self, organization_id: str, filter_: StepFilter, page: PageQuery) -> Page[Step]:
+        """Returns a page of steps ordered by creation."""
         ...
 
     async def trace(self, organization_id: str, step_id: str) -> StepTrace:
-        """What went to the model and came back.
+        """Returns the request to the model at a step and its response.
 
         Raises:
-            NotFound: the step is not there, or no trace of it is kept any more.
+            NotFound: The step does not exist, or its trace was deleted.
         """
         ...
 
     async def set_feedback(
         self, key: RequestKey | None, organization_id: str, step_id: str, feedback: str | None, tags: Sequence[str]
     ) -> Step:
-        """Sets a person's verdict and tags, or clears them.
-
-        Raises:
-            NotFound
-        """
+        """Replaces the feedback and the tags of a step, and returns the step. Raises NotFound, RequestIdReused."""
         ...
 
     async def purge_traces(self, before: datetime) -> int:
-        """Forgets traces written before then; how many."""
+        """Deletes the traces that were written before a time. Returns their number."""
         ...

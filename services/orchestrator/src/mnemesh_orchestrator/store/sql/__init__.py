@@ -1,1 +1,1 @@
-"""The stores over SQL: SQLite and PostgreSQL."""
+"""The stores on SQLite and PostgreSQL."""

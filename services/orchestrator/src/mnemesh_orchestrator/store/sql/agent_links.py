@@ -1,4 +1,4 @@
-"""What agents are found by beside their own columns: identities, tools and where they come from, as an index."""
+"""The index of agents by identity, tool and provenance."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from mnemesh_orchestrator.store.sql.tables import agent_links, identities
 
 
 def links_of(agent: Agent) -> Iterator[tuple[LinkKind, str]]:
-    """The links of an agent as kind and value, each once."""
+    """Yields the links of an agent as kind and value, each once."""
     yield from dict.fromkeys((LinkKind.IDENTITY, identity_id) for identity_id in agent.identity_ids)
     yield from dict.fromkeys((LinkKind.TOOL, tool.tool_id) for tool in agent.tools if tool.tool_id is not None)
     for kind in LinkKind.of_origin():
@@ -20,13 +20,13 @@ def links_of(agent: Agent) -> Iterator[tuple[LinkKind, str]]:
 
 
 def write_links(conn: sa.Connection, agent: Agent) -> None:
-    """Writes the links of an agent anew.
+    """Replaces the links of an agent.
 
     Raises:
-        NotFound: one of its identities is not there.
+        NotFound: An identity of the agent does not exist.
     """
-    mine = agent_links.c.organization_id == agent.organization_id
-    conn.execute(agent_links.delete().where(mine, agent_links.c.agent_id == agent.id))
+    scope = agent_links.c.organization_id == agent.organization_id
+    conn.execute(agent_links.delete().where(scope, agent_links.c.agent_id == agent.id))
     if agent.identity_ids:
         known = sa.select(identities.c.id).where(
             identities.c.organization_id == agent.organization_id, identities.c.id.in_(agent.identity_ids)
@@ -43,13 +43,13 @@ def write_links(conn: sa.Connection, agent: Agent) -> None:
         conn.execute(agent_links.insert(), rows)
 
 
-def linked(conn: sa.Connection, organization_id: str, kind: LinkKind, value: str) -> tuple[str, ...]:
-    """The ids of the agents with a link."""
-    return tuple(map(str, conn.execute(linking(organization_id, kind, value)).scalars()))
+def agents_with_link(conn: sa.Connection, organization_id: str, kind: LinkKind, value: str) -> tuple[str, ...]:
+    """Returns the ids of the agents with a link."""
+    return tuple(map(str, conn.execute(agents_with_link_query(organization_id, kind, value)).scalars()))
 
 
-def linking(organization_id: str, kind: LinkKind, value: str) -> sa.Select[tuple[str]]:
-    """Selects the ids of the agents with a link."""
+def agents_with_link_query(organization_id: str, kind: LinkKind, value: str) -> sa.Select[tuple[str]]:
+    """Returns the query for the ids of the agents with a link."""
     return sa.select(agent_links.c.agent_id).where(
         agent_links.c.organization_id == organization_id, agent_links.c.kind == kind, agent_links.c.value == value
     )

@@ -1,4 +1,4 @@
-"""Agents and conversations in SQL."""
+"""Agents, and the default conversation of each."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,9 +12,9 @@ from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Cursor, Page, PageQuery, paginate
 from mnemesh_kit.sql import Database
 
-from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentState, Correction, LinkKind
+from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentOrder, AgentState, Correction, LinkKind
 from mnemesh_orchestrator.model.conversations import Conversation, ConversationState
-from mnemesh_orchestrator.store.sql.agent_links import linking, write_links
+from mnemesh_orchestrator.store.sql.agent_links import agents_with_link_query, write_links
 from mnemesh_orchestrator.store.sql.conversation_rows import new_row
 from mnemesh_orchestrator.store.sql.tables import (
     agent_links,
@@ -32,7 +32,10 @@ _ENCODE = msgspec.json.Encoder().encode
 
 
 def decode_agent(row: Any) -> Agent:
-    """The agent of a row of `agents`. State and the figures of its last run are columns, for they change alone."""
+    """Returns the agent of a row of `agents`.
+
+    The state and the figures of the last run change without the rest, so they are columns.
+    """
     agent = _AGENT.decode(row.document)
     return replace(
         agent,
@@ -45,7 +48,7 @@ def decode_agent(row: Any) -> Agent:
 
 
 def agent_missing(agent_id: str) -> NotFound:
-    """The error for an agent that is not there, not yet, or not any more."""
+    """Returns the error for an agent that does not exist or is not ACTIVE."""
     return NotFound(f"There is no agent {agent_id}.", resource_id=agent_id)
 
 
@@ -129,9 +132,11 @@ class SqlAgentStore:
         """See AgentStore."""
         return await self._database.read(lambda conn: active(conn, organization_id, agent_id))
 
-    async def list(self, organization_id: str, where: AgentFilter, order_by: str, page: PageQuery) -> Page[Agent]:
+    async def list(
+        self, organization_id: str, filter_: AgentFilter, order_by: AgentOrder, page: PageQuery
+    ) -> Page[Agent]:
         """See AgentStore."""
-        query = sa.select(agents).where(_visible(organization_id), *_conditions(organization_id, where))
+        query = sa.select(agents).where(_visible(organization_id), *_conditions(organization_id, filter_))
 
         def read(conn: sa.Connection) -> Page[Agent]:
             found = paginate(conn, query, page, key=agents.c[order_by], id=agents.c.id, scope=_visible(organization_id))
@@ -139,10 +144,10 @@ class SqlAgentStore:
 
         return await self._database.read(read)
 
-    async def count(self, organization_id: str, where: AgentFilter) -> int:
+    async def count(self, organization_id: str, filter_: AgentFilter) -> int:
         """See AgentStore."""
         query = sa.select(sa.func.count()).select_from(agents)
-        query = query.where(_visible(organization_id), *_conditions(organization_id, where))
+        query = query.where(_visible(organization_id), *_conditions(organization_id, filter_))
         return await self._database.read(lambda conn: int(conn.execute(query).scalar_one()))
 
     async def update(
@@ -188,7 +193,7 @@ class SqlAgentStore:
             )
             if marked.rowcount == 0:
                 return False
-            # A holder of any lease of the agent loses it here, and its next write tells it so.
+            # Holders of leases of the agent get LeaseLost at their next write.
             conn.execute(
                 conversations.update()
                 .where(conversations.c.agent_id == agent_id)
@@ -200,13 +205,13 @@ class SqlAgentStore:
 
     async def tags(self, organization_id: str, page: PageQuery, text_search: str | None) -> Page[str]:
         """See AgentStore."""
-        mine = agent_tags.c.organization_id == organization_id
+        scope = agent_tags.c.organization_id == organization_id
         visible = sa.select(agents.c.id).where(_visible(organization_id))
-        query = sa.select(agent_tags.c.tag).where(mine, agent_tags.c.agent_id.in_(visible)).distinct()
+        query = sa.select(agent_tags.c.tag).where(scope, agent_tags.c.agent_id.in_(visible)).distinct()
         if text_search:
             query = query.where(sa.func.lower(agent_tags.c.tag).contains(text_search.lower(), autoescape=True))
-        limits = [bound for bound in (page.after_id, page.cursor and page.cursor.id) if bound]
-        for bound in limits:
+        bounds = [bound for bound in (page.after_id, page.cursor and page.cursor.id) if bound]
+        for bound in bounds:
             query = query.where(agent_tags.c.tag > bound if page.ascending else agent_tags.c.tag < bound)
         if page.before_id:
             query = query.where(
@@ -215,12 +220,12 @@ class SqlAgentStore:
         order = agent_tags.c.tag.asc() if page.ascending else agent_tags.c.tag.desc()
         query = query.order_by(order).limit(page.limit + 1)
         found = await self._database.read(lambda conn: conn.execute(query).scalars().all())
-        shown = tuple(found[: page.limit])
-        return Page(shown, Cursor(shown[-1], shown[-1]) if len(found) > page.limit else None)
+        tags = tuple(found[: page.limit])
+        return Page(tags, Cursor(tags[-1], tags[-1]) if len(found) > page.limit else None)
 
 
 def active(conn: sa.Connection, organization_id: str, agent_id: str) -> Agent:
-    """The ACTIVE agent, or NotFound."""
+    """Returns an ACTIVE agent. Raises NotFound."""
     row = conn.execute(sa.select(agents).where(_visible(organization_id), agents.c.id == agent_id)).first()
     if row is None:
         raise agent_missing(agent_id)
@@ -228,7 +233,7 @@ def active(conn: sa.Connection, organization_id: str, agent_id: str) -> Agent:
 
 
 def rewrite(conn: sa.Connection, agent: Agent) -> None:
-    """Writes an agent's record over, and what it is found by."""
+    """Replaces the record of an agent, its tags and its links."""
     conn.execute(agents.update().where(agents.c.id == agent.id).values(**_columns(agent)))
     conn.execute(agent_tags.delete().where(agent_tags.c.agent_id == agent.id))
     _write_tags(conn, agent)
@@ -262,24 +267,26 @@ def _write_tags(conn: sa.Connection, agent: Agent) -> None:
         conn.execute(agent_tags.insert(), rows)
 
 
-def _conditions(organization_id: str, where: AgentFilter) -> list[sa.ColumnElement[bool]]:
+def _conditions(organization_id: str, filter_: AgentFilter) -> list[sa.ColumnElement[bool]]:
     conditions: list[sa.ColumnElement[bool]] = []
-    if where.agent_ids:
-        conditions.append(agents.c.id.in_(where.agent_ids))
-    if where.name is not None:
-        conditions.append(agents.c.name == where.name)
-    if where.text_search:
-        conditions.append(sa.func.lower(agents.c.name).contains(where.text_search.lower(), autoescape=True))
-    if where.types:
-        conditions.append(agents.c.type.in_(where.types))
-    if where.hidden is not None:
-        conditions.append(agents.c.hidden == where.hidden)
-    if where.last_stop_reason is not None:
-        conditions.append(agents.c.last_stop_reason == where.last_stop_reason)
-    conditions.extend(agents.c.id.in_(linking(organization_id, kind, value)) for kind, value in where.links)
-    if where.identifier_key is not None:
+    if filter_.agent_ids:
+        conditions.append(agents.c.id.in_(filter_.agent_ids))
+    if filter_.name is not None:
+        conditions.append(agents.c.name == filter_.name)
+    if filter_.text_search:
+        conditions.append(sa.func.lower(agents.c.name).contains(filter_.text_search.lower(), autoescape=True))
+    if filter_.types:
+        conditions.append(agents.c.type.in_(filter_.types))
+    if filter_.hidden is not None:
+        conditions.append(agents.c.hidden == filter_.hidden)
+    if filter_.last_stop_reason is not None:
+        conditions.append(agents.c.last_stop_reason == filter_.last_stop_reason)
+    conditions.extend(
+        agents.c.id.in_(agents_with_link_query(organization_id, kind, value)) for kind, value in filter_.links
+    )
+    if filter_.identifier_key is not None:
         keyed = sa.select(identities.c.id).where(
-            identities.c.organization_id == organization_id, identities.c.identifier_key == where.identifier_key
+            identities.c.organization_id == organization_id, identities.c.identifier_key == filter_.identifier_key
         )
         conditions.append(
             agents.c.id.in_(
@@ -291,7 +298,7 @@ def _conditions(organization_id: str, where: AgentFilter) -> list[sa.ColumnEleme
             )
         )
     tagged = sa.select(agent_tags.c.agent_id).where(agent_tags.c.organization_id == organization_id)
-    if where.tags_any:
-        conditions.append(agents.c.id.in_(tagged.where(agent_tags.c.tag.in_(where.tags_any))))
-    conditions.extend(agents.c.id.in_(tagged.where(agent_tags.c.tag == tag)) for tag in where.tags_all)
+    if filter_.tags_any:
+        conditions.append(agents.c.id.in_(tagged.where(agent_tags.c.tag.in_(filter_.tags_any))))
+    conditions.extend(agents.c.id.in_(tagged.where(agent_tags.c.tag == tag)) for tag in filter_.tags_all)
     return conditions

@@ -1,4 +1,4 @@
-"""Approvals in SQL: one row each, decided by one compare-and-set."""
+"""Approvals: one row each, decided by one compare-and-set."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _NOTHING_PENDING = (
     "Cannot process approval response: No tool call is currently awaiting approval. "
     "Please send a regular message to interact with the agent."
 )
-_IS_PENDING: Final = sa.text("approvals.state = 'pending'")  # the predicate of the partial indexes
+_IS_PENDING: Final = sa.text("approvals.state = 'pending'")  # exactly the predicate of the partial indexes
 _PENDING: Final = (
     sa.select(approvals).where(approvals.c.conversation_id == sa.bindparam("p_conversation"), _IS_PENDING).limit(1)
 )
@@ -47,7 +47,7 @@ _BY_CALLS: Final = (
 
 
 class ApprovalState(StrEnum):
-    """PENDING until it is decided, or withdrawn because its window was emptied."""
+    """The state of an approval. WITHDRAWN means that its window was emptied."""
 
     PENDING = "pending"
     DECIDED = "decided"
@@ -56,7 +56,9 @@ class ApprovalState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What an answer came to: a run that resumes, or, where the same was answered before, the run that did."""
+    """The result of an answer: the approval that the run resumes, or the run that answered before with the same
+    decisions.
+    """
 
     config: RunConfig
     resumption: Resumption | None = None
@@ -64,7 +66,7 @@ class Decided:
 
 
 def ask(conn: sa.Connection, approval: Approval) -> None:
-    """Stores a request for approval, in the transaction that ends the run which asks."""
+    """Stores an approval, in the transaction that ends its run."""
     row = {
         "id": approval.id,
         "organization_id": approval.organization_id,
@@ -80,38 +82,38 @@ def ask(conn: sa.Connection, approval: Approval) -> None:
 
 
 def pending_id(conn: sa.Connection, conversation_id: str) -> str | None:
-    """The approval that a conversation waits for."""
+    """Returns the id of the pending approval of a conversation, or None."""
     found: str | None = conn.execute(_PENDING_ID, {"p_conversation": conversation_id}).scalar()
     return found
 
 
 def decided_by(conn: sa.Connection, conversation_id: str, approval_id: str) -> str | None:
-    """The run that answered an approval, where one did."""
+    """Returns the id of the run that decided an approval, or None."""
     row = conn.execute(_BY_ID, {"p_conversation": conversation_id, "p_id": approval_id}).first()
     return None if row is None else row.decided_by_run_id
 
 
 def require_none(conn: sa.Connection, conversation_id: str) -> None:
-    """Refuses where a conversation waits for an approval."""
+    """Raises PendingApproval if the conversation waits for an approval."""
     pending = pending_id(conn, conversation_id)
     if pending is not None:
         raise PendingApproval(
-            "The conversation waits for an approval; answer it before anything else is sent.",
+            "The conversation waits for an approval. Answer it before sending a message.",
             approval_request_id=pending,
         )
 
 
 def decide(conn: sa.Connection, run: Run, answer: ApprovalAnswer) -> Decided:
-    """Decides an approval by its answer, in the transaction that stores the answering run.
+    """Decides an approval, in the transaction that stores the answering run.
 
     Raises:
-        NoPendingApproval: there is none, or it was decided otherwise.
-        ApprovalMismatch: the answer is not exactly about its calls.
-        InvalidArgument: the answer approves a tool that the client has to run.
+        NoPendingApproval: No approval is pending, or it was decided differently.
+        ApprovalMismatch: The decisions do not match the pending calls.
+        InvalidArgument: The answer approves a tool that the client must run.
     """
     row = _addressed(conn, run.conversation_id, answer)
     approval = _DOCUMENT.decode(row.document)
-    _require_fitting(approval, answer)
+    _require_matching(approval, answer)
     decisions = _ENCODE(_sorted(answer.decisions))
     taken = conn.execute(
         approvals.update()
@@ -124,29 +126,32 @@ def decide(conn: sa.Connection, run: Run, answer: ApprovalAnswer) -> Decided:
     row = conn.execute(_BY_ID, {"p_conversation": run.conversation_id, "p_id": approval.id}).one()
     if row.decisions == decisions:
         return Decided(approval.config, repeats_run_id=row.decided_by_run_id)
-    told = {} if row.decided_by_run_id is None else {"run_id": row.decided_by_run_id}
-    how = "was withdrawn" if row.decided_by_run_id is None else "was decided otherwise before"
-    raise NoPendingApproval(f"The approval {how}.", approval_request_id=approval.id, **told)
+    metadata = {} if row.decided_by_run_id is None else {"run_id": row.decided_by_run_id}
+    state = "was withdrawn" if row.decided_by_run_id is None else "was decided differently before"
+    raise NoPendingApproval(f"The approval {state}.", approval_request_id=approval.id, **metadata)
 
 
 def _addressed(conn: sa.Connection, conversation_id: str, answer: ApprovalAnswer) -> Any:
-    """The approval that an answer names; else the pending one, or an earlier one of just those calls."""
-    place = {"p_conversation": conversation_id}
+    """Returns the row of the approval that an answer names.
+
+    Without a name, it is the pending approval, or an earlier one with the same calls.
+    """
+    parameters = {"p_conversation": conversation_id}
     if answer.approval_request_id is not None:
-        row = conn.execute(_BY_ID, {**place, "p_id": answer.approval_request_id}).first()
+        row = conn.execute(_BY_ID, {**parameters, "p_id": answer.approval_request_id}).first()
     else:
-        pending = conn.execute(_PENDING, place).first()
+        pending = conn.execute(_PENDING, parameters).first()
         calls = _joined([item.tool_call_id for item in answer.decisions])
         row = None
         if pending is None or pending.call_ids != calls:
-            row = conn.execute(_BY_CALLS, {**place, "p_calls": calls}).first()
+            row = conn.execute(_BY_CALLS, {**parameters, "p_calls": calls}).first()
         row = row if row is not None else pending
     if row is None:
         raise NoPendingApproval(_NOTHING_PENDING)
     return row
 
 
-def _require_fitting(approval: Approval, answer: ApprovalAnswer) -> None:
+def _require_matching(approval: Approval, answer: ApprovalAnswer) -> None:
     expected, received = _expected(approval), [item.tool_call_id for item in answer.decisions]
     if sorted(expected) != sorted(received):
         raise ApprovalMismatch(
@@ -156,12 +161,12 @@ def _require_fitting(approval: Approval, answer: ApprovalAnswer) -> None:
             received=",".join(received),
         )
     names = {item.call.id: item.call.name for item in approval.asked.gated}
-    for place, item in enumerate(answer.decisions):
+    for index, item in enumerate(answer.decisions):
         name = names[item.tool_call_id]
         if isinstance(item, Approve) and name in approval.asked.client_tools:
             raise InvalidArgument(
-                f"decisions[{place}]: {name} is the client's own tool; give its return, or deny it.",
-                field=f"decisions[{place}]",
+                f"decisions[{index}] must return the result of {name}, a tool of the client, or deny the call.",
+                field=f"decisions[{index}]",
             )
 
 
@@ -184,7 +189,7 @@ class SqlApprovalStore:
         self._database = database
         self._clock = clock
 
-    async def pending(self, where: ApprovalFilter) -> tuple[Approval, ...]:
+    async def pending(self, filter_: ApprovalFilter) -> tuple[Approval, ...]:
         """See ApprovalStore."""
         query = (
             sa.select(approvals.c.document)
@@ -194,7 +199,7 @@ class SqlApprovalStore:
                 _IS_PENDING,
                 agents.c.state == AgentState.ACTIVE,
                 conversations.c.state == ConversationState.ACTIVE,
-                *_conditions(where),
+                *_conditions(filter_),
             )
             .order_by(approvals.c.created_at, approvals.c.id)
         )
@@ -215,16 +220,16 @@ class SqlApprovalStore:
         await self._database.write(write)
 
 
-def _conditions(where: ApprovalFilter) -> list[sa.ColumnElement[bool]]:
+def _conditions(filter_: ApprovalFilter) -> list[sa.ColumnElement[bool]]:
     conditions: list[sa.ColumnElement[bool]] = []
-    if where.organization_id is not None:
-        conditions.append(approvals.c.organization_id == where.organization_id)
-    if where.agent_ids:
-        conditions.append(approvals.c.agent_id.in_(where.agent_ids))
-    if where.run_ids:
-        conditions.append(approvals.c.run_id.in_(where.run_ids))
-    if where.conversation_id is not None:
-        conditions.append(approvals.c.conversation_id == where.conversation_id)
-    if where.asked_before is not None:
-        conditions.append(approvals.c.created_at <= where.asked_before)
+    if filter_.organization_id is not None:
+        conditions.append(approvals.c.organization_id == filter_.organization_id)
+    if filter_.agent_ids:
+        conditions.append(approvals.c.agent_id.in_(filter_.agent_ids))
+    if filter_.run_ids:
+        conditions.append(approvals.c.run_id.in_(filter_.run_ids))
+    if filter_.conversation_id is not None:
+        conditions.append(approvals.c.conversation_id == filter_.conversation_id)
+    if filter_.asked_before is not None:
+        conditions.append(approvals.c.created_at <= filter_.asked_before)
     return conditions

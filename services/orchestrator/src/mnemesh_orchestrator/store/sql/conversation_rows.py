@@ -1,4 +1,4 @@
-"""Conversations as rows: what lists sort and search by is a column, the rest is a JSON document."""
+"""Rows of conversations. Fields that lists sort or filter by are columns; the others are a JSON document."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,7 @@ _ENCODE = msgspec.json.Encoder().encode
 
 
 def new_row(conversation: Conversation, state: ConversationState, creation: bytes | None = None) -> dict[str, Any]:
-    """A new conversation as a row."""
+    """Returns the row of a new conversation."""
     return {
         "id": conversation.id,
         "organization_id": conversation.organization_id,
@@ -30,7 +30,7 @@ def new_row(conversation: Conversation, state: ConversationState, creation: byte
 
 
 def changed_columns(conversation: Conversation) -> dict[str, Any]:
-    """What a change of a conversation writes; `last_message_at` is a column alone, for runs move it."""
+    """Returns the columns that a change of a conversation writes. Runs write the column `last_message_at`."""
     return {
         "archived": conversation.archived,
         "summary": conversation.summary,
@@ -40,15 +40,15 @@ def changed_columns(conversation: Conversation) -> dict[str, Any]:
 
 
 def decode_conversation(document: bytes) -> Conversation:
-    """The conversation of a document, without its `last_message_at`."""
+    """Returns the conversation of a document, without `last_message_at`."""
     return _CONVERSATION.decode(document)
 
 
 def conversation_of(row: Any) -> Conversation:
-    """The conversation of a row of `conversations`."""
+    """Returns the conversation of a row of `conversations`."""
     return replace(decode_conversation(row.document), last_message_at=row.last_message_at)
 
 
 def conversation_missing(conversation_id: str) -> NotFound:
-    """The error for a conversation that is not there, not yet, or not any more."""
+    """Returns the error for a conversation that does not exist or is not ACTIVE."""
     return NotFound(f"There is no conversation {conversation_id}.", resource_id=conversation_id)

@@ -1,4 +1,4 @@
-"""Conversations in SQL."""
+"""Conversations."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -16,6 +16,7 @@ from mnemesh_orchestrator.model.agents import AgentState
 from mnemesh_orchestrator.model.conversations import (
     Conversation,
     ConversationFilter,
+    ConversationOrder,
     ConversationOrigin,
     ConversationState,
     UnfinishedConversation,
@@ -33,7 +34,7 @@ from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
 from mnemesh_orchestrator.store.sql.tables import agents, conversations, request_ledger
 
 _c: Final = conversations.c
-_HALF_DONE: Final = sa.text("conversations.state <> 'active'")  # the predicate of the partial index
+_UNFINISHED: Final = sa.text("conversations.state <> 'active'")  # exactly the predicate of the partial indexes
 
 
 class SqlConversationStore:
@@ -66,7 +67,7 @@ class SqlConversationStore:
 
     async def unfinished(self, conversation_id: str | None = None) -> tuple[UnfinishedConversation, ...]:
         """See ConversationStore."""
-        query = sa.select(conversations).where(_HALF_DONE).order_by(_c.created_at)
+        query = sa.select(conversations).where(_UNFINISHED).order_by(_c.created_at)
         if conversation_id is not None:
             query = query.where(_c.id == conversation_id)
         rows = await self._database.read(lambda conn: conn.execute(query).all())
@@ -105,11 +106,11 @@ class SqlConversationStore:
         return await self._database.read(lambda conn: _find(conn, organization_id, conversation_id))
 
     async def list(
-        self, organization_id: str, where: ConversationFilter, order_by: str, page: PageQuery
+        self, organization_id: str, filter_: ConversationFilter, order_by: ConversationOrder, page: PageQuery
     ) -> Page[Conversation]:
         """See ConversationStore."""
         scope = _visible(organization_id)
-        query = sa.select(conversations).where(scope, *_conditions(where))
+        query = sa.select(conversations).where(scope, *_conditions(filter_))
 
         def read(conn: sa.Connection) -> Page[Conversation]:
             return paginate(conn, query, page, key=_c[order_by], id=_c.id, scope=scope).map(conversation_of)
@@ -145,24 +146,25 @@ class SqlConversationStore:
         def effect(conn: sa.Connection) -> Sequence[str]:
             if _find(conn, organization_id, conversation_id).is_default:
                 raise FailedPrecondition(
-                    "An agent's default conversation is deleted with the agent only.", resource_id=conversation_id
+                    "The default conversation of an agent cannot be deleted. Delete the agent.",
+                    resource_id=conversation_id,
                 )
             self._require_free(conn, conversation_id)
             values = {"state": ConversationState.DELETING, "updated_at": self._clock.now()}
             conn.execute(conversations.update().where(_c.id == conversation_id).values(values))
             return [conversation_id]
 
-        left = sa.select(conversations).where(_c.id == conversation_id, _c.state == ConversationState.DELETING)
+        deleting = sa.select(conversations).where(_c.id == conversation_id, _c.state == ConversationState.DELETING)
 
         def write(conn: sa.Connection) -> Conversation | None:
             self._ledger.once(conn, key, lambda: effect(conn))
-            row = conn.execute(left).first()
+            row = conn.execute(deleting).first()
             return None if row is None else conversation_of(row)
 
         return await self._database.write(write)
 
     def _require_free(self, conn: sa.Connection, conversation_id: str) -> None:
-        """Fails where a run is under way, or waits, or where something else has the turn slot."""
+        """Raises ConversationBusy if a run has not ended or other work holds the lease."""
         ahead = first_unfinished_run(conn, conversation_id)
         taken = sa.select(_c.id).where(_c.id == conversation_id, sql.LEASE_HOLDS)
         if ahead is not None or conn.execute(taken, self._lease_clock.now).first() is not None:
@@ -183,11 +185,11 @@ def _find(conn: sa.Connection, organization_id: str, conversation_id: str) -> Co
 
 
 def _visible(organization_id: str) -> sa.ColumnElement[bool]:
-    of_active = sa.select(agents.c.id).where(agents.c.id == _c.agent_id, agents.c.state == AgentState.ACTIVE)
+    active_agent = sa.select(agents.c.id).where(agents.c.id == _c.agent_id, agents.c.state == AgentState.ACTIVE)
     return sa.and_(
         _c.organization_id == organization_id,
         _c.state == ConversationState.ACTIVE,
-        of_active.correlate(conversations).exists(),
+        active_agent.correlate(conversations).exists(),
     )
 
 
@@ -195,12 +197,12 @@ def _being_created(conversation_id: str) -> tuple[sa.ColumnElement[bool], ...]:
     return _c.id == conversation_id, _c.state == ConversationState.CREATING
 
 
-def _conditions(where: ConversationFilter) -> list[sa.ColumnElement[bool]]:
+def _conditions(filter_: ConversationFilter) -> list[sa.ColumnElement[bool]]:
     conditions: list[sa.ColumnElement[bool]] = []
-    if where.agent_id is not None:
-        conditions.append(_c.agent_id == where.agent_id)
-    if where.archived is not None:
-        conditions.append(_c.archived == where.archived)
-    if where.summary_search:
-        conditions.append(sa.func.lower(_c.summary).contains(where.summary_search.lower(), autoescape=True))
+    if filter_.agent_id is not None:
+        conditions.append(_c.agent_id == filter_.agent_id)
+    if filter_.archived is not None:
+        conditions.append(_c.archived == filter_.archived)
+    if filter_.summary_search:
+        conditions.append(sa.func.lower(_c.summary).contains(filter_.summary_search.lower(), autoescape=True))
     return conditions

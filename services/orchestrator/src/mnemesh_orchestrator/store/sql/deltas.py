@@ -1,4 +1,4 @@
-"""Live events of background runs in SQL: stored in batches, and read back between the durable ones."""
+"""Live events of background runs. They are stored in batches, and read in order with the durable events."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -47,7 +47,7 @@ class SqlDeltaStore:
 
         def write(conn: sa.Connection) -> None:
             require_lease(lease, conn.execute(sql.EXTEND_LEASE, lease_parameters(lease) | self._lease_clock.expiry))
-            conn.execute(again)  # an earlier try that got through
+            conn.execute(again)  # the rows of an earlier attempt
             conn.execute(run_deltas.insert(), rows)
 
         await self._database.write(write)
@@ -88,7 +88,7 @@ def _row(lease: Lease, after: int, batch: Sequence[RunEvent]) -> dict[str, Any]:
 
 
 def _comparable(durable: Sequence[Any], live: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Without those whose place among the others is not known, because only so many were read."""
+    """Leaves out the rows whose order is unknown because the other query reached its limit."""
     if len(durable) == _LIMIT:
         live_known = [row for row in live if row.after_sequence < durable[-1].sequence]
     else:

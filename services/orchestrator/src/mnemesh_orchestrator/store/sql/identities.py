@@ -1,4 +1,4 @@
-"""Identities in SQL, and which agents they are attached to."""
+"""Identities, and their attachments to agents."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,8 +12,8 @@ from mnemesh_kit.sql import Database
 
 from mnemesh_orchestrator.errors import IdentifierKeyTaken
 from mnemesh_orchestrator.model.agents import LinkKind
-from mnemesh_orchestrator.model.identities import Identity, IdentityFilter
-from mnemesh_orchestrator.store.sql.agent_links import linked
+from mnemesh_orchestrator.model.identities import Identity, IdentityFilter, IdentityOrder
+from mnemesh_orchestrator.store.sql.agent_links import agents_with_link
 from mnemesh_orchestrator.store.sql.agents import active, rewrite
 from mnemesh_orchestrator.store.sql.identity_rows import decode_identity, identity_row
 from mnemesh_orchestrator.store.sql.tables import agent_links, identities, request_ledger
@@ -32,7 +32,7 @@ class SqlIdentityStore:
         self, key: RequestKey | None, identity: Identity, agent_ids: Sequence[str], *, merges: bool = False
     ) -> tuple[Identity, bool]:
         """See IdentityStore."""
-        mine = identity.organization_id
+        organization_id = identity.organization_id
 
         def effect(conn: sa.Connection) -> list[str]:
             row = identity_row(identity)
@@ -42,18 +42,18 @@ class SqlIdentityStore:
                 raise IdentifierKeyTaken(identity.identifier_key)
             if before is None:
                 conn.execute(identities.insert(), row)
-                kept = identity
+                stored = identity
             else:
                 old = decode_identity(before)
-                kept = replace(identity, id=old.id, created_at=old.created_at)
-                conn.execute(identities.update().where(_c.id == old.id).values(identity_row(kept)))
+                stored = replace(identity, id=old.id, created_at=old.created_at)
+                conn.execute(identities.update().where(_c.id == old.id).values(identity_row(stored)))
             for agent_id in agent_ids:
-                _attach(conn, kept, agent_id)
-            return [kept.id, "" if before is None else "before"]
+                _attach(conn, stored, agent_id)
+            return [stored.id, "" if before is None else "before"]
 
         def write(conn: sa.Connection) -> tuple[Identity, bool]:
             (identity_id, before), _ = self._ledger.once(conn, key, lambda: effect(conn))
-            return _find(conn, mine, identity_id), not before
+            return _find(conn, organization_id, identity_id), not before
 
         return await self._database.write(write)
 
@@ -61,20 +61,22 @@ class SqlIdentityStore:
         """See IdentityStore."""
         return await self._database.read(lambda conn: _find(conn, organization_id, identity_id))
 
-    async def list(self, organization_id: str, where: IdentityFilter, order_by: str, page: PageQuery) -> Page[Identity]:
+    async def list(
+        self, organization_id: str, filter_: IdentityFilter, order_by: IdentityOrder, page: PageQuery
+    ) -> Page[Identity]:
         """See IdentityStore."""
-        mine = _c.organization_id == organization_id
-        query = sa.select(identities).where(mine, *_conditions(organization_id, where))
+        scope = _c.organization_id == organization_id
+        query = sa.select(identities).where(scope, *_conditions(organization_id, filter_))
 
         def read(conn: sa.Connection) -> Page[Identity]:
-            return paginate(conn, query, page, key=_c[order_by], id=_c.id, scope=mine).map(decode_identity)
+            return paginate(conn, query, page, key=_c[order_by], id=_c.id, scope=scope).map(decode_identity)
 
         return await self._database.read(read)
 
-    async def count(self, organization_id: str, where: IdentityFilter) -> int:
+    async def count(self, organization_id: str, filter_: IdentityFilter) -> int:
         """See IdentityStore."""
         query = sa.select(sa.func.count()).select_from(identities)
-        query = query.where(_c.organization_id == organization_id, *_conditions(organization_id, where))
+        query = query.where(_c.organization_id == organization_id, *_conditions(organization_id, filter_))
         return await self._database.read(lambda conn: int(conn.execute(query).scalar_one()))
 
     async def update(
@@ -96,7 +98,9 @@ class SqlIdentityStore:
                 raise IdentifierKeyTaken(new.identifier_key)
             conn.execute(identities.update().where(_c.id == identity_id).values(row))
             if agent_ids is not None:
-                for agent_id in set(linked(conn, organization_id, LinkKind.IDENTITY, identity_id)) - set(agent_ids):
+                for agent_id in set(agents_with_link(conn, organization_id, LinkKind.IDENTITY, identity_id)) - set(
+                    agent_ids
+                ):
                     _detach(conn, new, agent_id)
                 for agent_id in agent_ids:
                     _attach(conn, new, agent_id)
@@ -112,9 +116,9 @@ class SqlIdentityStore:
         """See IdentityStore."""
 
         def effect(conn: sa.Connection) -> tuple[str, ...]:
-            row = conn.execute(sa.select(identities).where(*_mine(organization_id, identity_id))).first()
+            row = conn.execute(sa.select(identities).where(*_by_id(organization_id, identity_id))).first()
             if row is not None:
-                for agent_id in linked(conn, organization_id, LinkKind.IDENTITY, identity_id):
+                for agent_id in agents_with_link(conn, organization_id, LinkKind.IDENTITY, identity_id):
                     _detach(conn, decode_identity(row), agent_id)
                 conn.execute(identities.delete().where(_c.id == identity_id))
             return ()
@@ -135,7 +139,7 @@ class SqlIdentityStore:
 
         def effect(conn: sa.Connection) -> tuple[str, ...]:
             identity = _find(conn, organization_id, identity_id)
-            if agent_id not in linked(conn, organization_id, LinkKind.IDENTITY, identity_id):
+            if agent_id not in agents_with_link(conn, organization_id, LinkKind.IDENTITY, identity_id):
                 raise NotFound(f"The identity is not attached to agent {agent_id}.", resource_id=agent_id)
             _detach(conn, identity, agent_id)
             return ()
@@ -175,10 +179,10 @@ class SqlIdentityStore:
 
 
 class _UnknownRequest(Exception):
-    """A request that is only asked about was not noted yet; undoes the transaction that asked."""
+    """Rolls back the transaction that looked for a request."""
 
 
-def _mine(organization_id: str, identity_id: str) -> tuple[sa.ColumnElement[bool], ...]:
+def _by_id(organization_id: str, identity_id: str) -> tuple[sa.ColumnElement[bool], ...]:
     return _c.organization_id == organization_id, _c.id == identity_id
 
 
@@ -187,7 +191,7 @@ def _same_key(organization_id: str, project_id: str, identifier_key: str) -> tup
 
 
 def _find(conn: sa.Connection, organization_id: str, identity_id: str) -> Identity:
-    row = conn.execute(sa.select(identities).where(*_mine(organization_id, identity_id))).first()
+    row = conn.execute(sa.select(identities).where(*_by_id(organization_id, identity_id))).first()
     if row is None:
         raise NotFound(f"There is no identity {identity_id}.", resource_id=identity_id)
     return decode_identity(row)
@@ -203,30 +207,30 @@ def _detach(conn: sa.Connection, identity: Identity, agent_id: str) -> None:
     try:
         agent = active(conn, identity.organization_id, agent_id)
     except NotFound:
-        return  # it is being deleted, and its links go with it
+        return  # the agent is being deleted with its links
     rewrite(conn, replace(agent, identity_ids=tuple(i for i in agent.identity_ids if i != identity.id)))
 
 
-def _conditions(organization_id: str, where: IdentityFilter) -> list[sa.ColumnElement[bool]]:
+def _conditions(organization_id: str, filter_: IdentityFilter) -> list[sa.ColumnElement[bool]]:
     conditions: list[sa.ColumnElement[bool]] = []
-    if where.identity_ids is not None:
-        conditions.append(_c.id.in_(where.identity_ids))
+    if filter_.identity_ids is not None:
+        conditions.append(_c.id.in_(filter_.identity_ids))
     for column, wanted in (
-        (_c.identifier_key, where.identifier_key),
-        (_c.name, where.name),
-        (_c.project_id, where.project_id),
+        (_c.identifier_key, filter_.identifier_key),
+        (_c.name, filter_.name),
+        (_c.project_id, filter_.project_id),
     ):
         if wanted is not None:
             conditions.append(column == wanted)
-    if where.name_search:
-        conditions.append(_c.name.icontains(where.name_search, autoescape=True))
-    if where.types:
-        conditions.append(_c.type.in_(where.types))
-    if where.agent_id is not None:
+    if filter_.name_search:
+        conditions.append(_c.name.icontains(filter_.name_search, autoescape=True))
+    if filter_.types:
+        conditions.append(_c.type.in_(filter_.types))
+    if filter_.agent_id is not None:
         attached = sa.select(agent_links.c.value).where(
             agent_links.c.organization_id == organization_id,
             agent_links.c.kind == LinkKind.IDENTITY,
-            agent_links.c.agent_id == where.agent_id,
+            agent_links.c.agent_id == filter_.agent_id,
         )
         conditions.append(_c.id.in_(attached))
     return conditions

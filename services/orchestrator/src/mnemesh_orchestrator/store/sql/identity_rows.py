@@ -1,4 +1,4 @@
-"""Identities as rows: what lists sort and filter by is a column, the rest is a JSON document."""
+"""Rows of identities. Fields that lists sort or filter by are columns; the others are a JSON document."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ _ENCODE = msgspec.json.Encoder().encode
 
 
 def identity_row(identity: Identity) -> dict[str, Any]:
-    """An identity as a row."""
+    """Returns the row of an identity."""
     return {
         "id": identity.id,
         "organization_id": identity.organization_id,
-        # NULLs would never be equal, and the key must be unique without a project as well.
+        # NULL values are never equal, and the key must be unique without a project, too.
         "project_id": identity.provenance.project_id or "",
         "identifier_key": identity.identifier_key,
         "name": identity.name,
@@ -27,5 +27,5 @@ def identity_row(identity: Identity) -> dict[str, Any]:
 
 
 def decode_identity(row: Any) -> Identity:
-    """The identity of a row of `identities`."""
+    """Returns the identity of a row of `identities`."""
     return _IDENTITY.decode(row.document)

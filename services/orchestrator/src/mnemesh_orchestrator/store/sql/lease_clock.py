@@ -1,4 +1,4 @@
-"""When a lease lapses, by the database's clock: processes whose own clocks differ still agree on who holds what."""
+"""The expiry of leases by the clock of the database, so that processes with different clocks agree."""
 
 from datetime import timedelta
 from typing import Any, Final
@@ -10,14 +10,14 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 LEASE_TIME: Final = timedelta(seconds=30)
-"""How long a lease holds without a write or a renewal."""
+"""The time for which a lease is held without a write or a renewal."""
 
 
 class LeaseClock:
-    """The two instants that statements about leases take: `p_now` and `new_lease_expires_at`.
+    """The parameters of statements about leases: `p_now` and `new_lease_expires_at`.
 
-    Without a clock both are None, and PostgreSQL puts its own time in their
-    place. SQLite serves one process, whose clock is the database's.
+    Without a clock both are None, and PostgreSQL uses its own time instead. SQLite serves one process, whose clock is
+    used.
     """
 
     def __init__(self, clock: Clock | None) -> None:
@@ -25,17 +25,17 @@ class LeaseClock:
 
     @classmethod
     def of(cls, database: Database, clock: Clock) -> "LeaseClock":
-        """The times of a service's database: PostgreSQL's own, or the process's where it is alone."""
+        """Returns the lease clock of a database: PostgreSQL's own, or that of the process on SQLite."""
         return cls(None if database.dialect == "postgresql" else clock)
 
     @property
     def now(self) -> dict[str, Any]:
-        """The parameter of a statement that asks whether a lease holds."""
+        """The parameter of a statement that checks whether a lease is held."""
         return {"p_now": self._clock and self._clock.now()}
 
     @property
     def expiry(self) -> dict[str, Any]:
-        """The parameter of a statement that gives or extends a lease."""
+        """The parameter of a statement that takes or extends a lease."""
         return {"new_lease_expires_at": self._clock and self._clock.now() + LEASE_TIME}
 
 
@@ -67,6 +67,6 @@ def _or_expiry(element: FunctionElement[Any], compiler: Any, **options: Any) -> 
 
 
 NOW: Final[Any] = _OrNow(sa.bindparam("p_now", type_=UtcDateTime()))
-"""The instant in `p_now`, or the database's own."""
+"""The time `p_now`, or the current time of the database."""
 EXPIRY: Final[Any] = _OrExpiry(sa.bindparam("new_lease_expires_at", type_=UtcDateTime()))
-"""The instant in `new_lease_expires_at`, or that of the database and the time of a lease."""
+"""The time `new_lease_expires_at`, or the expiry of a lease that starts now."""

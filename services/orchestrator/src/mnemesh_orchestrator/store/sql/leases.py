@@ -1,4 +1,4 @@
-"""Leases in SQL beside those that runs take: turn slots, renewals, and what anybody may claim."""
+"""Leases of work other than runs, renewals of all leases, and conversations that can be claimed."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -58,10 +58,10 @@ class SqlLeaseStore:
 
         def write(conn: sa.Connection) -> Lease:
             conversation = self._conversation(conn, organization_id, agent_id, conversation_id)
-            got = self._slot(conn, conversation, slot_id, owner, reclaim=reclaim)
-            if isinstance(got, ConversationBusy):
-                raise got
-            return got
+            result = self._slot(conn, conversation, slot_id, owner, reclaim=reclaim)
+            if isinstance(result, ConversationBusy):
+                raise result
+            return result
 
         return await self._database.write(write)
 
@@ -79,11 +79,11 @@ class SqlLeaseStore:
 
         def write(conn: sa.Connection) -> Lease | None:
             conversation = self._conversation(conn, organization_id, agent_id, conversation_id)
-            got = self._slot(conn, conversation, slot_id, owner, reclaim=reclaim)
-            if isinstance(got, ConversationBusy):
+            result = self._slot(conn, conversation, slot_id, owner, reclaim=reclaim)
+            if isinstance(result, ConversationBusy):
                 self._wait_in_queue(conn, conversation, slot_id, owner)
                 return None
-            return got
+            return result
 
         return await self._database.write(write)
 
@@ -96,7 +96,7 @@ class SqlLeaseStore:
     def _slot(
         self, conn: sa.Connection, conversation: Any, slot_id: str, owner: str, *, reclaim: bool
     ) -> Lease | ConversationBusy:
-        """The slot where it is the work's turn, else what is in its way."""
+        """Takes the lease if it is the turn of the work; otherwise returns the error that names what blocks it."""
         number = conn.execute(sql.WAIT_NUMBER, {"p_id": slot_id}).scalar()
         turn = conversation.next_queue_number if number is None else number
         ahead = first_unfinished_run(conn, conversation.conversation_id)
@@ -114,24 +114,24 @@ class SqlLeaseStore:
         return take_lease(conn, self._lease_clock, conversation, slot_id, owner, conversation.next_queue_number)
 
     def _wait_in_queue(self, conn: sa.Connection, conversation: Any, slot_id: str, owner: str) -> None:
-        """Keeps a position in the queue, or gives one."""
+        """Extends the position of the work in the queue, or adds the work to the queue."""
         if conn.execute(sql.WAIT_NUMBER, {"p_id": slot_id}).scalar() is not None:
             conn.execute(sql.KEEP_WAIT, {"p_id": slot_id, **self._lease_clock.expiry})
             return
-        here, number = conversation.conversation_id, conversation.next_queue_number
-        conn.execute(sql.DELETE_LAPSED_WAITS, {"p_conversation": here, **self._lease_clock.now})
-        conn.execute(sql.ADVANCE_QUEUE, {"p_id": here, "new_next_queue_number": number + 1})
-        row = {"id": slot_id, "conversation_id": here, "queue_number": number, "owner": owner}
+        id_, number = conversation.conversation_id, conversation.next_queue_number
+        conn.execute(sql.DELETE_LAPSED_WAITS, {"p_conversation": id_, **self._lease_clock.now})
+        conn.execute(sql.ADVANCE_QUEUE, {"p_id": id_, "new_next_queue_number": number + 1})
+        row = {"id": slot_id, "conversation_id": id_, "queue_number": number, "owner": owner}
         conn.execute(sql.INSERT_WAIT, row | self._lease_clock.expiry)
 
     async def leave_line(self, conversation_id: str, slot_id: str) -> bool:
         """See LeaseStore."""
-        its_lease = sa.and_(conversations.c.id == conversation_id, conversations.c.lease_run_id == slot_id)
+        lease_of_work = sa.and_(conversations.c.id == conversation_id, conversations.c.lease_run_id == slot_id)
         free = {"lease_owner": None, "lease_run_id": None, "lease_expires_at": None}
 
         def write(conn: sa.Connection) -> bool:
             conn.execute(sql.DELETE_WAIT, {"p_id": slot_id})
-            conn.execute(conversations.update().where(its_lease).values(free))
+            conn.execute(conversations.update().where(lease_of_work).values(free))
             return first_unfinished_run(conn, conversation_id) is not None
 
         return await self._database.write(write)
@@ -165,15 +165,15 @@ class SqlLeaseStore:
 
     async def watch(self, leases: Sequence[Lease], run_ids: Sequence[str]) -> Watched:
         """See LeaseStore."""
-        places = [lease.conversation_id for lease in leases]
+        ids = [lease.conversation_id for lease in leases]
 
         def read(conn: sa.Connection) -> Watched:
-            held_now = {row.id: row for row in conn.execute(_HOLDERS, {"p_ids": places})} if places else {}
+            holders = {row.id: row for row in conn.execute(_HOLDERS, {"p_ids": ids})} if ids else {}
             heads = conn.execute(_HEADS, {"p_ids": list(run_ids)}).all() if run_ids else []
-            lost = tuple(lease for lease in leases if not _is_held(lease, held_now.get(lease.conversation_id)))
+            lost = tuple(lease for lease in leases if not _is_held(lease, holders.get(lease.conversation_id)))
             return Watched(
                 lost,
-                tuple(row.lease_run_id for row in held_now.values() if row.cancel_requested),
+                tuple(row.lease_run_id for row in holders.values() if row.cancel_requested),
                 {row.id: RunHead(row.sequence or 0, RunStatus(row.status).ended) for row in heads},
             )
 

@@ -1,4 +1,4 @@
-"""Providers and overrides of models in SQL: documents, beside what they are found by."""
+"""Providers, and overrides of models."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,8 +19,8 @@ _RECORD = msgspec.json.Decoder(ProviderRecord)
 _OVERRIDE = msgspec.json.Decoder(ModelOverride)
 
 
-class _NotYet(Exception):
-    """Rolls a look at the ledger back."""
+class _NotRecorded(Exception):
+    """Rolls back the transaction that looked for a request."""
 
 
 class SqlProviderStore:
@@ -40,7 +40,7 @@ class SqlProviderStore:
                 .where(providers.c.organization_id == organization_id)
                 .order_by(providers.c.created_at, providers.c.id)
             )
-            said = (
+            overrides = (
                 sa.select(model_overrides.c.document)
                 .where(model_overrides.c.organization_id == organization_id)
                 .order_by(model_overrides.c.handle)
@@ -49,7 +49,7 @@ class SqlProviderStore:
             return OwnModels(
                 conn.execute(revision).scalar() or 0,
                 tuple(_RECORD.decode(row) for row in conn.execute(own).scalars()),
-                tuple(_OVERRIDE.decode(row) for row in conn.execute(said).scalars()),
+                tuple(_OVERRIDE.decode(row) for row in conn.execute(overrides).scalars()),
             )
 
         return await self._database.read(read)
@@ -66,16 +66,16 @@ class SqlProviderStore:
             return None
 
         def unknown() -> Sequence[str]:
-            raise _NotYet
+            raise _NotRecorded
 
         try:
             return await self._database.read(lambda conn: self._ledger.once(conn, key, unknown)[0])
-        except _NotYet:
+        except _NotRecorded:
             return None
 
     async def get(self, organization_id: str, provider_id: str) -> ProviderRecord:
         """See ProviderStore."""
-        return await self._database.read(lambda conn: _found(conn, organization_id, provider_id))
+        return await self._database.read(lambda conn: _find(conn, organization_id, provider_id))
 
     async def create(self, key: RequestKey | None, record: ProviderRecord) -> str:
         """See ProviderStore."""
@@ -105,9 +105,9 @@ class SqlProviderStore:
         """See ProviderStore."""
 
         def effect(conn: sa.Connection) -> Sequence[str]:
-            record = _found(conn, organization_id, provider_id)
+            record = _find(conn, organization_id, provider_id)
             changed = change(record)
-            kept = replace(
+            stored = replace(
                 changed,
                 id=record.id,
                 organization_id=record.organization_id,
@@ -115,14 +115,14 @@ class SqlProviderStore:
                 created_at=record.created_at,
                 updated_at=self._clock.now(),
             )
-            values = {"document": _ENCODE(kept), "updated_at": kept.updated_at}
+            values = {"document": _ENCODE(stored), "updated_at": stored.updated_at}
             conn.execute(providers.update().where(providers.c.id == provider_id).values(values))
             _raise_revision(conn, organization_id)
             return result or [provider_id]
 
         def write(conn: sa.Connection) -> ProviderRecord:
             self._ledger.once(conn, key, lambda: effect(conn))
-            return _found(conn, organization_id, provider_id)
+            return _find(conn, organization_id, provider_id)
 
         return await self._database.write(write)
 
@@ -134,9 +134,9 @@ class SqlProviderStore:
             name = conn.execute(sa.select(providers.c.name).where(*where)).scalar()
             if name is not None:
                 conn.execute(providers.delete().where(*where))
-                of_its = sa.func.substr(model_overrides.c.handle, 1, len(name) + 1) == f"{name}/"
+                of_provider = sa.func.substr(model_overrides.c.handle, 1, len(name) + 1) == f"{name}/"
                 conn.execute(
-                    model_overrides.delete().where(model_overrides.c.organization_id == organization_id, of_its)
+                    model_overrides.delete().where(model_overrides.c.organization_id == organization_id, of_provider)
                 )
                 _raise_revision(conn, organization_id)
             return [provider_id]
@@ -171,7 +171,7 @@ class SqlProviderStore:
         await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: effect(conn)))
 
 
-def _found(conn: sa.Connection, organization_id: str, provider_id: str) -> ProviderRecord:
+def _find(conn: sa.Connection, organization_id: str, provider_id: str) -> ProviderRecord:
     query = sa.select(providers.c.document).where(
         providers.c.organization_id == organization_id, providers.c.id == provider_id
     )

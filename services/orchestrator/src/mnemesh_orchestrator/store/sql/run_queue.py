@@ -126,12 +126,12 @@ def _answer(
     conversation: Any,
     answer: ApprovalAnswer,
 ) -> StartedRun:
-    """Stores the run that answers an approval ahead of those that wait for it."""
+    """Stores the run that answers an approval, before the runs that wait."""
     decided = approvals.decide(conn, run, answer)
     if decided.repeats_run_id is not None:
         before = conn.execute(sa.select(runs).where(runs.c.id == decided.repeats_run_id)).first()
         if before is None:
-            raise NoPendingApproval("The approval was answered before; that run is deleted.")
+            raise NoPendingApproval("The approval was decided before, and the run that decided it was deleted.")
         return StartedRun(decode_run(before), replayed=True)
     ahead = first_unfinished_run(conn, run.conversation_id)
     if conversation.held:

@@ -1,4 +1,4 @@
-"""Forgetting runs that ended long ago, with everything that hangs on them."""
+"""The deletion of runs that ended long ago."""
 
 from datetime import datetime
 from typing import Final
@@ -10,7 +10,7 @@ from mnemesh_orchestrator.model.runs import RunStatus
 from mnemesh_orchestrator.store.sql.tables import approvals, runs
 
 _AT_ONCE: Final = 200
-"""Runs that one transaction deletes: no turn waits long behind it."""
+"""The number of runs that one transaction deletes, so that turns do not wait long."""
 _ASKING: Final = sa.select(approvals.c.run_id).where(sa.text("approvals.state = 'pending'"))
 _ENDED: Final = tuple(status for status in RunStatus if status.ended)
 

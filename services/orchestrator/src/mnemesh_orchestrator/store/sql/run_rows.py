@@ -1,4 +1,4 @@
-"""Runs, their journal and events as rows: fixed parts and outcomes are JSON documents, the rest is columns."""
+"""Rows of runs, journal entries and events. The constant and the final values of a run are JSON documents."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,7 +19,7 @@ from mnemesh_orchestrator.model.runs import Run, RunError, RunStatus, StopReason
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """What of a run is fixed at its start."""
+    """The values of a run that do not change."""
 
     input: tuple[InputMessage, ...]
     config: RunConfig
@@ -29,7 +29,7 @@ class _Document:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What of a run is known at its end."""
+    """The values of a run that are known at its end."""
 
     usage: Usage
     step_count: int
@@ -48,7 +48,7 @@ _BODY = msgspec.json.Decoder(DurableBody)
 
 
 def run_row(key: RequestKey | None, run: Run, queue_number: int) -> dict[str, Any]:
-    """A new run as a row."""
+    """Returns the row of a new run."""
     return {
         "id": run.id,
         "organization_id": run.organization_id,
@@ -69,7 +69,7 @@ def run_row(key: RequestKey | None, run: Run, queue_number: int) -> dict[str, An
 
 
 def decode_run(row: Any) -> Run:
-    """The run of a row of `runs`."""
+    """Returns the run of a row of `runs`."""
     fixed = _DOCUMENT.decode(row.document)
     run = Run(
         id=row.id,
@@ -103,7 +103,7 @@ def decode_run(row: Any) -> Run:
 
 
 def ended_values(run: Run) -> dict[str, Any]:
-    """What the end of a run writes."""
+    """Returns the parameters of the statement that ends a run."""
     if run.completed_at is None:
         raise ValueError("an ended run has a completion time")
     outcome = _Outcome(
@@ -125,7 +125,7 @@ def ended_values(run: Run) -> dict[str, Any]:
 
 
 def entry_row(lease: Lease, entry: JournalEntry) -> dict[str, Any]:
-    """A journal entry as a row."""
+    """Returns the row of a journal entry."""
     return {
         "run_id": lease.run_id,
         "step_id": entry.step_id,
@@ -137,7 +137,7 @@ def entry_row(lease: Lease, entry: JournalEntry) -> dict[str, Any]:
 
 
 def event_row(event: RunEvent) -> dict[str, Any]:
-    """A durable event as a row."""
+    """Returns the row of a durable event."""
     return {
         "run_id": event.run_id,
         "sequence": event.sequence,
@@ -148,10 +148,10 @@ def event_row(event: RunEvent) -> dict[str, Any]:
 
 
 def decode_entry(document: bytes) -> JournalEntry:
-    """The journal entry of a document."""
+    """Returns the journal entry of a document."""
     return _ENTRY.decode(document)
 
 
 def decode_event(row: Any) -> RunEvent:
-    """The event of a row of `events`."""
+    """Returns the event of a row of `events`."""
     return RunEvent(row.run_id, row.created_at, _BODY.decode(row.body), row.sequence, row.step_id)

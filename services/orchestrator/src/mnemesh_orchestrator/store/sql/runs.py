@@ -1,4 +1,4 @@
-"""Runs in SQL: the queue of each conversation, leases, the journal and events."""
+"""Runs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -101,7 +101,7 @@ class SqlRunStore:
         await self._database.write(write, name="runs.write")
 
     def _extend(self, conn: sa.Connection, lease: Lease) -> None:
-        """Puts off the lease's expiry, or fails where it no longer holds."""
+        """Extends the lease. Raises LeaseLost if it is not held."""
         require_lease(lease, conn.execute(sql.EXTEND_LEASE, lease_parameters(lease) | self._lease_clock.expiry))
 
     async def finish(
@@ -117,9 +117,10 @@ class SqlRunStore:
         """See RunStore."""
 
         def write(conn: sa.Connection) -> bool:
-            spoken_at = run.completed_at if run.step_count else None
+            last_message_at = run.completed_at if run.step_count else None
             require_lease(
-                lease, conn.execute(sql.RELEASE_LEASE, {**lease_parameters(lease), "new_last_message_at": spoken_at})
+                lease,
+                conn.execute(sql.RELEASE_LEASE, {**lease_parameters(lease), "new_last_message_at": last_message_at}),
             )
             record_run(conn, lease, (), events)
             record_steps(conn, steps, traces, lease.run_id)
@@ -164,13 +165,13 @@ class SqlRunStore:
 
         return await self._database.read(read)
 
-    async def list(self, organization_id: str, where: RunFilter, page: PageQuery) -> Page[Run]:
+    async def list(self, organization_id: str, filter_: RunFilter, page: PageQuery) -> Page[Run]:
         """See RunStore."""
-        mine = runs.c.organization_id == organization_id
-        query = sa.select(runs).where(mine, *_run_conditions(where))
+        scope = runs.c.organization_id == organization_id
+        query = sa.select(runs).where(scope, *_run_conditions(filter_))
 
         def read(conn: sa.Connection) -> Page[Run]:
-            return paginate(conn, query, page, key=runs.c.created_at, id=runs.c.id, scope=mine).map(decode_run)
+            return paginate(conn, query, page, key=runs.c.created_at, id=runs.c.id, scope=scope).map(decode_run)
 
         return await self._database.read(read)
 
@@ -187,15 +188,15 @@ class SqlRunStore:
 
     async def delete(self, organization_id: str, run_id: str) -> None:
         """See RunStore."""
-        mine = sa.and_(runs.c.organization_id == organization_id, runs.c.id == run_id)
+        scope = sa.and_(runs.c.organization_id == organization_id, runs.c.id == run_id)
 
         def write(conn: sa.Connection) -> None:
-            status = conn.execute(sa.select(runs.c.status).where(mine)).scalar()
+            status = conn.execute(sa.select(runs.c.status).where(scope)).scalar()
             if status is None:
                 raise NotFound(f"There is no run {run_id}.", resource_id=run_id)
             if not RunStatus(status).ended:
-                raise RunUnderWay("The run has not ended; cancel it first.", resource_id=run_id)
-            conn.execute(runs.delete().where(mine))
+                raise RunUnderWay("The run has not ended. Cancel it first.", resource_id=run_id)
+            conn.execute(runs.delete().where(scope))
 
         await self._database.write(write)
 
@@ -215,19 +216,19 @@ class SqlRunStore:
         return await self._database.write(lambda conn: self._ledger.purge(conn, before))
 
 
-def _run_conditions(where: RunFilter) -> list[sa.ColumnElement[bool]]:
+def _run_conditions(filter_: RunFilter) -> list[sa.ColumnElement[bool]]:
     conditions: list[sa.ColumnElement[bool]] = []
-    if where.agent_ids:
-        conditions.append(runs.c.agent_id.in_(where.agent_ids))
-    if where.statuses:
-        conditions.append(runs.c.status.in_(where.statuses))
-    if where.background is not None:
-        conditions.append(runs.c.background == where.background)
-    if where.stop_reason is not None:
-        conditions.append(runs.c.stop_reason == where.stop_reason)
-    if where.conversation_id is not None:
-        conditions.append(runs.c.conversation_id == where.conversation_id)
-    if where.active is not None:
+    if filter_.agent_ids:
+        conditions.append(runs.c.agent_id.in_(filter_.agent_ids))
+    if filter_.statuses:
+        conditions.append(runs.c.status.in_(filter_.statuses))
+    if filter_.background is not None:
+        conditions.append(runs.c.background == filter_.background)
+    if filter_.stop_reason is not None:
+        conditions.append(runs.c.stop_reason == filter_.stop_reason)
+    if filter_.conversation_id is not None:
+        conditions.append(runs.c.conversation_id == filter_.conversation_id)
+    if filter_.active is not None:
         active = runs.c.status.in_((RunStatus.CREATED, RunStatus.RUNNING))
-        conditions.append(active if where.active else ~active)
+        conditions.append(active if filter_.active else ~active)
     return conditions

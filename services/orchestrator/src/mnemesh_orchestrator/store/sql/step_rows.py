@@ -1,4 +1,4 @@
-"""Steps as rows: the record is a JSON document, the request and the response of the model are compressed texts."""
+"""Rows of steps and traces. Steps are JSON documents; requests and responses of the model are compressed texts."""
 
 import zlib
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from mnemesh_orchestrator.model.steps import SharedRequest, Step, StepTrace
 
 _STEP = msgspec.json.Decoder(Step)
 _FAST = 1
-"""The level of compression: requests of a conversation repeat themselves so much that more gains little."""
+"""The level of compression. Requests of a conversation are so similar that a higher level gains little."""
 
 _DIFFERENCE = b"D"
-"""Begins a request that is stored as a difference. Compressed texts begin with another byte."""
+"""The prefix of a request that is stored as a difference. Compressed texts start with another byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ encode_step = msgspec.json.Encoder().encode
 
 
 def step_row(step: Step) -> dict[str, Any]:
-    """A concluded step as a row; `p_run` finds the organization."""
+    """Returns the row of an ended step. The parameter `p_run` finds the organization."""
     return {
         "id": step.id,
         "p_run": step.run_id,
@@ -44,7 +44,7 @@ def step_row(step: Step) -> dict[str, Any]:
 
 
 def decode_step(document: bytes) -> Step:
-    """The step of a document."""
+    """Returns the step of a document."""
     return _STEP.decode(document)
 
 

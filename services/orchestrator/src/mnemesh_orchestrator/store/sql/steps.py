@@ -1,4 +1,4 @@
-"""Steps in SQL, with what went to the model and came back, and what people think of it."""
+"""Steps, their traces, and the feedback of people."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,13 +37,13 @@ class SqlStepStore:
         """See StepStore."""
         return await self._database.read(lambda conn: _step(conn, organization_id, step_id))
 
-    async def list(self, organization_id: str, where: StepFilter, page: PageQuery) -> Page[Step]:
+    async def list(self, organization_id: str, filter_: StepFilter, page: PageQuery) -> Page[Step]:
         """See StepStore."""
-        mine = steps.c.organization_id == organization_id
-        query = sa.select(steps).where(mine, *_conditions(where))
+        scope = steps.c.organization_id == organization_id
+        query = sa.select(steps).where(scope, *_conditions(filter_))
 
         def read(conn: sa.Connection) -> Page[Step]:
-            found = paginate(conn, query, page, key=steps.c.created_at, id=steps.c.id, scope=mine)
+            found = paginate(conn, query, page, key=steps.c.created_at, id=steps.c.id, scope=scope)
             return found.map(lambda row: decode_step(row.document))
 
         return await self._database.read(read)
@@ -67,9 +67,9 @@ class SqlStepStore:
 
         def write(conn: sa.Connection) -> Step:
             def effect() -> Sequence[str]:
-                judged = replace(_step(conn, organization_id, step_id), feedback=feedback, tags=tuple(tags))
+                changed_step = replace(_step(conn, organization_id, step_id), feedback=feedback, tags=tuple(tags))
                 changed = steps.update().where(steps.c.id == step_id)
-                conn.execute(changed.values(document=encode_step(judged), feedback=feedback))
+                conn.execute(changed.values(document=encode_step(changed_step), feedback=feedback))
                 conn.execute(step_tags.delete().where(step_tags.c.step_id == step_id))
                 if tags:
                     conn.execute(step_tags.insert(), [{"step_id": step_id, "tag": tag} for tag in tags])
@@ -131,19 +131,19 @@ def _step(conn: sa.Connection, organization_id: str, step_id: str) -> Step:
     return decode_step(document)
 
 
-def _conditions(where: StepFilter) -> list[sa.ColumnElement[bool]]:
+def _conditions(filter_: StepFilter) -> list[sa.ColumnElement[bool]]:
     conditions = [
         column == wanted
         for column, wanted in (
-            (steps.c.run_id, where.run_id),
-            (steps.c.agent_id, where.agent_id),
-            (steps.c.model, where.model),
-            (steps.c.feedback, where.feedback),
-            (steps.c.trace_id, where.trace_id),
+            (steps.c.run_id, filter_.run_id),
+            (steps.c.agent_id, filter_.agent_id),
+            (steps.c.model, filter_.model),
+            (steps.c.feedback, filter_.feedback),
+            (steps.c.trace_id, filter_.trace_id),
         )
         if wanted is not None
     ]
-    if where.tags_any:
-        tagged = sa.select(step_tags.c.step_id).where(step_tags.c.tag.in_(where.tags_any))
+    if filter_.tags_any:
+        tagged = sa.select(step_tags.c.step_id).where(step_tags.c.tag.in_(filter_.tags_any))
         conditions.append(steps.c.id.in_(tagged))
     return conditions

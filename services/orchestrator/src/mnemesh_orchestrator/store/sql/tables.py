@@ -1,4 +1,4 @@
-"""The tables. What is filtered or sorted by is a column; the rest of a record is its JSON document."""
+"""The tables. Fields that lists filter or sort by are columns; the others are a JSON document."""
 
 import sqlalchemy as sa
 from mnemesh_kit.idempotency import ledger_table
@@ -23,12 +23,12 @@ agents = sa.Table(
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("hidden", sa.Boolean, nullable=False),
     sa.Column("document", sa.LargeBinary, nullable=False),
-    # The whole request while the agent is CREATING, so that whoever finds it can finish.
+    # The creation request of a CREATING agent, so that any process can finish it.
     sa.Column("creation", sa.LargeBinary),
     sa.Column("last_stop_reason", sa.Text),
     sa.Column("last_run_completed_at", UtcDateTime),
     sa.Column("last_run_ms", sa.Integer),
-    # How far off the estimates of its requests are, by model.
+    # The corrections of token estimates by model.
     sa.Column("corrections", sa.LargeBinary),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("updated_at", UtcDateTime, nullable=False),
@@ -45,7 +45,7 @@ agent_tags = sa.Table(
     sa.Index("agent_tags_by_agent", "agent_id"),
 )
 
-# What agents are found by beside their columns; kinds are in links.py.
+# The index of agents by kind and value; see agent_links.py.
 agent_links = sa.Table(
     "agent_links",
     metadata,
@@ -85,12 +85,12 @@ conversations = sa.Table(
     sa.Column("archived", sa.Boolean, nullable=False),
     sa.Column("summary", sa.Text),
     sa.Column("document", sa.LargeBinary, nullable=False),
-    # What its completion needs while it is CREATING, so that whoever finds it can finish.
+    # The creation request of a CREATING conversation, so that any process can finish it.
     sa.Column("creation", sa.LargeBinary),
     sa.Column("last_message_at", UtcDateTime),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("updated_at", UtcDateTime, nullable=False),
-    # The lease: who carries out which run, and until when nobody else may.
+    # The lease: its holder, its run or other work, and its expiry.
     sa.Column("epoch", sa.BigInteger, nullable=False),
     sa.Column("lease_owner", sa.Text),
     sa.Column("lease_run_id", sa.Text),
@@ -101,7 +101,7 @@ conversations = sa.Table(
     _partial_index("conversations_unfinished", "created_at", where="state <> 'active'"),
 )
 
-# Work that is no run, in line for a conversation's turn slot among its runs. A place that nobody keeps lapses.
+# Work other than runs that waits for the lease of a conversation. A position that is not extended expires.
 slot_waits = sa.Table(
     "slot_waits",
     metadata,
@@ -124,12 +124,12 @@ runs = sa.Table(
     sa.Column("status", sa.Text, nullable=False),
     sa.Column("stop_reason", sa.Text),
     sa.Column("background", sa.Boolean, nullable=False),
-    # Asked of whoever carries the run out, by a process that does not.
+    # Set by another process to ask the lease holder to cancel the run.
     sa.Column("cancel_requested", sa.Boolean, nullable=False, server_default=sa.false()),
-    # How often somebody began to carry it out: what is asked again after a takeover says so.
+    # The number of claims. A model that is called again after a takeover is called as a new attempt.
     sa.Column("claims", sa.Integer, nullable=False, server_default="0"),
     sa.Column("queue_number", sa.BigInteger, nullable=False),
-    # A run's request_id is kept as long as the run.
+    # The idempotency key of a run is kept as long as the run.
     sa.Column("request_method", sa.Text),
     sa.Column("request_id", sa.Text),
     sa.Column("request_fingerprint", sa.Text),
@@ -156,14 +156,14 @@ run_otids = sa.Table(
 approvals = sa.Table(
     "approvals",
     metadata,
-    # Of the stored message that asks.
+    # The id of the stored message that requests the approval.
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("organization_id", sa.Text, nullable=False),
     sa.Column("agent_id", sa.Text, nullable=False),
     sa.Column("conversation_id", sa.Text, sa.ForeignKey("conversations.id", ondelete="CASCADE"), nullable=False),
     sa.Column("run_id", sa.Text, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
-    # The ids of its calls, sorted, a blank between them: an answer that names no approval is found by them.
+    # The sorted ids of the calls, separated by blanks, for answers that name no approval.
     sa.Column("call_ids", sa.Text, nullable=False),
     sa.Column("document", sa.LargeBinary, nullable=False),
     sa.Column("decisions", sa.LargeBinary),
@@ -202,7 +202,7 @@ step_tags = sa.Table(
     sa.Index("step_tags_by_step", "step_id"),
 )
 
-# Written before the step is concluded, hence of the run.
+# Traces are written before their step, so they refer to the run.
 step_traces = sa.Table(
     "step_traces",
     metadata,
@@ -240,16 +240,16 @@ events = sa.Table(
 run_deltas = sa.Table(
     "run_deltas",
     metadata,
-    # Live events of background runs in batches, numbered by the holder of each epoch; `last` is a batch's last number.
+    # Batches of the live events of background runs, numbered within an epoch. `last` is the last number of a batch.
     sa.Column("run_id", sa.Text, sa.ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("epoch", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("last", sa.BigInteger, primary_key=True, autoincrement=False),
-    # The newest durable event that came before them.
+    # The sequence number of the newest durable event before the batch.
     sa.Column("after_sequence", sa.Integer, nullable=False),
     sa.Column("pieces", sa.LargeBinary, nullable=False),
 )
 
-# Providers that organizations registered. Credentials are in the document, each sealed.
+# Providers of organizations. Each credential in the document is sealed.
 providers = sa.Table(
     "providers",
     metadata,
@@ -271,7 +271,7 @@ model_overrides = sa.Table(
     sa.Column("updated_at", UtcDateTime, nullable=False),
 )
 
-# Raised by each change of an organization's providers or overrides: how other processes notice.
+# Raised by each change of an organization's providers or overrides, so that other processes notice it.
 model_revisions = sa.Table(
     "model_revisions",
     metadata,

@@ -1,6 +1,6 @@
-"""The statements of a turn, made once: building one of these takes longer than running it.
+"""The statements of a turn, built once: building one takes longer than executing it.
 
-Parameters that are not a column's new value are called `its_…`; new values of an update are called `new_…`.
+Parameters of conditions are called `p_…`; new values are called `new_…`.
 """
 
 from typing import Any, Final
@@ -23,7 +23,7 @@ from mnemesh_orchestrator.store.sql.tables import (
     steps,
 )
 
-UNFINISHED: Final = sa.text("status IN ('created', 'running')")  # literally the predicate of the partial indexes
+UNFINISHED: Final = sa.text("status IN ('created', 'running')")  # exactly the predicate of the partial indexes
 
 _ID: Final[sa.BindParameter[Any]] = sa.bindparam("p_id")
 _ORGANIZATION: Final[sa.BindParameter[Any]] = sa.bindparam("p_organization")
@@ -52,7 +52,7 @@ RUN_BY_OTID: Final = (
     .limit(1)
 )
 LEASE_HOLDS: Final = sa.and_(conversations.c.lease_owner.is_not(None), conversations.c.lease_expires_at > NOW)
-"""Takes `p_now`, as everything that asks for it."""
+"""Needs the parameter `p_now`, like every statement that contains it."""
 _NEXT_WAIT: Final = (
     sa.select(sa.func.min(slot_waits.c.queue_number))
     .where(slot_waits.c.conversation_id == _CONVERSATION, slot_waits.c.expires_at > NOW)
@@ -78,8 +78,11 @@ LOCKED_CONVERSATION: Final = (
         conversations.c.state == ConversationState.ACTIVE,
     )
 )
-"""An ACTIVE conversation's row joined with its ACTIVE agent's; its document is `thread`, its id `conversation_id`, and
-`held` says that its lease has not lapsed. `next_wait` is the number in the queue of the first work that is no run."""
+"""An ACTIVE conversation joined with its ACTIVE agent.
+
+`thread` is the document of the conversation. `held` is true if its lease has not expired. `next_wait` is the queue
+number of the first work other than a run.
+"""
 FIRST_UNFINISHED: Final = (
     sa.select(runs).where(runs.c.conversation_id == _CONVERSATION, UNFINISHED).order_by(runs.c.queue_number).limit(1)
 )
