@@ -1,4 +1,4 @@
-"""Builds the service from its parts; the only place that picks them."""
+"""Builds the service from its parts. Only this module chooses implementations."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -67,27 +67,9 @@ from mnemesh_orchestrator.runs.run_stream import RunStreamer
 from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
 from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.sealing import SecretBox
-from mnemesh_orchestrator.store.base import (
-    AgentStore,
-    ApprovalStore,
-    ConversationStore,
-    IdentityStore,
-    ProviderStore,
-    RunStore,
-    StepStore,
-)
-from mnemesh_orchestrator.store.base.leases import DeltaStore, LeaseStore
-from mnemesh_orchestrator.store.sql.agents import SqlAgentStore
-from mnemesh_orchestrator.store.sql.approvals import SqlApprovalStore
-from mnemesh_orchestrator.store.sql.conversations import SqlConversationStore
-from mnemesh_orchestrator.store.sql.deltas import SqlDeltaStore
-from mnemesh_orchestrator.store.sql.identities import SqlIdentityStore
-from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
-from mnemesh_orchestrator.store.sql.leases import SqlLeaseStore
-from mnemesh_orchestrator.store.sql.providers import SqlProviderStore
+from mnemesh_orchestrator.store.base.stores import Stores
 from mnemesh_orchestrator.store.sql.run_retention import SqlRunRetention
-from mnemesh_orchestrator.store.sql.runs import SqlRunStore
-from mnemesh_orchestrator.store.sql.steps import SqlStepStore
+from mnemesh_orchestrator.store.sql.stores import sql_stores
 from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
 from mnemesh_orchestrator.usecases.agents import AgentService
 from mnemesh_orchestrator.usecases.approvals import ApprovalService
@@ -113,39 +95,8 @@ SUMMARY_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Stores:
-    """The stores of the orchestrator."""
-
-    agents: AgentStore
-    runs: RunStore
-    conversations: ConversationStore
-    leases: LeaseStore
-    steps: StepStore
-    approvals: ApprovalStore
-    deltas: DeltaStore
-    identities: IdentityStore
-    providers: ProviderStore
-
-    @classmethod
-    def sql(cls, database: Database, clock: Clock) -> "Stores":
-        """The stores over a migrated database."""
-        lease_clock = LeaseClock.of(database, clock)
-        return cls(
-            agents=SqlAgentStore(database, clock),
-            runs=SqlRunStore(database, clock, lease_clock),
-            conversations=SqlConversationStore(database, clock, lease_clock),
-            leases=SqlLeaseStore(database, lease_clock),
-            steps=SqlStepStore(database, clock),
-            approvals=SqlApprovalStore(database, clock),
-            deltas=SqlDeltaStore(database, lease_clock),
-            identities=SqlIdentityStore(database, clock),
-            providers=SqlProviderStore(database, clock),
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Orchestrator:
-    """The use cases, and the workers that run behind them."""
+    """The use cases, and the workers that run in the background."""
 
     agents: AgentService
     lifecycle: AgentLifecycle
@@ -272,7 +223,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     instance = Instance(config.data_path / "orchestrator.owner", alone=is_sqlite)
     database = await open_database(config, "mnemesh_orchestrator")
     channels = Channels(errors=REMOTE, auth_key_file=config.auth_key_file)
-    stores = Stores.sql(database, clock)
+    stores = sql_stores(database, clock)
     credentials = CredentialSealer(
         SecretBox(config.secrets_key_file, config.data_path / "secrets.key" if is_sqlite else None)
     )

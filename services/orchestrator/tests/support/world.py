@@ -33,6 +33,8 @@ from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
 from mnemesh_orchestrator.runs.replica_watcher import ReplicaWatcher
 from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.sealing import SecretBox
+from mnemesh_orchestrator.store.base.stores import Stores
+from mnemesh_orchestrator.store.sql.stores import sql_stores
 from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
 from mnemesh_orchestrator.usecases.agents import AgentService
 from mnemesh_orchestrator.usecases.approvals import ApprovalService
@@ -43,7 +45,7 @@ from mnemesh_orchestrator.usecases.previews import PreviewService
 from mnemesh_orchestrator.usecases.runs import RunService
 from mnemesh_orchestrator.usecases.steps import StepService
 from mnemesh_orchestrator.usecases.tool_runs import ToolRunner
-from mnemesh_orchestrator.wiring import Orchestrator, Stores, build
+from mnemesh_orchestrator.wiring import Orchestrator, build
 from mnemesh_types.messages import ApprovalDecision, Message, Role, TextPart
 
 from .faults import Death, Faults, watched
@@ -208,7 +210,7 @@ class World:
         """Starts a process with the current faults."""
         clock, faults = self.clock, self.faults
         self.model._faults = faults
-        stores = Stores.sql(self.database, clock)
+        stores = sql_stores(self.database, clock)
         stores = replace(stores, **{name: watched(getattr(stores, name), name, faults) for name in WATCHED_STORES})
         services = Services(
             watched(self.blocks, "blocks", faults),
