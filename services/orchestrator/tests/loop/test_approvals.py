@@ -232,7 +232,7 @@ async def test_the_same_answer_again_is_the_same_run(world: World, process: Proc
     again = await process.answer(agent, *approve(*asked(first)), request=request)
     assert told(again) == told(events)
     assert again[0].run_id == events[0].run_id
-    with pytest.raises(NoPendingApproval, match="otherwise"):
+    with pytest.raises(NoPendingApproval, match="decided differently"):
         await process.answer(agent, *deny(*asked(first)), request=request)
     assert await world.archival.texts(agent.id) == ["one"]
 
