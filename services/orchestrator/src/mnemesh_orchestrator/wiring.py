@@ -245,7 +245,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
         clock=clock,
         ids=ids,
     )
-    await orchestrator.lease_renewer.leave_lines()
+    await orchestrator.lease_renewer.leave_queues()
     return Assembly(
         name="orchestrator",
         servicers=_servicers(orchestrator),

@@ -72,7 +72,7 @@ async def test_a_gated_call_stops_the_run_and_is_asked_for(world: World, process
     assert (await process.agents.get(ME, agent.id)).last_stop_reason == "requires_approval"
     window = open_request(world.window(agent).messages)
     assert window is not None
-    assert (window.place, window.caller, window.calls) == (2, called, called.tool_calls)
+    assert (window.index, window.caller, window.calls) == (2, called, called.tool_calls)
 
 
 async def test_an_approved_call_is_run_and_the_turn_goes_on(world: World, process: Process) -> None:

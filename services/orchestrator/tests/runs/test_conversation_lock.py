@@ -227,7 +227,7 @@ async def test_queue_entry_of_a_crashed_process_does_not_block_runs(world: World
     here = agent.default_conversation_id
     for owner in (first, second):
         assert (
-            await owner.stores.leases.await_slot(
+            await owner.stores.leases.acquire_or_wait(
                 ME.organization_id, agent.id, here, new_id("run"), owner.lease_renewer.owner
             )
             is None
@@ -237,7 +237,7 @@ async def test_queue_entry_of_a_crashed_process_does_not_block_runs(world: World
     await first.idle()
     await first.recover()
     assert (await first.runs.get(ME, late.id)).status is RunStatus.CREATED
-    await first.lease_renewer.leave_lines()  # as the next process of that owner does
+    await first.lease_renewer.leave_queues()  # as the next process of that owner does
     await in_line(world, 1)
     await first.recover()
     assert (await first.runs.get(ME, late.id)).status is RunStatus.CREATED, "another replica's place holds"
@@ -258,7 +258,7 @@ async def test_lock_request_waits_for_a_resumed_run(world: World, ends: str) -> 
         await first.worker.stop()
     else:
         world.clock.advance(29)
-        place = second.stores.leases.await_slot(
+        place = second.stores.leases.acquire_or_wait(
             ME.organization_id, agent.id, agent.default_conversation_id, new_id("run"), "owner-3"
         )
         assert await place is None, "the lease holds yet"

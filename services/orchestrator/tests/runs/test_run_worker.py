@@ -170,7 +170,7 @@ async def test_retry_continues_where_the_failed_run_stopped(world: World, proces
         world.clock.advance(1)
         again = await process.runs.retry(ME, None, failed.id)
         await process.follow(again)
-    assert again.takes_up[0] == failed.id
+    assert again.retried_run_ids[0] == failed.id
     # What was said and done is neither said nor done again.
     assert [line.partition(":")[0] for line in lines(world.turn(agent))] == [
         "user text",

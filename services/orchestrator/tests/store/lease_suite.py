@@ -19,7 +19,7 @@ from .suites import ORG, OTHER_ORG, a_run, an_agent, an_end, an_event, key, made
 
 
 async def slot_of(leases: LeaseStore, agent: Agent, owner: str = "me") -> Lease:
-    return await leases.take_slot(ORG, agent.id, agent.default_conversation_id, new_id("run"), owner)
+    return await leases.acquire(ORG, agent.id, agent.default_conversation_id, new_id("run"), owner)
 
 
 class LeaseStoreSuite:
@@ -39,7 +39,7 @@ class LeaseStoreSuite:
         assert await leases.release(slot)
         claim = await runs.claim_next(agent.default_conversation_id, "you")
         assert claim is not None
-        assert (claim.run.id, claim.lease.epoch, claim.taken_up) == (started[0].run.id, slot.epoch + 1, False)
+        assert (claim.run.id, claim.lease.epoch, claim.resumed) == (started[0].run.id, slot.epoch + 1, False)
 
     async def test_who_does_not_wait_is_told_that_a_slot_is_taken(
         self, runs: RunStore, leases: LeaseStore, threads: ConversationStore, agent: Agent, clock: FrozenClock
@@ -48,7 +48,7 @@ class LeaseStoreSuite:
         for wanted in (
             runs.start(None, a_run(agent, clock), "me", reject_busy=True),
             slot_of(leases, agent, "you"),
-            leases.take_slot(ORG, agent.id, agent.default_conversation_id, new_id("run"), "me", reclaim=False),
+            leases.acquire(ORG, agent.id, agent.default_conversation_id, new_id("run"), "me", reclaim=False),
         ):
             with pytest.raises(ConversationBusy) as raised:
                 await wanted
@@ -75,7 +75,7 @@ class LeaseStoreSuite:
         here, one, two = agent.default_conversation_id, new_id("run"), new_id("run")
 
         async def asked(slot_id: str, owner: str) -> Lease | None:
-            return await leases.await_slot(ORG, agent.id, here, slot_id, owner, reclaim=False)
+            return await leases.acquire_or_wait(ORG, agent.id, here, slot_id, owner, reclaim=False)
 
         first = (await runs.start(None, a_run(agent, clock), "me", reject_busy=False)).claim
         assert first is not None
@@ -84,7 +84,7 @@ class LeaseStoreSuite:
         assert await asked(two, "you") is None
         await runs.finish(first.lease, an_end(first.run, clock), (), ())
 
-        assert await runs.claim_next(here, "you") is None, "a place is ahead"
+        assert await runs.claim_next(here, "you") is None, "a position is ahead"
         assert await asked(two, "you") is None
         with pytest.raises(ConversationBusy):
             await runs.start(None, a_run(agent, clock), "me", reject_busy=True)
@@ -100,12 +100,12 @@ class LeaseStoreSuite:
         await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
 
         third = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
-        assert third.claim is None, "it waits behind a place although nobody holds the conversation"
+        assert third.claim is None, "it waits behind a position although nobody holds the conversation"
         with pytest.raises(ConversationBusy):
             await slot_of(leases, agent)
         last = await asked(two, "you")
         assert last is not None
-        assert await leases.leave_line(here, two), "the slot that a place came to is given back with it"
+        assert await leases.leave_queue(here, two), "the slot that a position came to is given back with it"
         claim = await runs.claim_next(here, "me")
         assert claim is not None
         assert claim.run.id == third.run.id
@@ -113,40 +113,40 @@ class LeaseStoreSuite:
     async def test_a_place_is_kept_by_asking_and_lapses_without(
         self, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock
     ) -> None:
-        here, place = agent.default_conversation_id, new_id("run")
+        here, position = agent.default_conversation_id, new_id("run")
         claim = (await runs.start(None, a_run(agent, clock), "me", reject_busy=False)).claim
         assert claim is not None
-        assert await leases.await_slot(ORG, agent.id, here, place, "you") is None
+        assert await leases.acquire_or_wait(ORG, agent.id, here, position, "you") is None
         await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
         clock.advance(20)
-        assert await leases.await_slot(ORG, agent.id, here, place, "you") is None
+        assert await leases.acquire_or_wait(ORG, agent.id, here, position, "you") is None
         await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
         clock.advance(20)
         assert await runs.claim_next(here, "me") is None
         clock.advance(11)
         claim = await runs.claim_next(here, "me")
         assert claim is not None
-        assert await leases.await_slot(ORG, agent.id, here, place, "you") is None, "somebody passed it"
+        assert await leases.acquire_or_wait(ORG, agent.id, here, position, "you") is None, "somebody passed it"
         await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
-        assert await leases.await_slot(ORG, agent.id, here, place, "you") is not None
+        assert await leases.acquire_or_wait(ORG, agent.id, here, position, "you") is not None
 
     async def test_places_are_given_up(
         self, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock
     ) -> None:
         here, mine, yours = agent.default_conversation_id, new_id("run"), new_id("run")
         slot = await slot_of(leases, agent, "me")
-        for place, owner in ((mine, "me"), (yours, "you")):
-            assert await leases.await_slot(ORG, agent.id, here, place, owner, reclaim=False) is None
+        for position, owner in ((mine, "me"), (yours, "you")):
+            assert await leases.acquire_or_wait(ORG, agent.id, here, position, owner, reclaim=False) is None
         await leases.release(slot)
         with pytest.raises(ConversationBusy):
             await slot_of(leases, agent, "them")
-        assert not await leases.leave_line(here, yours)
-        await leases.leave_lines("me")
+        assert not await leases.leave_queue(here, yours)
+        await leases.leave_queues("me")
         assert (await runs.start(None, a_run(agent, clock), "them", reject_busy=True)).claim is not None
 
     async def test_there_is_no_place_where_there_is_no_conversation(self, leases: LeaseStore, agent: Agent) -> None:
         with pytest.raises(NotFound):
-            await leases.await_slot(OTHER_ORG, agent.id, agent.default_conversation_id, new_id("run"), "me")
+            await leases.acquire_or_wait(OTHER_ORG, agent.id, agent.default_conversation_id, new_id("run"), "me")
 
     async def test_of_many_that_want_a_slot_one_gets_it(self, leases: LeaseStore, agent: Agent) -> None:
         wanted = [slot_of(leases, agent, f"owner-{number}") for number in range(6)]
@@ -186,7 +186,7 @@ class LeaseStoreSuite:
         assert await leases.release(claim.lease)
         taken = await runs.claim_next(agent.default_conversation_id, "you")
         assert taken is not None
-        assert (taken.run.id, taken.taken_up) == (claim.run.id, True)
+        assert (taken.run.id, taken.resumed) == (claim.run.id, True)
 
     async def test_there_is_no_slot_where_there_is_no_conversation(self, leases: LeaseStore, agent: Agent) -> None:
         here = agent.default_conversation_id
@@ -196,7 +196,7 @@ class LeaseStoreSuite:
             (ORG, agent.id, new_id("conv")),
         ):
             with pytest.raises(NotFound):
-                await leases.take_slot(organization, agent_id, conversation_id, new_id("run"), "me")
+                await leases.acquire(organization, agent_id, conversation_id, new_id("run"), "me")
 
     async def test_what_others_did_to_leases_and_runs_is_seen(
         self, agents: AgentStore, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock
@@ -243,15 +243,15 @@ class DeltaStoreSuite:
         return claim
 
     async def replayed(
-        self, deltas: DeltaStore, run: Run, after: int = 0, place: tuple[int, int] = (0, 0)
+        self, deltas: DeltaStore, run: Run, after: int = 0, position: tuple[int, int] = (0, 0)
     ) -> list[RunEvent]:
         """Everything that is stored, as a follower reads it."""
         found: list[RunEvent] = []
         since = after
-        while batch := await deltas.replay(run.id, after, since, place):
+        while batch := await deltas.replay(run.id, after, since, position):
             found += batch
             after = max([after, *(event.sequence for event in batch if event.sequence)])
-            place = max([place, *(event.place for event in batch if event.place)])
+            position = max([position, *(event.position for event in batch if event.position)])
         return found
 
     async def test_live_events_are_read_between_the_durable_ones(

@@ -409,13 +409,13 @@ class RunStoreSuite:
         self, runs: RunStore, agent: Agent, clock: FrozenClock
     ) -> None:
         config = RunConfig(max_steps=3, include_events=("assistant",), override_model="scripted/two")
-        run = a_run(agent, clock, config=config, background=True, takes_up=(new_id("run"),))
+        run = a_run(agent, clock, config=config, background=True, retried_run_ids=(new_id("run"),))
         started = await runs.start(None, run, "me", reject_busy=False)
         assert not started.replayed
         assert started.run == replace(run, status=RunStatus.RUNNING)
         claim = started.claim
         assert claim is not None
-        assert (claim.run, claim.agent, claim.taken_up) == (started.run, agent, False)
+        assert (claim.run, claim.agent, claim.resumed) == (started.run, agent, False)
         assert (claim.conversation.id, claim.conversation.is_default) == (agent.default_conversation_id, True)
         assert claim.lease == Lease(run.id, agent.default_conversation_id, "me", 1)
         assert await runs.get(ORG, run.id) == started.run
@@ -545,7 +545,7 @@ class RunStoreSuite:
         assert await leases.claimable("you") == (conversation_id,)
         taken = await runs.claim_next(conversation_id, "you")
         assert taken is not None
-        assert (taken.run, taken.taken_up) == (started.run, True)
+        assert (taken.run, taken.resumed) == (started.run, True)
         assert taken.lease == Lease(started.run.id, conversation_id, "you", 2)
 
     @pytest.mark.parametrize("how", ["renew", "write"])
@@ -568,7 +568,7 @@ class RunStoreSuite:
         assert await leases.claimable("me") == (agent.default_conversation_id,)
         again = await runs.claim_next(agent.default_conversation_id, "me")
         assert again is not None
-        assert (again.taken_up, again.lease.epoch, again.run.last_sequence) == (True, 2, 2)
+        assert (again.resumed, again.lease.epoch, again.run.last_sequence) == (True, 2, 2)
 
     async def test_whoever_lost_the_lease_writes_nothing_more(
         self, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock

@@ -53,7 +53,7 @@ class BuiltinCall:
     def record_edit(self, label: str, revision: int, before: str | None = None) -> None:
         """Records the revision that the call created of the block under `label`, which was called `before`."""
         if self.seen_revisions is not None:
-            self.seen_revisions.edited(label, revision, before)
+            self.seen_revisions.record_edit(label, revision, before)
 
     def effect(self, ordinal: int) -> str:
         """Returns the request id of the call's effect with this number."""

@@ -46,7 +46,7 @@ async def _delete(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[
     # knows.
     await blocks.detach(call.effect(0), call.agent_id, label)
     if call.seen_revisions is not None:
-        call.seen_revisions.gone(label)
+        call.seen_revisions.remove(label)
     return f"Successfully deleted memory block '{label}'"
 
 

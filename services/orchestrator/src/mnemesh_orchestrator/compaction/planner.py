@@ -67,7 +67,7 @@ def cuts(messages: Sequence[Message], end: int) -> list[int]:
     """
     returned = {item.tool_call_id for message in messages for item in message.tool_returns}
     request = open_request(messages)
-    waiting = min(_first_waiting(messages, returned), len(messages) if request is None else request.place)
+    waiting = min(_first_waiting(messages, returned), len(messages) if request is None else request.index)
     found: list[int] = []
     unanswered: set[str] = set()
     for index in range(1, min(end, waiting, len(messages)) + 1):

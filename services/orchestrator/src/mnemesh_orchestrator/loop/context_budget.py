@@ -134,7 +134,7 @@ def gain_worth_it(state: TurnState) -> int:
 
 def start_of_turn(context: TurnContext, state: TurnState) -> int:
     """Returns the index of the first message in the window that belongs to the current turn."""
-    runs, messages = {context.run.id, *context.run.takes_up}, state.window.messages
+    runs, messages = {context.run.id, *context.run.retried_run_ids}, state.window.messages
     if context.run.resumes is not None and (asking := context.run.resumes.asked.message.run_id) is not None:
         runs.add(asking)  # the answer to an approval belongs to the turn that requested it
     if (waiting := open_request(messages)) is not None and waiting.caller.run_id is not None:

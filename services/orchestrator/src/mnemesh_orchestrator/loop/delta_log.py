@@ -46,7 +46,7 @@ class DeltaLog:
         if log is None or log.lease != lease:
             log = self._open[lease.run_id] = _Open(lease)
         log.number += 1
-        numbered = replace(event, place=(lease.epoch, log.number))
+        numbered = replace(event, position=(lease.epoch, log.number))
         log.waiting.append((after, numbered))
         if log.timer is None:
             log.timer = asyncio.get_running_loop().call_later(INTERVAL_SECONDS, self._due, log)

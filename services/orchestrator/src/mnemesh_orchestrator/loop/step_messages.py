@@ -62,7 +62,7 @@ def input_messages(run: Run, window: ContextWindow) -> tuple[Message, ...]:
     Returns nothing if the window holds the input already: a run that is resumed after a crash, or one that retries a
     failed run, may have committed it.
     """
-    first_ids = {input_id(run_id, 0) for run_id in (run.id, *run.takes_up)}
+    first_ids = {input_id(run_id, 0) for run_id in (run.id, *run.retried_run_ids)}
     if any(message.id in first_ids for message in window.messages):
         return ()
     return tuple(

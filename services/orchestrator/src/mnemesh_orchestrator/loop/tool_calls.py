@@ -149,7 +149,7 @@ class ToolExecution:
         known = context.journal.entry(calls.step_id, EntryKind.RESULT, item.ordinal)
         if known is not None and known.result is not None:
             if seen is not None and known.seen is not None:
-                seen.learnt(known.seen)
+                seen.restore(known.seen)
             return CallResult(item, known.result, known.at, refusal is not None, is_denied)
         before = seen.revisions if seen is not None else {}
         if item.problem is not None:
@@ -225,7 +225,7 @@ class ToolExecution:
         async def edit_block(request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> Block:
             block = await self._retry.call(lambda: self._core_memory.edit(request_id, author, label, edit))
             if seen is not None:
-                seen.edited(label, block.revision)
+                seen.record_edit(label, block.revision)
             return block
 
         attempts = self._retry.call if tool.idempotent else single_attempt

@@ -86,7 +86,7 @@ class OpenRequest:
     return.
     """
 
-    place: int
+    index: int
     caller: Message
     request: Message
     calls: tuple[ToolCall, ...]
@@ -95,31 +95,31 @@ class OpenRequest:
 def open_request(messages: Sequence[Message]) -> OpenRequest | None:
     """Returns the open request for approval of a window, or None.
 
-    The messages from its `place` on belong together and must stay in the window, because the answer refers to them.
+    The messages from its `index` on belong together and must stay in the window, because the answer refers to them.
     """
     if not any(message.role is Role.APPROVAL for message in messages):
         return None
     answered = {message.approval_request_id for message in messages if message.approval_request_id}
     returned = {item.tool_call_id for message in messages for item in message.tool_returns}
-    for place in range(len(messages) - 1, -1, -1):
-        request = messages[place]
+    for index in range(len(messages) - 1, -1, -1):
+        request = messages[index]
         if request.role is Role.APPROVAL and request.tool_calls and request.id not in answered:
-            at = _caller(messages, place)
+            at = _caller(messages, index)
             caller = messages[at]
             calls = tuple(call for call in caller.tool_calls if call.id not in returned)
             return OpenRequest(at, caller, request, calls) if calls else None
     return None
 
 
-def _caller(messages: Sequence[Message], place: int) -> int:
+def _caller(messages: Sequence[Message], index: int) -> int:
     """Returns the index of the message that makes the calls of a request; the request's own index if no other message
     does.
     """
-    waiting = {call.id for call in messages[place].tool_calls}
-    for at in range(place - 1, -1, -1):
+    waiting = {call.id for call in messages[index].tool_calls}
+    for at in range(index - 1, -1, -1):
         if waiting & {call.id for call in messages[at].tool_calls}:
             return at
-    return place
+    return index
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from mnemesh_orchestrator.model.runs import Run
 class Claim:
     """A run that this process has claimed, with the records that it needs to execute it.
 
-    `taken_up` is true if another claim came before, so that there can be a journal. `cancelled` is true if the run is
+    `resumed` is true if another claim came before, so that there can be a journal. `cancelled` is true if the run is
     to be cancelled. `claims` is the number of earlier claims.
     """
 
@@ -22,7 +22,7 @@ class Claim:
     agent: Agent
     conversation: Conversation
     lease: Lease
-    taken_up: bool = False
+    resumed: bool = False
     cancelled: bool = False
     claims: int = 0
 

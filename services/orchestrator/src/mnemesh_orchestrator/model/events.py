@@ -110,7 +110,7 @@ class RunEvent:
     body: EventBody
     sequence: int | None = None
     step_id: str | None = None
-    place: tuple[int, int] | None = None
+    position: tuple[int, int] | None = None
 
     def is_included(self, kinds: Collection[str]) -> bool:
         """Returns whether a stream that asked for these kinds of messages has the event. No kinds select all.

@@ -34,8 +34,8 @@ class ModelSettings:
 
     def over(self, base: "ModelSettings") -> "ModelSettings":
         """Returns these settings, with `base` for those that are None."""
-        given = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
-        return replace(base, **given)
+        values = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        return replace(base, **values)
 
 
 class FigureSource(StrEnum):
@@ -133,7 +133,7 @@ def require_valid_settings(settings: ModelSettings, field: str) -> ModelSettings
 
 
 def require_valid_format(format_: ResponseFormat, field: str) -> ResponseFormat:
-    """Returns `format_` if its schema, where it has one, is a usable JSON schema.
+    """Returns `format_` unless its schema is not a usable JSON schema.
 
     Raises:
         InvalidArgument: It is not. Metadata: field.

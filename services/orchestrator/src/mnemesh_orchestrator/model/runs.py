@@ -87,7 +87,7 @@ class Run:
     completed_at: datetime | None = None
     first_token_ms: int | None = None
     total_ms: int | None = None
-    takes_up: tuple[str, ...] = ()
+    retried_run_ids: tuple[str, ...] = ()
     """The runs that this run retries: the latest, then the runs that it retried itself."""
     resumes: Resumption | None = None
     """The approval that this run answers."""

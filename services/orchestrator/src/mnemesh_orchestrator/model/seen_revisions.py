@@ -24,16 +24,16 @@ class SeenRevisions:
         """Returns the seen revision of the block under a label, or UNSEEN."""
         return self._revisions.get(label, UNSEEN)
 
-    def edited(self, label: str, revision: int, before: str | None = None) -> None:
+    def record_edit(self, label: str, revision: int, before: str | None = None) -> None:
         """Records that the agent created a revision of the block under `label`, which was called `before`."""
         if revision == self.of(label if before is None else before) + 1:
             self._revisions[label] = revision
 
-    def gone(self, label: str) -> None:
+    def remove(self, label: str) -> None:
         """Records that the agent no longer holds a block under the label."""
         self._revisions[label] = UNSEEN
 
-    def learnt(self, revisions: Mapping[str, int]) -> None:
+    def restore(self, revisions: Mapping[str, int]) -> None:
         """Records the revisions that the journal holds of an earlier call of the same answer."""
         self._revisions.update(revisions)
 

@@ -92,11 +92,11 @@ class ConversationLock:
         last = loop.time() + (_max_wait() if on_busy is OnBusy.WAIT else 0)
         while (left := last - loop.time()) > 0:
             request.is_queued = True
-            lease = await self._attempt(self._store.await_slot, request, on_loss)
+            lease = await self._attempt(self._store.acquire_or_wait, request, on_loss)
             if lease is not None:
                 return lease
             await asyncio.sleep(min(left, POLL_SECONDS))
-        return await self._attempt(self._store.take_slot, request, on_loss)
+        return await self._attempt(self._store.acquire, request, on_loss)
 
     async def _attempt(
         self, acquire: Callable[..., Coroutine[Any, Any, T]], request: "_Request", on_loss: Callable[[], None]
@@ -119,7 +119,7 @@ class ConversationLock:
     async def _leave_queue(self, request: "_Request") -> None:
         """Removes a request from the queue, so that those after it do not wait for it."""
         try:
-            if await self._store.leave_line(request.conversation_id, request.slot_id):
+            if await self._store.leave_queue(request.conversation_id, request.slot_id):
                 await self._start_next(request.conversation_id)
         except MnemeshError as error:
             _log.warning("queue_entry_not_removed", conversation_id=request.conversation_id, error=error.message)

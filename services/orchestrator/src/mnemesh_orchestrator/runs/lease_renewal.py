@@ -83,9 +83,9 @@ class LeaseRenewer:
             self.drop(lease)
             holding.on_loss()
 
-    async def leave_lines(self) -> None:
+    async def leave_queues(self) -> None:
         """Removes the queue entries that this instance left in a crash."""
-        await self._store.leave_lines(self.owner)
+        await self._store.leave_queues(self.owner)
 
     async def renew(self) -> None:
         """Renews the leases at intervals. Does not return."""

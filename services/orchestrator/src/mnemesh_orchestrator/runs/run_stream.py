@@ -92,7 +92,7 @@ class RunStreamer:
 
     async def _missed(self, live: RunEvent, position: "_Position") -> AsyncGenerator[RunEvent, None]:
         """Yields the stored events before a live one: published before the subscription, stored after the read."""
-        if live.place is not None:
+        if live.position is not None:
             await self._log.flush(live.run_id)
         async for event in self._stored(live.run_id, position, live.sequence):
             yield event
@@ -128,10 +128,10 @@ class _Position:
         """Returns whether no event can be missing before this one."""
         if event.sequence is not None:
             return event.sequence <= self.sequence + 1
-        if event.place is None or self.live is None:
+        if event.position is None or self.live is None:
             return True
-        epoch, number = event.place
-        return event.place <= self.live or (number == 1 + (self.live[1] if epoch == self.live[0] else 0))
+        epoch, number = event.position
+        return event.position <= self.live or (number == 1 + (self.live[1] if epoch == self.live[0] else 0))
 
     def advance(self, event: RunEvent) -> bool:
         """Moves to an event. Returns False if the follower has seen it before."""
@@ -140,8 +140,8 @@ class _Position:
             is_new = event.sequence > self.sequence
             self.sequence = max(self.sequence, event.sequence)
             return is_new
-        if event.place is None or self.live is None:
+        if event.position is None or self.live is None:
             return True
-        is_new = event.place > self.live
-        self.live = max(self.live, event.place)
+        is_new = event.position > self.live
+        self.live = max(self.live, event.position)
         return is_new

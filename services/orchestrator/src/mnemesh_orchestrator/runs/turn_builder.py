@@ -64,7 +64,7 @@ class TurnBuilder:
         """
         started, spec = self._clock.monotonic(), AGENT_TYPES[claim.agent.type]
         model = await self._model(claim.run, claim.agent, claim.conversation, spec)
-        if claim.taken_up:
+        if claim.resumed:
             await journal.reload()
         gathered = await self._gather(claim)
         open_approval = open_request(gathered.window.messages)
@@ -75,7 +75,7 @@ class TurnBuilder:
             # A resumed decision waits for the tools of its calls, and reads them again.
             gathered = await self._gather(claim)
             open_approval = open_request(gathered.window.messages)
-        elif claim.run.takes_up and claim.run.resumes is not None and not claim.run.resumes.withdrawn:
+        elif claim.run.retried_run_ids and claim.run.resumes is not None and not claim.run.resumes.withdrawn:
             # Its calls have run, or they left the window.
             claim = replace(claim, run=replace(claim.run, resumes=None))
         if claim.run.resumes is None:
@@ -85,7 +85,7 @@ class TurnBuilder:
 
     async def _undone(self, run: Run, open_approval: OpenRequest | None) -> UnfinishedDecision | None:
         """Returns a decision whose run failed before all its calls had run. This run executes it first."""
-        if open_approval is None or (run.resumes is not None and not run.takes_up):
+        if open_approval is None or (run.resumes is not None and not run.retried_run_ids):
             return None
         undone = await self._store.unfinished_decision(run.conversation_id, open_approval.request.id)
         return None if undone is None or undone.resumption.withdrawn else undone
@@ -160,7 +160,7 @@ class TurnBuilder:
         agent = claim.agent
         tool_ids = _tool_ids(agent)
         # A run that was begun before, and a decision, must be finished: they wait for the services that they need.
-        must_finish = claim.taken_up or claim.run.resumes is not None
+        must_finish = claim.resumed or claim.run.resumes is not None
 
         async def gather() -> Gathered:
             return await self._context.gather(claim.conversation, tool_ids, whole=must_finish)
@@ -185,7 +185,7 @@ class TurnBuilder:
                 epoch=lease.epoch,
             )
 
-        trimmed = await self._retry.call(trim, None if claim.taken_up else RESTART_SECONDS)
+        trimmed = await self._retry.call(trim, None if claim.resumed else RESTART_SECONDS)
         return self._context.remember(trimmed)
 
     async def _model(self, run: Run, agent: Agent, conversation: Conversation, spec: AgentTypeSpec) -> CalledModel:

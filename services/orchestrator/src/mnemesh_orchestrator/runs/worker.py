@@ -270,7 +270,7 @@ class RunWorker:
     ) -> tuple[Turn | None, RunError | None]:
         """Leaves a valid history after a cancellation. Returns the turn, and the error if that failed."""
         try:
-            if turn is None and (claim.taken_up or claim.run.resumes is not None):
+            if turn is None and (claim.resumed or claim.run.resumes is not None):
                 turn = await self._turns.build(claim, journal)
             if turn is not None:
                 await self._engine.cancel(turn)

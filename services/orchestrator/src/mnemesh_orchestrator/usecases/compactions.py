@@ -31,7 +31,7 @@ class CompactionService:
     def __init__(
         self,
         agents: AgentStore,
-        slots: ConversationLock,
+        lock: ConversationLock,
         replacement: WindowReplacement,
         models: ModelCatalog,
         previews: PreviewService,
@@ -39,7 +39,7 @@ class CompactionService:
         compactor: WindowCompactor,
     ) -> None:
         self._agents = agents
-        self._slots = slots
+        self._lock = lock
         self._replacement = replacement
         self._models = models
         self._previews = previews
@@ -75,7 +75,7 @@ class CompactionService:
         require_summary_model(await self._models.of(caller.organization_id), settings)
         if dry_run:
             return (await self._composed(caller, agent_id, conversation_id, settings)).result
-        async with self._slots.take(caller.organization_id, agent_id, conversation_id, on_busy) as lease:
+        async with self._lock.take(caller.organization_id, agent_id, conversation_id, on_busy) as lease:
             recorded = None if key is None else await self._agents.outcome(key)
             if recorded is None:
                 compaction = await self._composed(caller, agent_id, conversation_id, settings)

@@ -42,7 +42,7 @@ class ContextWindowService:
         self,
         agents: AgentStore,
         conversations: ConversationStore,
-        slots: ConversationLock,
+        lock: ConversationLock,
         approvals: ApprovalStore,
         recall: RecallPort,
         builtin: BuiltinTools,
@@ -52,7 +52,7 @@ class ContextWindowService:
     ) -> None:
         self._agents = agents
         self._conversations = conversations
-        self._slots = slots
+        self._lock = lock
         self._approvals = approvals
         self._recall = recall
         self._builtin = builtin
@@ -161,7 +161,7 @@ class ContextWindowService:
         if dry_run:
             _, text, changed = await self._rendered(agent, conversation)
             return text, changed
-        async with self._slots.take(caller.organization_id, agent_id, conversation_id, on_busy) as lease:
+        async with self._lock.take(caller.organization_id, agent_id, conversation_id, on_busy) as lease:
             window, text, changed = await self._rendered(agent, conversation)
             if changed:
                 repeated = await self._agents.record_request(key)
@@ -194,7 +194,7 @@ class ContextWindowService:
             ConversationBusy: Earlier runs and other work did not end in time.
         """
         agent, conversation = await self.resolve(caller, agent_id, conversation_id)
-        async with self._slots.take(caller.organization_id, agent_id, conversation_id, on_busy) as lease:
+        async with self._lock.take(caller.organization_id, agent_id, conversation_id, on_busy) as lease:
             repeated = await self._withdraw_approval(caller, key, conversation_id)
             window = await self._context.window(conversation_id)
             first = FirstMessageFactory(agent, conversation_id, str(window.version), self._clock.now())
@@ -220,7 +220,7 @@ class ContextWindowService:
             raise InvalidArgument("agent.message_ids must not repeat a message.", field="agent.message_ids")
         conversation_id = default_conversation_id(agent_id)
         agent, _ = await self.resolve(caller, agent_id, conversation_id)
-        async with self._slots.take(caller.organization_id, agent_id, conversation_id) as lease:
+        async with self._lock.take(caller.organization_id, agent_id, conversation_id) as lease:
             filter_ = ApprovalFilter(caller.organization_id, conversation_id=conversation_id)
             for approval in await self._approvals.pending(filter_):
                 raise PendingApproval(

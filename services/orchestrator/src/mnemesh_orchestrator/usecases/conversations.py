@@ -67,7 +67,7 @@ class ConversationService:
         recall: RecallPort,
         core_memory: CoreMemoryPort,
         windows: ContextWindowService,
-        slots: ConversationLock,
+        lock: ConversationLock,
         context: ContextBuilder,
         models: ModelCatalog,
         clock: Clock,
@@ -78,7 +78,7 @@ class ConversationService:
         self._recall = recall
         self._core_memory = core_memory
         self._windows = windows
-        self._slots = slots
+        self._lock = lock
         self._context = context
         self._models = models
         self._clock = clock
@@ -212,7 +212,7 @@ class ConversationService:
         source = conversation.forked_from_id
         if source is None:
             return await self._isolate_blocks(conversation), await self._create_window(agent, conversation, None)
-        async with self._slots.take(conversation.organization_id, agent.id, source, on_busy):
+        async with self._lock.take(conversation.organization_id, agent.id, source, on_busy):
             return await self._isolate_blocks(conversation), await self._create_window(
                 agent, conversation, until_message_id
             )

@@ -313,10 +313,10 @@ class ProviderService:
 
 
 def _own(models: OrganizationModels, provider_id: str) -> OwnProvider:
-    found = next((own for own in models.own.values() if own.record.id == provider_id), None)
-    if found is None:
-        raise ProviderNotFound(provider_id)
-    return found
+    for own in models.own.values():
+        if own.record.id == provider_id:
+            return own
+    raise ProviderNotFound(provider_id)
 
 
 def _result(provider_id: str, added: Sequence[str], removed: Sequence[str]) -> tuple[str, ...]:

@@ -148,7 +148,7 @@ class RunService:
         if run.config.override_model is not None:
             await self._models.resolve(run.organization_id, run.config.override_model)
         # The input of a retried run and of a repeated request was processed when it was first sent.
-        is_processed = bool(run.takes_up) or not self._processors.has_input_processors
+        is_processed = bool(run.retried_run_ids) or not self._processors.has_input_processors
         if not is_processed and await self._store.find_repeated(key, run) is None:
             run = replace(run, input=await self._processors.process_input(run))
         return await self._worker.start(key, run, reject_busy=run.config.on_busy is OnBusy.REJECT, answer=answer)
@@ -233,7 +233,7 @@ class RunService:
             raise RunEnded("The run completed. Only failed and cancelled runs can be retried.", resource_id=run_id)
         messages = [replace(message, otid=None) for message in before.input]
         retry = self.new_run(caller, before.agent_id, before.conversation_id, messages, before.config, background=True)
-        retry = replace(retry, takes_up=(run_id, *before.takes_up), resumes=before.resumes)
+        retry = replace(retry, retried_run_ids=(run_id, *before.retried_run_ids), resumes=before.resumes)
         return (await self._start(key, retry)).run
 
     async def cancel(self, caller: Principal, filter_: RunFilter, run_ids: Sequence[str]) -> dict[str, CancelOutcome]:

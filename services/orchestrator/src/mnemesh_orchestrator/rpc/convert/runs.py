@@ -128,7 +128,7 @@ def run_to_proto(run: Run) -> pb.Run:
         step_count=run.step_count,
         error=run_error_to_proto(run.error) if run.error else None,
         last_sequence=run.last_sequence,
-        retry_of_run_id=run.takes_up[0] if run.takes_up else None,
+        retry_of_run_id=run.retried_run_ids[0] if run.retried_run_ids else None,
         input=[input_to_proto(message) for message in run.input],
         time_to_first_token=duration_to_proto(run.first_token_ms),
         total_duration=duration_to_proto(run.total_ms),

@@ -15,14 +15,14 @@ class LeaseStore(Protocol):
     higher epoch. A lease expires 30 seconds after it was taken, renewed or written under, by the clock of the database.
 
     Example:
-        >>> lease = await leases.take_slot(organization_id, agent_id, conversation_id, slot_id, instance_id)
+        >>> lease = await leases.acquire(organization_id, agent_id, conversation_id, slot_id, instance_id)
         >>> await leases.renew([lease])
         ()
         >>> await leases.release(lease)
         False
     """
 
-    async def take_slot(
+    async def acquire(
         self,
         organization_id: str,
         agent_id: str,
@@ -43,7 +43,7 @@ class LeaseStore(Protocol):
         """
         ...
 
-    async def await_slot(
+    async def acquire_or_wait(
         self,
         organization_id: str,
         agent_id: str,
@@ -53,7 +53,7 @@ class LeaseStore(Protocol):
         *,
         reclaim: bool = True,
     ) -> Lease | None:
-        """Takes the lease as `take_slot` does, or adds the work to the queue and returns None if other work is before
+        """Takes the lease as `acquire` does, or adds the work to the queue and returns None if other work is before
         it.
 
         The work keeps its position by calling again with the same `slot_id`. A position without calls expires as a
@@ -64,11 +64,11 @@ class LeaseStore(Protocol):
         """
         ...
 
-    async def leave_line(self, conversation_id: str, slot_id: str) -> bool:
+    async def leave_queue(self, conversation_id: str, slot_id: str) -> bool:
         """Removes work from the queue, and releases its lease. Returns whether a run waits in the conversation."""
         ...
 
-    async def leave_lines(self, owner: str) -> None:
+    async def leave_queues(self, owner: str) -> None:
         """Removes all work of an owner from the queues, after a crash of the owner."""
         ...
 
@@ -120,14 +120,14 @@ class DeltaStore(Protocol):
         """
         ...
 
-    async def replay(self, run_id: str, after: int, since: int, place: tuple[int, int]) -> tuple[RunEvent, ...]:
+    async def replay(self, run_id: str, after: int, since: int, position: tuple[int, int]) -> tuple[RunEvent, ...]:
         """Returns the next stored events, durable and live, in the order in which they happened; none at the end.
 
         Args:
             run_id: The run.
             after: The sequence number after which the durable events start.
             since: Live events before this durable event are left out.
-            place: The position after which the live events start.
+            position: The position after which the live events start.
         """
         ...
 

@@ -52,7 +52,7 @@ class SqlDeltaStore:
 
         await self._database.write(write)
 
-    async def replay(self, run_id: str, after: int, since: int, place: tuple[int, int]) -> tuple[RunEvent, ...]:
+    async def replay(self, run_id: str, after: int, since: int, position: tuple[int, int]) -> tuple[RunEvent, ...]:
         """See DeltaStore."""
         durable = (
             sa.select(events)
@@ -60,7 +60,7 @@ class SqlDeltaStore:
             .order_by(events.c.sequence)
             .limit(_LIMIT)
         )
-        behind = sa.or_(_d.epoch > place[0], sa.and_(_d.epoch == place[0], _d.last > place[1]))
+        behind = sa.or_(_d.epoch > position[0], sa.and_(_d.epoch == position[0], _d.last > position[1]))
         live = (
             sa.select(run_deltas)
             .where(_d.run_id == run_id, _d.after_sequence >= since, behind)
@@ -75,9 +75,9 @@ class SqlDeltaStore:
 
 
 def _row(lease: Lease, after: int, batch: Sequence[RunEvent]) -> dict[str, Any]:
-    last = batch[-1].place
+    last = batch[-1].position
     if last is None:
-        raise ValueError("a stored live event has a place")
+        raise ValueError("a stored live event has a position")
     return {
         "run_id": lease.run_id,
         "epoch": lease.epoch,

@@ -44,7 +44,7 @@ class SqlLeaseStore:
         self._database = database
         self._lease_clock = lease_clock
 
-    async def take_slot(
+    async def acquire(
         self,
         organization_id: str,
         agent_id: str,
@@ -65,7 +65,7 @@ class SqlLeaseStore:
 
         return await self._database.write(write)
 
-    async def await_slot(
+    async def acquire_or_wait(
         self,
         organization_id: str,
         agent_id: str,
@@ -124,7 +124,7 @@ class SqlLeaseStore:
         row = {"id": slot_id, "conversation_id": id_, "queue_number": number, "owner": owner}
         conn.execute(sql.INSERT_WAIT, row | self._lease_clock.expiry)
 
-    async def leave_line(self, conversation_id: str, slot_id: str) -> bool:
+    async def leave_queue(self, conversation_id: str, slot_id: str) -> bool:
         """See LeaseStore."""
         lease_of_work = sa.and_(conversations.c.id == conversation_id, conversations.c.lease_run_id == slot_id)
         free = {"lease_owner": None, "lease_run_id": None, "lease_expires_at": None}
@@ -136,7 +136,7 @@ class SqlLeaseStore:
 
         return await self._database.write(write)
 
-    async def leave_lines(self, owner: str) -> None:
+    async def leave_queues(self, owner: str) -> None:
         """See LeaseStore."""
         await self._database.write(lambda conn: conn.execute(sql.DELETE_WAITS_OF_OWNER, {"p_owner": owner}))
 

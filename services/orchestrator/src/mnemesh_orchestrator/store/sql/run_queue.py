@@ -76,9 +76,9 @@ def claim_next_run(conn: sa.Connection, lease_clock: LeaseClock, conversation_id
     lease = take_lease(conn, lease_clock, conversation, first.id, owner, conversation.next_queue_number)
     conn.execute(sql.MARK_RUNNING, {"p_id": first.id})
     run = replace(decode_run(first), status=RunStatus.RUNNING, last_sequence=newest_event(conn, first.id))
-    taken_up = first.status == RunStatus.RUNNING
+    resumed = first.status == RunStatus.RUNNING
     thread = decode_conversation(conversation.thread)
-    return Claim(run, decode_agent(conversation), thread, lease, taken_up, first.cancel_requested, first.claims)
+    return Claim(run, decode_agent(conversation), thread, lease, resumed, first.cancel_requested, first.claims)
 
 
 def find_repeated_run(conn: sa.Connection, key: RequestKey | None, run: Run) -> Run | None:

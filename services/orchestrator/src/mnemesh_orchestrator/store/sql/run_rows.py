@@ -62,7 +62,7 @@ def run_row(key: RequestKey | None, run: Run, queue_number: int) -> dict[str, An
         "request_method": key and key.method,
         "request_id": key and key.request_id,
         "request_fingerprint": key and key.fingerprint,
-        "document": _ENCODE(_Document(run.input, run.config, run.takes_up, run.resumes)),
+        "document": _ENCODE(_Document(run.input, run.config, run.retried_run_ids, run.resumes)),
         "created_at": run.created_at,
         "updated_at": run.updated_at,
     }
@@ -81,7 +81,7 @@ def decode_run(row: Any) -> Run:
         updated_at=row.updated_at,
         input=fixed.input,
         config=fixed.config,
-        takes_up=fixed.takes_up,
+        retried_run_ids=fixed.takes_up,
         resumes=fixed.resumes,
         status=RunStatus(row.status),
         stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
