@@ -1,4 +1,4 @@
-"""Agents whose conversations do not fit their windows, and a model that also summarises."""
+"""Agents whose conversations exceed their windows, and a model that also summarizes."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -26,13 +26,13 @@ Respond = Callable[[LlmRequest], Item]
 
 
 def is_summary_request(request: LlmRequest) -> bool:
-    """Whether a model is asked for a summary, by transcript or in the agent's own context."""
+    """Returns whether a request asks for a summary, by transcript or in the agent's own context."""
     return request.is_verbatim or "about to leave your context" in request.messages[-1].text
 
 
 @dataclass
 class Speaker:
-    """Answers turns at once, and writes summaries; `used` is what it reports of prompts, by estimate 100."""
+    """Answers turns at once and writes summaries. `used` is the prompt size that it reports; its estimate is 100."""
 
     world: World
     summary: Respond = field(default=lambda request: say("They spoke of work."))
@@ -52,7 +52,7 @@ class Speaker:
         return self.reporting(answer)
 
     def reporting(self, answer: LlmAnswer) -> LlmAnswer:
-        """The answer with the figures that are reported now."""
+        """Returns the answer with the currently reported usage."""
         return replace(answer, usage=Usage(self.used, 10, self.used + 10))
 
     @property
@@ -68,29 +68,29 @@ def speaker(world: World) -> Speaker:
 
 
 async def small_agent(world: World, process: Process, kind: AgentType = AgentType.LETTA_V1, **draft: Any) -> Agent:
-    """An agent with a small window, whose first messages are none."""
+    """Creates an agent with a small window and no initial messages."""
     draft.setdefault("model_settings", SMALL)
     return await world.agent(process, kind, initial_messages=(), **draft)
 
 
 async def talk(process: Process, agent: Agent, turns: int, text: str = LONG, **config: Any) -> None:
-    """So many turns."""
+    """Runs this number of turns."""
     for number in range(turns):
         await process.send(agent, f"{number}. {text}", **config)
 
 
 def summary_of(messages: Sequence[Message]) -> str:
-    """What the summary at the head of a window says."""
+    """Returns the text of the summary at the head of a window."""
     assert messages[1].role is Role.SUMMARY
     assert messages[1].text.startswith(SUMMARY_NOTE)
     return messages[1].text.removeprefix(SUMMARY_NOTE)
 
 
 def roles(messages: Sequence[Message]) -> list[str]:
-    """Who speaks, in order."""
+    """Returns the roles of messages in order."""
     return [message.role.value for message in messages]
 
 
 def memories(request: LlmRequest) -> LlmAnswer:
-    """Draws from a transcript what users ask to have remembered ("Remember: the key is red."), as a model would."""
+    """Extracts from a transcript what users ask to remember ("Remember: the key is red."), as a model would."""
     return say(json.dumps(extract_memories(request.messages[-1].text)))

@@ -1,4 +1,4 @@
-"""How much a request may take, from when on a window is too full, and what texts are taken to cost."""
+"""Token budgets of requests, triggers of compaction, and token estimates of texts."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,21 +22,19 @@ NOW = datetime(2026, 1, 20, tzinfo=UTC)
     [
         (200_000, None, 196_000),  # the margin is a fiftieth
         (200_000, 4_096, 191_904),
-        (8_000, 6_000, 3_840),  # an answer takes half of the window at most
+        (8_000, 6_000, 3_840),  # an answer uses at most half of the window
         (32_000, 0, 31_360),
         (1, None, 1),
     ],
 )
-def test_the_budget_is_the_window_less_answer_and_margin(window: int, output: int | None, limit: int) -> None:
+def test_budget_is_window_without_answer_and_margin(window: int, output: int | None, limit: int) -> None:
     settings = ModelSettings(max_output_tokens=output)
     assert prompt_limit(settings, window) == limit, "the model's window"
-    assert prompt_limit(replace(settings, context_window=window), 1_000_000) == limit, "the agent's goes before it"
+    assert prompt_limit(replace(settings, context_window=window), 1_000_000) == limit, "the agent's setting precedes it"
 
 
 @pytest.mark.parametrize("below", [1, 0])
-async def test_the_answer_that_is_allowed_lowers_the_trigger(
-    world: World, process: Process, speaker: Speaker, below: int
-) -> None:
+async def test_larger_answer_limit_lowers_trigger(world: World, process: Process, speaker: Speaker, below: int) -> None:
     agent = await small_agent(world, process, model_settings=replace(SMALL, max_output_tokens=1_000))
     await talk(process, agent, 6)
     speaker.used = 4_392 - below  # nine tenths of 6000 - 1000 - 120
@@ -44,7 +42,9 @@ async def test_the_answer_that_is_allowed_lowers_the_trigger(
     assert bool(speaker.summaries) is (below == 0)
 
 
-async def test_an_agent_that_names_no_window_has_the_models(world: World, process: Process, speaker: Speaker) -> None:
+async def test_agent_without_window_setting_has_window_of_model(
+    world: World, process: Process, speaker: Speaker
+) -> None:
     agent = await small_agent(world, process, model_settings=ModelSettings())
     await talk(process, agent, 6)
     speaker.used = 28_223  # below nine tenths of 32000 less 2 %
@@ -61,11 +61,11 @@ async def test_an_agent_that_names_no_window_has_the_models(world: World, proces
         ("openai/gpt-4.1", "a" * 400, 101),
         ("anthropic/claude-sonnet-4-5", "a" * 350, 101),
         ("of-a-customer/model", "a" * 400, 101),
-        ("openai/gpt-4.1", "語" * 400, 301),  # bytes count, so that no script is taken for English
+        ("openai/gpt-4.1", "語" * 400, 301),  # bytes count, because other scripts need more tokens than English
         ("openai/gpt-4.1", "", 1),
     ],
 )
-def test_a_text_takes_its_bytes_over_a_figure_of_the_provider(handle: str, text: str, tokens: int) -> None:
+def test_tokens_of_text_are_its_bytes_divided_by_figure_of_provider(handle: str, text: str, tokens: int) -> None:
     assert tokenizer(handle).text(text) == tokens
 
 
@@ -73,7 +73,7 @@ def message(*content: ContentPart, role: Role = Role.USER, id_: str = "message-1
     return Message(id_, role, NOW, content, **fields)  # type: ignore[arg-type]
 
 
-def test_a_message_takes_its_envelope_and_every_part_of_it() -> None:
+def test_tokens_of_message_include_envelope_and_every_part() -> None:
     by = tokenizer("openai/gpt-4.1")
     plain = by.message(message(TextPart("a" * 400)))
     assert plain == 12 + 101
@@ -86,10 +86,10 @@ def test_a_message_takes_its_envelope_and_every_part_of_it() -> None:
         role=Role.TOOL, tool_returns=(ToolReturn.from_text("call-1", "search", ToolStatus.SUCCESS, "c" * 4_000),)
     )
     assert by.message(returned) == 12 + 12 + 1_001
-    assert by.message(returned, 400) == 12 + 12 + 101, "as much as the request shows of it"
+    assert by.message(returned, 400) == 12 + 12 + 101, "as much of it as the request contains"
 
 
-def test_offering_a_tool_takes_its_schema() -> None:
+def test_tokens_of_tool_are_those_of_its_schema() -> None:
     by = tokenizer("openai/gpt-4.1")
     small, large = ToolSchema("a", "b", {}), ToolSchema("a", "b" * 401, {})
     assert schemas_tokens([], by) == 0
@@ -97,7 +97,7 @@ def test_offering_a_tool_takes_its_schema() -> None:
     assert schemas_tokens([small, large], by) == schemas_tokens([small], by) + schemas_tokens([large], by)
 
 
-def test_what_no_provider_is_shown_takes_nothing() -> None:
+def test_messages_that_are_not_sent_have_no_tokens() -> None:
     made = ToolCall("call-1", "search", "{}")
     asks = message(role=Role.APPROVAL, id_="message-2", tool_calls=(made,))
     assert records([message(role=Role.ASSISTANT, tool_calls=(made,)), asks]) == {"message-2"}
@@ -106,7 +106,7 @@ def test_what_no_provider_is_shown_takes_nothing() -> None:
 
 @pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2])
 @pytest.mark.parametrize("share", [0.2, 0.3, 0.6])
-async def test_the_share_is_what_leaves_whatever_the_agents_type(
+async def test_share_of_messages_leaves_for_every_agent_type(
     world: World, process: Process, speaker: Speaker, kind: AgentType, share: float
 ) -> None:
     agent = await small_agent(world, process, kind)
@@ -117,4 +117,4 @@ async def test_the_share_is_what_leaves_whatever_the_agents_type(
     after = world.window(agent).messages
     require_valid(after)
     left = len(before) - len(after[2:])
-    assert share * len(before) - 0.5 <= left <= share * len(before) + 2, "up to where a cut is allowed"
+    assert share * len(before) - 0.5 <= left <= share * len(before) + 2, "up to an allowed cut"

@@ -1,4 +1,4 @@
-"""Death of the process at every point of a compaction inside a run: the old window or the new one, and one summary."""
+"""Crashes at every point of a compaction within a run leave the old or the new window, and one summary."""
 
 import contextlib
 from collections import Counter
@@ -17,30 +17,30 @@ from .conftest import Speaker, roles, small_agent, summary_of, talk
 
 NEWEST = PageQuery(1, ascending=False)
 KINDS = pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2], ids=["v3", "v2"])
-OCCASIONS = pytest.mark.parametrize("occasion", ["before", "behind"])
+STAGES = pytest.mark.parametrize("stage", ["before", "after"])
 
 
-async def prepared(world: World, kind: AgentType, occasion: str) -> tuple[Agent, Speaker]:
-    """An agent whose next turn compacts: before its first request, or behind its answer."""
+async def prepare(world: World, kind: AgentType, stage: str) -> tuple[Agent, Speaker]:
+    """Creates an agent whose next turn compacts before its first request, or after its answer."""
     process = world.process()
     agent = await small_agent(world, process, kind)
     speaker = Speaker(world)
     await talk(process, agent, 8)
-    if occasion == "behind":
+    if stage == "after":
         speaker.used = 5_300
     return agent, speaker
 
 
-def input_of(occasion: str) -> str:
-    return "Long words. " * (1_350 if occasion == "before" else 2)
+def input_of(stage: str) -> str:
+    return "Long words. " * (1_350 if stage == "before" else 2)
 
 
-async def live_and_die(world: World, agent: Agent, occasion: str, point: int | None) -> tuple[Process, int]:
+async def run_and_crash(world: World, agent: Agent, stage: str, point: int | None) -> tuple[Process, int]:
     world.faults = Faults()
     world.faults.dies_at = point
     process = world.process()
     with contextlib.suppress(Death):
-        await process.send(agent, input_of(occasion), include_compaction_events=True)
+        await process.send(agent, input_of(stage), include_compaction_events=True)
     await dead(process)
     return process, world.faults.points
 
@@ -52,27 +52,27 @@ async def run_of(process: Process, agent: Agent, text: str) -> Any:
 
 
 @KINDS
-@OCCASIONS
-async def test_a_compaction_survives_a_death_at_every_point(tmp_path: Path, kind: AgentType, occasion: str) -> None:
+@STAGES
+async def test_compaction_in_run_survives_crash_at_any_point(tmp_path: Path, kind: AgentType, stage: str) -> None:
     async with opened(tmp_path) as world:
-        agent, speaker = await prepared(world, kind, occasion)
-        _, points = await live_and_die(world, agent, occasion, None)
+        agent, speaker = await prepare(world, kind, stage)
+        _, points = await run_and_crash(world, agent, stage, None)
         assert len(speaker.summaries) == 1
         assert roles(world.window(agent).messages)[1] == "summary"
         seen: Counter[str] = Counter()
         for point in range(points):
             world.faults = Faults()
-            seen[await survives(world, kind, occasion, point)] += 1
+            seen[await survives(world, kind, stage, point)] += 1
     assert seen["old"] >= 3
     assert seen["new"] >= 3
 
 
-async def survives(world: World, kind: AgentType, occasion: str, point: int) -> str:
-    """One agent whose process dies at a point; which window stood then."""
-    agent, speaker = await prepared(world, kind, occasion)
+async def survives(world: World, kind: AgentType, stage: str, point: int) -> str:
+    """Crashes the process of one agent at a point. Returns which window was stored then."""
+    agent, speaker = await prepare(world, kind, stage)
     before = [m.id for m in world.window(agent).messages]
     asked = len(speaker.summaries)
-    await live_and_die(world, agent, occasion, point)
+    await run_and_crash(world, agent, stage, point)
     window = world.window(agent).messages
     is_new = roles(window)[1] == "summary"
     if not is_new:
@@ -82,7 +82,7 @@ async def survives(world: World, kind: AgentType, occasion: str, point: int) -> 
     journalled = await is_journalled(second, agent)
     answered = len(speaker.summaries)
     await second.recover()
-    run = await run_of(second, agent, input_of(occasion))
+    run = await run_of(second, agent, input_of(stage))
     if run is None:
         return "unsent"
     assert (run.status, run.stop_reason) == (RunStatus.COMPLETED, StopReason.END_TURN), (point, run.error)
@@ -109,10 +109,10 @@ async def is_journalled(process: Process, agent: Agent) -> bool:
     return any(entry.kind == "compaction" for entry in entries)
 
 
-async def test_a_window_that_the_owner_changed_meanwhile_is_not_overwritten(world: World, process: Process) -> None:
-    agent, speaker = await prepared(world, AgentType.LETTA_V1, "behind")
+async def test_concurrent_change_of_window_is_not_overwritten(world: World, process: Process) -> None:
+    agent, speaker = await prepare(world, AgentType.LETTA_V1, "after")
 
-    async def reset_meanwhile(name: str) -> None:
+    async def reset_window(name: str) -> None:
         if name != "recall.replace_context" or len(speaker.summaries) != 1:
             return
         process.faults.on_call = None
@@ -121,8 +121,8 @@ async def test_a_window_that_the_owner_changed_meanwhile_is_not_overwritten(worl
             "the-owner", agent.id, window.conversation_id, window.version, [m.id for m in window.messages[:1]]
         )
 
-    process.faults.on_call = reset_meanwhile
-    await process.send(agent, input_of("behind"))
+    process.faults.on_call = reset_window
+    await process.send(agent, input_of("after"))
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
     assert roles(world.window(agent).messages) == ["system"]
     speaker.used = 100

@@ -1,4 +1,4 @@
-"""The episodic mode in whole conversations: what is remembered, what stands in the window, and what survives."""
+"""The episodic mode in whole conversations: stored memories, the window, and crashes."""
 
 import contextlib
 import json
@@ -39,12 +39,12 @@ async def compact(
     process: Process, agent: Agent, settings: CompactionSettings | None = None, *, dry_run: bool = False
 ) -> str:
     key = None
-    place = (agent.id, agent.default_conversation_id)
-    return (await process.compactions.compact(ME, key, *place, settings, dry_run=dry_run)).summary
+    conversation = (agent.id, agent.default_conversation_id)
+    return (await process.compactions.compact(ME, key, *conversation, settings, dry_run=dry_run)).summary
 
 
 @KINDS
-async def test_turns_become_an_episode_and_facts_and_four_turns_stay(
+async def test_evicted_turns_become_episode_and_facts_and_four_turns_stay(
     world: World, process: Process, speaker: Speaker, kind: AgentType
 ) -> None:
     agent = await episodic_agent(world, process, kind)
@@ -73,9 +73,7 @@ async def test_turns_become_an_episode_and_facts_and_four_turns_stay(
     assert commit.model == "scripted/one"
 
 
-async def test_the_snapshot_changes_at_compactions_and_at_nothing_else(
-    world: World, process: Process, speaker: Speaker
-) -> None:
+async def test_snapshot_changes_only_at_compactions(world: World, process: Process, speaker: Speaker) -> None:
     agent = await episodic_agent(world, process)
     speaker.summary = memories
     seen: list[str] = []
@@ -98,7 +96,7 @@ async def test_the_snapshot_changes_at_compactions_and_at_nothing_else(
     assert [line[:3] for line in last.splitlines() if line[1:2] == ")"] == ["1) ", "2) ", "3) "]
 
 
-async def test_a_fact_that_is_contradicted_gives_way(world: World, process: Process, speaker: Speaker) -> None:
+async def test_contradicted_fact_is_replaced(world: World, process: Process, speaker: Speaker) -> None:
     agent = await episodic_agent(world, process)
     speaker.summary = memories
     await process.send(agent, "Remember: the boat is red.")
@@ -114,17 +112,17 @@ async def test_a_fact_that_is_contradicted_gives_way(world: World, process: Proc
     await process.send(agent, "Remember: the boat is blue.")
     await talk(process, agent, 4, "Hello")
     assert "- the boat is blue." in await compact(process, agent)
-    assert [len(ids) for ids in world.episodes.sources.values()] == [1, 2], "said again, it rests on more"
+    assert [len(ids) for ids in world.episodes.sources.values()] == [1, 2], "a repeated fact has more evidence"
 
 
-def test_the_mode_starts_at_four_fifths() -> None:
+def test_episodic_mode_triggers_at_four_fifths() -> None:
     from mnemesh_orchestrator.compaction.modes import trigger_ratio
 
     assert trigger_ratio(EPISODIC) == 0.8
     assert trigger_ratio(CompactionSettings("episodic", trigger_ratio=0.5)) == 0.5
 
 
-async def test_by_what_the_provider_counts(world: World, process: Process, speaker: Speaker) -> None:
+async def test_episodic_mode_triggers_by_count_of_provider(world: World, process: Process, speaker: Speaker) -> None:
     agent = await episodic_agent(world, process)
     speaker.summary = memories
     await talk(process, agent, 6, "Hello")
@@ -137,7 +135,7 @@ async def test_by_what_the_provider_counts(world: World, process: Process, speak
     assert {"CompactionEvent", "summary"} <= set(kinds(events))
 
 
-async def test_a_preview_keeps_nothing(world: World, process: Process, speaker: Speaker) -> None:
+async def test_preview_stores_no_memories(world: World, process: Process, speaker: Speaker) -> None:
     agent = await episodic_agent(world, process)
     speaker.summary = memories
     await talk(process, agent, 4, "Hello")
@@ -151,9 +149,7 @@ async def test_a_preview_keeps_nothing(world: World, process: Process, speaker: 
     assert await compact(process, agent) == shown
 
 
-async def test_a_snapshot_that_another_process_made_is_what_every_process_sees(
-    world: World, process: Process, speaker: Speaker
-) -> None:
+async def test_snapshot_of_another_process_is_visible_to_all(world: World, process: Process, speaker: Speaker) -> None:
     agent = await episodic_agent(world, process)
     speaker.summary = memories
     await talk(process, agent, 6, "Remember: the boat is red.")
@@ -162,29 +158,29 @@ async def test_a_snapshot_that_another_process_made_is_what_every_process_sees(
     for reader in (process, world.process(), world.process("owner-3")):
         await reader.send(agent, "And?")
         shown = world.model.last.messages
-        assert (shown[1].role, shown[1].text) == (Role.SUMMARY, stored), "what it held before is stale"
+        assert (shown[1].role, shown[1].text) == (Role.SUMMARY, stored), "its previous window is stale"
         assert [m.text for m in shown if m.role is Role.USER][:1] == ["2. Remember: the boat is red."]
 
 
-async def test_under_one_request_id_it_is_remembered_once(world: World, process: Process, speaker: Speaker) -> None:
+async def test_repeated_request_stores_memories_once(world: World, process: Process, speaker: Speaker) -> None:
     agent = await episodic_agent(world, process)
     speaker.summary = memories
     await talk(process, agent, 6, "Remember: the boat is red.")
     key = RequestKey(ME.organization_id, "CompactConversation", "r-1", "f")
-    place = (agent.id, agent.default_conversation_id)
+    conversation = (agent.id, agent.default_conversation_id)
     world.faults.away["recall.replace_context"] = 1
     with contextlib.suppress(Exception):
-        await process.compactions.compact(ME, key, *place, None, dry_run=False)
-    assert world.episodes.commits == [], "with the window, or not at all"
+        await process.compactions.compact(ME, key, *conversation, None, dry_run=False)
+    assert world.episodes.commits == [], "stored with the window, or not at all"
     assert roles(world.window(agent).messages)[1] == "user"
-    first = await process.compactions.compact(ME, key, *place, None, dry_run=False)
-    assert await process.compactions.compact(ME, key, *place, None, dry_run=False) == first
+    first = await process.compactions.compact(ME, key, *conversation, None, dry_run=False)
+    assert await process.compactions.compact(ME, key, *conversation, None, dry_run=False) == first
     assert len(world.episodes.commits) == 1
     assert len(speaker.summaries) == 1
     assert roles(world.window(agent).messages)[1] == "summary"
 
 
-async def test_an_agent_goes_to_the_mode_and_from_it(world: World, process: Process, speaker: Speaker) -> None:
+async def test_agent_can_change_to_and_from_episodic_mode(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(world, process)
     await talk(process, agent, 6, "Hello")
     await compact(process, agent, CompactionSettings("all"))
@@ -193,7 +189,7 @@ async def test_an_agent_goes_to_the_mode_and_from_it(world: World, process: Proc
     speaker.summary = memories
     text = await compact(process, agent)
     asked = speaker.summaries[-1].messages[-1].text
-    assert "Earlier notes:\nThey spoke of work.\n" in asked, "what stood there goes into the first episode"
+    assert "Earlier notes:\nThey spoke of work.\n" in asked, "the earlier notes go into the first episode"
     assert "- the boat is red." in text
     await talk(process, agent, 6, "Hello")
     await compact(process, agent)
@@ -209,7 +205,7 @@ async def test_an_agent_goes_to_the_mode_and_from_it(world: World, process: Proc
     assert len(world.episodes.commits) == 2
 
 
-def spoiled(change: Callable[[dict[str, Any]], Any]) -> Callable[[LlmRequest], Item]:
+def corrupted(change: Callable[[dict[str, Any]], Any]) -> Callable[[LlmRequest], Item]:
     def answer(request: LlmRequest) -> Item:
         value = extract_memories(request.messages[1].text)
         return say(json.dumps(change(value)))
@@ -217,14 +213,16 @@ def spoiled(change: Callable[[dict[str, Any]], Any]) -> Callable[[LlmRequest], I
     return answer
 
 
-async def test_a_model_is_told_what_is_wrong_with_its_answer(world: World, process: Process, speaker: Speaker) -> None:
+async def test_unusable_answer_is_returned_to_the_model_with_the_problem(
+    world: World, process: Process, speaker: Speaker
+) -> None:
     agent = await episodic_agent(world, process)
     await talk(process, agent, 6, "Remember: the boat is red.")
     answers: Iterator[Callable[[LlmRequest], Item]] = iter(
         [
             lambda request: say("Sure! They spoke of a boat."),
-            spoiled(lambda value: {**value, "episodes": [{**value["episodes"][0], "last_message": "m77"}]}),
-            spoiled(lambda value: value),
+            corrupted(lambda value: {**value, "episodes": [{**value["episodes"][0], "last_message": "m77"}]}),
+            corrupted(lambda value: value),
         ]
     )
 
@@ -257,7 +255,7 @@ FAILURES: dict[str, Callable[[LlmRequest], Item]] = {
 
 @KINDS
 @pytest.mark.parametrize("failure", FAILURES)
-async def test_a_summariser_that_cannot_draw_memories_is_asked_for_plain_notes_then_nobody(
+async def test_failed_extraction_falls_back_to_transcript_then_digest(
     world: World, process: Process, speaker: Speaker, failure: str, kind: AgentType
 ) -> None:
     agent = await episodic_agent(world, process, kind)
@@ -284,7 +282,7 @@ async def test_a_summariser_that_cannot_draw_memories_is_asked_for_plain_notes_t
     assert Role.USER in [hit.message.role for hit in found]
 
 
-async def test_a_turn_that_alone_is_too_long_becomes_episodes_without_its_beginning_and_its_end(
+async def test_middle_of_a_turn_that_alone_is_too_long_becomes_episodes(
     world: World, process: Process, speaker: Speaker
 ) -> None:
     world.tools.add("print_much", "y" * 4_900)
@@ -305,7 +303,7 @@ async def test_a_turn_that_alone_is_too_long_becomes_episodes_without_its_beginn
     assert len(asked) == steps + 1
     for request in asked:
         require_valid(request.messages)
-        assert "Print." in [m.text for m in request.messages], "what began the turn stays"
+        assert "Print." in [m.text for m in request.messages], "the start of the turn stays"
         size = sum(len(m.text) + sum(len(item.text) for item in m.tool_returns) for m in request.messages)
         assert size / 4 < 6_000
     assert len(world.tools.executed) == steps
@@ -316,7 +314,7 @@ async def test_a_turn_that_alone_is_too_long_becomes_episodes_without_its_beginn
 
 
 @KINDS
-async def test_a_pending_approval_outlives_a_compaction(world: World, speaker: Speaker, kind: AgentType) -> None:
+async def test_pending_approval_survives_compaction(world: World, speaker: Speaker, kind: AgentType) -> None:
     process = world.process()
     agent = await episodic_agent(
         world, process, kind, tool_rules=(RequiresApproval("archival_memory_insert"),), include_base_tool_rules=False
@@ -333,7 +331,7 @@ async def test_a_pending_approval_outlives_a_compaction(world: World, speaker: S
     assert still is not None
     assert (still.request, still.caller) == (waiting.request, waiting.caller)
     asked = [message.text for message in window if message.role is Role.USER and "Remember" in message.text]
-    assert len(asked) == 4, "the turn that asks stays whole, behind four others"
+    assert len(asked) == 4, "the turn with the request stays whole, after four others"
     done = say("Kept.") if kind is AgentType.LETTA_V1 else call("send_message", message="Kept.")
     speaker.turn = lambda request: done
     await process.answer(agent, *(Approve(made.id) for made in still.calls))
@@ -342,9 +340,7 @@ async def test_a_pending_approval_outlives_a_compaction(world: World, speaker: S
     require_valid(world.window(agent).messages)
 
 
-async def test_a_memory_that_cannot_be_read_does_not_stop_an_agent(
-    world: World, process: Process, speaker: Speaker
-) -> None:
+async def test_unreadable_memory_does_not_stop_agent(world: World, process: Process, speaker: Speaker) -> None:
     agent = await episodic_agent(world, process)
     await talk(process, agent, 6, "Hello")
     world.faults.away["episodes.bundle"] = 1
@@ -353,7 +349,7 @@ async def test_a_memory_that_cannot_be_read_does_not_stop_an_agent(
 
 
 @pytest.mark.parametrize("fault", ["away", "lost"])
-async def test_a_memory_that_is_away_is_waited_for_and_an_answer_that_is_lost_doubles_nothing(
+async def test_unavailable_recall_is_awaited_and_lost_response_duplicates_nothing(
     world: World, process: Process, speaker: Speaker, fault: str
 ) -> None:
     agent = await episodic_agent(world, process)
@@ -369,14 +365,12 @@ async def test_a_memory_that_is_away_is_waited_for_and_an_answer_that_is_lost_do
     assert "- the boat is red." in summary_of(world.window(agent).messages)
 
 
-async def test_a_window_that_the_owner_changed_meanwhile_is_not_overwritten(
-    world: World, process: Process, speaker: Speaker
-) -> None:
+async def test_concurrent_change_of_window_is_not_overwritten(world: World, process: Process, speaker: Speaker) -> None:
     agent = await episodic_agent(world, process)
     speaker.summary = memories
     await talk(process, agent, 9, "Remember: the boat is red.")
 
-    async def reset_meanwhile(name: str) -> None:
+    async def reset_window(name: str) -> None:
         if name != "recall.replace_context":
             return
         process.faults.on_call = None
@@ -385,16 +379,16 @@ async def test_a_window_that_the_owner_changed_meanwhile_is_not_overwritten(
             "the-owner", agent.id, window.conversation_id, window.version, [m.id for m in window.messages[:1]]
         )
 
-    process.faults.on_call = reset_meanwhile
+    process.faults.on_call = reset_window
     speaker.used = 5_300
     await process.send(agent, "And?")
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
     assert roles(world.window(agent).messages) == ["system"]
-    assert world.episodes.texts(agent.id) == [], "memories come with their window, or not at all"
+    assert world.episodes.texts(agent.id) == [], "memories are stored with their window, or not at all"
 
 
 @pytest.mark.parametrize("error", [InvalidArgument("no", field="x"), Unimplemented("no"), PermissionDenied("no")])
-async def test_an_episode_that_recall_refuses_does_not_stop_an_agent(
+async def test_refused_episode_does_not_stop_agent(
     world: World, process: Process, speaker: Speaker, error: Any
 ) -> None:
     agent = await episodic_agent(world, process)
@@ -405,7 +399,7 @@ async def test_an_episode_that_recall_refuses_does_not_stop_an_agent(
     assert roles(world.window(agent).messages)[1] == "summary"
 
 
-async def test_a_fact_that_was_closed_meanwhile_is_learned_anew(
+async def test_fact_that_was_closed_concurrently_is_added_again(
     world: World, process: Process, speaker: Speaker
 ) -> None:
     agent = await episodic_agent(world, process)
@@ -435,7 +429,7 @@ async def test_agents_share_a_named_memory(world: World, process: Process, speak
     assert world.episodes.texts(two.id) == []
 
 
-async def test_a_needle_of_turn_3_is_in_sight_three_hundred_turns_later(
+async def test_fact_of_turn_3_is_in_the_window_300_turns_later(
     world: World, process: Process, speaker: Speaker
 ) -> None:
     agent = await episodic_agent(world, process)
@@ -451,7 +445,7 @@ async def test_a_needle_of_turn_3_is_in_sight_three_hundred_turns_later(
     assert len(covered) == len(set(covered)), "no message is in two episodes"
     rows = [row.id for row in world.recall.rows[agent.id] if row.role not in (Role.SYSTEM, Role.SUMMARY)]
     left = {m.id for m in world.window(agent).messages}
-    assert [id_ for id_ in rows if id_ not in left] == covered, "all that left is in one"
+    assert [id_ for id_ in rows if id_ not in left] == covered, "every evicted message is in one"
 
     def answer(request: LlmRequest) -> Item:
         seen = "\n".join(message.text for message in request.messages)
@@ -462,7 +456,7 @@ async def test_a_needle_of_turn_3_is_in_sight_three_hundred_turns_later(
     assert world.turn(agent)[-1].text == "Under the third flowerpot."
 
 
-async def live_and_die(world: World, agent: Agent, point: int | None) -> int:
+async def run_and_crash(world: World, agent: Agent, point: int | None) -> int:
     world.faults = Faults()
     world.faults.dies_at = point
     process = world.process()
@@ -472,7 +466,7 @@ async def live_and_die(world: World, agent: Agent, point: int | None) -> int:
     return world.faults.points
 
 
-async def prepared(world: World, kind: AgentType) -> tuple[Agent, Speaker]:
+async def prepare(world: World, kind: AgentType) -> tuple[Agent, Speaker]:
     process = world.process()
     agent = await episodic_agent(world, process, kind, model_settings=SMALL)
     speaker = Speaker(world)
@@ -488,7 +482,7 @@ async def prepared(world: World, kind: AgentType) -> tuple[Agent, Speaker]:
 
 @pytest.fixture
 def database_url(request: pytest.FixtureRequest) -> str | None:
-    """An empty database of the engine that the test names; None is SQLite."""
+    """An empty database of the parametrized engine; None is SQLite."""
     return str(request.getfixturevalue("postgres_url")) if request.param == "postgresql" else None
 
 
@@ -498,12 +492,12 @@ def database_url(request: pytest.FixtureRequest) -> str | None:
     ids=["v3 on sqlite", "v2 on postgresql"],
     indirect=["database_url"],
 )
-async def test_a_death_at_every_point_doubles_nothing_and_loses_nothing(
+async def test_crash_at_any_point_neither_duplicates_nor_loses_memories(
     tmp_path: Path, database_url: str | None, kind: AgentType
 ) -> None:
     async with opened(tmp_path, database_url) as world:
-        agent, _ = await prepared(world, kind)
-        points = await live_and_die(world, agent, None)
+        agent, _ = await prepare(world, kind)
+        points = await run_and_crash(world, agent, None)
         assert {"episodes.bundle", "recall.replace_context"} <= set(world.faults.calls)
         assert len(world.episodes.commits) == 2
         seen: Counter[str] = Counter()
@@ -514,11 +508,11 @@ async def test_a_death_at_every_point_doubles_nothing_and_loses_nothing(
 
 
 async def survives(world: World, kind: AgentType, point: int) -> str:
-    """One agent whose process dies at a point; where it died, seen from its memories and its window."""
-    agent, _ = await prepared(world, kind)
+    """Crashes the process of one agent at a point. Returns the stage of the crash, derived from memories and window."""
+    agent, _ = await prepare(world, kind)
     kept, version = len(world.episodes.commits), world.window(agent).version
     head = world.window(agent).messages[1].id
-    await live_and_die(world, agent, point)
+    await run_and_crash(world, agent, point)
     is_smaller = world.window(agent).messages[1].id != head
     assert (len(world.episodes.commits) > kept) == is_smaller, f"{point}: one without the other"
     world.faults = Faults()
@@ -529,7 +523,7 @@ async def survives(world: World, kind: AgentType, point: int) -> str:
         return "unsent"
     run = await second.outcome(agent)
     if run.status is RunStatus.COMPLETED and world.window(agent).messages[1].id == head:
-        # The message had not been sent; nothing was to be compacted.
+        # The message had not been sent, so nothing needed compaction.
         assert len(world.episodes.commits) == kept, point
         return "unsent"
     assert (run.status, run.stop_reason) == (RunStatus.COMPLETED, StopReason.END_TURN), (point, run.error)

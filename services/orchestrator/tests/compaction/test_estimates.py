@@ -1,4 +1,4 @@
-"""Estimates of tokens: what providers count corrects them, for each agent and model, in every process."""
+"""Token estimates, corrected by the counts of providers for each agent and model, in every process."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,18 +16,18 @@ WIDE = replace(SMALL, context_window=60_000)
 NOW = datetime(2026, 1, 20, tzinfo=UTC)
 
 
-def an_agent(id_: str = "agent", *corrections: Correction) -> Agent:
+def make_agent(id_: str = "agent", *corrections: Correction) -> Agent:
     return Agent(id_, "org", id_, AgentType.LETTA_V1, "", "m", NOW, NOW, "conv", corrections=corrections)
 
 
-def test_the_correction_follows_the_provider_within_bounds() -> None:
-    corrections, agent = Corrections(), an_agent()
+def test_correction_follows_provider_within_bounds() -> None:
+    corrections, agent = Corrections(), make_agent()
     assert corrections.of(agent, "m") == Correction("m", factor=1, answers=0)
     corrections.learn(agent, "m", 1_000, 1_400)
     assert corrections.of(agent, "m").factor == pytest.approx(1.2)
     corrections.learn(agent, "m", 1_000, 1_400)
     assert corrections.of(agent, "m").factor == pytest.approx(1.3)
-    assert corrections.of(an_agent("other"), "m").factor == 1
+    assert corrections.of(make_agent("other"), "m").factor == 1
     assert corrections.of(agent, "other").factor == 1
     for _ in range(20):
         corrections.learn(agent, "m", 1_000, 90_000)
@@ -36,43 +36,43 @@ def test_the_correction_follows_the_provider_within_bounds() -> None:
         corrections.learn(agent, "m", 1_000, 1)
     assert corrections.of(agent, "m").factor == 0.9
     assert corrections.of(agent, "m").answers == 42
-    new = an_agent("new")
+    new = make_agent("new")
     assert corrections.learn(new, "m", 100, 200) is None
     assert corrections.learn(new, "m", 1_000, 0) is None
-    assert corrections.of(new, "m").factor == 1, "a short request and a provider that does not say teach nothing"
+    assert corrections.of(new, "m").factor == 1, "short requests and missing counts change nothing"
 
 
-def test_the_error_is_that_of_the_corrected_estimate() -> None:
-    gauge, agent = TokenEstimator(), an_agent()
-    assert gauge.mean_error == 0
+def test_error_is_that_of_corrected_estimate() -> None:
+    estimator, agent = TokenEstimator(), make_agent()
+    assert estimator.mean_error == 0
     for reported, error, mean in ((1_250, -0.2, 0.2), (1_125, 0.0, 0.1), (900, 0.25, 0.15)):
-        learnt = gauge.learn(agent, "m", 1_000, reported)
-        assert learnt is not None
-        assert learnt.error == pytest.approx(error)
-        assert gauge.mean_error == pytest.approx(mean)
+        correction = estimator.learn(agent, "m", 1_000, reported)
+        assert correction is not None
+        assert correction.error == pytest.approx(error)
+        assert estimator.mean_error == pytest.approx(mean)
     for _ in range(2_000):
-        gauge.learn(agent, "m", 1_000, 1_000)
-    assert gauge.mean_error < 0.001, "what is long past no longer counts"
+        estimator.learn(agent, "m", 1_000, 1_000)
+    assert estimator.mean_error < 0.001, "old errors no longer count"
 
 
-def test_what_more_answers_taught_counts() -> None:
+def test_correction_from_more_answers_takes_precedence() -> None:
     corrections = Corrections()
-    stored = an_agent("agent", Correction("m", 1.5, 0.1, 7), Correction("n", 2.0, 0.0, 1))
+    stored = make_agent("agent", Correction("m", 1.5, 0.1, 7), Correction("n", 2.0, 0.0, 1))
     assert corrections.of(stored, "m").factor == 1.5
-    learnt = corrections.learn(stored, "m", 1_000, 1_500)
-    assert learnt == Correction("m", 1.5, 0.0, 8)
-    assert corrections.of(stored, "m") == learnt, "the record is that of the run's beginning"
-    later = an_agent("agent", Correction("m", 2.5, 0.1, 9))
-    assert corrections.of(later, "m").factor == 2.5, "another process learnt more meanwhile"
+    correction = corrections.learn(stored, "m", 1_000, 1_500)
+    assert correction == Correction("m", 1.5, 0.0, 8)
+    assert corrections.of(stored, "m") == correction, "the stored record is from the start of the run"
+    later = make_agent("agent", Correction("m", 2.5, 0.1, 9))
+    assert corrections.of(later, "m").factor == 2.5, "another process has seen more answers"
     assert corrections.of(stored, "n").factor == 2.0
 
 
 async def report(process: Process, agent: Agent) -> ContextWindowReport:
-    place = await process.windows.resolve(ME, agent.id, agent.default_conversation_id)
-    return await process.windows.report(ME, *place, process.agents.effective_settings(*place))
+    conversation = await process.windows.resolve(ME, agent.id, agent.default_conversation_id)
+    return await process.windows.report(ME, *conversation, process.agents.effective_settings(*conversation))
 
 
-async def test_what_the_provider_counts_corrects_what_a_window_is_reported_to_take(
+async def test_count_of_provider_corrects_reported_size_of_window(
     world: World, process: Process, speaker: Speaker
 ) -> None:
     agent = await small_agent(world, process, model_settings=WIDE)
@@ -87,7 +87,7 @@ async def test_what_the_provider_counts_corrects_what_a_window_is_reported_to_ta
     assert after.correction.answers == 13
 
 
-async def test_what_was_learnt_survives_a_restart_and_is_seen_by_other_processes(
+async def test_correction_survives_restart_and_is_shared_by_processes(
     world: World, process: Process, speaker: Speaker
 ) -> None:
     agent = await small_agent(world, process, model_settings=WIDE)
@@ -107,10 +107,8 @@ async def test_what_was_learnt_survives_a_restart_and_is_seen_by_other_processes
     assert (await report(process, agent)).correction.answers == known.correction.answers + 1
 
 
-async def test_a_restart_forgets_nothing_that_keeps_requests_small(
-    world: World, process: Process, speaker: Speaker
-) -> None:
-    """A provider that counts twice what is estimated: what fits by the estimate alone is too much, also right then."""
+async def test_correction_after_restart_keeps_requests_small(world: World, process: Process, speaker: Speaker) -> None:
+    """The provider counts twice the estimate, so a request that fits only by the estimate must be compacted."""
     agent = await small_agent(world, process, model_settings=replace(SMALL, context_window=12_000))
     for _ in range(6):
         speaker.used = 2 * await plain(process, agent)
@@ -123,12 +121,12 @@ async def test_a_restart_forgets_nothing_that_keeps_requests_small(
 
 
 async def plain(process: Process, agent: Agent) -> int:
-    """What the window is estimated at without any correction."""
+    """Returns the uncorrected estimate of the window."""
     seen = await report(process, agent)
     return int(seen.total_tokens / seen.correction.factor)
 
 
-async def test_the_models_that_an_agent_used_last_are_kept(world: World, process: Process, speaker: Speaker) -> None:
+async def test_corrections_of_last_used_models_are_stored(world: World, process: Process, speaker: Speaker) -> None:
     speaker.used = 400
     agent = await small_agent(world, process, model_settings=WIDE)
     for number in range(10):

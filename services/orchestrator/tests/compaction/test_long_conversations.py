@@ -13,9 +13,7 @@ from .conftest import LONG, Speaker, roles, small_agent
 TOLD = "The key is under the third flowerpot."
 
 
-async def test_ten_thousand_messages_in_one_window_are_made_to_fit(
-    world: World, process: Process, speaker: Speaker
-) -> None:
+async def test_window_of_ten_thousand_messages_is_compacted(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(world, process)
     now = world.clock.now()
     messages: list[Message] = []

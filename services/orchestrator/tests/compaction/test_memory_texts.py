@@ -1,4 +1,4 @@
-"""The pure parts of the episodic mode: the snapshot, what of a model's answer is used, and where turns are cut."""
+"""The pure parts of the episodic mode: the snapshot, the parsing of answers, and the cuts between turns."""
 
 import json
 from dataclasses import replace
@@ -73,12 +73,12 @@ def test_the_snapshot() -> None:
     assert snapshot(with_commits(BUNDLE, [PAINTED]), 4, always) == GOLDEN
 
 
-def test_the_order_in_which_recall_gives_facts_does_not_matter() -> None:
+def test_snapshot_does_not_depend_on_order_of_facts() -> None:
     other = replace(BUNDLE, facts=tuple(reversed(BUNDLE.facts)))
     assert snapshot(with_commits(other, [PAINTED]), 4, always) == GOLDEN
 
 
-def test_three_episodes_and_twenty_facts_at_most() -> None:
+def test_snapshot_has_at_most_three_episodes_and_twenty_facts() -> None:
     bundle = MemoryBundle(
         tuple(episode(n, f"Episode {n}.") for n in range(9)), tuple(fact(n, f"Fact {n}.", n / 100) for n in range(90))
     )
@@ -89,7 +89,7 @@ def test_three_episodes_and_twenty_facts_at_most() -> None:
 
 
 @pytest.mark.parametrize("limit", [10_000, 150, 100, 60, 30, 19])
-def test_what_is_too_long_gives_way_from_the_oldest_episode_to_the_least_salient_fact(limit: int) -> None:
+def test_snapshot_drops_oldest_episodes_then_least_salient_facts(limit: int) -> None:
     text = snapshot(BUNDLE, 0, lambda text: len(text) <= limit)
     assert len(text) <= max(limit, len("[MEMORY:EPISODIC]\n1) …")), text
     if limit >= 150:
@@ -98,7 +98,7 @@ def test_what_is_too_long_gives_way_from_the_oldest_episode_to_the_least_salient
     assert text.startswith("[MEMORY:EPISODIC]\n1) ")
 
 
-def test_what_is_known_is_not_named_twice() -> None:
+def test_known_facts_are_not_repeated() -> None:
     again = FactChange(Change.ADD, "ada  OWNS it.", ("message-1",), NOW, salience=1.0)
     confirmed = FactChange(Change.CONFIRM, "The boat is red.", ("message-1",), NOW, fact_id="fact-4")
     later = with_commits(BUNDLE, [replace(PAINTED, changes=(again, confirmed))])
@@ -158,7 +158,7 @@ def test_labels_become_messages_turns_and_times() -> None:
     )
 
 
-def test_what_contradicts_holds_from_when_it_was_said() -> None:
+def test_contradiction_is_valid_from_its_message() -> None:
     found = parse_commits(answer([{**FACT, "relation": "contradicts", "known_fact": "f1"}]), MATERIAL, "m")[0].changes
     assert [(c.change, c.fact_id, c.told_at) for c in found] == [
         (Change.SUPERSEDE, "fact-4", NOW + timedelta(minutes=3))
@@ -167,7 +167,7 @@ def test_what_contradicts_holds_from_when_it_was_said() -> None:
     found = parse_commits(
         answer([{**FACT, "relation": "contradicts", "known_fact": "f1"}]), replace(MATERIAL, facts=later), "m"
     )[0].changes
-    assert found[0].told_at > NOW + timedelta(days=1), "no fact ends before it began"
+    assert found[0].told_at > NOW + timedelta(days=1), "no fact ends before it starts"
 
 
 BAD_FACTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -183,7 +183,7 @@ BAD_FACTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_FACTS)
-def test_an_answer_is_checked(case: str) -> None:
+def test_answer_is_validated(case: str) -> None:
     changed, named = BAD_FACTS[case]
     text = answer([{**FACT, **changed}, {**FACT, "text": "The rest stands."}])
     problem = answer_problem(text, MATERIAL)
@@ -197,7 +197,7 @@ def test_an_answer_is_checked(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "spoiled",
+    "corrupted",
     [
         "```json\n{}\n```",
         "Here it is: {}",
@@ -205,13 +205,13 @@ def test_an_answer_is_checked(case: str) -> None:
         "{},",
     ],
 )
-def test_json_that_is_wrapped_or_broken_is_read_all_the_same(spoiled: str) -> None:
-    text = spoiled.replace("{}", answer())
+def test_wrapped_or_broken_json_is_parsed(corrupted: str) -> None:
+    text = corrupted.replace("{}", answer())
     assert answer_problem(text, MATERIAL) is not None
     assert parse_commits(text, MATERIAL, "m") == parse_commits(answer(), MATERIAL, "m")
 
 
-def test_an_answer_that_was_cut_off_gives_what_it_has() -> None:
+def test_complete_part_of_truncated_answer_is_used() -> None:
     whole = answer([FACT, {**FACT, "text": "Second."}])
     (commit,) = parse_commits(whole[: whole.index("Second")], MATERIAL, "m")
     assert [change.text for change in commit.changes] == ["The boat is blue."]
@@ -220,7 +220,7 @@ def test_an_answer_that_was_cut_off_gives_what_it_has() -> None:
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, '{"a":' * 100_000, '{"episodes": [' + '"a" b "' * 100_000, '{"a": [],' * 100_000]
 )
-def test_hostile_answers_take_no_time_and_are_no_memory(text: str) -> None:
+def test_hostile_answers_are_rejected_quickly(text: str) -> None:
     assert answer_problem(text, MATERIAL) is not None
     assert parse_commits(text, MATERIAL, "m") == ()
 
@@ -229,7 +229,7 @@ def test_hostile_answers_take_no_time_and_are_no_memory(text: str) -> None:
     "value", ["NaN", "Infinity", "-1e999", "1" * 5_000, '"\\ud800"', '"\\u0000"', "true", "{}", "null"]
 )
 @pytest.mark.parametrize("place", ["salience", "summary", "text", "tag", "label", "known"])
-def test_values_that_json_lets_pass_are_read_or_left_out(value: str, place: str) -> None:
+def test_unusual_values_are_normalized_or_left_out(value: str, place: str) -> None:
     value = f'"a {value[1:]}' if value.startswith('"') else value
     marks = {
         "salience": answer(salience="MARK"),
@@ -248,18 +248,18 @@ def test_values_that_json_lets_pass_are_read_or_left_out(value: str, place: str)
 
 
 @pytest.mark.parametrize("text", ["", "no", "[]", "{}", '{"episodes": 3}', '{"episodes": [{}]}', '{"facts": []}'])
-def test_no_episode_is_no_memory(text: str) -> None:
+def test_answer_without_episode_has_no_commits(text: str) -> None:
     assert answer_problem(text, MATERIAL) is not None
     assert parse_commits(text, MATERIAL, "m") == ()
 
 
-def test_the_same_fact_is_superseded_once() -> None:
+def test_fact_is_superseded_once() -> None:
     other = {**FACT, "relation": "contradicts", "known_fact": "f1"}
     found = parse_commits(answer([other, {**other, "text": "The boat is green."}]), MATERIAL, "m")
     assert [change.text for change in found[0].changes] == ["The boat is blue."]
 
 
-def test_the_material_keeps_whole_lines_with_their_labels() -> None:
+def test_shortened_material_keeps_whole_lines_with_labels() -> None:
     messages = [said(n, text=f"{n}: {'words ' * 100}") for n in range(200)]
     shown = replace(MATERIAL, messages=messages).render(5_000, "They met.")
     assert len(shown) < 6_000
@@ -275,7 +275,7 @@ def sizes(count: int, each: int, trigger: int) -> Sizes:
 
 
 def talk(count: int) -> list[Message]:
-    """So many turns of four messages: a question, a call, its return with a heartbeat behind it, an answer."""
+    """Returns this number of turns of four messages: question, call, its return with a heartbeat after it, answer."""
     window = [said(0, Role.SYSTEM)]
     for turn in range(count):
         made = ToolCall(f"call-{turn}", "look", "{}")
@@ -296,7 +296,7 @@ def talk(count: int) -> list[Message]:
 
 
 @pytest.mark.parametrize(("each", "kept"), [(1, 4), (20, 4), (21, 3), (26, 2), (34, 1), (50, 0), (100, 0)])
-def test_whole_turns_leave_and_four_stay_before_the_current_one_where_they_fit(each: int, kept: int) -> None:
+def test_whole_turns_leave_and_four_stay_if_they_fit(each: int, kept: int) -> None:
     window = talk(9)
     start = 1 + 8 * 5
     plan = plan_whole_turns(window, start, sizes(len(window), each, 600), 0.3)
@@ -305,7 +305,7 @@ def test_whole_turns_leave_and_four_stay_before_the_current_one_where_they_fit(e
     assert plan.kept[0].text == "Look."
 
 
-def test_nothing_leaves_while_there_are_four_turns_or_fewer() -> None:
+def test_four_turns_or_fewer_stay() -> None:
     window = talk(5)
     assert plan_whole_turns(window, 1 + 4 * 5, sizes(len(window), 1, 600), 0.3) is None
     folded = [window[0], said(1, Role.SUMMARY, "[MEMORY:EPISODIC]"), *window[1:]]

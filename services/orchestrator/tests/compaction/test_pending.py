@@ -1,4 +1,4 @@
-"""Calls that wait for a person, in windows that are made smaller meanwhile."""
+"""Calls that wait for approval, in windows that are compacted meanwhile."""
 
 import pytest
 from mnemesh_orchestrator.llm.port import LlmRequest
@@ -18,7 +18,7 @@ MODES = ("sliding_window", "all", "self_compact_sliding_window", "self_compact_a
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2])
-async def test_a_pending_approval_outlives_compactions(
+async def test_pending_approval_survives_compactions(
     world: World, speaker: Speaker, kind: AgentType, mode: str
 ) -> None:
     first = world.process()
@@ -47,7 +47,7 @@ async def test_a_pending_approval_outlives_compactions(
     still = open_request(window)
     assert still is not None
     assert (still.request, still.caller) == (waiting.request, waiting.caller)
-    assert "Keep one." in [message.text for message in window], "the turn that asks stays whole"
+    assert "Keep one." in [message.text for message in window], "the turn with the request stays whole"
 
     heartbeat = say("Kept.") if kind is AgentType.LETTA_V1 else call("send_message", message="Kept.")
     speaker.turn, speaker.used = lambda request: heartbeat, 100

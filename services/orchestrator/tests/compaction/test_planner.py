@@ -1,4 +1,4 @@
-"""Where windows are cut: for any history, what stays is valid to every provider and holds all of the current turn."""
+"""Cuts of windows: for any history, the rest is valid for every provider and contains the whole current turn."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -47,7 +47,7 @@ def sizes(messages: Sequence[Message], *, each: int = 10, trigger: int = 10**9, 
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[Message], int]:
-    """A window as the loop and recall make them: turns of words, calls with returns, a summary, a pending approval."""
+    """Generates windows like those of the loop: turns with text, calls with returns, a summary, a pending approval."""
     window = [message(0, Role.SYSTEM)]
     number = 1
     if draw(st.booleans()):
@@ -59,7 +59,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Message], int]:
         for _ in range(draw(st.integers(0, 4))):
             calls = draw(st.integers(1, 3))
             window.append(message(number, Role.ASSISTANT, f"run-{turn}", calls=calls))
-            ids = [made.id for made in window[-1].tool_calls]
+            ids = [call.id for call in window[-1].tool_calls]
             number += 1
             split = draw(st.integers(0, calls))
             for part in (ids[:split], ids[split:]):
@@ -78,7 +78,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Message], int]:
 
 
 def require_valid(window: Sequence[Message], plan: Cut, start: int) -> None:
-    """Nothing lost, order kept, pairs whole on each side, pending calls kept."""
+    """Checks that nothing is lost, the order is kept, calls stay with their returns, and pending calls stay."""
     ids = [item.id for item in window[1:]]
     evicted, kept = [item.id for item in plan.evicted], [item.id for item in plan.kept]
     assert sorted(evicted + kept) == sorted(ids)
@@ -86,23 +86,23 @@ def require_valid(window: Sequence[Message], plan: Cut, start: int) -> None:
         assert [id_ for id_ in ids if id_ in set(part)] == part, "the order is kept"
     returned = {item.tool_call_id for m in window for item in m.tool_returns}
     for side in (plan.evicted, plan.kept):
-        made = {call.id for m in side for call in m.tool_calls}
-        assert {item.tool_call_id for m in side for item in m.tool_returns} == made & returned
-    assert all(call.id in returned for m in plan.evicted for call in m.tool_calls), "what waits is kept"
+        call = {call.id for m in side for call in m.tool_calls}
+        assert {item.tool_call_id for m in side for item in m.tool_returns} == call & returned
+    assert all(call.id in returned for m in plan.evicted for call in m.tool_calls), "pending calls stay"
     assert any(item.role is not Role.SUMMARY for item in plan.evicted)
-    assert all(item.role is not Role.SUMMARY for item in plan.kept), "an earlier summary is folded in"
+    assert all(item.role is not Role.SUMMARY for item in plan.kept), "an earlier summary is included in the new one"
     assert not plan.evicted or plan.end <= len(window)
 
 
 @given(histories(), st.sampled_from([plan_sliding, plan_all]), st.floats(0.01, 1), st.integers(1, 500))
-def test_a_cut_leaves_a_valid_window_with_all_of_the_current_turn(
+def test_cut_leaves_valid_window_with_whole_current_turn(
     history: tuple[list[Message], int], planner: Planner, share: float, trigger: int
 ) -> None:
     window, start = history
     plan = planner(window, start, sizes(window, trigger=trigger), share)
     if plan is None:
         least = 3 if len(window) > 1 and window[1].role is Role.SUMMARY else 2
-        assert not [place for place in cuts(window, start) if place >= least]
+        assert not [index for index in cuts(window, start) if index >= least]
         return
     require_valid(window, plan, start)
     assert plan.kept[len(plan.kept) - (len(window) - start) :] == tuple(window[start:])
@@ -110,9 +110,7 @@ def test_a_cut_leaves_a_valid_window_with_all_of_the_current_turn(
 
 
 @given(histories(), st.integers(20, 300))
-def test_a_turn_that_alone_is_too_long_keeps_its_input_and_its_newest_call(
-    history: tuple[list[Message], int], limit: int
-) -> None:
+def test_cut_within_turn_keeps_input_and_latest_call(history: tuple[list[Message], int], limit: int) -> None:
     window, start = history
     given_sizes = sizes(window, limit=limit)
     if not is_crowded(start, given_sizes):
@@ -130,14 +128,14 @@ def test_a_turn_that_alone_is_too_long_keeps_its_input_and_its_newest_call(
 
 
 @pytest.mark.parametrize(("share", "leaves"), [(0.2, 2), (0.3, 3), (0.5, 5), (1.0, 10), (0.01, 1)])
-def test_the_share_is_what_the_first_try_evicts(share: float, leaves: int) -> None:
+def test_first_attempt_evicts_the_share(share: float, leaves: int) -> None:
     window = plain(10)
     plan = plan_sliding(window, len(window), sizes(window), share)
     assert plan is not None
     assert [m.id for m in plan.evicted] == [f"message-{n}" for n in range(1, leaves + 1)]
 
 
-def test_each_further_try_evicts_a_tenth_more() -> None:
+def test_each_further_attempt_evicts_a_tenth_more() -> None:
     window = plain(10)
     for trigger, leaves in ((160, 3), (110, 4), (100, 4), (90, 5), (75, 6)):
         plan = plan_sliding(window, len(window), sizes(window, trigger=trigger), 0.3)
@@ -145,7 +143,7 @@ def test_each_further_try_evicts_a_tenth_more() -> None:
         assert len(plan.evicted) == leaves, trigger
 
 
-def test_where_no_try_suffices_all_before_the_turn_goes() -> None:
+def test_everything_before_the_turn_leaves_if_no_attempt_suffices() -> None:
     window = [*plain(10), message(11, Role.USER, "now")]
     plan = plan_sliding(window, 11, sizes(window, trigger=5), 0.3)
     assert plan is not None
@@ -159,13 +157,13 @@ def test_a_pending_request_is_never_evicted() -> None:
     assert [m.id for m in plan.kept] == ["message-5", "message-6"]
 
 
-def test_a_summary_alone_is_not_summarised_again() -> None:
+def test_summary_alone_is_not_summarized_again() -> None:
     window = [message(0, Role.SYSTEM), message(1, Role.SUMMARY), message(2, Role.USER, "now")]
     assert plan_all(window, 2, sizes(window), 0.3) is None
     assert plan_sliding(window, 2, sizes(window), 0.3) is None
 
 
-def test_a_call_that_recall_has_not_mended_does_not_hold_the_window_for_ever() -> None:
+def test_unanswered_call_in_the_middle_does_not_block_compaction() -> None:
     window = [*plain(2), message(3, Role.ASSISTANT, calls=1), message(4, Role.USER), message(5, Role.ASSISTANT)]
     plan = plan_all(window, len(window), sizes(window), 0.3)
     assert plan is not None

@@ -1,4 +1,4 @@
-"""Self modes ask in the agent's own context: the request's bytes up to the instruction are those of a normal one."""
+"""Self modes use the agent's own context: up to the instruction, the request equals a normal one byte for byte."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,8 +26,8 @@ RENDERERS: dict[str, Callable[[LlmRequest], Any]] = {
 INSTRUCTION = b"about to leave your context"
 
 
-def before_the_instruction(raw: bytes) -> bytes:
-    """The body up to the message that carries the instruction; where that joins another message, up to its block."""
+def body_before_instruction(raw: bytes) -> bytes:
+    """Returns the body up to the message with the instruction, or up to its block if it is part of another message."""
     place = raw.index(INSTRUCTION)
     return raw[: max(raw.rindex(b'{"role":"user"', 0, place), raw.rfind(b'{"type":"text"', 0, place))].removesuffix(
         b'{"role":"user","content":['
@@ -35,7 +35,7 @@ def before_the_instruction(raw: bytes) -> bytes:
 
 
 def rest(body: dict[str, Any]) -> dict[str, Any]:
-    """A body without its messages, and without the form of answers: notes have none."""
+    """Returns a body without messages and response format; requests for notes have no format."""
     formed = {"response_format", "text", "output_config", "output_format"}
     return {name: value for name, value in body.items() if name not in {"messages", "input", *formed}}
 
@@ -43,7 +43,7 @@ def rest(body: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("api", RENDERERS)
 @pytest.mark.parametrize("mode", ["self_compact_sliding_window", "self_compact_all"])
 @pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2])
-async def test_the_prefix_is_that_of_a_normal_request(
+async def test_prefix_equals_that_of_normal_request(
     world: World, process: Process, speaker: Speaker, api: str, mode: str, kind: AgentType
 ) -> None:
     agent = await small_agent(
@@ -72,7 +72,7 @@ async def test_the_prefix_is_that_of_a_normal_request(
     assert not is_summary_request(normal)
     render = RENDERERS[api]
     ours, theirs = encode_body(render(asked)), encode_body(render(normal))
-    prefix = before_the_instruction(ours)
+    prefix = body_before_instruction(ours)
     assert len(prefix) > 1_500
     assert theirs.startswith(prefix)
     for name in ("tools", "system", "instructions"):
@@ -80,7 +80,7 @@ async def test_the_prefix_is_that_of_a_normal_request(
     assert asked.tools
     assert asked.model == normal.model
     assert asked.settings == normal.settings
-    # A provider has what went before in its cache only where the rest of the body is the same, the choice of tools too.
+    # A provider uses its cache only if the rest of the body is equal, including the tool choice.
     assert asked.tool_choice == normal.tool_choice
     assert asked.tool_choice.kind == ("required" if kind is AgentType.MEMGPT_V2 else "auto")
     assert rest(render(asked)) == rest(render(normal))
@@ -90,7 +90,7 @@ async def test_the_prefix_is_that_of_a_normal_request(
         assert normal.messages[share].text == "Next."
 
 
-async def test_a_self_mode_with_another_model_asks_that(world: World, process: Process, speaker: Speaker) -> None:
+async def test_self_mode_calls_configured_model(world: World, process: Process, speaker: Speaker) -> None:
     settings = CompactionSettings("self_compact_all", model="anthropic/two", prompt="Note what is about to leave.")
     agent = await small_agent(world, process, compaction_settings=settings)
     await talk(process, agent, 5)
@@ -107,7 +107,7 @@ async def test_a_self_mode_with_another_model_asks_that(world: World, process: P
     assert summary_of(world.window(agent).messages) == "Noted."
 
 
-async def test_words_by_the_speaking_tool_are_a_summary(world: World, process: Process, speaker: Speaker) -> None:
+async def test_notes_sent_by_send_message_are_the_summary(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(
         world, process, AgentType.MEMGPT_V2, compaction_settings=CompactionSettings("self_compact_all")
     )
@@ -128,7 +128,7 @@ async def test_words_by_the_speaking_tool_are_a_summary(world: World, process: P
 
 
 @pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2])
-async def test_a_model_that_goes_on_with_the_conversation_is_stood_in_for(
+async def test_model_that_continues_the_conversation_falls_back(
     world: World, process: Process, speaker: Speaker, kind: AgentType
 ) -> None:
     agent = await small_agent(world, process, kind, compaction_settings=CompactionSettings("self_compact_all"))
@@ -140,7 +140,7 @@ async def test_a_model_that_goes_on_with_the_conversation_is_stood_in_for(
     assert [request.is_verbatim for request in speaker.summaries] == [False, True]
 
 
-async def test_words_beside_a_call_that_nobody_runs_are_taken(world: World, process: Process, speaker: Speaker) -> None:
+async def test_text_with_an_unexecuted_call_is_the_summary(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(world, process, compaction_settings=CompactionSettings("self_compact_all"))
     await talk(process, agent, 5)
     speaker.summary = lambda request: together(call("archival_memory_search", query="x"), text="They spoke.")
@@ -149,9 +149,7 @@ async def test_words_beside_a_call_that_nobody_runs_are_taken(world: World, proc
     assert len(speaker.summaries) == 1
 
 
-async def test_where_the_speaking_tool_is_not_offered_none_is_demanded(
-    world: World, process: Process, speaker: Speaker
-) -> None:
+async def test_no_tool_is_required_without_send_message(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(
         world,
         process,

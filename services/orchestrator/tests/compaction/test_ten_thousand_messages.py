@@ -1,7 +1,7 @@
 """Ten thousand messages pass through a small window, with summary models that fail at times.
 
-Most of the messages come in bulk, as earlier turns would have left them; the turns between them are real, and each of
-them finds a window that is too full.
+Most of the messages are loaded in bulk, as earlier turns would have stored them. The turns between them are real, and
+each of them starts with a window that is too full.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,13 +30,13 @@ from .conftest import WINDOW, Speaker, is_summary_request, memories, roles, smal
 
 MESSAGES = 10_000
 BULK = 40
-"""Turns, of four messages each, between two real ones."""
+"""Loaded turns, of four messages each, between two real turns."""
 NEEDLE = "the key is under the third flowerpot."
 QUESTION = "Where is the key?"
 
 
-def fold(request: LlmRequest) -> Item:
-    """Keeps what is to be remembered, wherever the request shows it."""
+def keep_notes(request: LlmRequest) -> Item:
+    """Answers with everything in the request that is to be remembered."""
     if request.response_format.kind == "json_schema":
         return memories(request)
     seen = any(NEEDLE in message.text for message in request.messages)
@@ -44,7 +44,7 @@ def fold(request: LlmRequest) -> Item:
 
 
 FAILURES: tuple[Callable[[LlmRequest], Item], ...] = (
-    fold,
+    keep_notes,
     lambda request: say(" "),
     lambda request: ProviderUnavailable("503", provider="scripted", status=503),
     lambda request: say("blah " * 4_000),
@@ -53,8 +53,8 @@ FAILURES: tuple[Callable[[LlmRequest], Item], ...] = (
 )
 
 
-def some_turns(world: World, first: int) -> list[Message]:
-    """Turns with a call each, as their commits left them."""
+def stored_turns(world: World, first: int) -> list[Message]:
+    """Returns turns with a call each, as they are stored."""
     messages: list[Message] = []
     for number in range(first, first + BULK):
         at = world.clock.now() + timedelta(milliseconds=number)
@@ -76,13 +76,13 @@ async def load(world: World, agent: Agent, messages: Sequence[Message]) -> None:
 
 
 def tokens(request: LlmRequest) -> int:
-    """What a request takes by a plain estimate: four bytes to a token, and twelve for each message."""
+    """Returns a plain estimate of a request: four bytes per token, and twelve tokens per message."""
     by = Tokenizer()
     return sum(by.message(message) for message in request.messages) + schemas_tokens(request.tools, by)
 
 
 def require_renderable(request: LlmRequest) -> None:
-    """Bodies that the providers take: calls and their results in pairs, and turns that alternate where they must."""
+    """Checks that providers accept the bodies: calls are paired with results, and roles alternate if required."""
     chat: list[dict[str, Any]] = openai_chat(request)["messages"]
     waiting: list[str] = []
     for item in chat:
@@ -126,9 +126,9 @@ async def test_ten_thousand_messages(
     agent = await small_agent(world, process, compaction_settings=CompactionSettings(mode))
     costs: list[int] = []
     for number, first in enumerate(range(0, MESSAGES // 4, BULK)):
-        # A fickle summariser does for one turn what it did not do for the one before.
-        speaker.summary = FAILURES[number % len(FAILURES)] if is_fickle else fold
-        await load(world, agent, some_turns(world, first))
+        # An unreliable summary model may succeed in one turn and fail in the next.
+        speaker.summary = FAILURES[number % len(FAILURES)] if is_fickle else keep_notes
+        await load(world, agent, stored_turns(world, first))
         world.model.requests.clear()
         world.faults.calls.clear()
         await process.send(agent, f"{first}. How is it going?")
@@ -146,7 +146,7 @@ async def test_ten_thousand_messages(
         assert roles(window).count("summary") <= 1
         assert len(window) < 6 * BULK
     assert roles(window)[1] == "summary"
-    assert max(costs[-12:]) <= max(costs[:12]), "a turn costs what it cost at the beginning"
+    assert max(costs[-12:]) <= max(costs[:12]), "a turn costs as much as at the beginning"
     rows = [row for row in world.recall.rows[agent.id] if row.role is not Role.SUMMARY]
     assert len(rows) > MESSAGES
     in_sight = any(NEEDLE in message.text for message in window)
@@ -155,7 +155,7 @@ async def test_ten_thousand_messages(
 
 
 async def answer(world: World, process: Process, speaker: Speaker, agent: Agent) -> str:
-    """Where the agent's model has the needle from: what it sees, or what it looks up when it does not see it."""
+    """Returns whether the agent's model found the needle in its window or by a search."""
 
     def look(request: LlmRequest) -> Item:
         said = [m for m in request.messages if m.role is Role.USER and event_type(m.text) is None]

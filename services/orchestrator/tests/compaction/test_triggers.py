@@ -1,4 +1,4 @@
-"""When a window is made smaller: by estimate, by what the provider counts, and where the provider refuses."""
+"""Triggers of compaction: estimates, counts of the provider, and overflows."""
 
 from dataclasses import replace
 
@@ -20,14 +20,14 @@ BOTH = pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2]
 
 
 @BOTH
-async def test_a_long_conversation_goes_on_in_a_small_window(
+async def test_long_conversation_continues_in_small_window(
     world: World, process: Process, speaker: Speaker, kind: AgentType
 ) -> None:
     agent = await small_agent(world, process, kind)
     for number in range(60):
         events = await process.send(agent, f"{number}. {LONG * 2}")
         assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN, number
-        assert "CompactionEvent" not in kinds(events), "nobody asked to be told"
+        assert "CompactionEvent" not in kinds(events), "the client did not ask for compaction events"
         require_valid(world.window(agent).messages)
     window = world.window(agent).messages
     assert 1 < len(speaker.summaries) < 15
@@ -35,25 +35,21 @@ async def test_a_long_conversation_goes_on_in_a_small_window(
     assert roles(window).count("summary") == 1
     assert summary_of(window) == "They spoke of work."
     said = [row.text for row in world.recall.rows[agent.id] if row.role is Role.USER and LONG in row.text]
-    assert len(said) == 60, "what left the window is in recall"
+    assert len(said) == 60, "evicted messages are in recall"
     assert len([row for row in world.recall.rows[agent.id] if row.role is Role.SUMMARY]) == len(speaker.summaries)
 
 
 @BOTH
-async def test_no_request_is_longer_than_the_window(
-    world: World, process: Process, speaker: Speaker, kind: AgentType
-) -> None:
+async def test_no_request_exceeds_the_window(world: World, process: Process, speaker: Speaker, kind: AgentType) -> None:
     agent = await small_agent(world, process, kind)
     await talk(process, agent, 30)
-    # A quarter of the bytes is what the estimate of the scripted provider is by its own word.
+    # The estimate for the scripted provider is a quarter of the bytes.
     for request in world.model.requests:
         size = sum(len(message.text.encode()) for message in request.messages)
         assert size / 4 < 6_000 * 0.98
 
 
-async def test_a_turn_that_needs_no_compaction_makes_no_further_call(
-    world: World, process: Process, speaker: Speaker
-) -> None:
+async def test_turn_without_compaction_makes_no_extra_call(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(world, process)
     await talk(process, agent, 2, "Hello")
     world.faults.calls.clear()
@@ -66,7 +62,7 @@ async def test_a_turn_that_needs_no_compaction_makes_no_further_call(
 
 
 @BOTH
-async def test_what_the_provider_counts_starts_a_compaction_at_the_end_of_the_turn(
+async def test_count_of_provider_starts_compaction_at_end_of_turn(
     world: World, process: Process, speaker: Speaker, kind: AgentType
 ) -> None:
     agent = await small_agent(world, process, kind)
@@ -94,7 +90,7 @@ async def test_what_the_provider_counts_starts_a_compaction_at_the_end_of_the_tu
     ("ratio", "budget", "least"),
     [
         (0.9, 5_880, 5_292),
-        (0.8, 200_000 - 4_096 - 4_000, 153_524),  # 153523.2: no whole token reaches it earlier
+        (0.8, 200_000 - 4_096 - 4_000, 153_524),  # 153523.2, rounded up
         (0.8, 1_000, 800),
         (0.7, 10, 7),
         (1.0, 1_000, 1_000),
@@ -103,13 +99,13 @@ async def test_what_the_provider_counts_starts_a_compaction_at_the_end_of_the_tu
         (0.9, -300, 0),
     ],
 )
-def test_so_many_tokens_start_a_compaction(ratio: float, budget: int, least: int) -> None:
+def test_trigger_in_tokens(ratio: float, budget: int, least: int) -> None:
     assert trigger_tokens(ratio, budget) == least
 
 
 @pytest.mark.parametrize(("mode", "least"), [("sliding_window", 5_292), ("all", 5_292), ("episodic", 4_704)])
 @pytest.mark.parametrize("below", [1, 0])
-async def test_what_is_reported_starts_one_from_the_threshold_on(
+async def test_reported_tokens_at_threshold_start_compaction(
     world: World, process: Process, speaker: Speaker, mode: str, least: int, below: int
 ) -> None:
     agent = await small_agent(world, process, compaction_settings=CompactionSettings(mode))
@@ -120,23 +116,23 @@ async def test_what_is_reported_starts_one_from_the_threshold_on(
 
 
 @pytest.mark.parametrize("below", [1, 0])
-async def test_what_is_estimated_starts_one_from_the_threshold_on(
+async def test_estimated_tokens_at_threshold_start_compaction(
     world: World, process: Process, speaker: Speaker, below: int
 ) -> None:
-    speaker.used = 0  # nothing is learnt
+    speaker.used = 0  # no correction
     agent = await small_agent(world, process)
     await talk(process, agent, 6)
-    place = await process.windows.resolve(ME, agent.id, agent.default_conversation_id)
-    settings = process.agents.effective_settings(*place)
-    standing = (await process.windows.report(ME, *place, settings)).total_tokens
-    # A message takes 12 tokens, and one for each four bytes of what it is packed in.
+    conversation = await process.windows.resolve(ME, agent.id, agent.default_conversation_id)
+    settings = process.agents.effective_settings(*conversation)
+    standing = (await process.windows.report(ME, *conversation, settings)).total_tokens
+    # A message has 12 tokens, and one for each four bytes of its envelope.
     packed = len(world.window(agent).messages[1].text) - len(f"0. {LONG}")
     text = "x" * (4 * (5_292 - below - standing - 12 - 1) - packed)
     await process.send(agent, text)
     assert bool(speaker.summaries) is (below == 0)
 
 
-async def test_the_ratio_is_the_agents_own(world: World, process: Process, speaker: Speaker) -> None:
+async def test_trigger_ratio_of_agent_applies(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(world, process, compaction_settings=CompactionSettings(trigger_ratio=0.5))
     await talk(process, agent, 6)
     speaker.used = 2_950
@@ -147,7 +143,7 @@ async def test_the_ratio_is_the_agents_own(world: World, process: Process, speak
 @pytest.mark.parametrize(
     ("kind", "compacts_within"), [(AgentType.LETTA_V1, True), (AgentType.MEMGPT_V2, False)], ids=["v3", "v2"]
 )
-async def test_v2_compacts_at_the_end_of_a_turn_and_v3_behind_each_step(
+async def test_v2_compacts_at_end_of_turn_and_v3_after_each_step(
     world: World, process: Process, speaker: Speaker, kind: AgentType, compacts_within: bool
 ) -> None:
     agent = await small_agent(world, process, kind, include_base_tool_rules=False)
@@ -159,9 +155,9 @@ async def test_v2_compacts_at_the_end_of_a_turn_and_v3_behind_each_step(
         if len(asked) == 1:
             more = {"request_heartbeat": True} if kind is AgentType.MEMGPT_V2 else {}
             return speaker.reporting(call("archival_memory_search", query="zebra", **more))
-        return speaker.reporting(call("send_message", message="No.") if more_is_needed(request) else say("No."))
+        return speaker.reporting(call("send_message", message="No.") if needs_more(request) else say("No."))
 
-    def more_is_needed(request: LlmRequest) -> bool:
+    def needs_more(request: LlmRequest) -> bool:
         return request.tool_choice.kind != "auto"
 
     speaker.turn, speaker.used = search_then_speak, 5_300
@@ -172,12 +168,10 @@ async def test_v2_compacts_at_the_end_of_a_turn_and_v3_behind_each_step(
     window = world.window(agent).messages
     require_valid(window)
     assert [m.text for m in window if m.role is Role.USER and "Look" in m.text] == ["Look it up."]
-    assert "archival_memory_search" in [made.name for m in window for made in m.tool_calls], "the turn is whole"
+    assert "archival_memory_search" in [made.name for m in window for made in m.tool_calls], "the turn is complete"
 
 
-async def test_a_provider_that_refuses_twice_is_asked_with_less_each_time(
-    world: World, process: Process, speaker: Speaker
-) -> None:
+async def test_each_overflow_leads_to_a_smaller_request(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(world, process)
     await talk(process, agent, 10)
     refused: list[int] = []
@@ -206,10 +200,10 @@ async def test_a_provider_that_refuses_twice_is_asked_with_less_each_time(
     require_valid(world.window(agent).messages)
     assert roles(world.window(agent).messages).count("summary") == 1
     assert len(speaker.summaries) == 2
-    assert "They spoke of work." in speaker.summaries[1].messages[-1].text, "the earlier summary is folded in"
+    assert "They spoke of work." in speaker.summaries[1].messages[-1].text, "the earlier summary is included"
 
 
-async def test_a_provider_that_always_refuses_stops_the_run(world: World, process: Process, speaker: Speaker) -> None:
+async def test_repeated_overflow_stops_the_run(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(world, process)
     await talk(process, agent, 10)
     speaker.turn = lambda request: ContextOverflow("too long", provider="scripted", status=400)
@@ -222,7 +216,7 @@ async def test_a_provider_that_always_refuses_stops_the_run(world: World, proces
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
 
 
-async def test_a_turn_that_alone_is_too_long_is_clipped_then_summarised(
+async def test_turn_that_alone_is_too_long_is_clipped_then_summarized(
     world: World, process: Process, speaker: Speaker
 ) -> None:
     world.tools.add("print_much", "y" * 4_900)
@@ -243,7 +237,7 @@ async def test_a_turn_that_alone_is_too_long_is_clipped_then_summarised(
     assert any("more characters are left out of this request" in text for text in returns)
     for request in asked:
         require_valid(request.messages)
-        assert "Print." in [m.text for m in request.messages], "what began the turn stays"
+        assert "Print." in [m.text for m in request.messages], "the start of the turn stays"
         size = sum(len(m.text) + sum(len(item.text) for item in m.tool_returns) for m in request.messages)
         assert size / 4 < 6_000
     assert speaker.summaries
@@ -252,7 +246,7 @@ async def test_a_turn_that_alone_is_too_long_is_clipped_then_summarised(
     assert [len(row.tool_returns[0].text) for row in stored] == [4_900] * steps, "recall has them whole"
 
 
-async def test_a_frozen_system_message_is_renewed_by_a_compaction(
+async def test_compaction_renders_a_frozen_system_message_again(
     world: World, process: Process, speaker: Speaker
 ) -> None:
     agent = await small_agent(world, process, prompt_policy=PromptPolicy.CACHE)

@@ -1,4 +1,4 @@
-"""What does not fit a summariser's window is read in parts: nothing is left out, and nobody is asked without end."""
+"""Texts that exceed a summary model's window are read in parts, completely and with a bounded number of calls."""
 
 import asyncio
 import contextlib
@@ -26,85 +26,83 @@ from .conftest import LONG, Speaker, memories, roles, small_agent, summary_of, t
 WIDE = ModelSettings(context_window=60_000)
 READER = ModelSettings(context_window=3_000)
 READABLE = 3_000 // 2 * 4
-"""Characters of what leaves room for the answer."""
+"""The maximum characters of a request that leaves tokens for the answer."""
 TURNS = 24
 LEFT_OUT = "characters are left out here"
 
 
-def reading(mode: str) -> CompactionSettings:
-    """By a summariser whose window takes a quarter of the conversation at most."""
+def small_reader(mode: str) -> CompactionSettings:
+    """Returns settings with a summary model whose window holds at most a quarter of the conversation."""
     return CompactionSettings(mode, model="anthropic/small", model_settings=READER, sliding_window_percentage=0.6)
 
 
-async def told_agent(world: World, process: Process, mode: str) -> Agent:
-    """An agent that was told a code at each turn, and has all of them in its window."""
-    agent = await small_agent(world, process, model_settings=WIDE, compaction_settings=reading(mode))
+async def agent_with_codes(world: World, process: Process, mode: str) -> Agent:
+    """Creates an agent that got a code in each turn and has all of them in its window."""
+    agent = await small_agent(world, process, model_settings=WIDE, compaction_settings=small_reader(mode))
     for number in range(TURNS):
         await process.send(agent, f"The code of item {number} is {number + 4_700}. {LONG}")
     return agent
 
 
 def codes(text: str) -> list[int]:
-    """The items whose codes a text knows."""
+    """Returns the items whose codes a text contains."""
     return [int(item) for item, code in re.findall(r"item (\d+) is (\d+)", text) if int(code) == int(item) + 4_700]
 
 
-def keeps_codes(request: LlmRequest) -> Item:
-    """Notes with every code that the request shows, also those of earlier notes."""
+def repeat_codes(request: LlmRequest) -> Item:
+    """Answers with every code of the request, including those of earlier notes."""
     return say(" ".join(["Notes."] + [f"item {item} is {item + 4_700}." for item in codes(request.messages[-1].text)]))
 
 
 async def compact(process: Process, agent: Agent) -> str:
-    place = (agent.id, agent.default_conversation_id)
-    return (await process.compactions.compact(ME, None, *place, None, dry_run=False)).summary
+    conversation = (agent.id, agent.default_conversation_id)
+    return (await process.compactions.compact(ME, None, *conversation, None, dry_run=False)).summary
 
 
-def fresh(request: LlmRequest) -> str:
-    """What a request shows besides the notes on earlier parts."""
+def new_part(request: LlmRequest) -> str:
+    """Returns the text of a request without the notes on earlier parts."""
     text = request.messages[-1].text
     return text.partition("\n")[2] if text.startswith("earlier notes: ") else text
 
 
-async def test_what_was_said_in_the_middle_reaches_the_summary(
-    world: World, process: Process, speaker: Speaker
-) -> None:
-    agent = await told_agent(world, process, "all")
-    speaker.summary = keeps_codes
+async def test_middle_of_conversation_reaches_the_summary(world: World, process: Process, speaker: Speaker) -> None:
+    agent = await agent_with_codes(world, process, "all")
+    speaker.summary = repeat_codes
     before = world.window(agent).messages
     assert codes(await compact(process, agent)) == list(range(TURNS))
-    asked = speaker.summaries
-    assert 3 < len(asked) <= MAX_PARTS
-    assert {request.model.handle for request in asked} == {"anthropic/small"}
-    for number, request in enumerate(asked):
+    requests = speaker.summaries
+    assert 3 < len(requests) <= MAX_PARTS
+    assert {request.model.handle for request in requests} == {"anthropic/small"}
+    for number, request in enumerate(requests):
         assert len(request.messages[-1].text) < READABLE
         assert request.messages[-1].text.startswith("earlier notes: ") is (number > 0)
         assert LEFT_OUT not in request.messages[-1].text
-    lines = "\n".join(map(fresh, asked)).split("\n")
+    lines = "\n".join(map(new_part, requests)).split("\n")
     said = [f"{m.role.value}: {m.text}" for m in before[1:]]
     assert lines == said, "each line is read once, in order"
     assert roles(world.window(agent).messages) == ["system", "summary"]
 
 
-async def test_a_summariser_that_takes_it_all_is_asked_once(world: World, process: Process, speaker: Speaker) -> None:
-    agent = await told_agent(world, process, "all")
-    speaker.summary = keeps_codes
+async def test_large_summary_model_is_called_once(world: World, process: Process, speaker: Speaker) -> None:
+    agent = await agent_with_codes(world, process, "all")
+    speaker.summary = repeat_codes
     settings = CompactionSettings("all", model_settings=WIDE)
     await process.compactions.compact(ME, None, agent.id, agent.default_conversation_id, settings, dry_run=False)
     assert len(speaker.summaries) == 1
 
 
 @pytest.mark.parametrize("mode", ["sliding_window", "self_compact_sliding_window", "self_compact_all"])
-async def test_every_mode_that_reads_transcripts_reads_them_in_parts(
+async def test_every_transcript_mode_reads_in_parts(
     world: World, process: Process, speaker: Speaker, mode: str
 ) -> None:
-    """A self mode's own model, which finds its context too long, is stood in for by a transcript."""
-    agent = await told_agent(world, process, mode)
-    speaker.summary = lambda request: keeps_codes(request) if request.is_verbatim else too_long()
+    """A self mode whose own model finds its context too long falls back to a transcript."""
+    agent = await agent_with_codes(world, process, mode)
+    speaker.summary = lambda request: repeat_codes(request) if request.is_verbatim else too_long()
     speaker.turn = lambda request: too_long()
     summary = await compact(process, agent)
     left = {m.id for m in world.window(agent).messages}
-    gone = [row for row in world.recall.rows[agent.id] if row.role is Role.USER and row.id not in left]
-    assert codes(summary) == codes(" ".join(row.text for row in gone))
+    evicted = [row for row in world.recall.rows[agent.id] if row.role is Role.USER and row.id not in left]
+    assert codes(summary) == codes(" ".join(row.text for row in evicted))
     assert len(codes(summary)) > 6
     assert len([request for request in speaker.summaries if request.is_verbatim]) > 1
 
@@ -113,31 +111,29 @@ def too_long() -> Item:
     return ContextOverflow("too long", provider="scripted", status=400)
 
 
-async def test_where_a_part_gives_nothing_the_rest_is_read_at_once(
-    world: World, process: Process, speaker: Speaker
-) -> None:
-    agent = await told_agent(world, process, "all")
-    speaker.summary = lambda request: say(" ") if len(speaker.summaries) == 2 else keeps_codes(request)
+async def test_rest_is_read_at_once_after_part_without_notes(world: World, process: Process, speaker: Speaker) -> None:
+    agent = await agent_with_codes(world, process, "all")
+    speaker.summary = lambda request: say(" ") if len(speaker.summaries) == 2 else repeat_codes(request)
     known = codes(await compact(process, agent))
     assert len(speaker.summaries) == 3
     first = codes(speaker.summaries[0].messages[-1].text)
-    assert known[: len(first)] == first == list(range(len(first))), "notes on the first part go on"
+    assert known[: len(first)] == first == list(range(len(first))), "notes on the first part are carried over"
     assert known[-1] == TURNS - 1
     assert LEFT_OUT in speaker.summaries[2].messages[-1].text
     assert len(speaker.summaries[2].messages[-1].text) < READABLE
 
 
-async def test_a_model_that_goes_away_between_parts_leaves_it_all_to_the_next(
+async def test_next_model_reads_everything_if_model_fails_between_parts(
     world: World, process: Process, speaker: Speaker
 ) -> None:
-    agent = await told_agent(world, process, "all")
+    agent = await agent_with_codes(world, process, "all")
 
-    def dies_in_part_two(request: LlmRequest) -> Item:
+    def fail_in_part_two(request: LlmRequest) -> Item:
         if len(speaker.summaries) == 2:
             return ProviderUnavailable("503", provider="scripted", status=503)
-        return keeps_codes(request)
+        return repeat_codes(request)
 
-    speaker.summary = dies_in_part_two
+    speaker.summary = fail_in_part_two
     assert len(codes(await compact(process, agent))) > TURNS // 2
     assert [request.model.handle for request in speaker.summaries][:3] == [
         "anthropic/small",
@@ -148,14 +144,14 @@ async def test_a_model_that_goes_away_between_parts_leaves_it_all_to_the_next(
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(100, 2), (1, MAX_PARTS)])
-async def test_parts_are_read_while_there_is_time(
+async def test_parts_are_read_within_time_limit(
     world: World, process: Process, speaker: Speaker, seconds: int, most: int
 ) -> None:
-    agent = await told_agent(world, process, "all")
+    agent = await agent_with_codes(world, process, "all")
 
     def slowly(request: LlmRequest) -> Item:
         world.clock.advance(seconds)
-        return keeps_codes(request)
+        return repeat_codes(request)
 
     speaker.summary = slowly
     known = codes(await compact(process, agent))
@@ -164,14 +160,12 @@ async def test_parts_are_read_while_there_is_time(
     assert (known[0], known[-1]) == (0, TURNS - 1)
 
 
-async def test_a_conversation_of_any_length_takes_a_bounded_number_of_calls(
-    world: World, process: Process, speaker: Speaker
-) -> None:
+async def test_number_of_calls_is_bounded_for_any_length(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(
-        world, process, model_settings=ModelSettings(context_window=400_000), compaction_settings=reading("all")
+        world, process, model_settings=ModelSettings(context_window=400_000), compaction_settings=small_reader("all")
     )
     await talk(process, agent, 40, LONG * 12)
-    speaker.summary = keeps_codes
+    speaker.summary = repeat_codes
     await process.send(agent, "The code of item 7 is 4707.")
     assert codes(await compact(process, agent)) == [7]
     assert 4 < len(speaker.summaries) <= MAX_PARTS
@@ -179,28 +173,28 @@ async def test_a_conversation_of_any_length_takes_a_bounded_number_of_calls(
         assert len(request.messages[-1].text) < READABLE
 
 
-async def test_a_death_between_parts_leaves_the_old_window_and_the_repeat_reads_all_again(
+async def test_crash_between_parts_leaves_old_window_and_repeat_reads_everything(
     world: World, process: Process, speaker: Speaker
 ) -> None:
-    agent = await told_agent(world, process, "all")
-    speaker.used = 60_000  # compacts behind the step
-    speaker.summary = keeps_codes
+    agent = await agent_with_codes(world, process, "all")
+    speaker.used = 60_000  # compacts after the step
+    speaker.summary = repeat_codes
     before = world.window(agent).messages
     deaths = 0
 
-    def dies(request: LlmRequest) -> Item:
+    def crash_once(request: LlmRequest) -> Item:
         nonlocal deaths
         if len(speaker.summaries) == 3 and not deaths:
             deaths += 1
             raise Death
-        return keeps_codes(request)
+        return repeat_codes(request)
 
-    speaker.summary = dies
+    speaker.summary = crash_once
     with contextlib.suppress(Death):
         await process.send(agent, "And now?")
     await dead(process)
     assert world.window(agent).messages[: len(before)] == before
-    asked = len(speaker.summaries)
+    requests = len(speaker.summaries)
     world.faults = Faults()
     second = world.process()
     await second.recover()
@@ -208,22 +202,26 @@ async def test_a_death_between_parts_leaves_the_old_window_and_the_repeat_reads_
     require_valid(window)
     assert roles(window).count("summary") == 1
     assert codes(summary_of(window)) == list(range(TURNS))
-    assert speaker.summaries[asked].messages[-1].text.startswith("user: The code of item 0"), "from the first part on"
+    assert speaker.summaries[requests].messages[-1].text.startswith("user: The code of item 0"), (
+        "starting with the first part"
+    )
     assert len([row for row in world.recall.rows[agent.id] if row.role is Role.SUMMARY]) == 1
     await second.worker.stop()
 
 
-async def test_memories_are_drawn_from_parts_of_whole_turns(world: World, process: Process, speaker: Speaker) -> None:
-    agent = await small_agent(world, process, model_settings=WIDE, compaction_settings=reading("episodic"))
+async def test_memories_are_extracted_from_parts_of_whole_turns(
+    world: World, process: Process, speaker: Speaker
+) -> None:
+    agent = await small_agent(world, process, model_settings=WIDE, compaction_settings=small_reader("episodic"))
     for number in range(TURNS):
-        told = {2: "the boat is red.", 20: "the boat is blue."}.get(number, f"item {number} is dull.")
-        await process.send(agent, f"Remember: {told} {LONG}")
+        text = {2: "the boat is red.", 20: "the boat is blue."}.get(number, f"item {number} is dull.")
+        await process.send(agent, f"Remember: {text} {LONG}")
     speaker.summary = memories
     before = world.window(agent).messages
     summary = await compact(process, agent)
-    asked = speaker.summaries
-    assert 3 < len(asked) <= MAX_PARTS
-    for request in asked:
+    requests = speaker.summaries
+    assert 3 < len(requests) <= MAX_PARTS
+    for request in requests:
         shown = request.messages[-1].text
         assert re.search(r"^\[(m\d+)[^\]]*\] (\w+): ", shown, re.MULTILINE).groups() == ("m1", "user")  # type: ignore[union-attr]
         assert "messages are left out here" not in shown
@@ -233,17 +231,15 @@ async def test_memories_are_drawn_from_parts_of_whole_turns(world: World, proces
     held = world.episodes.texts(agent.id)
     assert "the boat is blue." not in held, "turn 20 stays in the window"
     assert len(held) == len(evicted) // 2
-    assert f"{len(asked)}) They spoke of" not in summary
+    assert f"{len(requests)}) They spoke of" not in summary
 
 
-async def test_a_fact_of_an_earlier_part_is_contradicted_by_a_later_one(
-    world: World, process: Process, speaker: Speaker
-) -> None:
-    agent = await small_agent(world, process, model_settings=WIDE, compaction_settings=reading("episodic"))
+async def test_later_part_contradicts_fact_of_earlier_part(world: World, process: Process, speaker: Speaker) -> None:
+    agent = await small_agent(world, process, model_settings=WIDE, compaction_settings=small_reader("episodic"))
     old = world.episodes.add(agent.id, "the boat is white.")
     for number in range(TURNS):
-        told = {2: "the boat is red.", 9: "the car is new.", 14: "the boat is blue.", 16: "the car is new."}
-        await process.send(agent, f"Remember: {told.get(number, f'item {number} is dull.')} {LONG}")
+        text = {2: "the boat is red.", 9: "the car is new.", 14: "the boat is blue.", 16: "the car is new."}
+        await process.send(agent, f"Remember: {text.get(number, f'item {number} is dull.')} {LONG}")
     users = [m for m in world.window(agent).messages if m.role is Role.USER]
     speaker.summary = memories
     summary = await compact(process, agent)
@@ -253,7 +249,7 @@ async def test_a_fact_of_an_earlier_part_is_contradicted_by_a_later_one(
     assert (red.change.value, red.fact_id, red.ended_at) == ("supersede", old.id, blue.told_at)
     assert (blue.change.value, blue.fact_id, blue.ended_at) == ("add", None, None)
     assert red.told_at < blue.told_at == users[14].created_at
-    assert car.message_ids == (users[9].id, users[16].id), "said again, it rests on both"
+    assert car.message_ids == (users[9].id, users[16].id), "a repeated fact has both messages as evidence"
     held = world.episodes.texts(agent.id)
     assert "the boat is blue." in held
     assert not {"the boat is red.", "the boat is white."} & set(held)
@@ -262,17 +258,17 @@ async def test_a_fact_of_an_earlier_part_is_contradicted_by_a_later_one(
     assert "red" not in summary
 
 
-async def test_where_a_part_draws_nothing_the_rest_is_drawn_from_at_once(
+async def test_rest_is_extracted_at_once_after_part_without_memories(
     world: World, process: Process, speaker: Speaker
 ) -> None:
-    agent = await small_agent(world, process, model_settings=WIDE, compaction_settings=reading("episodic"))
+    agent = await small_agent(world, process, model_settings=WIDE, compaction_settings=small_reader("episodic"))
     for number in range(TURNS):
         await process.send(agent, f"Remember: item {number} is dull. {LONG}")
 
-    def silent_once(request: LlmRequest) -> Item:
+    def empty_once(request: LlmRequest) -> Item:
         return say(" ") if len(speaker.summaries) == 2 else memories(request)
 
-    speaker.summary = silent_once
+    speaker.summary = empty_once
     await compact(process, agent)
     assert len(speaker.summaries) == 3
     assert "messages are left out here" in speaker.summaries[2].messages[-1].text
@@ -285,16 +281,16 @@ async def test_where_a_part_draws_nothing_the_rest_is_drawn_from_at_once(
     st.integers(MIN_CAPACITY, 30_000),
     st.lists(st.sampled_from(["read", "read", "read", "overflow", "nothing", "down"]), max_size=12),
 )
-def test_parts_follow_on_each_other_and_their_number_is_bounded(
-    sizes: Sequence[int], room: int, script: Sequence[str]
+def test_parts_are_consecutive_and_their_number_is_bounded(
+    sizes: Sequence[int], capacity: int, script: Sequence[str]
 ) -> None:
-    asked: list[tuple[int, int]] = []
+    requests: list[tuple[int, int]] = []
     read: list[int] = []
 
-    async def ask(start: int, end: int, limit: int) -> None:
-        outcome = script[len(asked)] if len(asked) < len(script) else "read"
-        asked.append((start, end))
-        assert MIN_CAPACITY <= limit <= room
+    async def read_part(start: int, end: int, limit: int) -> None:
+        outcome = script[len(requests)] if len(requests) < len(script) else "read"
+        requests.append((start, end))
+        assert MIN_CAPACITY <= limit <= capacity
         if outcome == "overflow":
             raise ContextOverflow("too long", provider="scripted")
         if outcome != "read":
@@ -302,12 +298,12 @@ def test_parts_follow_on_each_other_and_their_number_is_bounded(
         read.extend(range(start, end))
 
     try:
-        asyncio.run(ChunkedReader(FrozenClock(), 60.0).read(sizes, room, ask))
+        asyncio.run(ChunkedReader(FrozenClock(), 60.0).read(sizes, capacity, read_part))
     except SummaryFailed:
-        used = script[: len(asked)]
+        used = script[: len(requests)]
         assert used[-1] == "down" or used.count("overflow") == 3 or used.count("nothing") <= 2
     else:
         assert read == list(range(len(sizes)))
     assert read == list(range(len(read)))
-    assert len(asked) <= MAX_PARTS + 1 + 2 + 1
-    assert (len(asked) == 1) or sum(sizes) > room or len(script) > 0
+    assert len(requests) <= MAX_PARTS + 1 + 2 + 1
+    assert (len(requests) == 1) or sum(sizes) > capacity or len(script) > 0

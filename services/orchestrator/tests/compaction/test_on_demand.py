@@ -1,4 +1,4 @@
-"""Compactions that an owner asks for: once, previewed without effect, refused where nothing shrinks."""
+"""Compactions on demand: they run once, a preview has no effect, and they are refused if nothing can shrink."""
 
 import pytest
 from mnemesh_kit.errors import NotFound, RequestIdReused
@@ -31,11 +31,11 @@ async def compact(
     dry_run: bool = False,
     on_busy: OnBusy = OnBusy.WAIT,
 ) -> CompactionResult:
-    place = (agent.id, agent.default_conversation_id)
-    return await process.compactions.compact(ME, request, *place, settings, dry_run=dry_run, on_busy=on_busy)
+    conversation = (agent.id, agent.default_conversation_id)
+    return await process.compactions.compact(ME, request, *conversation, settings, dry_run=dry_run, on_busy=on_busy)
 
 
-async def test_ten_messages_lose_three(world: World, process: Process, speaker: Speaker) -> None:
+async def test_sliding_window_evicts_three_of_ten_messages(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(world, process)
     await talk(process, agent, 5, "Hello")
     before = world.window(agent)
@@ -51,7 +51,7 @@ async def test_ten_messages_lose_three(world: World, process: Process, speaker: 
     assert evicted <= {row.id for row in world.recall.rows[agent.id]}, "they stay in recall"
 
 
-async def test_the_summary_is_shown_as_an_alert(world: World, process: Process, speaker: Speaker) -> None:
+async def test_summary_is_rendered_as_system_alert(world: World, process: Process, speaker: Speaker) -> None:
     from mnemesh_orchestrator.llm.openai_chat.render import render_body
 
     agent = await small_agent(world, process, time_zone="America/Los_Angeles")
@@ -66,7 +66,9 @@ async def test_the_summary_is_shown_as_an_alert(world: World, process: Process, 
 
 
 @pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2])
-async def test_all_leaves_the_summary_alone(world: World, process: Process, speaker: Speaker, kind: AgentType) -> None:
+async def test_mode_all_leaves_only_the_summary(
+    world: World, process: Process, speaker: Speaker, kind: AgentType
+) -> None:
     agent = await small_agent(world, process, kind)
     await talk(process, agent, 5, "Hello")
     await compact(process, agent, CompactionSettings("all"))
@@ -89,14 +91,14 @@ async def test_a_preview_has_no_effect(world: World, process: Process, speaker: 
     )
 
 
-async def test_the_figures_are_those_of_the_window(world: World, process: Process, speaker: Speaker) -> None:
+async def test_reported_figures_are_those_of_the_window(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(world, process)
     await talk(process, agent, 6)
-    place = await process.windows.resolve(ME, agent.id, agent.default_conversation_id)
-    settings = process.agents.effective_settings(*place)
-    before = await process.windows.report(ME, *place, settings)
+    conversation = await process.windows.resolve(ME, agent.id, agent.default_conversation_id)
+    settings = process.agents.effective_settings(*conversation)
+    before = await process.windows.report(ME, *conversation, settings)
     result = await compact(process, agent)
-    after = await process.windows.report(ME, *place, settings)
+    after = await process.windows.report(ME, *conversation, settings)
     assert result.tokens_before == before.total_tokens
     assert result.tokens_after == after.total_tokens
     assert after.summary is not None
@@ -104,7 +106,7 @@ async def test_the_figures_are_those_of_the_window(world: World, process: Proces
     assert before.summary is None
 
 
-async def test_a_window_without_history_says_so(world: World, process: Process, speaker: Speaker) -> None:
+async def test_window_without_history_is_refused(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(world, process)
     before = world.window(agent)
     with pytest.raises(NothingToCompact):
@@ -116,7 +118,7 @@ async def test_a_window_without_history_says_so(world: World, process: Process, 
         await compact(process, agent, CompactionSettings("all"))
 
 
-async def test_a_repeat_gives_the_figures_of_the_first(world: World, process: Process, speaker: Speaker) -> None:
+async def test_repeated_request_returns_first_result(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(world, process)
     await talk(process, agent, 5)
     first = await compact(process, agent, request=key())
@@ -129,7 +131,9 @@ async def test_a_repeat_gives_the_figures_of_the_first(world: World, process: Pr
     assert (await compact(process, agent, request=key("r-2"))).messages_before == first.messages_after
 
 
-async def test_it_waits_for_nobody_where_it_is_told_so(world: World, process: Process, speaker: Speaker) -> None:
+async def test_request_that_must_not_wait_is_refused_while_a_run_is_active(
+    world: World, process: Process, speaker: Speaker
+) -> None:
     agent = await small_agent(world, process)
     await talk(process, agent, 5)
     held = Held(say("Later."))
@@ -143,7 +147,7 @@ async def test_it_waits_for_nobody_where_it_is_told_so(world: World, process: Pr
     await compact(process, agent)
 
 
-async def test_a_message_sent_meanwhile_waits_and_sees_the_smaller_window(
+async def test_message_sent_during_compaction_sees_the_smaller_window(
     world: World, process: Process, speaker: Speaker
 ) -> None:
     agent = await small_agent(world, process)
@@ -162,7 +166,7 @@ async def test_a_message_sent_meanwhile_waits_and_sees_the_smaller_window(
     assert world.model.last.messages[-1].text == "Next."
 
 
-async def test_settings_of_this_time_go_before_the_agents(world: World, process: Process, speaker: Speaker) -> None:
+async def test_settings_of_request_override_those_of_agent(world: World, process: Process, speaker: Speaker) -> None:
     own = CompactionSettings("all", prompt="The agent's own.", clip_chars=40)
     agent = await small_agent(world, process, compaction_settings=own)
     await talk(process, agent, 5, "Hello")
@@ -181,7 +185,7 @@ async def test_settings_of_this_time_go_before_the_agents(world: World, process:
     assert again.compaction_settings == own
 
 
-async def test_a_summariser_that_nobody_serves_is_refused(world: World, process: Process, speaker: Speaker) -> None:
+async def test_unknown_summary_model_is_refused(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(world, process)
     await talk(process, agent, 5)
     bad = CompactionSettings(model="nobody/none")
@@ -197,7 +201,7 @@ async def test_a_summariser_that_nobody_serves_is_refused(world: World, process:
         await process.compactions.compact(ME, None, agent.id, "conv-none", None, dry_run=False)
 
 
-async def test_a_death_at_every_point_leaves_the_old_window_or_the_new_one(world: World, process: Process) -> None:
+async def test_crash_at_any_point_leaves_old_or_new_window(world: World, process: Process) -> None:
     speaker = Speaker(world)
     agent = await small_agent(world, process)
     await talk(process, agent, 3, "Hello")
@@ -229,10 +233,10 @@ async def test_a_death_at_every_point_leaves_the_old_window_or_the_new_one(world
         points += 1
     assert points > 8
     summaries = [row for row in world.recall.rows[agent.id] if row.role is Role.SUMMARY]
-    assert len(summaries) == points + 1, "one for each, and none twice"
+    assert len(summaries) == points + 1, "one for each, without duplicates"
 
 
-async def test_a_call_of_a_tool_is_told_with_what_it_came_to(world: World, process: Process, speaker: Speaker) -> None:
+async def test_transcript_contains_tool_calls_and_returns(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(world, process)
     speaker.turn = lambda request: (
         say("Nothing.") if request.messages[-1].tool_returns else call("archival_memory_search", query="zebra")

@@ -1,4 +1,4 @@
-"""Summarisers that fail in every way: the agent answers all the same, nothing is lost, and time is bounded."""
+"""Failures of summary models: the agent still answers, nothing is lost, and time is bounded."""
 
 import asyncio
 from collections.abc import Callable
@@ -47,7 +47,7 @@ ERRORS: dict[str, Callable[[], Item]] = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("failure", ERRORS)
-async def test_an_agent_whose_summariser_fails_still_answers(
+async def test_agent_answers_if_summary_model_fails(
     world: World, process: Process, speaker: Speaker, mode: str, failure: str
 ) -> None:
     agent = await small_agent(world, process, compaction_settings=CompactionSettings(mode))
@@ -68,7 +68,7 @@ async def test_an_agent_whose_summariser_fails_still_answers(
     assert Role.USER in [hit.message.role for hit in found]
 
 
-async def test_excerpts_fold_what_stood_before(world: World, process: Process, speaker: Speaker) -> None:
+async def test_digest_includes_earlier_notes(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(world, process)
     await talk(process, agent, 5)
     speaker.summary = lambda request: say("Her name is Ada.")
@@ -84,7 +84,7 @@ async def test_excerpts_fold_what_stood_before(world: World, process: Process, s
     assert roles(world.window(agent).messages) == ["system", "summary"]
 
 
-async def test_a_model_that_hangs_is_left_behind(world: World, speaker: Speaker) -> None:
+async def test_hanging_model_is_abandoned(world: World, speaker: Speaker) -> None:
     world.call_seconds = 0.01
     process = world.process()
     agent = await small_agent(world, process)
@@ -96,24 +96,22 @@ async def test_a_model_that_hangs_is_left_behind(world: World, speaker: Speaker)
         await process.send(agent, "And?")
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
     assert summary_of(world.window(agent).messages).startswith(DIGEST)
-    assert len(speaker.summaries) == 1, "who does not answer is not asked again at once"
+    assert len(speaker.summaries) == 1, "an unresponsive model is not called again at once"
     await process.worker.stop()
 
 
-async def test_self_modes_fall_back_to_a_transcript(world: World, process: Process, speaker: Speaker) -> None:
+async def test_self_modes_fall_back_to_transcript(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(world, process, compaction_settings=CompactionSettings("self_compact_sliding_window"))
     await talk(process, agent, 5)
     speaker.summary = lambda request: say("By transcript.") if request.is_verbatim else say("")
     await process.compactions.compact(ME, None, agent.id, agent.default_conversation_id, None, dry_run=False)
     window = world.window(agent).messages
     assert summary_of(window) == "By transcript."
-    assert len(window) == 9, "what leaves is what the sliding window says"
+    assert len(window) == 9, "the sliding window decides what leaves"
     assert [request.is_verbatim for request in speaker.summaries] == [False, True]
 
 
-async def test_a_sliding_summary_that_says_nothing_is_asked_of_all(
-    world: World, process: Process, speaker: Speaker
-) -> None:
+async def test_empty_sliding_summary_falls_back_to_mode_all(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(world, process)
     await talk(process, agent, 5)
     speaker.summary = lambda request: say("" if len(speaker.summaries) == 1 else "Of all.")
@@ -122,20 +120,20 @@ async def test_a_sliding_summary_that_says_nothing_is_asked_of_all(
     assert summary_of(world.window(agent).messages) == "Of all."
 
 
-async def test_a_transcript_that_is_too_long_for_the_provider_is_read_in_parts(
+async def test_transcript_that_overflows_the_model_is_read_in_parts(
     world: World, process: Process, speaker: Speaker
 ) -> None:
     agent = await small_agent(world, process)
     await talk(process, agent, 7)
     lengths: list[int] = []
 
-    def short_sighted(request: LlmRequest) -> Item:
+    def refuse_long(request: LlmRequest) -> Item:
         lengths.append(len(request.messages[-1].text))
         if lengths[-1] > 2_200:
             return ContextOverflow("too long", provider="scripted", status=400)
         return say(f"In short, {len(lengths)}.")
 
-    speaker.summary = short_sighted
+    speaker.summary = refuse_long
     settings = CompactionSettings("all")
     await process.compactions.compact(ME, None, agent.id, agent.default_conversation_id, settings, dry_run=False)
     assert summary_of(world.window(agent).messages) == f"In short, {len(lengths)}."
@@ -148,9 +146,7 @@ async def test_a_transcript_that_is_too_long_for_the_provider_is_read_in_parts(
 
 
 @pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2])
-async def test_a_summary_that_is_too_long_is_cut(
-    world: World, process: Process, speaker: Speaker, kind: AgentType
-) -> None:
+async def test_long_summary_is_cut(world: World, process: Process, speaker: Speaker, kind: AgentType) -> None:
     agent = await small_agent(world, process, kind)
     speaker.summary = lambda request: say("blah " * 40_000)
     for number in range(40):
@@ -174,7 +170,7 @@ async def test_a_summary_that_is_too_long_is_cut(
         ("scripted/one", ["scripted/one"]),
     ],
 )
-async def test_the_providers_summariser_is_asked_before_the_agents_own_model(
+async def test_default_summary_model_of_provider_precedes_own_model(
     world: World, process: Process, speaker: Speaker, own: str, asked: list[str]
 ) -> None:
     agent = await small_agent(world, process, model=own)
@@ -184,7 +180,7 @@ async def test_the_providers_summariser_is_asked_before_the_agents_own_model(
     assert [request.model.handle for request in speaker.summaries] == asked
 
 
-async def test_a_summariser_that_is_no_longer_served_leaves_it_to_the_agents_own_model(
+async def test_own_model_replaces_unknown_summary_model(
     world: World, process: Process, speaker: Speaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = await small_agent(world, process, compaction_settings=CompactionSettings("all", model="anthropic/two"))
@@ -203,9 +199,7 @@ async def test_a_summariser_that_is_no_longer_served_leaves_it_to_the_agents_own
     assert [request.model.handle for request in speaker.summaries] == ["scripted/one"]
 
 
-async def test_a_summariser_that_is_set_is_asked_with_its_settings(
-    world: World, process: Process, speaker: Speaker
-) -> None:
+async def test_configured_summary_model_has_its_settings(world: World, process: Process, speaker: Speaker) -> None:
     settings = CompactionSettings("all", model="anthropic/two", model_settings=ModelSettings(temperature=0.1))
     agent = await small_agent(world, process, compaction_settings=settings)
     await talk(process, agent, 5)
@@ -214,9 +208,7 @@ async def test_a_summariser_that_is_set_is_asked_with_its_settings(
     assert (request.model.handle, request.settings.temperature, request.tools) == ("anthropic/two", 0.1, ())
 
 
-async def test_a_model_that_is_down_for_everything_leaves_the_window_usable(
-    world: World, process: Process, speaker: Speaker
-) -> None:
+async def test_window_is_usable_while_all_models_are_down(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(world, process)
     await talk(process, agent, 6)
     speaker.summary = lambda request: ERRORS["down"]()
@@ -230,7 +222,7 @@ async def test_a_model_that_is_down_for_everything_leaves_the_window_usable(
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
 
 
-async def test_recall_that_is_away_behind_a_step_delays_the_compaction(
+async def test_unavailable_recall_after_step_delays_compaction(
     world: World, process: Process, speaker: Speaker
 ) -> None:
     agent = await small_agent(world, process)
