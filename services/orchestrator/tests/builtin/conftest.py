@@ -1,4 +1,4 @@
-"""The memory tiers as a built-in tool meets them: they note what they are asked, and answer or refuse as told."""
+"""Fakes of the memory services for built-in tools. They record calls, and answer or fail as configured."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ NOW = datetime(2026, 1, 20, 12, 0, tzinfo=UTC)
 
 @dataclass
 class Services:
-    """Stands for all three tiers; `asked` holds the calls in order, `refusal` is raised by every one."""
+    """A fake of all three services. `asked` holds the calls in order; every call raises `refusal` if it is set."""
 
     asked: list[tuple[Any, ...]] = field(default_factory=list)
     refusal: MnemeshError | None = None
@@ -67,7 +67,7 @@ class Services:
 
 @dataclass
 class Remembered:
-    """The search of episodes and facts, whose hits are those of the other tiers."""
+    """A fake search of episodes and facts."""
 
     tiers: Services
 

@@ -1,4 +1,4 @@
-"""Arguments of tool calls: what is understood, what is refused, and that nothing is ever made up."""
+"""Arguments of tool calls: accepted and refused texts. Arguments are never invented."""
 
 import json
 from typing import Any
@@ -29,7 +29,7 @@ SEARCH = BUILTIN_SCHEMAS["conversation_search"]
         ('{"b": 1, "a": 2}', {"b": 1, "a": 2}),
     ],
 )
-def test_texts_with_one_meaning_are_understood(text: str, values: dict[str, Any]) -> None:
+def test_texts_with_one_meaning_are_parsed(text: str, values: dict[str, Any]) -> None:
     parsed = parse(text, REPLACE)
     assert parsed == Arguments(values)
     assert list(values) == list(json.loads(storable_arguments(text)))
@@ -57,7 +57,7 @@ def test_texts_with_one_meaning_are_understood(text: str, values: dict[str, Any]
         '{"a": ' + "9" * 5000 + "}",
     ],
 )
-def test_anything_else_is_told_and_can_still_be_stored(text: str) -> None:
+def test_other_texts_fail_and_can_be_stored(text: str) -> None:
     parsed = parse(text, REPLACE)
     assert isinstance(parsed, ParseFailure)
     assert parsed.text.startswith("Error: the arguments are")
@@ -67,7 +67,7 @@ def test_anything_else_is_told_and_can_still_be_stored(text: str) -> None:
 
 
 @given(st.text())
-def test_no_text_breaks_the_parser_and_every_text_can_be_stored(text: str) -> None:
+def test_parser_accepts_any_text_and_every_text_can_be_stored(text: str) -> None:
     assert isinstance(parse(text, REPLACE), Arguments | ParseFailure)
     assert isinstance(json.loads(storable_arguments(text)), dict)
 
@@ -80,7 +80,7 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.text().filter(lambda key: key not in ("thinking", "request_heartbeat")), json_values))
-def test_any_object_comes_through_as_it_is(values: dict[str, Any]) -> None:
+def test_objects_are_parsed_unchanged(values: dict[str, Any]) -> None:
     assert parse(json.dumps(values), REPLACE) == Arguments(values)
 
 
@@ -88,17 +88,17 @@ def test_any_object_comes_through_as_it_is(values: dict[str, Any]) -> None:
     ("given_value", "expected"),
     [(True, True), ("true", True), (" True ", True), (False, False), ("false", False), (1, False), (None, False)],
 )
-def test_the_heartbeat_is_taken_out_and_a_word_for_true_counts(given_value: object, expected: bool) -> None:
+def test_heartbeat_is_removed_and_may_be_text(given_value: object, expected: bool) -> None:
     parsed = parse(json.dumps({"label": "human", "request_heartbeat": given_value}), REPLACE)
     assert parsed == Arguments({"label": "human"}, request_heartbeat=expected)
 
 
-def test_thinking_is_taken_out() -> None:
+def test_thinking_is_removed() -> None:
     parsed = parse('{"thinking": "I wonder.", "label": "human"}', REPLACE)
     assert parsed == Arguments({"label": "human"}, thinking="I wonder.")
 
 
-def test_a_tool_with_such_an_argument_of_its_own_keeps_it() -> None:
+def test_own_argument_of_that_name_stays() -> None:
     properties = {"thinking": {"type": "string"}, "request_heartbeat": {"type": "boolean"}}
     own = ToolSchema("own", "", {"type": "object", "properties": properties})
     assert parse('{"thinking": "x", "request_heartbeat": true}', own) == Arguments(
@@ -131,7 +131,7 @@ def test_added_arguments_are_required_and_thinking_is_first() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_named(values: dict[str, Any], problem: str) -> None:
+def test_mismatches_name_the_argument(values: dict[str, Any], problem: str) -> None:
     assert check(values, REPLACE) == ParseFailure(problem)
 
 
@@ -148,11 +148,11 @@ def test_what_does_not_fit_is_named(values: dict[str, Any], problem: str) -> Non
         ("roles", ["system"], "Error: Unknown roles 'system'. Supported roles: assistant, user, tool"),
     ],
 )
-def test_wrong_values_of_a_search_are_named(name: str, value: object, problem: str) -> None:
+def test_invalid_values_of_a_search_name_the_argument(name: str, value: object, problem: str) -> None:
     assert check({"query": "x", name: value}, SEARCH) == ParseFailure(problem)
 
 
-def test_absent_null_and_whole_numbers_are_accepted() -> None:
+def test_absent_null_and_integral_numbers_are_accepted() -> None:
     assert check({"query": "x", "limit": None, "roles": None}, SEARCH) == {"query": "x"}
     checked = check({"query": "x", "limit": 7.0}, SEARCH)
     assert checked == {"query": "x", "limit": 7}
@@ -160,14 +160,14 @@ def test_absent_null_and_whole_numbers_are_accepted() -> None:
     assert type(checked["limit"]) is int
 
 
-def test_integers_beyond_the_contract_are_refused() -> None:
+def test_integers_beyond_32_bits_are_refused() -> None:
     insert = BUILTIN_SCHEMAS["memory_insert"]
     refused = check({"label": "human", "new_str": "x", "insert_line": 10**12}, insert)
     assert isinstance(refused, ParseFailure)
     assert refused.text == "Error: insert_line must be at most 2147483647, not 1000000000000"
 
 
-def test_schemas_are_whole() -> None:
+def test_schemas_are_complete() -> None:
     for name, schema in BUILTIN_SCHEMAS.items():
         properties = schema.parameters["properties"]
         assert schema.name == name

@@ -1,4 +1,4 @@
-"""episodic_memory_search: what it asks for, what a model reads, and who gets it."""
+"""episodic_memory_search: its requests and its results."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ OWN = MemoryScope("agent-1")
 MAY, AUGUST = datetime(2026, 5, 10, 12, tzinfo=UTC), datetime(2026, 8, 10, 12, tzinfo=UTC)
 
 
-async def test_what_a_model_reads(tools: BuiltinTools, tiers: Services, call: Make) -> None:
+async def test_result_for_the_model(tools: BuiltinTools, tiers: Services, call: Make) -> None:
     tiers.memories = MemoryHits(
         (
             Fact("fact-1", "The boat is red.", NOW, ("boat",), 0.5, MAY, AUGUST),
@@ -55,9 +55,7 @@ async def test_nothing_found(tools: BuiltinTools, call: Make) -> None:
     assert json.loads(result.text) == {"message": "No results found.", "facts": [], "episodes": []}
 
 
-async def test_a_scope_that_the_agent_shares_is_searched_beside_its_own(
-    tools: BuiltinTools, tiers: Services, call: Make
-) -> None:
+async def test_shared_scope_is_searched_with_own_scope(tools: BuiltinTools, tiers: Services, call: Make) -> None:
     shared = replace(call("episodic_memory_search", query="boat", limit=7), memory_scope="crew")
     await tools.execute(shared)
     assert tiers.asked == [("remember", (OWN, MemoryScope("agent-1", "crew")), "boat", {"limit": 7, "held_at": None})]
@@ -71,7 +69,7 @@ async def test_a_scope_that_the_agent_shares_is_searched_beside_its_own(
         ("2026-05-10T09:30+00:00", datetime(2026, 5, 10, 9, 30, tzinfo=UTC)),
     ],
 )
-async def test_a_time_is_in_the_agents_zone(
+async def test_time_is_in_zone_of_agent(
     tools: BuiltinTools, tiers: Services, call: Make, text: str, meant: datetime
 ) -> None:
     await tools.execute(call("episodic_memory_search", query="boat", held_at=text))
@@ -79,9 +77,7 @@ async def test_a_time_is_in_the_agents_zone(
 
 
 @pytest.mark.parametrize("text", ["May", "2026-13-01", "9999-12-31", "0001-01-01T00:00"])
-async def test_a_time_that_is_none_goes_back_to_the_model(
-    tools: BuiltinTools, tiers: Services, call: Make, text: str
-) -> None:
+async def test_invalid_time_is_refused(tools: BuiltinTools, tiers: Services, call: Make, text: str) -> None:
     result = await tools.execute(call("episodic_memory_search", query="boat", held_at=text))
     assert not result.ok
     assert result.text.startswith(f"held_at '{text}' is no time.")

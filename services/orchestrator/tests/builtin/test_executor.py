@@ -1,4 +1,4 @@
-"""Built-in tools as a model meets them: what they ask of the tiers, under which request ids, and what they answer."""
+"""Built-in tools: their calls of services, the request ids, and their results."""
 
 import json
 from collections.abc import Callable
@@ -36,18 +36,18 @@ EDITED = (
 
 
 def remote(kind: type[errors.MnemeshError], reason: str, **metadata: str) -> errors.MnemeshError:
-    """An error as it comes back from another room."""
-    error = kind("What the room says.", **metadata)
+    """Returns an error as the channel of another service raises it."""
+    error = kind("The text of the service.", **metadata)
     error.reason = reason
     return error
 
 
-def test_every_schema_has_its_tool(tools: BuiltinTools) -> None:
+def test_every_schema_has_a_tool(tools: BuiltinTools) -> None:
     assert set(tools.names) == set(BUILTIN_SCHEMAS)
     assert tools.schema("memory").name == "memory"
 
 
-async def test_send_message_is_done_by_being_called(tools: BuiltinTools, tiers: Any, call: Make) -> None:
+async def test_send_message_has_no_effect(tools: BuiltinTools, tiers: Any, call: Make) -> None:
     result = await tools.execute(call("send_message", message="Hello"))
     assert (result.ok, result.text) == (True, "Sent message successfully.")
     assert tiers.asked == []
@@ -147,7 +147,7 @@ REFUSALS = [
         "memory_apply_patch",
         {"label": "human", "patch": "x"},
         remote(errors.FailedPrecondition, "BLOCK_PATCH_FAILED"),
-        "What the room says.",
+        "The text of the service.",
     ),
     (
         "core_memory_append",
@@ -183,7 +183,7 @@ REFUSALS = [
         "archival_memory_insert",
         {"content": " "},
         remote(errors.InvalidArgument, "INVALID_ARGUMENT", field="passages[0].text"),
-        "content: What the room says.",
+        "content: The text of the service.",
     ),
     (
         "archival_memory_insert",
@@ -198,13 +198,13 @@ REFUSALS = [
         "memory_rethink",
         {"label": "human", "new_memory": "x"},
         remote(errors.Aborted, "ABORTED"),
-        "What the room says.",
+        "The text of the service.",
     ),
 ]
 
 
 @pytest.mark.parametrize(("name", "given", "error", "text"), REFUSALS, ids=lambda value: getattr(value, "reason", None))
-async def test_what_a_tier_refuses_is_told_to_the_model(
+async def test_refusal_of_a_service_is_a_result_for_the_model(
     tools: BuiltinTools, tiers: Any, call: Make, name: str, given: dict[str, Any], error: errors.MnemeshError, text: str
 ) -> None:
     tiers.refusal = error
@@ -215,7 +215,7 @@ async def test_what_a_tier_refuses_is_told_to_the_model(
 
 @pytest.mark.parametrize("kind", [errors.Unavailable, errors.DeadlineExceeded, errors.Internal])
 @pytest.mark.parametrize("name", ["memory_replace", "conversation_search", "archival_memory_insert"])
-async def test_a_tier_that_is_away_is_not_an_answer(
+async def test_unavailable_service_raises(
     tools: BuiltinTools, tiers: Any, call: Make, kind: type[errors.MnemeshError], name: str
 ) -> None:
     given = {"memory_replace": REPLACE_ARGUMENTS, "conversation_search": {"query": "x"}}.get(name, {"content": "x"})
@@ -224,13 +224,13 @@ async def test_a_tier_that_is_away_is_not_an_answer(
         await tools.execute(call(name, given))
 
 
-async def test_wrong_arguments_reach_no_tier(tools: BuiltinTools, tiers: Any, call: Make) -> None:
+async def test_invalid_arguments_reach_no_service(tools: BuiltinTools, tiers: Any, call: Make) -> None:
     result = await tools.execute(call("memory_replace", label="human", old_str="a"))
     assert (result.ok, result.text) == (False, "Error: new_str is required for memory_replace")
     assert tiers.asked == []
 
 
-async def test_an_error_is_kept_short_in_the_trace(tools: BuiltinTools, tiers: Any, call: Make) -> None:
+async def test_error_in_trace_is_truncated(tools: BuiltinTools, tiers: Any, call: Make) -> None:
     tiers.refusal = remote(errors.FailedPrecondition, "BLOCK_TEXT_NOT_FOUND", label="human")
     result = await tools.execute(call("memory_replace", {**REPLACE_ARGUMENTS, "old_str": "x" * 5000}))
     assert len(result.stderr[0]) == 1000
@@ -329,7 +329,7 @@ async def test_memory_commands(
         ({"command": "delete", "path": "policy"}, "Error This block is read-only and cannot be edited."),
     ],
 )
-async def test_memory_commands_that_cannot_be_done_change_nothing(
+async def test_refused_memory_commands_change_nothing(
     tools: BuiltinTools, tiers: Any, call: Make, given: dict[str, Any], text: str
 ) -> None:
     tiers.core = HELD
@@ -338,9 +338,7 @@ async def test_memory_commands_that_cannot_be_done_change_nothing(
     assert tiers.asked == []
 
 
-async def test_a_repeat_of_a_finished_rename_or_delete_is_no_failure(
-    tools: BuiltinTools, tiers: Any, call: Make
-) -> None:
+async def test_repeated_rename_or_delete_succeeds(tools: BuiltinTools, tiers: Any, call: Make) -> None:
     tiers.core = CoreMemory("agent-1", 4, (Block("block-1", "zoe", "", 10),))
     renamed = await tools.execute(call("memory", command="rename", old_path="human", new_path="zoe"))
     assert renamed.ok
@@ -354,7 +352,7 @@ def hit(text: str, role: Role, ago: timedelta, *, thinking: str = "", **ranks: A
     return MessageHit(Message("message-1", role, NOW - ago, parts), text, 0.5, **ranks)
 
 
-async def test_a_conversation_search_answers_in_json(tools: BuiltinTools, tiers: Any, call: Make) -> None:
+async def test_conversation_search_returns_json(tools: BuiltinTools, tiers: Any, call: Make) -> None:
     tiers.hits = (
         hit("I love Köln.", Role.USER, timedelta(hours=3), vector_rank=1, text_rank=2),
         hit("Noted!", Role.ASSISTANT, timedelta(days=2), thinking="Nice.", text_rank=1, mode="text"),
@@ -386,13 +384,13 @@ async def test_a_conversation_search_answers_in_json(tools: BuiltinTools, tiers:
     assert tiers.asked == [("search", "agent-1", "city", {**options, "time_zone": "Europe/Berlin"})]
 
 
-async def test_a_search_without_results_says_so(tools: BuiltinTools, tiers: Any, call: Make) -> None:
+async def test_search_without_results(tools: BuiltinTools, tiers: Any, call: Make) -> None:
     result = await tools.execute(call("conversation_search", query="city"))
     assert json.loads(result.text) == {"message": "No results found.", "results": []}
     assert tiers.asked[0][3]["limit"] == 5
 
 
-async def test_an_archival_search_answers_a_json_list(tools: BuiltinTools, tiers: Any, call: Make) -> None:
+async def test_archival_search_returns_json_list(tools: BuiltinTools, tiers: Any, call: Make) -> None:
     tiers.hits = (PassageHit("passage-1", "Tea at five.", ("food",), NOW, 0.25, vector_rank=1),)
     given = {"tags": ["food", "x"], "tag_match_mode": "all", "top_k": 3, "end_datetime": "2026-01-20"}
     result = await tools.execute(call("archival_memory_search", given, query="tea"))
@@ -409,7 +407,7 @@ async def test_an_archival_search_answers_a_json_list(tools: BuiltinTools, tiers
     assert (options["limit"], options["end_date"]) == (3, "2026-01-20")
 
 
-async def test_a_blank_archival_search_finds_nothing(tools: BuiltinTools, tiers: Any, call: Make) -> None:
+async def test_blank_archival_search_returns_nothing(tools: BuiltinTools, tiers: Any, call: Make) -> None:
     result = await tools.execute(call("archival_memory_search", query="  "))
     assert result.text == "[]"
     assert tiers.asked == []
@@ -435,5 +433,5 @@ async def test_an_archival_insert_is_one_effect_and_returns_none(tools: BuiltinT
         (864_000, "10d ago"),
     ],
 )
-def test_time_ago_is_in_the_largest_whole_unit(seconds: int, text: str) -> None:
+def test_time_ago_uses_largest_whole_unit(seconds: int, text: str) -> None:
     assert time_ago(NOW - timedelta(seconds=seconds), NOW) == text

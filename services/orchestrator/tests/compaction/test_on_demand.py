@@ -188,7 +188,7 @@ async def test_settings_of_request_override_those_of_agent(world: World, process
 async def test_unknown_summary_model_is_refused(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(world, process)
     await talk(process, agent, 5)
-    bad = CompactionSettings(model="nobody/none")
+    bad = CompactionSettings(model="unknown/none")
     before = world.window(agent)
     with pytest.raises(ModelUnknown):
         await compact(process, agent, bad)

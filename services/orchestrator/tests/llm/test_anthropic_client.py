@@ -1,4 +1,4 @@
-"""The Anthropic adapter through the real SDK against a server that speaks the real protocol and breaks."""
+"""The Anthropic adapter with the real SDK, against a server with the real protocol and with failures."""
 
 import asyncio
 import json
@@ -118,7 +118,7 @@ async def test_stop_reasons(
     assert (await everything(client, REQUEST))[1].finish_reason is meant
 
 
-async def test_plain_and_empty_answers_are_understood(fake: FakeAnthropic, client: AnthropicMessagesClient) -> None:
+async def test_plain_and_empty_answers_are_accepted(fake: FakeAnthropic, client: AnthropicMessagesClient) -> None:
     fake.script = [Reply(text="At once.", tool_calls=[("a", {"x": 1})], is_plain=True), empty_answer()]
     _, answer = await everything(client, REQUEST)
     assert answer.content == (TextPart("At once."),)
@@ -159,7 +159,7 @@ async def test_plain_and_empty_answers_are_understood(fake: FakeAnthropic, clien
         ),
     ],
 )
-async def test_each_failure_has_its_error(
+async def test_each_failure_raises_its_error(
     fake: FakeAnthropic,
     client: AnthropicMessagesClient,
     naps: list[float],
@@ -177,14 +177,14 @@ async def test_each_failure_has_its_error(
     assert "<" not in caught.value.message
 
 
-async def test_an_overflow_names_the_figures(fake: FakeAnthropic, client: AnthropicMessagesClient) -> None:
+async def test_overflow_has_tokens_and_limit(fake: FakeAnthropic, client: AnthropicMessagesClient) -> None:
     fake.script = [context_overflow(210_000, 200_000)]
     with pytest.raises(errors.ContextOverflow) as caught:
         await everything(client, REQUEST)
     assert (caught.value.metadata["tokens"], caught.value.metadata["limit"]) == ("210000", "200000")
 
 
-async def test_a_moments_trouble_is_waited_out(
+async def test_temporary_errors_are_retried(
     fake: FakeAnthropic, client: AnthropicMessagesClient, naps: list[float]
 ) -> None:
     fake.script = [overloaded(), rate_limited(3), "Back."]
@@ -193,7 +193,7 @@ async def test_a_moments_trouble_is_waited_out(
 
 
 @pytest.mark.parametrize("fault", [cut_stream(after=5), cut_stream(after=5, is_clean=True), error_event(after=5)])
-async def test_after_the_first_delta_a_cut_is_final(
+async def test_broken_stream_is_not_retried_after_first_delta(
     fake: FakeAnthropic, client: AnthropicMessagesClient, fault: Fault
 ) -> None:
     fake.script = lambda _: fault
@@ -205,7 +205,7 @@ async def test_after_the_first_delta_a_cut_is_final(
     assert len(fake.requests) == 1
 
 
-async def test_a_hanging_server_times_out(fake: FakeAnthropic) -> None:
+async def test_hanging_server_times_out(fake: FakeAnthropic) -> None:
     fake.script = [hang(asyncio.Event())]
     adapter = AnthropicMessagesClient(at(fake.base_url, "anthropic"), limits=CallLimits(idle_seconds=0.05))
     with pytest.raises(errors.ProviderTimeout):

@@ -31,7 +31,7 @@ def bare(request: LlmRequest) -> dict[str, Any]:
     return render_body(request, cache_breakpoints=False)
 
 
-def test_a_whole_window_is_golden() -> None:
+def test_whole_window_renders_as_expected() -> None:
     request = ask(
         CLAUDE,
         message(0, Role.SYSTEM, "You are an agent."),
@@ -63,7 +63,7 @@ def test_a_whole_window_is_golden() -> None:
     )
 
 
-def test_roles_alternate_and_begin_and_end_with_the_user() -> None:
+def test_roles_alternate_and_start_and_end_with_user() -> None:
     window = (
         message(1, Role.ASSISTANT, "a"),
         message(2, Role.ASSISTANT, "b"),
@@ -77,11 +77,11 @@ def test_roles_alternate_and_begin_and_end_with_the_user() -> None:
     assert messages[-1]["content"][0]["text"] == CLOSING
 
 
-def test_an_empty_window_still_is_a_request() -> None:
+def test_empty_window_is_a_valid_request() -> None:
     assert bare(ask(CLAUDE))["messages"] == [{"role": "user", "content": [{"type": "text", "text": OPENING}]}]
 
 
-def test_all_results_of_one_message_come_in_the_next_one_before_any_text() -> None:
+def test_results_of_a_message_precede_text_in_the_next_one() -> None:
     calls = (ToolCall("call_1", "a", "{}"), ToolCall("call_1", "b", "[]"))
     returns = (
         ToolReturn.from_text("call_1", "a", ToolStatus.SUCCESS, "one"),
@@ -101,7 +101,7 @@ def test_all_results_of_one_message_come_in_the_next_one_before_any_text() -> No
     assert [block.get("tool_use_id") for block in blocks[2]["content"]] == [*ids, None]
 
 
-def test_signed_thinking_goes_back_only_while_thinking_is_on() -> None:
+def test_signed_thinking_is_sent_only_while_thinking_is_enabled() -> None:
     thoughts = (SIGNED, RedactedReasoningPart("enc"), OmittedReasoningPart("s2"), ReasoningPart("unsigned", True))
     window = (
         message(1, Role.USER, "go"),
@@ -123,12 +123,12 @@ def test_signed_thinking_goes_back_only_while_thinking_is_on() -> None:
     assert [block["type"] for block in off["messages"][1]["content"]] == ["tool_use"]
 
 
-def test_thinking_is_off_while_a_call_of_another_model_is_being_answered() -> None:
+def test_thinking_is_disabled_after_call_of_another_model() -> None:
     window = (message(1, Role.USER, "go"), called(2, "c1", "a"), returned(3, "c1", "a", "ok"))
     assert "thinking" not in bare(ask(CLAUDE, *window, settings=THINKING))
 
 
-def test_thinking_leaves_sampling_out_and_later_models_think_adaptively() -> None:
+def test_thinking_excludes_sampling_and_later_models_think_adaptively() -> None:
     settings = replace(THINKING, temperature=0.3)
     assert "temperature" not in bare(hello(CLAUDE, settings=settings))
     assert bare(hello(CLAUDE, settings=ModelSettings(temperature=0.3)))["temperature"] == 0.3

@@ -1,4 +1,4 @@
-"""Each vendor is configured in its own way, and asked in its own way."""
+"""Configuration and requests of each vendor."""
 
 import json
 from dataclasses import replace
@@ -34,7 +34,7 @@ def configured(**env: str) -> dict[str, ProviderSettings]:
 
 
 @pytest.mark.parametrize("dialect", [each for each in DIALECTS.values() if each.key_variables], ids=lambda d: d.type)
-def test_every_vendor_is_configured_by_its_own_variables_and_by_mnemeshs(dialect: Any) -> None:
+def test_every_vendor_is_configured_by_its_own_variables_and_those_of_mnemesh(dialect: Any) -> None:
     place = {f"MNEMESH_{dialect.type.upper()}_BASE_URL": "http://there/v1"}
     usual = configured(**{dialect.key_variables[0]: "usual"}, **place)[dialect.type]
     assert (usual.api_key, usual.dialect.api) == ("usual", dialect.api)
@@ -47,7 +47,7 @@ def test_every_vendor_is_configured_by_its_own_variables_and_by_mnemeshs(dialect
     assert (dialect.type in alone) is (dialect.base_url is not None and not dialect.is_local)
 
 
-def test_nothing_set_is_nothing_configured() -> None:
+def test_no_variables_configure_no_provider() -> None:
     assert configured() == {}
 
 
@@ -65,11 +65,11 @@ def test_nothing_set_is_nothing_configured() -> None:
         (at("http://localhost:8000/", "vllm"), "http://localhost:8000/v1"),
     ],
 )
-def test_base_urls_may_be_given_as_the_vendor_shows_them(settings: ProviderSettings, endpoint: str) -> None:
+def test_base_urls_are_accepted_as_the_vendor_documents_them(settings: ProviderSettings, endpoint: str) -> None:
     assert settings.endpoint == endpoint
 
 
-async def test_azure_wants_its_key_in_a_header_and_its_dated_api_the_deployment_in_the_path() -> None:
+async def test_azure_gets_key_in_header_and_deployment_in_path() -> None:
     asked: list[tuple[str, str, str]] = []
 
     async def answer(request: Request) -> JSONResponse:
@@ -86,7 +86,7 @@ async def test_azure_wants_its_key_in_a_header_and_its_dated_api_the_deployment_
     assert answered.content == (TextPart("Hi."),)
 
 
-def test_the_api_is_a_setting() -> None:
+def test_api_can_be_configured() -> None:
     chosen = configured(OPENAI_API_KEY="k", MNEMESH_OPENAI_API="openai_responses")["openai"]
     assert isinstance(make_client(chosen, LlmSettings().limits), OpenAiResponsesClient)
     model, client = Providers(LlmSettings(providers=(chosen,))).resolve("openai/gpt-5")
@@ -108,7 +108,7 @@ def _window(type_: str, *more: Any) -> Any:
 
 
 @pytest.mark.parametrize("type_", ["mistral", "lmstudio"])
-def test_ids_are_nine_letters_or_digits_where_the_vendor_wants_them_so_and_the_same_each_time(type_: str) -> None:
+def test_ids_are_nine_letters_or_digits_if_required_and_stable(type_: str) -> None:
     first, longer = _window(type_), _window(type_)
     longer = replace(
         longer, messages=(*longer.messages, called(5, "call_second", "a"), returned(6, "call_second", "a", "ok"))
@@ -123,7 +123,7 @@ def test_ids_are_nine_letters_or_digits_where_the_vendor_wants_them_so_and_the_s
     assert ids[1][0] == ids[0][0] != ids[1][1]
 
 
-def test_ids_that_a_vendor_takes_go_out_as_they_are_and_longer_ones_are_hashed() -> None:
+def test_accepted_ids_stay_unchanged_and_longer_ones_are_hashed() -> None:
     short, long = "call_abc", "call:" + "x" * 60
     for given, is_kept in ((short, True), (long, False)):
         shown = render_body(ask(served_by("openai_compatible"), called(1, given, "a"), returned(2, given, "a", "ok")))
@@ -134,10 +134,10 @@ def test_ids_that_a_vendor_takes_go_out_as_they_are_and_longer_ones_are_hashed()
     other = render_body(
         ask(served_by("openai_compatible"), called(1, long + "y", "a"), returned(2, long + "y", "a", ""))
     )
-    assert other["messages"][0]["tool_calls"][0]["id"] != wire, "ids that differ only at their end stay apart"
+    assert other["messages"][0]["tool_calls"][0]["id"] != wire, "ids that differ only at their end stay different"
 
 
-def test_mistral_gets_the_order_that_it_demands() -> None:
+def test_mistral_gets_required_order_of_roles() -> None:
     request = _window("mistral")
     roles = [each["role"] for each in render_body(request)["messages"]]
     assert roles == ["system", "user", "assistant", "tool", "assistant", "user"]
@@ -146,7 +146,7 @@ def test_mistral_gets_the_order_that_it_demands() -> None:
     assert [each["role"] for each in render_body(_window("openai_compatible"))["messages"]][-2:] == ["tool", "user"]
 
 
-def test_deepseek_gets_the_reasoning_of_its_calls_back_and_nobody_elses() -> None:
+def test_deepseek_gets_back_only_its_own_reasoning() -> None:
     thought = ReasoningPart("Because.", is_native=True)
     (own,) = (each for each in render_body(_window("deepseek", thought))["messages"] if each["role"] == "assistant")
     assert own["reasoning_content"] == "Because."
@@ -158,12 +158,12 @@ def test_deepseek_gets_the_reasoning_of_its_calls_back_and_nobody_elses() -> Non
 
 
 @pytest.mark.parametrize(("is_on", "kind"), [(True, "enabled"), (False, "disabled"), (None, None)])
-def test_deepseeks_thinking_is_switched(is_on: bool | None, kind: str | None) -> None:
+def test_deepseek_thinking_is_switched_by_setting(is_on: bool | None, kind: str | None) -> None:
     body = render_body(hello(served_by("deepseek"), settings=ModelSettings(enable_reasoner=is_on)))
     assert body.get("thinking") == (None if kind is None else {"type": kind})
 
 
-async def test_gemini_gets_its_signatures_back() -> None:
+async def test_gemini_gets_back_its_signatures() -> None:
     call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "a", "arguments": "{}"}}
     call["extra_content"] = {"google": {"thought_signature": "sig"}}
     chunk = {"id": "x", "choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}
@@ -187,13 +187,13 @@ async def test_gemini_gets_its_signatures_back() -> None:
         ("mistral", ToolChoice(), "auto"),
     ],
 )
-def test_a_choice_is_forced_in_the_vendors_words(type_: str, choice: ToolChoice, shown: object) -> None:
+def test_tool_choice_uses_values_of_vendor(type_: str, choice: ToolChoice, shown: object) -> None:
     body = render_body(hello(served_by(type_), tools=TOOLS, tool_choice=choice))
     assert body["tool_choice"] == shown
 
 
 @pytest.mark.parametrize("dialect", [each for each in DIALECTS.values() if each.api is Api.CHAT], ids=lambda d: d.type)
-def test_a_vendor_is_sent_nothing_that_it_does_not_take(dialect: Any) -> None:
+def test_unsupported_fields_are_not_sent(dialect: Any) -> None:
     model = replace(served_by(dialect.type), endpoint=None) if dialect.type == "openai" else served_by(dialect.type)
     settings = ModelSettings(max_output_tokens=7, strict_tool_schemas=True)
     wanted = ResponseFormat("json_schema", "x", '{"type": "object"}')
@@ -206,7 +206,7 @@ def test_a_vendor_is_sent_nothing_that_it_does_not_take(dialect: Any) -> None:
     assert body["response_format"]["type"] == ("json_schema" if dialect.json_schema else "json_object")
 
 
-async def test_a_turn_with_a_vendor_goes_over_its_wire() -> None:
+async def test_turn_with_each_vendor() -> None:
     async with FakeOpenAI([Reply(tool_calls=[("a", {"q": "x"}, "D681PevKs")])]) as fake:
         (mistral,) = configured(MISTRAL_API_KEY="k", MISTRAL_BASE_URL=fake.base_url).values()
         registry = Providers(LlmSettings(providers=(mistral,)))
@@ -228,12 +228,12 @@ async def test_a_turn_with_a_vendor_goes_over_its_wire() -> None:
         ("MNEMESH_VLLM_API", "soap"),
     ],
 )
-def test_a_setting_that_cannot_be_meant_stops_the_start(name: str, value: str) -> None:
+def test_invalid_setting_is_refused_at_startup(name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=r"invalid value"):
         Config.from_env({name: value, "VLLM_API_BASE": "http://x:8000"})
 
 
-def test_windows_and_patience_are_settings() -> None:
+def test_windows_and_limits_are_settings() -> None:
     given = Config.from_env(
         {"MNEMESH_CONTEXT_WINDOWS": "vllm/a=4096, ollama/b:7b=8192", "MNEMESH_PROVIDER_RETRY_SECONDS": "5"}
     ).language_models

@@ -1,4 +1,4 @@
-"""Answers in a form that no parser was made for."""
+"""Structured answers that cannot be parsed."""
 
 import pytest
 from mnemesh_orchestrator.llm.formats import text_problem
@@ -8,6 +8,6 @@ ANYTHING = ResponseFormat("json_schema", "thing", '{"properties": {"a": {"type":
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, '{"a": "\\ud800"}', '{"a": ' + "1" * 5_000 + "}"])
-def test_what_cannot_be_read_is_a_problem_of_the_answer(text: str) -> None:
+def test_unparsable_answer_is_a_problem(text: str) -> None:
     assert text_problem(text, ANYTHING)
     assert text_problem('{"b": "\\ud83d\\ude00"}', ANYTHING) is None

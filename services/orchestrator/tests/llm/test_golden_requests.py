@@ -1,6 +1,6 @@
-"""Whole requests of every renderer, byte for byte, and prefixes that stay as a window grows.
+"""Whole requests of every renderer, byte for byte, and prefixes that stay equal as a window grows.
 
-`MNEMESH_GOLDEN=write` writes the files anew; their diff is then what a provider's prefix cache would notice.
+`MNEMESH_GOLDEN=write` writes the files again. Their diff shows what invalidates a provider's prefix cache.
 """
 
 import os
@@ -73,7 +73,7 @@ def returns(number: int, *names: str, status: ToolStatus = ToolStatus.SUCCESS) -
 
 
 def thoughts(model: ModelInfo) -> tuple[ContentPart, ...]:
-    """What a model of this API has thought, in all its kinds."""
+    """Returns reasoning parts of every kind of this API."""
     match model.api:
         case Api.MESSAGES:
             signed = ReasoningPart("Let me see.", is_native=True, signature="sig-1")
@@ -92,7 +92,7 @@ def v3(model: ModelInfo) -> LlmRequest:
         calls(2, "search", "search", content=(*thoughts(model), TextPart("I look it up."))),
         returns(2, "search", "search"),
         calls(4, "search", content=thoughts(model)),
-        # As an approval that was denied leaves it.
+        # As a denied approval stores it.
         message(
             5,
             Role.TOOL,
@@ -113,7 +113,7 @@ def v3(model: ModelInfo) -> LlmRequest:
 
 
 def v2(model: ModelInfo) -> LlmRequest:
-    """Inner thoughts as an argument, heartbeats, a forced tool, and a summary where older messages were."""
+    """Inner thoughts as an argument, heartbeats, a forced tool, and a summary of older messages."""
     thought = ReasoningPart("They greet me.")
     window = (
         message(0, Role.SYSTEM, "You are an agent."),
@@ -129,7 +129,7 @@ def v2(model: ModelInfo) -> LlmRequest:
 
 
 def continued(model: ModelInfo) -> LlmRequest:
-    """What the model is told behind its tools, beside their returns, with its thoughts before them."""
+    """A user message after tool returns, with reasoning before the calls."""
     window = (
         message(0, Role.SYSTEM, "You are an agent."),
         message(1, Role.USER, "What is new?"),
@@ -152,11 +152,11 @@ def rendered(request: LlmRequest, cache: RenderCache | None = None) -> bytes:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("make", [v2, v3, continued])
-def test_a_request_is_the_same_to_the_byte(name: str, make: object) -> None:
+def test_request_equals_golden_file(name: str, make: object) -> None:
     request = make(MODELS[name])  # type: ignore[operator]
     cache = RenderCache()
     body = rendered(request, cache)
-    assert rendered(request, cache) == body == rendered(request), "whether or not it was rendered before"
+    assert rendered(request, cache) == body == rendered(request), "with and without cached texts"
     file = GOLDEN / f"{make.__name__}-{name}.json"  # type: ignore[attr-defined]
     if os.environ.get("MNEMESH_GOLDEN") == "write":
         file.write_bytes(body + b"\n")
@@ -168,13 +168,13 @@ TEXTS = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=
 
 @st.composite
 def exchanges(draw: st.DrawFn) -> list[tuple[str, int, str]]:
-    """A conversation as kinds of exchange, each with a number of calls and some words."""
+    """Generates a conversation as kinds of exchanges, each with a number of calls and a text."""
     kind = st.sampled_from(["words", "tools", "tools_and_words"])
     return draw(st.lists(st.tuples(kind, st.integers(1, 3), TEXTS), min_size=1, max_size=5))
 
 
 def windows(model: ModelInfo, made: list[tuple[str, int, str]]) -> list[tuple[Message, ...]]:
-    """The window at each of a conversation's requests, each a beginning of the next."""
+    """Returns the window of each request of a conversation. Each is a prefix of the next."""
     messages: list[Message] = [message(0, Role.SYSTEM, "You are an agent.")]
     seen = []
     for place, (kind, count, words) in enumerate(made):
@@ -194,7 +194,7 @@ def windows(model: ModelInfo, made: list[tuple[str, int, str]]) -> list[tuple[Me
 @pytest.mark.parametrize("name", MODELS)
 @settings(max_examples=15, deadline=None)
 @given(made=exchanges())
-def test_a_request_begins_with_all_of_the_one_before(
+def test_request_starts_with_all_of_the_previous_one(
     name: str, made: list[tuple[str, int, str]], *, inner_thoughts: bool
 ) -> None:
     model, cache = MODELS[name], RenderCache()
@@ -203,14 +203,14 @@ def test_a_request_begins_with_all_of_the_one_before(
     for window in windows(model, made):
         request = ask(model, *window, settings=chosen, tools=PLAIN, inner_thoughts=inner_thoughts)
         body = _without_marks(rendered(request, cache))
-        # Behind its last message a request goes on with what is the same in each.
+        # After its last message, a request has fields that are equal in all requests.
         told = body[: _end_of_messages(body)]
         assert told.startswith(before)
         before = told.removesuffix(b"]").removesuffix(b"}]}").removesuffix(b"}")
 
 
 def _without_marks(body: bytes) -> bytes:
-    """Without the marks of Anthropic's cache, which move along and are no part of what is cached."""
+    """Returns the body without Anthropic's cache breakpoints, which move and are not part of the cached prefix."""
     return body.replace(b',"cache_control":{"type":"ephemeral"}', b"")
 
 

@@ -1,4 +1,4 @@
-"""Models and their true windows, as each kind of server tells them."""
+"""Models and their windows as each kind of server lists them."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from .windows import at
 
 
 class Clock:
-    """Seconds that pass when they are told to."""
+    """A clock that is advanced by the test."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -38,13 +38,13 @@ async def windows(fake: FakeOpenAI, type_: str, **settings: Any) -> dict[str, tu
         ("together", {"context_length": 24_000, "type": "chat"}),
     ],
 )
-async def test_a_row_of_models_tells_the_window(type_: str, row: dict[str, Any]) -> None:
+async def test_row_of_models_has_the_window(type_: str, row: dict[str, Any]) -> None:
     async with FakeOpenAI(models=[{"id": "m", **row}, "silent", {"id": "e", "type": "embedding"}]) as fake:
         found = await windows(fake, type_)
     assert found == {"m": (24_000, FigureSource.PROVIDER), "silent": (32_000, FigureSource.DEFAULT)}
 
 
-async def test_a_list_may_come_without_its_envelope() -> None:
+async def test_list_without_envelope_is_accepted() -> None:
     page = [{"id": "models/gemini-x", "context_length": 9}]
     async with FakeOpenAI(pages={"/bare/models": page}) as fake:
         registry = Providers(LlmSettings(providers=(at(f"{fake.origin}/bare", "google_ai"),)))
@@ -52,7 +52,7 @@ async def test_a_list_may_come_without_its_envelope() -> None:
         await registry.close()
 
 
-async def test_ollama_is_asked_what_it_really_runs() -> None:
+async def test_ollama_windows_are_those_in_use() -> None:
     def show(body: dict[str, Any]) -> dict[str, Any]:
         trained = {"model_info": {"general.architecture": "llama", "llama.context_length": 131_072}}
         told = {
@@ -101,28 +101,28 @@ async def test_ollama_is_asked_what_it_really_runs() -> None:
         },
     ],
 )
-async def test_lm_studio_tells_what_is_loaded_from_what_is_possible(pages: dict[str, Any]) -> None:
+async def test_lm_studio_windows_of_loaded_models_take_precedence(pages: dict[str, Any]) -> None:
     async with FakeOpenAI(pages=pages) as fake:
         found = await windows(fake, "lmstudio")
     assert found == {"a": (131_072, FigureSource.PROVIDER), "b": (8_192, FigureSource.PROVIDER)}
 
 
-async def test_an_older_lm_studio_still_lists_its_models() -> None:
+async def test_older_lm_studio_lists_its_models() -> None:
     async with FakeOpenAI(models=["a"]) as fake:
         assert await windows(fake, "lmstudio") == {"a": (32_000, FigureSource.DEFAULT)}
 
 
-async def test_what_the_operator_says_of_a_window_counts_for_more() -> None:
+async def test_window_set_by_operator_takes_precedence() -> None:
     async with FakeOpenAI(models=[{"id": "m", "max_model_len": 24_000}]) as fake:
         found = await windows(fake, "vllm", context_windows={"vllm/m": 9_000})
     assert found == {"m": (9_000, FigureSource.OVERRIDE)}
 
 
-async def test_a_turn_learns_the_window_of_its_server_once() -> None:
+async def test_turn_reads_the_window_of_its_server_once() -> None:
     clock = Clock()
     async with FakeOpenAI(models=[{"id": "m", "max_model_len": 24_000}]) as fake:
         registry = Providers(LlmSettings(providers=(at(fake.base_url, "vllm"),)), monotonic=clock)
-        assert registry.resolve("vllm/m")[0].context_window == 32_000, "nobody was asked yet"
+        assert registry.resolve("vllm/m")[0].context_window == 32_000, "no server was called yet"
         for _ in range(3):
             model, _ = await registry.resolve_for_turn("vllm/m")
             assert model.context_window == 24_000
@@ -130,7 +130,7 @@ async def test_a_turn_learns_the_window_of_its_server_once() -> None:
         await registry.close()
 
 
-async def test_a_server_that_was_away_is_asked_again_a_minute_later_and_the_turn_goes_on() -> None:
+async def test_unreachable_server_is_called_again_after_a_minute() -> None:
     clock = Clock()
     async with FakeOpenAI(models=[{"id": "m", "max_model_len": 24_000}], pages={"/api/ps": {"models": []}}) as fake:
         away = Providers(LlmSettings(providers=(at("http://127.0.0.1:1/v1", "vllm"),)), monotonic=clock)
@@ -142,6 +142,6 @@ async def test_a_server_that_was_away_is_asked_again_a_minute_later_and_the_turn
         assert fake.asked.count("/api/ps") == 1
         clock.now = 301.0
         await back.resolve_for_turn("ollama/m")
-        assert fake.asked.count("/api/ps") == 2, "models are loaded anew with other windows"
+        assert fake.asked.count("/api/ps") == 2, "models may be loaded again with other windows"
         await away.close()
         await back.close()

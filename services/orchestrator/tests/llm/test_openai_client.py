@@ -1,4 +1,4 @@
-"""The OpenAI adapter through the real SDK against a server that speaks the real protocol, and breaks in every way."""
+"""The OpenAI adapter with the real SDK, against a server with the real protocol and with every failure."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ KEY = "sk-test-0123456789abcdef"
 
 
 class Naps:
-    """Stands in for the wait between attempts, and remembers each."""
+    """Replaces the wait between attempts and records each."""
 
     def __init__(self) -> None:
         self.taken: list[float] = []
@@ -89,9 +89,7 @@ async def test_text_streams_in_pieces_and_ends_with_the_whole(fake: FakeOpenAI, 
     assert fake.requests[0].headers["content-type"] == "application/json"
 
 
-async def test_what_is_sent_is_what_render_says_and_what_the_trace_holds(
-    fake: FakeOpenAI, client: OpenAiChatClient
-) -> None:
+async def test_sent_body_equals_rendered_and_traced_body(fake: FakeOpenAI, client: OpenAiChatClient) -> None:
     fake.script = ["ok"]
     _, answer = await everything(client, hello())
     assert fake.requests[0].raw.decode() == client.render(hello()) == answer.request_body
@@ -112,7 +110,7 @@ async def test_parallel_calls_stream_by_index(fake: FakeOpenAI, client: OpenAiCh
     assert answer.finish_reason is FinishReason.TOOL_CALLS
 
 
-async def test_repeated_and_missing_ids_lose_no_call(client: OpenAiChatClient, fake: FakeOpenAI) -> None:
+async def test_calls_with_repeated_or_missing_ids_are_kept(client: OpenAiChatClient, fake: FakeOpenAI) -> None:
     fake.script = [
         Reply(tool_calls=[("a", {"n": 1}, "call_1"), ("a", {"n": 2}, "call_1"), Call("a", {"n": 3}, None)]),
     ]
@@ -135,13 +133,13 @@ FINISH = 'data: {"id":"x","choices":[{"index":0,"delta":{},"finish_reason":"stop
 @pytest.mark.parametrize(
     "pieces",
     [
-        # no index at all, ids tell apart
+        # no index, different ids
         [
             _piece(id="p", function={"name": "a", "arguments": '{"n":'}),
             _piece(function={"arguments": "1}"}),
             _piece(id="q", function={"name": "a", "arguments": '{"n":2}'}),
         ],
-        # no index and the same id: a further name behind complete arguments begins a call
+        # no index and the same id: another name after complete arguments starts a call
         [
             _piece(id="call_1", function={"name": "a", "arguments": '{"n":1}'}),
             _piece(id="call_1", function={"name": "a", "arguments": '{"n":2}'}),
@@ -151,7 +149,7 @@ FINISH = 'data: {"id":"x","choices":[{"index":0,"delta":{},"finish_reason":"stop
             _piece(index=0, id="p", function={"name": "a", "arguments": '{"n":1}'}),
             _piece(index=0, id="q", function={"name": "a", "arguments": '{"n":2}'}),
         ],
-        # the name and the id repeated with every piece
+        # name and id are repeated with every piece
         [
             _piece(index=0, id="p", function={"name": "a", "arguments": '{"n"'}),
             _piece(index=0, id="p", function={"name": "a", "arguments": ":1}"}),
@@ -165,7 +163,9 @@ FINISH = 'data: {"id":"x","choices":[{"index":0,"delta":{},"finish_reason":"stop
         ],
     ],
 )
-async def test_loose_servers_lose_no_call(client: OpenAiChatClient, fake: FakeOpenAI, pieces: list[str]) -> None:
+async def test_calls_of_deviating_servers_are_kept(
+    client: OpenAiChatClient, fake: FakeOpenAI, pieces: list[str]
+) -> None:
     fake.script = [raw_stream(*pieces, FINISH, "data: [DONE]\n")]
     events, answer = await everything(client, hello(tools=(tool("a"),)))
     assert [json.loads(call.arguments)["n"] for call in answer.tool_calls] == [1, 2]
@@ -173,7 +173,7 @@ async def test_loose_servers_lose_no_call(client: OpenAiChatClient, fake: FakeOp
     assert {event.index for event in events if isinstance(event, ToolCallDelta)} == {0, 1}
 
 
-async def test_arguments_that_are_no_json_come_as_they_are(client: OpenAiChatClient, fake: FakeOpenAI) -> None:
+async def test_invalid_json_arguments_are_returned_unchanged(client: OpenAiChatClient, fake: FakeOpenAI) -> None:
     fake.script = [Reply(tool_calls=[("a", '{"x": oops')])]
     _, answer = await everything(client, hello(tools=(tool("a"),)))
     assert answer.tool_calls[0].arguments == '{"x": oops'
@@ -186,7 +186,7 @@ async def test_reasoning_of_compatible_servers_is_native(client: OpenAiChatClien
     assert answer.content == (ReasoningPart("Let me think about it.", is_native=True), TextPart("Done."))
 
 
-async def test_a_refusal_is_what_the_model_says(client: OpenAiChatClient, fake: FakeOpenAI) -> None:
+async def test_refusal_is_text_of_the_model(client: OpenAiChatClient, fake: FakeOpenAI) -> None:
     fake.script = [Reply(refusal="I cannot help with that.")]
     _, answer = await everything(client, hello())
     assert answer.content == (TextPart("I cannot help with that."),)
@@ -211,7 +211,7 @@ async def test_unreported_usage_is_none_and_zero_is_zero(client: OpenAiChatClien
     assert (await everything(client, hello()))[1].usage == model.Usage(0, 0, 0)
 
 
-async def test_a_server_that_does_not_stream_is_understood(client: OpenAiChatClient, fake: FakeOpenAI) -> None:
+async def test_answer_without_streaming_is_accepted(client: OpenAiChatClient, fake: FakeOpenAI) -> None:
     fake.script = [Reply(text="All at once.", tool_calls=[("a", {"x": 1}, "c")], is_plain=True)]
     events, answer = await everything(client, hello(tools=(tool("a"),)))
     assert answer.content == (TextPart("All at once."),)
@@ -220,7 +220,7 @@ async def test_a_server_that_does_not_stream_is_understood(client: OpenAiChatCli
     assert events
 
 
-async def test_an_empty_answer_is_an_answer(client: OpenAiChatClient, fake: FakeOpenAI) -> None:
+async def test_empty_answer_is_accepted(client: OpenAiChatClient, fake: FakeOpenAI) -> None:
     fake.script = [empty_answer(), Reply(text="", is_plain=True), Reply(text="")]
     for _ in range(3):
         events, answer = await everything(client, hello())
@@ -228,7 +228,7 @@ async def test_an_empty_answer_is_an_answer(client: OpenAiChatClient, fake: Fake
         assert answer.finish_reason is FinishReason.STOP
 
 
-async def test_added_nulls_of_strict_schemas_are_taken_out_again(client: OpenAiChatClient, fake: FakeOpenAI) -> None:
+async def test_added_nulls_of_strict_schemas_are_removed(client: OpenAiChatClient, fake: FakeOpenAI) -> None:
     fake.script = [Reply(tool_calls=[("a", {"q": "x", "limit": None, "other": None})])]
     strict = ModelSettings(strict_tool_schemas=True)
     offered = tool("a", ["q"], q="string", limit="integer", other={"type": ["string", "null"]})
@@ -263,7 +263,7 @@ async def test_added_nulls_of_strict_schemas_are_taken_out_again(client: OpenAiC
         (cut_stream(after=1, is_clean=True), errors.ProviderUnavailable, 5),
     ],
 )
-async def test_each_failure_has_its_error(
+async def test_each_failure_raises_its_error(
     fake: FakeOpenAI,
     client: OpenAiChatClient,
     naps: Naps,
@@ -283,7 +283,7 @@ async def test_each_failure_has_its_error(
     assert "secret internals" not in caught.value.message
 
 
-async def test_an_overflow_names_the_figures(fake: FakeOpenAI, client: OpenAiChatClient) -> None:
+async def test_overflow_has_tokens_and_limit(fake: FakeOpenAI, client: OpenAiChatClient) -> None:
     fake.script = [context_overflow(9000, 8192)]
     with pytest.raises(errors.ContextOverflow) as caught:
         await everything(client, hello())
@@ -291,7 +291,7 @@ async def test_an_overflow_names_the_figures(fake: FakeOpenAI, client: OpenAiCha
     assert caught.value.reason == "CONTEXT_WINDOW_OVERFLOW"
 
 
-async def test_a_moments_trouble_is_waited_out(fake: FakeOpenAI, client: OpenAiChatClient, naps: Naps) -> None:
+async def test_temporary_errors_are_retried(fake: FakeOpenAI, client: OpenAiChatClient, naps: Naps) -> None:
     fake.script = [rate_limited(retry_after=7), status(500), cut_stream(after=1), "Back again."]
     _, answer = await everything(client, hello())
     assert answer.content == (TextPart("Back again."),)
@@ -299,9 +299,7 @@ async def test_a_moments_trouble_is_waited_out(fake: FakeOpenAI, client: OpenAiC
     assert len({request.raw for request in fake.requests}) == 1
 
 
-async def test_a_retry_after_beyond_the_budget_fails_at_once(
-    fake: FakeOpenAI, client: OpenAiChatClient, naps: Naps
-) -> None:
+async def test_retry_after_beyond_budget_fails_at_once(fake: FakeOpenAI, client: OpenAiChatClient, naps: Naps) -> None:
     fake.script = [rate_limited(retry_after=3600)]
     with pytest.raises(errors.ProviderRateLimited) as caught:
         await everything(client, hello())
@@ -311,7 +309,7 @@ async def test_a_retry_after_beyond_the_budget_fails_at_once(
 
 
 @pytest.mark.parametrize("fault", [cut_stream(after=3), cut_stream(after=3, is_clean=True), error_event(after=3)])
-async def test_after_the_first_delta_a_cut_is_final(
+async def test_broken_stream_is_not_retried_after_first_delta(
     fake: FakeOpenAI, client: OpenAiChatClient, naps: Naps, fault: Fault
 ) -> None:
     fake.script = lambda _: fault
@@ -324,7 +322,7 @@ async def test_after_the_first_delta_a_cut_is_final(
     assert naps.taken == []
 
 
-async def test_a_server_that_is_not_there_is_unavailable(naps: Naps) -> None:
+async def test_missing_server_is_unavailable(naps: Naps) -> None:
     async with FakeOpenAI() as gone:
         base_url = gone.base_url
     adapter = OpenAiChatClient(at(base_url), sleep=naps)
@@ -335,7 +333,7 @@ async def test_a_server_that_is_not_there_is_unavailable(naps: Naps) -> None:
 
 
 @pytest.mark.parametrize("limits", [CallLimits(idle_seconds=0.05), CallLimits(total_seconds=0.05)])
-async def test_a_hanging_server_times_out(fake: FakeOpenAI, limits: CallLimits) -> None:
+async def test_hanging_server_times_out(fake: FakeOpenAI, limits: CallLimits) -> None:
     fake.script = [hang()]
     adapter = OpenAiChatClient(at(fake.base_url), limits=limits)
     with pytest.raises(errors.ProviderTimeout):
@@ -343,7 +341,7 @@ async def test_a_hanging_server_times_out(fake: FakeOpenAI, limits: CallLimits) 
     await adapter.close()
 
 
-async def test_a_stream_that_stalls_times_out(fake: FakeOpenAI) -> None:
+async def test_stalled_stream_times_out(fake: FakeOpenAI) -> None:
     first, never = asyncio.Event(), asyncio.Event()
     first.set()
     fake.script = [Reply(text="one piece and another", gates=[first, never])]
@@ -355,7 +353,7 @@ async def test_a_stream_that_stalls_times_out(fake: FakeOpenAI) -> None:
     await adapter.close()
 
 
-async def test_tokens_are_handed_on_as_they_come(fake: FakeOpenAI, client: OpenAiChatClient) -> None:
+async def test_deltas_are_yielded_as_they_arrive(fake: FakeOpenAI, client: OpenAiChatClient) -> None:
     gates = [asyncio.Event(), asyncio.Event()]
     fake.script = [Reply(text="12345678abc", gates=gates)]
     async with aclosing(client.stream(hello())) as events:  # type: ignore[type-var]
@@ -366,16 +364,14 @@ async def test_tokens_are_handed_on_as_they_come(fake: FakeOpenAI, client: OpenA
         assert isinstance(await anext(events), LlmAnswer)
 
 
-async def test_leaving_early_breaks_off_and_leaves_the_client_usable(
-    fake: FakeOpenAI, client: OpenAiChatClient
-) -> None:
+async def test_abandoned_stream_leaves_client_usable(fake: FakeOpenAI, client: OpenAiChatClient) -> None:
     fake.script = [Reply(text="12345678abc", gates=[_set(), asyncio.Event()]), "Next."]
     async with aclosing(client.stream(hello())) as events:  # type: ignore[type-var]
         await anext(events)
     assert (await everything(client, hello()))[1].content == (TextPart("Next."),)
 
 
-async def test_a_cancelled_turn_stays_cancelled(fake: FakeOpenAI, client: OpenAiChatClient) -> None:
+async def test_cancellation_propagates(fake: FakeOpenAI, client: OpenAiChatClient) -> None:
     arrived = asyncio.Event()
 
     def script(_: dict[str, Any]) -> Fault:

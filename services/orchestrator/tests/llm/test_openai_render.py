@@ -20,7 +20,7 @@ TIME = "2026-01-20 02:13:45 PM PST-0800"
 LOCAL = replace(OPENAI, provider_model="llama3", endpoint="http://127.0.0.1:11434/v1")
 
 
-def test_a_whole_window_is_golden() -> None:
+def test_whole_window_renders_as_expected() -> None:
     request = ask(
         OPENAI,
         message(0, Role.SYSTEM, "You are an agent."),
@@ -52,13 +52,13 @@ def test_a_whole_window_is_golden() -> None:
     )
 
 
-def test_equal_requests_are_equal_bytes_with_and_without_a_warm_cache() -> None:
+def test_equal_requests_render_to_equal_bytes_with_and_without_cache() -> None:
     cache = RenderCache()
     first = encode_body(render_body(hello(), cache))
     assert encode_body(render_body(hello(), cache)) == first == encode_body(render_body(hello()))
 
 
-def test_an_edited_message_is_rendered_afresh_under_its_old_id() -> None:
+def test_edited_message_is_rendered_again() -> None:
     cache = RenderCache()
     render_body(hello(), cache)
     edited = ask(OPENAI, message(0, Role.SYSTEM, "s"), message(1, Role.USER, "Edited."))
@@ -73,7 +73,7 @@ def test_the_cache_is_bounded() -> None:
     assert 1 <= len(cache) <= 10
 
 
-def test_repeated_call_ids_become_unique_and_returns_follow_their_calls() -> None:
+def test_repeated_call_ids_become_unique_and_returns_follow_calls() -> None:
     twice = (
         called(1, "call_1", "a"),
         returned(2, "call_1", "a", "first"),
@@ -109,11 +109,11 @@ def test_parallel_returns_are_one_message_each() -> None:
     assert json.loads(messages[2]["content"])["status"] == "Failed"
 
 
-def test_a_return_without_its_call_is_left_out() -> None:
+def test_return_without_call_is_left_out() -> None:
     assert render_body(ask(OPENAI, returned(1, "gone", "a", "ok")))["messages"] == []
 
 
-def test_thinking_is_shown_where_schemas_carry_it() -> None:
+def test_thinking_is_rendered_if_schemas_have_it() -> None:
     thought = ReasoningPart("I should look.")
     window = (called(1, "c1", "a", '{"x": 1}', thought), returned(2, "c1", "a", "ok"))
     shown = render_body(ask(OPENAI, *window, inner_thoughts=True))["messages"][0]["tool_calls"][0]["function"]
@@ -122,14 +122,14 @@ def test_thinking_is_shown_where_schemas_carry_it() -> None:
     assert hidden["arguments"] == '{"x": 1}'
 
 
-def test_a_tools_own_thinking_parameter_stays() -> None:
+def test_own_thinking_parameter_of_tool_stays() -> None:
     window = (called(1, "c1", "a", '{"thinking": "deep"}'), returned(2, "c1", "a", "ok"))
     body = render_body(ask(OPENAI, *window, tools=(tool("a", thinking="string"),)))
     assert body["messages"][0]["tool_calls"][0]["function"]["arguments"] == '{"thinking": "deep"}'
 
 
 @pytest.mark.parametrize("broken", ["{oops", "[1, 2]", '"text"'])
-def test_broken_arguments_are_an_object_in_history(broken: str) -> None:
+def test_invalid_arguments_become_an_object(broken: str) -> None:
     body = render_body(ask(OPENAI, called(1, "c1", "a", broken), returned(2, "c1", "a", "ok")))
     assert json.loads(body["messages"][0]["tool_calls"][0]["function"]["arguments"]) == {"raw": broken}
 
@@ -140,7 +140,7 @@ def test_long_returns_are_clipped_in_this_request() -> None:
     assert json.loads(content)["message"] == "x" * 10 + "… [40 more characters are left out of this request]"
 
 
-def test_images_stand_behind_the_text() -> None:
+def test_images_follow_the_text() -> None:
     images = (ImagePart(data=b"\x01\x02", media_type="image/jpeg", detail="low"), ImagePart(url="https://x/y.png"))
     content = render_body(ask(OPENAI, message(1, Role.USER, "See", *images)))["messages"][0]["content"]
     assert content[0]["type"] == "text"
@@ -168,7 +168,7 @@ def test_limits_and_sampling_follow_the_server() -> None:
     assert "max_completion_tokens" not in _body(LOCAL, **given)
 
 
-def test_the_parallel_flag_goes_with_tools_only_and_never_to_models_that_refuse_it() -> None:
+def test_parallel_flag_is_sent_only_with_tools_and_to_models_that_accept_it() -> None:
     assert "parallel_tool_calls" not in render_body(hello(parallel_tool_calls=True))
     tools = (tool("a"),)
     assert render_body(hello(tools=tools, parallel_tool_calls=True))["parallel_tool_calls"] is True
@@ -176,13 +176,13 @@ def test_the_parallel_flag_goes_with_tools_only_and_never_to_models_that_refuse_
     assert "parallel_tool_calls" not in render_body(hello(thinker, tools=tools, parallel_tool_calls=True))
 
 
-def test_a_named_tool_is_forced_by_name() -> None:
+def test_named_tool_choice() -> None:
     choice = ToolChoice(ToolChoiceKind.NAMED, "a")
     body = render_body(hello(tools=(tool("a"), tool("b")), tool_choice=choice))
     assert body["tool_choice"] == {"type": "function", "function": {"name": "a"}}
 
 
-def test_strict_schemas_require_everything_and_make_the_optional_nullable() -> None:
+def test_strict_schemas_require_every_property_and_make_optional_ones_nullable() -> None:
     nested = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     schema = tool("a", ["q"], q="string", limit="integer", kind={"type": "string", "enum": ["x"]}, deep=nested)
     free = tool("b", anything={"type": "object"})
@@ -210,17 +210,19 @@ def test_response_formats() -> None:
         assert (sent["name"], sent["schema"], sent.get("strict")) == ("answer", shown, is_strict)
     optional = ResponseFormat("json_schema", "answer", json.dumps({**given, "required": []}), True)
     sent = render_body(hello(response_format=optional))["response_format"]["json_schema"]
-    assert sent["schema"] == {**given, "required": []}, "what the user may leave out is not made null"
+    assert sent["schema"] == {**given, "required": []}, (
+        "optional properties of the user's schema do not become nullable"
+    )
 
 
-def test_provider_options_are_laid_over_but_never_over_the_messages() -> None:
+def test_provider_options_override_all_but_protected_fields() -> None:
     body = _body(provider_options='{"seed": 7, "temperature": 0, "messages": [], "stream": false}')
     assert (body["seed"], body["temperature"], body["stream"]) == (7, 0, True)
     assert body["messages"]
 
 
 @pytest.mark.parametrize("options", ["{oops", "[1]"])
-def test_broken_provider_options_name_their_field(options: str) -> None:
+def test_invalid_provider_options_are_refused_with_field(options: str) -> None:
     with pytest.raises(ProviderOptionsInvalid) as caught:
         _body(provider_options=options)
     assert caught.value.field == "settings.provider_options"

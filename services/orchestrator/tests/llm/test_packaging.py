@@ -1,4 +1,4 @@
-"""The envelopes, byte for byte, and what counts as an event."""
+"""The envelopes, byte for byte, and the recognition of events."""
 
 import json
 from datetime import UTC, datetime
@@ -18,13 +18,13 @@ WHEN = datetime(2026, 1, 20, 22, 13, 45, tzinfo=UTC)
 ZONE = "America/Los_Angeles"
 
 
-def test_a_user_message_carries_the_local_time() -> None:
+def test_user_message_has_local_time() -> None:
     assert package_user_message("Grüße, 王小明!", WHEN, ZONE) == (
         '{"type": "user_message", "message": "Grüße, 王小明!", "time": "2026-01-20 02:13:45 PM PST-0800"}'
     )
 
 
-def test_a_named_speaker_stands_in_the_envelope() -> None:
+def test_envelope_contains_name_of_speaker() -> None:
     assert json.loads(package_user_message("Hi", WHEN, "Asia/Kolkata", "Ada")) == {
         "type": "user_message",
         "message": "Hi",
@@ -33,14 +33,14 @@ def test_a_named_speaker_stands_in_the_envelope() -> None:
     }
 
 
-def test_tool_returns_say_how_they_ended() -> None:
+def test_tool_return_has_status() -> None:
     assert package_tool_return(ToolStatus.SUCCESS, "None", WHEN, ZONE) == (
         '{"status": "OK", "message": "None", "time": "2026-01-20 02:13:45 PM PST-0800"}'
     )
     assert '"status": "Failed"' in package_tool_return(ToolStatus.ERROR, "Error: no", WHEN, ZONE)
 
 
-def test_events_are_golden() -> None:
+def test_events_render_as_expected() -> None:
     assert heartbeat("Function called using request_heartbeat=true, returning control", WHEN, ZONE) == (
         '{"type": "heartbeat", "reason": "[This is an automated system message hidden from the user] Function called '
         'using request_heartbeat=true, returning control", "time": "2026-01-20 02:13:45 PM PST-0800"}'
@@ -71,9 +71,9 @@ def test_own_events_are_recognised() -> None:
         '{"type": "user_message", "message": "m", "time": "t"}',
     ],
 )
-def test_what_a_user_says_is_no_event(said: str) -> None:
+def test_user_text_is_not_an_event(said: str) -> None:
     assert event_type(said) is None
 
 
-def test_a_zone_that_the_host_does_not_know_is_told_in_utc() -> None:
+def test_unknown_time_zone_is_rendered_in_utc() -> None:
     assert "10:13:45 PM UTC+0000" in package_user_message("Hi", WHEN, "Mars/Olympus_Mons")

@@ -1,4 +1,4 @@
-"""What each vendor's refusal means, from samples of their own words."""
+"""The errors for refusals of each vendor, from samples of their responses."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -20,7 +20,7 @@ def body(message: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("sample", REFUSALS, ids=lambda sample: f"{sample['vendor']}-{sample['error']}")
-def test_each_refusal_has_its_reason_its_code_and_its_stop(sample: dict[str, Any]) -> None:
+def test_each_refusal_has_reason_code_and_retryability(sample: dict[str, Any]) -> None:
     error = error_from_response(sample["vendor"], sample["status"], sample["body"])
     assert type(error).__name__ == sample["error"]
     assert error.code is grpc.StatusCode[sample["code"]]
@@ -31,7 +31,7 @@ def test_each_refusal_has_its_reason_its_code_and_its_stop(sample: dict[str, Any
     assert "<html" not in told.message
 
 
-def test_the_figures_of_an_overflow_are_told() -> None:
+def test_overflow_has_figures() -> None:
     longest = {(each.get("tokens"), each.get("limit")) for each in (_figures(sample) for sample in REFUSALS)}
     assert {("9000", "8192"), ("210000", "200000")} <= longest
 
@@ -56,8 +56,8 @@ def _figures(sample: dict[str, Any]) -> dict[str, str]:
         ({"retry-after": "3"}, body("Please try again in 7.66s."), 3.0),
     ],
 )
-def test_how_long_to_wait(headers: dict[str, str], said: object, seconds: float | None) -> None:
-    error = error_from_response("somebody", 429, said, headers)
+def test_retry_after(headers: dict[str, str], said: object, seconds: float | None) -> None:
+    error = error_from_response("vendor", 429, said, headers)
     assert error.retry_after == (None if seconds is None else pytest.approx(seconds))
 
 

@@ -1,4 +1,4 @@
-"""Which model a handle means, which one is the default, and what is imported for it."""
+"""Resolution of handles, default models, and lazy imports of SDKs."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ OPENAI, ANTHROPIC = at(None, api_key="k"), at(None, "anthropic", api_key="k")
         ((at(LOCAL, "ollama"),), None, "mnemesh/rehearsal"),
     ],
 )
-async def test_the_default_follows_what_is_configured(
+async def test_default_model_depends_on_configured_providers(
     providers: tuple[ProviderSettings, ...], default: str | None, handle: str
 ) -> None:
     async def nap(_: float) -> None: ...
@@ -38,7 +38,7 @@ async def test_the_default_follows_what_is_configured(
     await registry.close()
 
 
-async def test_a_compatible_server_without_a_key_names_its_models_and_answers() -> None:
+async def test_compatible_server_without_key_lists_models_and_answers() -> None:
     async with FakeOpenAI(["Hi."], models=["meta/llama3", "qwen"]) as fake:
         providers = Providers(LlmSettings(providers=(at(fake.base_url),)))
         assert await providers.default_handle() == "openai/meta/llama3"
@@ -51,13 +51,13 @@ async def test_a_compatible_server_without_a_key_names_its_models_and_answers() 
         await providers.close()
 
 
-async def test_the_list_is_as_the_server_was_last_read() -> None:
+async def test_list_is_cached_from_last_read() -> None:
     async def nap(_: float) -> None: ...
 
     async with FakeOpenAI(models=["meta/llama3"]) as fake:
         providers = Providers(LlmSettings(providers=(at(fake.base_url),)), sleep=nap)
         before = await providers.list_models()
-    assert await providers.list_models() == before, "nobody is there to be asked any more"
+    assert await providers.list_models() == before, "the server is stopped"
     await providers.close()
 
 
@@ -75,26 +75,26 @@ async def test_the_list_is_as_the_server_was_last_read() -> None:
         ("openai/mine", 77_000),
     ],
 )
-def test_windows_are_known_by_name(handle: str, window: int) -> None:
+def test_windows_are_looked_up_by_name(handle: str, window: int) -> None:
     settings = LlmSettings(providers=(OPENAI, ANTHROPIC), context_windows={"openai/mine": 77_000})
     assert Providers(settings).resolve(handle)[0].context_window == window
 
 
-@pytest.mark.parametrize("handle", ["", "gpt-4o", "openai/", "openai/gpt-4o", "mnemesh/other", "nobody/x"])
-def test_an_unknown_handle_says_what_is_configured(handle: str) -> None:
+@pytest.mark.parametrize("handle", ["", "gpt-4o", "openai/", "openai/gpt-4o", "mnemesh/other", "unknown/x"])
+def test_unknown_handle_error_lists_configured_providers(handle: str) -> None:
     with pytest.raises(ModelUnknown, match="configured: mnemesh") as caught:
         Providers(LlmSettings()).resolve(handle)
     assert (caught.value.reason, caught.value.metadata["model"]) == ("MODEL_UNKNOWN", handle)
 
 
-def test_no_key_shows_in_what_is_told_of_a_model_or_of_the_settings() -> None:
+def test_keys_are_not_in_model_info_or_repr_of_settings() -> None:
     secret = at("http://user:topsecret@host/v1", api_key="topsecret", headers={"x-key": "topsecret"})
     model, _ = Providers(LlmSettings(providers=(secret,))).resolve("openai/x")
     assert model.endpoint == "http://host/v1"
     assert "topsecret" not in repr(model) + repr(at(None, api_key="topsecret", headers={"x-key": "topsecret"}))
 
 
-def test_sdks_are_imported_when_first_used_and_not_before() -> None:
+def test_sdks_are_imported_on_first_use() -> None:
     program = """
 import asyncio, sys
 from mnemesh_orchestrator.llm.registry import Providers

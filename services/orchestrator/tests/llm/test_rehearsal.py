@@ -1,4 +1,4 @@
-"""The rehearsal in whole turns: a small loop plays its tools on real state, under both policies."""
+"""The rehearsal in whole turns: a small loop runs its tools on real state, with both policies."""
 
 import json
 from collections.abc import Callable
@@ -33,10 +33,10 @@ SEARCH = (
 )
 
 
-def as_v2(tools: tuple[ToolSchema, ...]) -> tuple[ToolSchema, ...]:
-    """The tools as a V2 agent offers them: a thought is required, all but send_message take a heartbeat."""
+def with_v2_arguments(tools: tuple[ToolSchema, ...]) -> tuple[ToolSchema, ...]:
+    """Returns the tools as a V2 agent offers them: thinking is required, and all but send_message have a heartbeat."""
 
-    def widened(each: ToolSchema) -> ToolSchema:
+    def with_added_arguments(each: ToolSchema) -> ToolSchema:
         properties: dict[str, Any] = {"thinking": {"type": "string"}, **each.parameters["properties"]}
         required = ["thinking", *each.parameters["required"]]
         if each.name != "send_message":
@@ -44,15 +44,15 @@ def as_v2(tools: tuple[ToolSchema, ...]) -> tuple[ToolSchema, ...]:
             required.append("request_heartbeat")
         return ToolSchema(each.name, "", {"type": "object", "properties": properties, "required": required})
 
-    return tuple(widened(each) for each in (tool("send_message", ["message"], message="string"), *tools))
+    return tuple(with_added_arguments(each) for each in (tool("send_message", ["message"], message="string"), *tools))
 
 
 class Agent:
-    """As much of an agent as the rehearsal can see: a human block, a history, an archive; tools that really act."""
+    """A minimal agent: a human block, a history, an archive, and tools that change them."""
 
     def __init__(self, tools: tuple[ToolSchema, ...] = CORE + SEARCH, *, v2: bool = False, human: str = "") -> None:
         self.v2 = v2
-        self.tools = as_v2(tools) if v2 else tools
+        self.tools = with_v2_arguments(tools) if v2 else tools
         self.human: str | None = human
         self.numbered = False
         self.archive: list[str] = []
@@ -60,8 +60,8 @@ class Agent:
         self.failing: dict[str, str] = {}
         self.made: list[tuple[str, dict[str, Any]]] = []
 
-    async def hear(self, *said: str) -> str:
-        """One turn; the reply that the user reads."""
+    async def send(self, *said: str) -> str:
+        """Runs a turn and returns the reply to the user."""
         self.made = []
         for text in said:
             self._add(Role.USER, text)
@@ -164,24 +164,22 @@ both_policies = pytest.mark.parametrize("v2", [False, True], ids=["V3", "V2"])
 
 
 @both_policies
-async def test_every_reply_says_first_that_it_is_no_language_model(v2: bool) -> None:
+async def test_every_reply_starts_with_the_disclaimer(v2: bool) -> None:
     agent = Agent(v2=v2)
     for said in ("Hello!", "My name is Ada.", "What is my name?"):
-        first_line = (await agent.hear(said)).split("\n")[0]
+        first_line = (await agent.send(said)).split("\n")[0]
         assert first_line.startswith("[mnemesh/rehearsal: this is not a language model.")
 
 
 @both_policies
 @pytest.mark.parametrize("tools", [CORE, EDITOR, OMNI, RETHINK], ids=["core", "editor", "omni", "rethink"])
-async def test_a_name_is_written_read_and_changed_with_whatever_edits_memory(
-    v2: bool, tools: tuple[ToolSchema, ...]
-) -> None:
+async def test_name_is_stored_and_changed_with_any_editing_tool(v2: bool, tools: tuple[ToolSchema, ...]) -> None:
     agent = Agent(tools, v2=v2, human="Likes tea.")
-    assert "I wrote your name, Ada" in await agent.hear("Hi! My name is Ada.")
-    assert "Your name is Ada" in await agent.hear("what's my name")
-    await agent.hear("My name is Grace Hopper now, not Ada.")
+    assert "I wrote your name, Ada" in await agent.send("Hi! My name is Ada.")
+    assert "Your name is Ada" in await agent.send("what's my name")
+    await agent.send("My name is Grace Hopper now, not Ada.")
     assert (agent.human or "").strip().split("\n") == ["Likes tea.", "Name: Grace Hopper"]
-    assert "already: Grace Hopper" in await agent.hear("My name is Grace Hopper!")
+    assert "already: Grace Hopper" in await agent.send("My name is Grace Hopper!")
     assert agent.made[:1] == ([] if not v2 else [("send_message", agent.made[0][1])])
 
 
@@ -196,24 +194,24 @@ async def test_a_name_is_written_read_and_changed_with_whatever_edits_memory(
         ("Name: Bob\nOther: Name: Bob", "Name: Ada\nOther: Name: Bob"),
     ],
 )
-async def test_an_existing_name_is_changed_in_its_place(before: str, after: str) -> None:
+async def test_existing_name_is_replaced(before: str, after: str) -> None:
     agent = Agent(EDITOR, human=before)
-    await agent.hear("My name is Ada.")
+    await agent.send("My name is Ada.")
     assert agent.human == after
 
 
-async def test_a_numbered_block_is_edited_without_its_numbers() -> None:
+async def test_numbered_block_is_edited_without_line_numbers() -> None:
     agent = Agent(EDITOR, human="Likes tea.\nName: Bob")
     agent.numbered = True
-    await agent.hear("My name is Ada.")
+    await agent.send("My name is Ada.")
     assert agent.human == "Likes tea.\nName: Ada"
 
 
 @both_policies
-async def test_several_sentences_chain_one_tool_a_step(v2: bool) -> None:
+async def test_several_sentences_run_one_tool_per_step(v2: bool) -> None:
     agent = Agent(v2=v2)
-    await agent.hear("The sea was calm when I said something about the harbour.")
-    reply = await agent.hear(
+    await agent.send("The sea was calm when I said something about the harbour.")
+    reply = await agent.send(
         "My name is Ada. Remember that the key is under the mat; what do you know about the key? "
         "What did I say about the harbour?\nAnd what is my name?"
     )
@@ -233,26 +231,26 @@ async def test_several_sentences_chain_one_tool_a_step(v2: bool) -> None:
 
 
 @both_policies
-async def test_searches_answer_from_what_came_back(v2: bool) -> None:
+async def test_search_replies_contain_results(v2: bool) -> None:
     agent = Agent(v2=v2)
-    assert "Archival memory holds nothing about cats" in await agent.hear("What do you know about cats?")
-    assert "I find nothing that you said about cats" in await agent.hear("What did I say about cats?")
-    await agent.hear("Please remember: cats sleep 16 hours")
-    assert "cats sleep 16 hours" in await agent.hear("what do you know about cats")
-    assert "Please remember: cats sleep 16 hours" in await agent.hear("What did I tell you about cats?!")
+    assert "Archival memory holds nothing about cats" in await agent.send("What do you know about cats?")
+    assert "I find nothing that you said about cats" in await agent.send("What did I say about cats?")
+    await agent.send("Please remember: cats sleep 16 hours")
+    assert "cats sleep 16 hours" in await agent.send("what do you know about cats")
+    assert "Please remember: cats sleep 16 hours" in await agent.send("What did I tell you about cats?!")
 
 
-async def test_the_search_asks_for_what_the_user_said_only() -> None:
+async def test_search_is_limited_to_user_messages() -> None:
     agent = Agent()
-    await agent.hear("What did I say about cats?")
+    await agent.send("What did I say about cats?")
     assert agent.made == [("conversation_search", {"query": "cats", "roles": ["user"]})]
 
 
 @both_policies
-async def test_a_failed_tool_is_told_and_not_tried_again(v2: bool) -> None:
+async def test_failed_tool_is_reported_and_not_retried(v2: bool) -> None:
     agent = Agent(v2=v2)
     agent.failing = {"core_memory_append": "Error: the block is read-only", "archival_memory_insert": "Error: away"}
-    reply = await agent.hear("My name is Ada. Remember that it rains.")
+    reply = await agent.send("My name is Ada. Remember that it rains.")
     assert "core_memory_append failed: Error: the block is read-only" in reply
     assert "archival_memory_insert failed: Error: away" in reply
     assert [name for name, _ in agent.made if name != "send_message"] == [
@@ -262,9 +260,9 @@ async def test_a_failed_tool_is_told_and_not_tried_again(v2: bool) -> None:
 
 
 @both_policies
-async def test_missing_tools_and_a_missing_block_are_told(v2: bool) -> None:
+async def test_missing_tools_and_blocks_are_reported(v2: bool) -> None:
     agent = Agent((), v2=v2)
-    reply = await agent.hear(
+    reply = await agent.send(
         "My name is Ada. Remember that it rains. What did I say about it? What do you know about it? Who am I?"
     )
     assert "none of my tools can edit core memory" in reply
@@ -272,19 +270,19 @@ async def test_missing_tools_and_a_missing_block_are_told(v2: bool) -> None:
     assert "I do not know your name" in reply
     agent = Agent(v2=v2)
     agent.human = None
-    assert "this agent has no block human" in await agent.hear("My name is Ada.")
+    assert "this agent has no block human" in await agent.send("My name is Ada.")
 
 
 @both_policies
-async def test_anything_else_gets_the_list_of_what_it_can_do(v2: bool) -> None:
-    reply = await Agent(v2=v2).hear("How is the weather on Mars?")
+async def test_other_text_gets_help(v2: bool) -> None:
+    reply = await Agent(v2=v2).send("How is the weather on Mars?")
     assert "I understand only these sentences" in reply
     assert "OPENAI_API_KEY" in reply
 
 
-async def test_messages_that_come_together_are_one_turn() -> None:
+async def test_consecutive_user_messages_are_one_turn() -> None:
     agent = Agent()
-    reply = await agent.hear("My name is Ada.", "Remember that it rains.")
+    reply = await agent.send("My name is Ada.", "Remember that it rains.")
     assert [name for name, _ in agent.made] == ["core_memory_append", "archival_memory_insert"]
     assert "Ada" in reply
 
@@ -309,14 +307,14 @@ async def test_messages_that_come_together_are_one_turn() -> None:
 )
 async def test_names_in_many_forms(said: str, name: str) -> None:
     agent = Agent()
-    await agent.hear(said)
+    await agent.send(said)
     assert agent.human == f"\nName: {name}"
 
 
 @pytest.mark.parametrize("said", ["My name is not important.", "My name is ...", "What is my name?", "my name is"])
-async def test_no_name_is_made_of_these(said: str) -> None:
+async def test_texts_without_a_name(said: str) -> None:
     agent = Agent()
-    await agent.hear(said)
+    await agent.send(said)
     assert agent.human == ""
 
 
@@ -332,13 +330,13 @@ async def test_no_name_is_made_of_these(said: str) -> None:
         ("Do you remember that day?", None),
     ],
 )
-async def test_what_is_to_be_remembered(said: str, stored: str | None) -> None:
+async def test_text_to_remember(said: str, stored: str | None) -> None:
     agent = Agent()
-    await agent.hear(said)
+    await agent.send(said)
     assert agent.archive[:1] == ([] if stored is None else [stored])
 
 
-async def test_a_forced_tool_is_called_with_arguments_that_fit() -> None:
+async def test_forced_tool_is_called_with_valid_arguments() -> None:
     forced = ToolChoice(ToolChoiceKind.NAMED, "start")
     offered = tool(
         "start", ["mode", "count", "deep"], mode={"type": "string", "enum": ["a"]}, count="integer", deep="object"
@@ -348,7 +346,7 @@ async def test_a_forced_tool_is_called_with_arguments_that_fit() -> None:
     assert json.loads(answer.tool_calls[0].arguments) == {"mode": "a", "count": 1, "deep": {}}
 
 
-async def test_a_tool_that_the_loop_demands_is_called_once_and_then_it_ends() -> None:
+async def test_required_tool_is_called_once_before_the_turn_ends() -> None:
     alert = heartbeat("ToolRuleViolated: You must call finish, report at least once to exit the loop.", NOON, ZONE)
     window = [message(1, Role.USER, "Hi"), message(2, Role.ASSISTANT, "Reply."), message(3, Role.USER, alert)]
     tools = (tool("finish"), tool("report", ["text"], text="string"))
@@ -364,7 +362,7 @@ async def test_a_tool_that_the_loop_demands_is_called_once_and_then_it_ends() ->
     assert answer.tool_calls == ()
 
 
-async def test_it_streams_and_counts_and_always_says_the_same() -> None:
+async def test_answer_is_streamed_counted_and_deterministic() -> None:
     request = ask(REHEARSAL, message(1, Role.USER, "Hi"))
     events, answer = await everything(CLIENT, request)
     assert len(events) > 3

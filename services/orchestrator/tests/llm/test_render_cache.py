@@ -1,4 +1,4 @@
-"""A rendering from the cache equals a fresh one, whatever happened to the window in between."""
+"""A cached rendering equals a new one, whatever changed in the window."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +25,7 @@ RENDERERS: list[tuple[ModelInfo, Render]] = [
 
 
 def appended(window: list[Message], number: int, kind: str) -> list[Message]:
-    """The window with another exchange at its end."""
+    """Returns the window with another exchange at its end."""
     match kind:
         case "words":
             return [
@@ -82,10 +82,10 @@ def test_cached_rendering_is_never_stale(model: ModelInfo, render: Render, chang
         match change:
             case "append":
                 window = appended(window, number, value)
-            case "edit":  # as UpdateMessage and a rewritten system message do: the same id, other content
+            case "edit":  # like UpdateMessage and a new system message: the same id, other content
                 index = value % len(window)
                 window[index] = replace(window[index], content=(TextPart(f"Edited {number}."),))
-            case "copy":  # as when the window is read again from recall
+            case "copy":  # like a window that is read again from recall
                 window = [replace(item) for item in window]
             case "compact":
                 window = [window[0], message(number, Role.SUMMARY, f"Summary {number}."), *window[value + 1 :]]

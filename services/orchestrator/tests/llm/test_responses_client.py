@@ -1,4 +1,4 @@
-"""The Responses adapter through the real SDK against a server that speaks the API, and breaks in every way."""
+"""The Responses adapter with the real SDK, against a server with the real API and with every failure."""
 
 import json
 from collections.abc import AsyncIterator
@@ -64,9 +64,7 @@ async def test_text_streams_in_pieces_and_ends_with_the_whole(
     assert json.loads(answer.response_body)["output"][0]["content"][0]["text"] == "Hello, wörld of agents!"
 
 
-async def test_calls_stream_by_their_place_and_keep_their_ids(
-    fake: FakeResponses, client: OpenAiResponsesClient
-) -> None:
+async def test_calls_stream_by_index_and_keep_their_ids(fake: FakeResponses, client: OpenAiResponsesClient) -> None:
     fake.script = [
         Reply(text="On it.", tool_calls=[("a", {"x": "long enough for two pieces"}, "id1"), Call("b", {}, None)])
     ]
@@ -81,7 +79,7 @@ async def test_calls_stream_by_their_place_and_keep_their_ids(
     assert answer.finish_reason is FinishReason.TOOL_CALLS
 
 
-async def test_reasoning_comes_as_summaries_and_goes_back_encrypted(
+async def test_reasoning_is_returned_as_summaries_and_sent_back_encrypted(
     fake: FakeResponses, client: OpenAiResponsesClient
 ) -> None:
     fake.script = [Reply(reasoning="First.\n\nSecond.", signature="gAAA", tool_calls=[("a", {"x": 1}, "c1")])]
@@ -103,7 +101,7 @@ async def test_reasoning_comes_as_summaries_and_goes_back_encrypted(
     ]
 
 
-async def test_open_weights_think_in_plain_sight(fake: FakeResponses, client: OpenAiResponsesClient) -> None:
+async def test_open_weight_models_return_reasoning_as_text(fake: FakeResponses, client: OpenAiResponsesClient) -> None:
     item = {"id": "rs_1", "type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]}
     fake.script = [
         raw_stream(
@@ -119,14 +117,14 @@ async def test_open_weights_think_in_plain_sight(fake: FakeResponses, client: Op
     assert answer.usage == model.Usage()
 
 
-async def test_a_refusal_is_what_the_model_says(fake: FakeResponses, client: OpenAiResponsesClient) -> None:
+async def test_refusal_is_text_of_the_model(fake: FakeResponses, client: OpenAiResponsesClient) -> None:
     fake.script = [Reply(refusal="I would rather not.")]
     events, answer = await everything(client, hello(THINKER))
     assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "I would rather not."
     assert answer.content == (TextPart("I would rather not."),)
 
 
-async def test_a_plain_body_is_an_answer_too(fake: FakeResponses, client: OpenAiResponsesClient) -> None:
+async def test_answer_without_streaming_is_accepted(fake: FakeResponses, client: OpenAiResponsesClient) -> None:
     fake.script = [Reply(text="Whole.", tool_calls=[("a", {"n": 1}, "c")], is_plain=True)]
     events, answer = await everything(client, hello(THINKER))
     assert events == [TextDelta("Whole."), ToolCallDelta(0, "a", '{"n": 1}')]
@@ -137,7 +135,7 @@ async def test_a_plain_body_is_an_answer_too(fake: FakeResponses, client: OpenAi
 @pytest.mark.parametrize(
     ("finish", "reason"), [("length", FinishReason.LENGTH), ("content_filter", FinishReason.CONTENT_FILTER)]
 )
-async def test_what_is_incomplete_says_why(
+async def test_incomplete_answer_has_reason(
     fake: FakeResponses, client: OpenAiResponsesClient, finish: str, reason: FinishReason
 ) -> None:
     fake.script = [Reply(text="Half an", finish_reason=finish)]
@@ -145,7 +143,7 @@ async def test_what_is_incomplete_says_why(
     assert (answer.finish_reason, answer.content) == (reason, (TextPart("Half an"),))
 
 
-async def test_the_phase_of_a_text_goes_back(fake: FakeResponses, client: OpenAiResponsesClient) -> None:
+async def test_phase_of_text_is_sent_back(fake: FakeResponses, client: OpenAiResponsesClient) -> None:
     item = {"type": "message", "phase": "commentary", "content": [{"type": "output_text", "text": "Looking."}]}
     whole = {"status": "completed", "output": [item]}
     fake.script = [raw_stream(f'data: {{"type":"response.completed","response":{json.dumps(whole)}}}\n')]
@@ -169,18 +167,18 @@ async def test_the_phase_of_a_text_goes_back(fake: FakeResponses, client: OpenAi
         (raw_stream('data: {"unheard": "of"}\n'), errors.ProviderBadAnswer),
     ],
 )
-async def test_what_goes_wrong_has_a_name(
+async def test_permanent_errors(
     fake: FakeResponses, client: OpenAiResponsesClient, fault: Fault, error: type[errors.ProviderError]
 ) -> None:
     fake.script = [fault]
     with pytest.raises(error) as caught:
         await everything(client, hello(THINKER))
     assert "sk-abcdefgh1234" not in caught.value.message
-    assert len(fake.requests) == 1, "asking again would change nothing"
+    assert len(fake.requests) == 1, "a retry would fail again"
 
 
 @pytest.mark.parametrize("fault", [rate_limited(1), overloaded(), status(500), cut_stream(after=0)])
-async def test_what_may_pass_is_asked_again(fake: FakeResponses, client: OpenAiResponsesClient, fault: Fault) -> None:
+async def test_temporary_errors_are_retried(fake: FakeResponses, client: OpenAiResponsesClient, fault: Fault) -> None:
     fake.script = [fault, "At last."]
     _, answer = await everything(client, hello(THINKER))
     assert answer.content == (TextPart("At last."),)
@@ -199,21 +197,19 @@ async def test_what_may_pass_is_asked_again(fake: FakeResponses, client: OpenAiR
         ("invalid_image_url", errors.ProviderRefused),
     ],
 )
-async def test_an_error_inside_of_the_stream_is_final_once_something_was_shown(
+async def test_error_in_stream_is_final_after_first_delta(
     fake: FakeResponses, client: OpenAiResponsesClient, code: str, error: type[errors.ProviderError]
 ) -> None:
     fake.script = [error_event(code, "Something went wrong.", after=6), "never"]
     seen: list[LlmEvent] = []
     with pytest.raises(error):
         await collect(client, hello(THINKER), seen)
-    assert seen, "the beginning was shown"
+    assert seen, "a delta was already yielded"
     assert len(fake.requests) == 1
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-async def test_a_stream_that_is_cut_is_no_answer(
-    fake: FakeResponses, client: OpenAiResponsesClient, *, is_clean: bool
-) -> None:
+async def test_cut_stream_is_an_error(fake: FakeResponses, client: OpenAiResponsesClient, *, is_clean: bool) -> None:
     fake.script = [cut_stream(after=6, is_clean=is_clean)]
     with pytest.raises(errors.ProviderUnavailable):
         await everything(client, hello(THINKER))

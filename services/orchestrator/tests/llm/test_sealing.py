@@ -1,4 +1,4 @@
-"""Secrets at rest: who opens them, what a change of keys does, and what a made key's file is like."""
+"""Secrets at rest: contexts, rotation of keys, and the generated key file."""
 
 from pathlib import Path
 
@@ -16,12 +16,12 @@ def box(path: Path, *keys: str) -> SecretBox:
     return SecretBox(str(path))
 
 
-def test_a_secret_is_opened_where_it_belongs_and_nowhere_else(tmp_path: Path) -> None:
+def test_secret_opens_only_in_its_context(tmp_path: Path) -> None:
     ours = box(tmp_path / "keys", OLD)
     sealed = ours.seal(SECRET, "org/provider/api_key")
     assert SECRET.encode() not in sealed
     assert ours.open(sealed, "org/provider/api_key") == SECRET
-    assert ours.seal(SECRET, "org/provider/api_key") != sealed, "equal secrets cannot be told to be equal"
+    assert ours.seal(SECRET, "org/provider/api_key") != sealed, "equal secrets have different ciphertexts"
     damaged = sealed[:-1] + bytes([sealed[-1] ^ 1])
     for wrong, place in (
         (sealed, "org/other/api_key"),
@@ -33,19 +33,19 @@ def test_a_secret_is_opened_where_it_belongs_and_nowhere_else(tmp_path: Path) ->
         assert SECRET not in str(refused.value)
 
 
-def test_a_key_is_replaced_by_one_put_before_it(tmp_path: Path) -> None:
+def test_key_is_rotated_by_prepending_a_new_one(tmp_path: Path) -> None:
     before = box(tmp_path / "keys", OLD)
     sealed = before.seal(SECRET, "place")
     during = box(tmp_path / "keys", NEW, OLD)
     assert during.open(sealed, "place") == SECRET
-    anew = during.seal(SECRET, "place")
+    sealed_again = during.seal(SECRET, "place")
     after = box(tmp_path / "keys", NEW)
-    assert after.open(anew, "place") == SECRET
+    assert after.open(sealed_again, "place") == SECRET
     with pytest.raises(SecretUnreadable):
         after.open(sealed, "place")
 
 
-def test_a_key_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
+def test_key_file_is_created_once_and_private(tmp_path: Path) -> None:
     path = tmp_path / "secrets.key"
     first, second = SecretBox(None, path), SecretBox(None, path)
     assert not path.exists()
@@ -56,7 +56,7 @@ def test_a_key_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["secrets.key"]
 
 
-def test_without_a_key_nothing_is_sealed(tmp_path: Path) -> None:
+def test_sealing_without_key_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SecretsKeyMissing):
         SecretBox(None).seal(SECRET, "place")
     with pytest.raises(ConfigError):

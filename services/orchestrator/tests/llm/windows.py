@@ -25,12 +25,12 @@ CLAUDE = ModelInfo(
 
 
 def at(base_url: str | None, type_: str = "openai", **fields: Any) -> ProviderSettings:
-    """A provider at a place, named as its type."""
+    """Returns settings of a provider at a base URL, named after its type."""
     return ProviderSettings(name=type_, type=type_, base_url=base_url, **fields)
 
 
 def served_by(type_: str, name: str = "a-model", api: Api = Api.CHAT) -> ModelInfo:
-    """A model of another vendor."""
+    """Returns a model of another vendor."""
     return ModelInfo(
         f"{type_}/{name}", type_, name, api, ModelSettings(context_window=32_000), "http://there/v1", type_
     )
@@ -68,7 +68,7 @@ REQUIRED = ToolChoice(ToolChoiceKind.REQUIRED)
 
 
 async def everything(client: LlmClient, request: LlmRequest) -> tuple[list[LlmEvent], LlmAnswer]:
-    """All deltas and the answer, which must come exactly once, last."""
+    """Returns all deltas and the answer, which must be the only one and the last event."""
     events = [event async for event in client.stream(request)]
     answer = events.pop()
     assert isinstance(answer, LlmAnswer)
@@ -77,6 +77,6 @@ async def everything(client: LlmClient, request: LlmRequest) -> tuple[list[LlmEv
 
 
 async def collect(client: LlmClient, request: LlmRequest, seen: list[LlmEvent]) -> None:
-    """Puts the events of a stream into `seen`, for streams that fail in the middle."""
+    """Appends the events of a stream to `seen`, for streams that fail in the middle."""
     async for event in client.stream(request):
         seen.append(event)

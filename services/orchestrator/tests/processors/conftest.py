@@ -14,7 +14,7 @@ from .distribution import GROUPS, SOURCE
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The module of a package that is installed for one test."""
+    """The module of a package that is installed for a test."""
     install(tmp_path / "site", "acme_shop", SOURCE, GROUPS)
     monkeypatch.syspath_prepend(tmp_path / "site")
     invalidate_caches()

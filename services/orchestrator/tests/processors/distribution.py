@@ -1,4 +1,4 @@
-"""A package with processors of every kind, good and bad."""
+"""A package with valid and invalid processors of every kind."""
 
 SOURCE = '''
 """Processors of a shop."""

@@ -1,4 +1,4 @@
-"""What processors do to inputs and tool results: once, before anything is stored, and without harm where they fail."""
+"""Processors change inputs and tool results once, before they are stored; failures are contained."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -35,7 +35,7 @@ async def said(world: World, agent: Agent) -> list[str]:
     return lines(world.turn(agent))
 
 
-async def test_what_is_stored_is_what_the_model_sees(world: World, shop: ModuleType) -> None:
+async def test_stored_text_is_the_text_that_the_model_gets(world: World, shop: ModuleType) -> None:
     world.processors = switched("stamp", "redact")
     process = world.process()
     agent = await world.agent(process)
@@ -65,7 +65,7 @@ async def test_what_is_stored_is_what_the_model_sees(world: World, shop: ModuleT
         ("empty", "Hello", ProcessorFailed, "The server's processor empty failed; nothing of the input was stored."),
     ],
 )
-async def test_an_input_that_cannot_be_processed_is_refused_and_the_agent_goes_on(
+async def test_input_of_failed_processor_is_refused_and_agent_continues(
     world: World, shop: ModuleType, name: str, text: str, error: type[Exception], words: str
 ) -> None:
     world.processors = switched(name, seconds=0.02)
@@ -83,7 +83,7 @@ async def test_an_input_that_cannot_be_processed_is_refused_and_the_agent_goes_o
     assert (await said(world, agent))[-1] == "assistant text: Hello."
 
 
-async def test_a_repeated_request_is_the_first_run_and_is_not_processed_again(world: World, shop: ModuleType) -> None:
+async def test_repeated_request_returns_first_run_without_processing(world: World, shop: ModuleType) -> None:
     world.processors = switched("stamp")
     process = world.process()
     agent = await world.agent(process)
@@ -97,7 +97,7 @@ async def test_a_repeated_request_is_the_first_run_and_is_not_processed_again(wo
     assert len(shop.SEEN) == 1
 
 
-async def test_a_run_that_is_taken_up_again_says_what_was_processed_once(world: World, shop: ModuleType) -> None:
+async def test_resumed_run_has_input_that_was_processed_once(world: World, shop: ModuleType) -> None:
     world.processors = switched("stamp")
     process = world.process()
     agent = await world.agent(process)
@@ -111,7 +111,7 @@ async def test_a_run_that_is_taken_up_again_says_what_was_processed_once(world: 
     assert len(shop.SEEN) == 1
 
 
-async def test_results_of_tools_are_changed_before_rules_and_models_see_them(world: World, shop: ModuleType) -> None:
+async def test_tool_results_are_processed_before_rules_and_models_see_them(world: World, shop: ModuleType) -> None:
     world.processors = switched(results=("shout", "shorten"))
     world.tools.add("lookup", "yes, and much more")
     rules = (Conditional("lookup", (ConditionalOutcome("YES,", "archival_memory_insert"),)),)
@@ -142,11 +142,11 @@ async def test_results_of_tools_are_changed_before_rules_and_models_see_them(wor
         "lookup",
         {},
         True,
-    ), "cleared by the processor, which changes no record by that"
+    ), "cleared by the processor, which does not change the record"
 
 
 @pytest.mark.parametrize("name", ["broken", "slow"])
-async def test_a_result_whose_processor_fails_goes_on_as_it_is(world: World, shop: ModuleType, name: str) -> None:
+async def test_result_of_failed_processor_stays_unchanged(world: World, shop: ModuleType, name: str) -> None:
     world.processors = switched(results=(name, "shout"), seconds=0.02)
     world.tools.add("lookup", "yes")
     process = world.process()
@@ -162,9 +162,7 @@ async def test_a_result_whose_processor_fails_goes_on_as_it_is(world: World, sho
     shop.DONE.set()
 
 
-async def test_what_a_client_returns_is_a_tools_result_and_what_it_says_beside_it_an_input(
-    world: World, shop: ModuleType
-) -> None:
+async def test_client_returns_are_results_and_client_messages_are_inputs(world: World, shop: ModuleType) -> None:
     world.processors = switched("stamp", results=("shout",))
     process = world.process()
     agent = await world.agent(process)
@@ -179,7 +177,7 @@ async def test_what_a_client_returns_is_a_tools_result_and_what_it_says_beside_i
     require_valid(world.window(agent).messages)
 
 
-async def test_whatever_dies_an_input_is_processed_once_and_no_kept_result_again(
+async def test_input_is_processed_once_and_stored_results_never_again_after_a_crash(
     tmp_path: Path, shop: ModuleType
 ) -> None:
     async with opened(tmp_path) as world:

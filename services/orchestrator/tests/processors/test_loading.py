@@ -1,4 +1,4 @@
-"""Which processors are found, in which order, and what is refused at start."""
+"""Loading of processors: their order, and errors at startup."""
 
 from pathlib import Path
 from types import ModuleType
@@ -17,11 +17,13 @@ def names(group: str, *wanted: str) -> list[str]:
     return [named.name for named in load(group, wanted, SETTING)]
 
 
-def test_they_come_by_their_order_whatever_the_setting_says(shop: ModuleType) -> None:
+def test_processors_are_sorted_by_order(shop: ModuleType) -> None:
     assert names(INPUT_GROUP, "stamp", "redact", "gate") == ["gate", "redact", "stamp"]
-    assert names(INPUT_GROUP, "slow", "broken") == ["slow", "broken"], "those of one order as the setting has them"
+    assert names(INPUT_GROUP, "slow", "broken") == ["slow", "broken"], (
+        "processors of equal order are in the order of the setting"
+    )
     assert names(TOOL_RESULT_GROUP, "shout", "shorten") == ["shorten", "shout"]
-    assert names(INPUT_GROUP) == [], "what is installed is not switched on by that"
+    assert names(INPUT_GROUP) == [], "installed processors are not enabled by default"
 
 
 @pytest.mark.parametrize(
@@ -38,7 +40,7 @@ def test_they_come_by_their_order_whatever_the_setting_says(shop: ModuleType) ->
         ),
     ],
 )
-def test_what_cannot_be_switched_on_is_one_line_that_names_it(shop: ModuleType, name: str, words: str) -> None:
+def test_invalid_processor_is_reported_in_one_line(shop: ModuleType, name: str, words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         load(INPUT_GROUP, ("redact", name), SETTING)
     assert str(refused.value).startswith(f"{SETTING} names {name!r}")
@@ -46,12 +48,12 @@ def test_what_cannot_be_switched_on_is_one_line_that_names_it(shop: ModuleType, 
     assert "\n" not in str(refused.value)
 
 
-def test_nothing_is_switched_on_twice(shop: ModuleType) -> None:
+def test_processor_cannot_be_enabled_twice(shop: ModuleType) -> None:
     with pytest.raises(ConfigError, match="names 'redact' twice"):
         load(INPUT_GROUP, ("redact", "stamp", "redact"), SETTING)
 
 
-def test_a_name_that_two_packages_bring_is_refused(shop: ModuleType, tmp_path: Path) -> None:
+def test_name_provided_by_two_packages_is_refused(shop: ModuleType, tmp_path: Path) -> None:
     install(tmp_path / "site", "other_shop", SOURCE, GROUPS)
     with pytest.raises(ConfigError, match=r"which several packages provide: .*(acme|other)_shop:Redact"):
         load(INPUT_GROUP, ("redact",), SETTING)

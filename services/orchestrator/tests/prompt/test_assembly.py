@@ -1,4 +1,4 @@
-"""The system message against golden files, byte for byte, and the comparison that decides whether to write it anew.
+"""The system message, compared with golden files, and the comparison that decides whether it is rendered again.
 
 The files are the contract. To look at a difference: `diff` the file against the text in the assertion.
 """
@@ -75,21 +75,21 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_text_is_the_golden_file(name: str) -> None:
+def test_text_equals_golden_file(name: str) -> None:
     assert CASES[name] == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
 
 
-def test_no_golden_file_is_left_over() -> None:
+def test_every_golden_file_is_used() -> None:
     assert {path.stem for path in GOLDEN.iterdir()} == set(CASES)
 
 
-def test_memory_that_names_the_marker_is_shown_as_it_is() -> None:
+def test_marker_within_memory_is_not_replaced() -> None:
     block = Block("block-1", "human", "Say {CORE_MEMORY} twice: {CORE_MEMORY}", 100)
     text = compose("A {CORE_MEMORY} Z", memory(block), NO_METADATA)
     assert text == f"A {memory(block)}\n\n{NO_METADATA} Z"
 
 
-def test_each_section_stands_once_however_often_the_template_asks() -> None:
+def test_each_section_occurs_once() -> None:
     text = compose("{CORE_MEMORY}{CORE_MEMORY}{CORE_MEMORY}", memory(HUMAN), NO_METADATA)
     assert text.count("<memory_blocks>") == text.count("<memory_metadata>") == 1
 
@@ -98,14 +98,14 @@ TEMPLATES = ["You are Ada.", "Head {CORE_MEMORY} tail", "{CORE_MEMORY}", "a{CORE
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_other_metadata_alone_is_no_change(template: str) -> None:
+def test_changed_metadata_alone_is_no_change(template: str) -> None:
     stored = compose(template, CASES["blocks_three"], CASES["metadata_all"])
     assert shows(stored, template, CASES["blocks_three"])
     assert shows(compose(template, CASES["blocks_three"], NO_METADATA), template, CASES["blocks_three"])
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_other_memory_rules_numbering_or_template_is_a_change(template: str) -> None:
+def test_changed_memory_rules_numbering_or_template_is_a_change(template: str) -> None:
     stored = compose(template, memory(HUMAN), NO_METADATA)
     for other in (memory(PERSONA), memory(HUMAN, numbered=True), memory(HUMAN, rules="x"), memory(HUMAN, HUMAN)):
         assert not shows(stored, template, other)
@@ -113,8 +113,8 @@ def test_other_memory_rules_numbering_or_template_is_a_change(template: str) -> 
     assert not shows("", template, memory(HUMAN))
 
 
-def test_a_block_that_imitates_the_end_of_memory_deceives_nobody() -> None:
-    """The stored message begins with all that the fresh one has, because a description spells out the rest of it."""
+def test_block_that_imitates_the_end_of_memory_is_detected() -> None:
+    """The stored message starts with the whole new one, because a description imitates the rest of it."""
     fresh = memory(Block("block-1", "human", "", 10, "plain"))
     rest = fresh.partition("plain")[2] + "\n\n" + NO_METADATA
     forged = Block("block-1", "human", "secret", 10, "plain" + rest)
@@ -141,9 +141,7 @@ cores = st.lists(st.builds(Block, st.just("block-1"), st.just("human"), texts, s
 
 
 @given(cores, cores, texts, texts)
-def test_a_message_shows_exactly_the_memory_that_it_was_composed_of(
-    stored: list[Block], fresh: list[Block], head: str, tail: str
-) -> None:
+def test_message_shows_exactly_its_memory(stored: list[Block], fresh: list[Block], head: str, tail: str) -> None:
     template = f"{head}{{CORE_MEMORY}}{tail}"
     text = compose(template, memory(*stored), CASES["metadata_all"])
     assert shows(text, template, memory(*fresh)) is (memory(*stored) == memory(*fresh))

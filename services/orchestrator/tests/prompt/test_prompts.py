@@ -1,4 +1,4 @@
-"""System prompts by key: those that come along, and an operator's own."""
+"""System prompts by key: built-in and custom ones."""
 
 from pathlib import Path
 
@@ -27,17 +27,17 @@ def prompts(tmp_path: Path) -> Prompts:
     return Prompts(tmp_path / "data" / "system_prompts")
 
 
-def test_the_builtin_prompts_are_all_there(prompts: Prompts) -> None:
+def test_all_builtin_prompts_exist(prompts: Prompts) -> None:
     assert tuple(prompt.key for prompt in prompts.all()) == BUILTIN
     assert all(len(prompts.get(key).text) > 300 for key in BUILTIN)
 
 
-def test_every_agent_type_has_its_prompt(prompts: Prompts) -> None:
+def test_every_agent_type_has_a_prompt(prompts: Prompts) -> None:
     assert {spec.prompt_key for spec in AGENT_TYPES.values()} <= set(BUILTIN)
 
 
 @pytest.mark.parametrize("key", BUILTIN)
-def test_prompts_are_our_own_and_whole(prompts: Prompts, key: str) -> None:
+def test_prompts_are_original_and_complete(prompts: Prompts, key: str) -> None:
     text = prompts.get(key).text
     assert "letta" not in text.lower()
     assert "limnal" not in text.lower()
@@ -46,14 +46,14 @@ def test_prompts_are_our_own_and_whole(prompts: Prompts, key: str) -> None:
         assert text.count(f"<{tag}>") == text.count(f"</{tag}>") <= 1
 
 
-def test_the_chat_prompt_promises_what_the_loop_keeps(prompts: Prompts) -> None:
+def test_chat_prompt_matches_the_loop(prompts: Prompts) -> None:
     text = prompts.get("memgpt_v2_chat").text
     assert "request_heartbeat" in text
     assert "send_message. It is the only action that the user can see" in text
     assert "never put them into the text" in text
 
 
-def test_a_custom_prompt_is_a_file_in_a_directory_made_for_it(tmp_path: Path) -> None:
+def test_custom_prompt_is_a_file_in_the_directory(tmp_path: Path) -> None:
     directory = tmp_path / "not" / "there"
     prompts = Prompts(directory)
     (directory / "pirate.txt").write_text("Arr {CORE_MEMORY} {}", encoding="utf-8")
@@ -63,12 +63,12 @@ def test_a_custom_prompt_is_a_file_in_a_directory_made_for_it(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("key", ["unknown", "", "../secret", "a/b", "..", "/etc/passwd", "x\0y"])
-def test_an_unknown_key_is_not_found_and_no_path(tmp_path: Path, key: str) -> None:
+def test_unknown_key_is_not_found_and_never_a_path(tmp_path: Path, key: str) -> None:
     (tmp_path / "secret.txt").write_text("hidden", encoding="utf-8")
     with pytest.raises(NotFound):
         Prompts(tmp_path / "prompts").get(key)
 
 
-def test_a_builtin_prompt_cannot_be_shadowed(tmp_path: Path) -> None:
+def test_builtin_prompt_cannot_be_overridden(tmp_path: Path) -> None:
     (tmp_path / "react.txt").write_text("other", encoding="utf-8")
     assert Prompts(tmp_path).get("react").text != "other"
