@@ -22,7 +22,8 @@ def test_every_path_exists(path: str) -> None:
 
 
 def test_every_folder_is_listed() -> None:
-    tops = {f"{path.name}/" for path in ROOT.iterdir() if path.is_dir() and (path / "README.md").exists()}
+    folders = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    tops = {f"{path.name}/" for path in folders if (path / "README.md").exists()}
     libraries = {str(path.relative_to(ROOT)) for path in ROOT.glob("libs/*") if path.is_dir()}
     missing = sorted(folder for folder in (tops | libraries) if f"`{folder}`" not in PAGE)
     assert not missing
