@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from mnemesh_orchestrator.compaction.tokens import records, schemas_tokens, tokenizer
+from mnemesh_orchestrator.compaction.tokens import schemas_tokens, tokenizer_for, unsent_message_ids
 from mnemesh_orchestrator.loop.state import prompt_limit
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.compaction import CompactionSettings
@@ -66,7 +66,7 @@ async def test_agent_without_window_setting_has_window_of_model(
     ],
 )
 def test_tokens_of_text_are_its_bytes_divided_by_figure_of_provider(handle: str, text: str, tokens: int) -> None:
-    assert tokenizer(handle).text(text) == tokens
+    assert tokenizer_for(handle).text(text) == tokens
 
 
 def message(*content: ContentPart, role: Role = Role.USER, id_: str = "message-1", **fields: object) -> Message:
@@ -74,12 +74,12 @@ def message(*content: ContentPart, role: Role = Role.USER, id_: str = "message-1
 
 
 def test_tokens_of_message_include_envelope_and_every_part() -> None:
-    by = tokenizer("openai/gpt-4.1")
+    by = tokenizer_for("openai/gpt-4.1")
     plain = by.message(message(TextPart("a" * 400)))
     assert plain == 12 + 101
     picture = ImagePart(media_type="image/png", data=b"x" * 100_000)
     assert by.message(message(TextPart("a" * 400), picture)) == plain + 1_000
-    assert tokenizer("anthropic/claude").message(message(picture)) == 12 + 1_600
+    assert tokenizer_for("anthropic/claude").message(message(picture)) == 12 + 1_600
     made = ToolCall("call-1", "search", "b" * 800)
     assert by.message(message(role=Role.ASSISTANT, tool_calls=(made,))) == 12 + 2 + 201
     returned = message(
@@ -90,7 +90,7 @@ def test_tokens_of_message_include_envelope_and_every_part() -> None:
 
 
 def test_tokens_of_tool_are_those_of_its_schema() -> None:
-    by = tokenizer("openai/gpt-4.1")
+    by = tokenizer_for("openai/gpt-4.1")
     small, large = ToolSchema("a", "b", {}), ToolSchema("a", "b" * 401, {})
     assert schemas_tokens([], by) == 0
     assert schemas_tokens([large], by) == schemas_tokens([small], by) + 100
@@ -100,8 +100,8 @@ def test_tokens_of_tool_are_those_of_its_schema() -> None:
 def test_messages_that_are_not_sent_have_no_tokens() -> None:
     made = ToolCall("call-1", "search", "{}")
     asks = message(role=Role.APPROVAL, id_="message-2", tool_calls=(made,))
-    assert records([message(role=Role.ASSISTANT, tool_calls=(made,)), asks]) == {"message-2"}
-    assert records([asks]) == frozenset()
+    assert unsent_message_ids([message(role=Role.ASSISTANT, tool_calls=(made,)), asks]) == {"message-2"}
+    assert unsent_message_ids([asks]) == frozenset()
 
 
 @pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2])

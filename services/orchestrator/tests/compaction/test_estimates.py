@@ -23,22 +23,22 @@ def make_agent(id_: str = "agent", *corrections: Correction) -> Agent:
 def test_correction_follows_provider_within_bounds() -> None:
     corrections, agent = Corrections(), make_agent()
     assert corrections.of(agent, "m") == Correction("m", factor=1, answers=0)
-    corrections.learn(agent, "m", 1_000, 1_400)
+    corrections.update(agent, "m", 1_000, 1_400)
     assert corrections.of(agent, "m").factor == pytest.approx(1.2)
-    corrections.learn(agent, "m", 1_000, 1_400)
+    corrections.update(agent, "m", 1_000, 1_400)
     assert corrections.of(agent, "m").factor == pytest.approx(1.3)
     assert corrections.of(make_agent("other"), "m").factor == 1
     assert corrections.of(agent, "other").factor == 1
     for _ in range(20):
-        corrections.learn(agent, "m", 1_000, 90_000)
+        corrections.update(agent, "m", 1_000, 90_000)
     assert corrections.of(agent, "m").factor == 3
     for _ in range(20):
-        corrections.learn(agent, "m", 1_000, 1)
+        corrections.update(agent, "m", 1_000, 1)
     assert corrections.of(agent, "m").factor == 0.9
     assert corrections.of(agent, "m").answers == 42
     new = make_agent("new")
-    assert corrections.learn(new, "m", 100, 200) is None
-    assert corrections.learn(new, "m", 1_000, 0) is None
+    assert corrections.update(new, "m", 100, 200) is None
+    assert corrections.update(new, "m", 1_000, 0) is None
     assert corrections.of(new, "m").factor == 1, "short requests and missing counts change nothing"
 
 
@@ -46,12 +46,12 @@ def test_error_is_that_of_corrected_estimate() -> None:
     estimator, agent = TokenEstimator(), make_agent()
     assert estimator.mean_error == 0
     for reported, error, mean in ((1_250, -0.2, 0.2), (1_125, 0.0, 0.1), (900, 0.25, 0.15)):
-        correction = estimator.learn(agent, "m", 1_000, reported)
+        correction = estimator.update_correction(agent, "m", 1_000, reported)
         assert correction is not None
         assert correction.error == pytest.approx(error)
         assert estimator.mean_error == pytest.approx(mean)
     for _ in range(2_000):
-        estimator.learn(agent, "m", 1_000, 1_000)
+        estimator.update_correction(agent, "m", 1_000, 1_000)
     assert estimator.mean_error < 0.001, "old errors no longer count"
 
 
@@ -59,7 +59,7 @@ def test_correction_from_more_answers_takes_precedence() -> None:
     corrections = Corrections()
     stored = make_agent("agent", Correction("m", 1.5, 0.1, 7), Correction("n", 2.0, 0.0, 1))
     assert corrections.of(stored, "m").factor == 1.5
-    correction = corrections.learn(stored, "m", 1_000, 1_500)
+    correction = corrections.update(stored, "m", 1_000, 1_500)
     assert correction == Correction("m", 1.5, 0.0, 8)
     assert corrections.of(stored, "m") == correction, "the stored record is from the start of the run"
     later = make_agent("agent", Correction("m", 2.5, 0.1, 9))

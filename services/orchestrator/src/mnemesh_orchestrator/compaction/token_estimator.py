@@ -5,7 +5,13 @@ from dataclasses import dataclass
 
 from mnemesh_types.messages import Message
 
-from mnemesh_orchestrator.compaction.tokens import Corrections, TokenLedger, records, schemas_tokens, tokenizer
+from mnemesh_orchestrator.compaction.tokens import (
+    Corrections,
+    TokenLedger,
+    schemas_tokens,
+    tokenizer_for,
+    unsent_message_ids,
+)
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, Correction
 from mnemesh_orchestrator.model.models import ToolSchema
@@ -29,7 +35,7 @@ class Measured:
 
 
 class TokenEstimator:
-    """Estimates the size of requests. It calls no service: it learns from answers. Models are identified by handle."""
+    """Estimates the size of requests without calls. Answers correct the estimates. Models are identified by handle."""
 
     def __init__(self) -> None:
         self._ledger = TokenLedger()
@@ -37,9 +43,9 @@ class TokenEstimator:
 
     def request(self, agent: Agent, request: LlmRequest) -> Measured:
         """Measures a request as it would be sent."""
-        by = tokenizer(request.model.handle)
-        messages = self._ledger.measure(request.messages, by, request.tool_return_char_limit)
-        tools = schemas_tokens(request.tools, by)
+        tokenizer = tokenizer_for(request.model.handle)
+        messages = self._ledger.measure(request.messages, tokenizer, request.tool_return_char_limit)
+        tools = schemas_tokens(request.tools, tokenizer)
         estimate = sum(messages) + tools
         factor = self._factor(agent, request.model.handle)
         if factor == 1:
@@ -50,17 +56,20 @@ class TokenEstimator:
         self, agent: Agent, model: str, messages: Sequence[Message], return_limit: int | None = None
     ) -> list[int]:
         """Measures each message, with its returns cut at a limit."""
-        by, factor = tokenizer(model), self._factor(agent, model)
-        kept = records(messages)
-        return [0 if message.id in kept else int(by.message(message, return_limit) * factor) for message in messages]
+        tokenizer, factor = tokenizer_for(model), self._factor(agent, model)
+        unsent = unsent_message_ids(messages)
+        return [
+            0 if message.id in unsent else int(tokenizer.message(message, return_limit) * factor)
+            for message in messages
+        ]
 
     def schemas(self, agent: Agent, model: str, schemas: Sequence[ToolSchema]) -> int:
         """Returns the tokens of tool schemas."""
-        return int(schemas_tokens(schemas, tokenizer(model)) * self._factor(agent, model))
+        return int(schemas_tokens(schemas, tokenizer_for(model)) * self._factor(agent, model))
 
     def text(self, agent: Agent, model: str, text: str) -> int:
         """Returns the tokens of a text."""
-        return int(tokenizer(model).text(text) * self._factor(agent, model))
+        return int(tokenizer_for(model).text(text) * self._factor(agent, model))
 
     def corrected(self, agent: Agent, model: str, estimate: int) -> int:
         """Returns the corrected value of an uncorrected estimate."""
@@ -70,12 +79,12 @@ class TokenEstimator:
         """Returns the correction of an agent's requests to a model, from everything that is known."""
         return self._corrections.of(agent, model)
 
-    def learn(self, agent: Agent, model: str, estimate: int, reported: int | None) -> Correction | None:
-        """Learns from the provider's count of a request with a known uncorrected estimate. Returns the new correction.
+    def update_correction(self, agent: Agent, model: str, estimate: int, reported: int | None) -> Correction | None:
+        """Returns the correction after the provider counted a request with a known uncorrected estimate.
 
-        Returns None if nothing can be learned.
+        Returns None if the correction stays.
         """
-        return self._corrections.learn(agent, model, estimate, reported) if reported else None
+        return self._corrections.update(agent, model, estimate, reported) if reported else None
 
     @property
     def mean_error(self) -> float:

@@ -50,23 +50,23 @@ _DEFAULT: Final = Tokenizer()
 _TOKENIZERS: Final = {"openai": _DEFAULT, "anthropic": Tokenizer(bytes_per_token=3.5, per_image=1_600)}
 
 
-def tokenizer(handle: str) -> Tokenizer:
+def tokenizer_for(handle: str) -> Tokenizer:
     """Returns the figures of a model's provider. The default is four bytes per token."""
     return _TOKENIZERS.get(handle.partition("/")[0], _DEFAULT)
 
 
-def records(messages: Sequence[Message]) -> frozenset[str]:
-    """Returns the ids of messages that no provider is sent: requests for approval and their answers.
+def unsent_message_ids(messages: Sequence[Message]) -> frozenset[str]:
+    """Returns the ids of messages that no provider gets: requests for approval and their answers.
 
     A request that does not repeat the calls of an earlier message makes them itself, and is sent.
     """
-    made: set[str] = set()
-    kept = []
+    call_ids: set[str] = set()
+    unsent = []
     for message in messages:
-        if message.role is Role.APPROVAL and all(call.id in made for call in message.tool_calls):
-            kept.append(message.id)
-        made.update(call.id for call in message.tool_calls)
-    return frozenset(kept)
+        if message.role is Role.APPROVAL and all(call.id in call_ids for call in message.tool_calls):
+            unsent.append(message.id)
+        call_ids.update(call.id for call in message.tool_calls)
+    return frozenset(unsent)
 
 
 class TokenLedger:
@@ -76,40 +76,44 @@ class TokenLedger:
         self._size = size
         self._known: OrderedDict[tuple[Tokenizer, int | None], dict[str, int]] = OrderedDict()
 
-    def measure(self, messages: Sequence[Message], by: Tokenizer, return_limit: int | None = None) -> list[int]:
+    def measure(self, messages: Sequence[Message], tokenizer: Tokenizer, return_limit: int | None = None) -> list[int]:
         """Returns the tokens of each message. The first is rewritten in place, so it is measured each time."""
         if not messages:
             return []
-        known = self._known.setdefault((by, return_limit), {})
-        tokens = [by.message(messages[0], return_limit)]
-        kept = records(messages) if any(message.role is Role.APPROVAL for message in messages) else frozenset[str]()
+        known = self._known.setdefault((tokenizer, return_limit), {})
+        tokens = [tokenizer.message(messages[0], return_limit)]
+        unsent = (
+            unsent_message_ids(messages)
+            if any(message.role is Role.APPROVAL for message in messages)
+            else frozenset[str]()
+        )
         for message in messages[1:]:
-            if message.id in kept:
+            if message.id in unsent:
                 tokens.append(0)
                 continue
-            found = known.get(message.id)
-            if found is None:
-                found = known[message.id] = by.message(message, return_limit)
-            tokens.append(found)
+            count = known.get(message.id)
+            if count is None:
+                count = known[message.id] = tokenizer.message(message, return_limit)
+            tokens.append(count)
         while len(known) > self._size:
             del known[next(iter(known))]
-        while len(self._known) > _KEPT_KINDS:
+        while len(self._known) > _MAX_TABLES:
             self._known.popitem(last=False)
         return tokens
 
 
-_KEPT_KINDS: Final = 16
+_MAX_TABLES: Final = 16
 
-_LEAST_FACTOR: Final = 0.9
-_MOST_FACTOR: Final = 3.0
+_MIN_FACTOR: Final = 0.9
+_MAX_FACTOR: Final = 3.0
 _WEIGHT: Final = 0.5
-_LEAST_MEASURED: Final = 200
-_KEPT_FACTORS: Final = 4_096
-_ANSWERS_IN_MEAN: Final = 100
+_MIN_ESTIMATE: Final = 200
+_MAX_CORRECTIONS: Final = 4_096
+_MEAN_WINDOW: Final = 100
 
 
 class Corrections:
-    """Corrections of estimates by agent and model, learned from the providers' counts.
+    """Corrections of estimates by agent and model, from the providers' counts.
 
     A factor moves halfway to each new figure, and stays between 0.9 and 3: an estimate that is too high causes an early
     compaction, one that is too low an error of the provider. The figures that an agent's record holds of earlier runs
@@ -118,35 +122,35 @@ class Corrections:
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, str], Correction] = OrderedDict()
-        self._learnt = 0
+        self._answer_count = 0
         self.mean_error = 0.0
         """Errors of this process's expectations, without sign: the mean of about the last hundred answers."""
 
     def of(self, agent: Agent, model: str) -> Correction:
         """Returns the correction of an agent's requests to a model."""
-        seen = self._known.get((agent.id, model), Correction(model))
-        return max((seen, *(item for item in agent.corrections if item.model == model)), key=lambda item: item.answers)
+        own = self._known.get((agent.id, model), Correction(model))
+        return max((own, *(item for item in agent.corrections if item.model == model)), key=lambda item: item.answers)
 
-    def learn(self, agent: Agent, model: str, estimated: int, reported: int) -> Correction | None:
-        """Learns from the counted tokens of a request with an uncorrected estimate. Returns the new correction.
+    def update(self, agent: Agent, model: str, estimated: int, reported: int) -> Correction | None:
+        """Updates a correction from the counted tokens of a request with an uncorrected estimate. Returns the new one.
 
-        Returns None if nothing can be learned: for a short request, or without a count.
+        Returns None for a short request, and without a count. The correction then stays.
         """
-        if estimated < _LEAST_MEASURED or reported <= 0:
+        if estimated < _MIN_ESTIMATE or reported <= 0:
             return None
         known = self.of(agent, model)
-        moved = known.factor + _WEIGHT * (reported / estimated - known.factor)
+        factor = known.factor + _WEIGHT * (reported / estimated - known.factor)
         error = estimated * known.factor / reported - 1
-        learnt = Correction(model, min(_MOST_FACTOR, max(_LEAST_FACTOR, moved)), round(error, 6), known.answers + 1)
-        self._known[agent.id, model] = learnt
+        correction = Correction(model, min(_MAX_FACTOR, max(_MIN_FACTOR, factor)), round(error, 6), known.answers + 1)
+        self._known[agent.id, model] = correction
         self._known.move_to_end((agent.id, model))
-        while len(self._known) > _KEPT_FACTORS:
+        while len(self._known) > _MAX_CORRECTIONS:
             self._known.popitem(last=False)
-        self._learnt = min(self._learnt + 1, _ANSWERS_IN_MEAN)
-        self.mean_error += (abs(error) - self.mean_error) / self._learnt
-        return learnt
+        self._answer_count = min(self._answer_count + 1, _MEAN_WINDOW)
+        self.mean_error += (abs(error) - self.mean_error) / self._answer_count
+        return correction
 
 
-def schemas_tokens(schemas: Iterable[ToolSchema], by: Tokenizer) -> int:
+def schemas_tokens(schemas: Iterable[ToolSchema], tokenizer: Tokenizer) -> int:
     """Returns the tokens of tool schemas."""
-    return sum(by.schema(schema) for schema in schemas)
+    return sum(tokenizer.schema(schema) for schema in schemas)

@@ -69,7 +69,7 @@ class ContextBudget:
 
     def _learn(self, context: TurnContext, state: TurnState, tokens: TokenCounts, counted: int | None) -> TokenCounts:
         agent, handle = context.agent, state.model.info.handle
-        correction = self._estimator.learn(agent, handle, tokens.estimate, counted)
+        correction = self._estimator.update_correction(agent, handle, tokens.estimate, counted)
         if correction is None:
             return tokens
         known = {item.model: item for item in tokens.corrections or agent.corrections}
