@@ -21,13 +21,13 @@ async def search(episodes: EpisodesPort, call: BuiltinCall, arguments: Mapping[s
     at = _moment(arguments["held_at"], zone) if arguments.get("held_at") else None
     own = MemoryScope(call.agent_id)
     scopes = (own,) if call.memory_scope is None else (own, MemoryScope(call.agent_id, call.memory_scope))
-    found = await episodes.search(scopes, arguments["query"], limit=arguments.get("limit", _LIMIT), held_at=at)
-    counted = f"{len(found.facts)} facts and {len(found.episodes)} episodes"
+    hits = await episodes.search(scopes, arguments["query"], limit=arguments.get("limit", _LIMIT), held_at=at)
+    counted = f"{len(hits.facts)} facts and {len(hits.episodes)} episodes"
     return json.dumps(
         {
-            "message": f"Showing {counted}:" if found.facts or found.episodes else "No results found.",
-            "facts": [_fact_result(fact, zone) for fact in found.facts],
-            "episodes": [_episode_result(episode, zone) for episode in found.episodes],
+            "message": f"Showing {counted}:" if hits.facts or hits.episodes else "No results found.",
+            "facts": [_fact_result(fact, zone) for fact in hits.facts],
+            "episodes": [_episode_result(episode, zone) for episode in hits.episodes],
         },
         ensure_ascii=False,
     )

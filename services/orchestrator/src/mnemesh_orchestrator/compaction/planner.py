@@ -68,16 +68,16 @@ def cuts(messages: Sequence[Message], end: int) -> list[int]:
     returned = {item.tool_call_id for message in messages for item in message.tool_returns}
     request = open_request(messages)
     waiting = min(_first_waiting(messages, returned), len(messages) if request is None else request.index)
-    found: list[int] = []
+    indexes: list[int] = []
     unanswered: set[str] = set()
     for index in range(1, min(end, waiting, len(messages)) + 1):
         if index > 1 and not unanswered:
-            found.append(index)
+            indexes.append(index)
         if index < len(messages):
             message = messages[index]
             unanswered.difference_update(item.tool_call_id for item in message.tool_returns)
             unanswered.update(call.id for call in message.tool_calls if call.id in returned)
-    return found
+    return indexes
 
 
 def _first_waiting(messages: Sequence[Message], returned: set[str]) -> int:

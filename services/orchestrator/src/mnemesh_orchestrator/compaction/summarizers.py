@@ -197,18 +197,18 @@ async def summary_models(models: ModelCatalog, request: SummaryRequest) -> tuple
     overrides = compaction.settings.model_settings or ModelSettings()
     own = compaction.llm_request.model
     handle = compaction.settings.model or _default_for(own)
-    found: list[SummaryModel] = []
+    candidates: list[SummaryModel] = []
     if handle is not None and handle != own.handle:
         try:
             info, client = await models.resolve(compaction.organization_id, handle)
         except ModelUnknown:
             _log.warning("summary_model_unknown", model=handle)
         else:
-            found.append(SummaryModel(info, overrides.over(info.defaults), client))
+            candidates.append(SummaryModel(info, overrides.over(info.defaults), client))
     if own.api != "rehearsal":
         # The model is called as the agent calls it: its window may be known to the agent only.
-        found.append(SummaryModel(own, overrides.over(compaction.llm_request.settings), compaction.client))
-    return tuple(found)
+        candidates.append(SummaryModel(own, overrides.over(compaction.llm_request.settings), compaction.client))
+    return tuple(candidates)
 
 
 def transcript_capacity(request: SummaryRequest, summary_model: SummaryModel, text: str) -> int:
@@ -217,8 +217,8 @@ def transcript_capacity(request: SummaryRequest, summary_model: SummaryModel, te
     A fifth of the window that prompt and answer leave is reserved for errors of the estimate.
     """
     window = summary_model.settings.context_window or summary_model.info.context_window
-    left = window - min(request.tokens, window // 2) - request.compaction.text_tokens(prompt_for(request))
-    return max(MIN_CAPACITY, int(_USABLE_SHARE * left * len(text) / max(1, request.compaction.text_tokens(text))))
+    available = window - min(request.tokens, window // 2) - request.compaction.text_tokens(prompt_for(request))
+    return max(MIN_CAPACITY, int(_USABLE_SHARE * available * len(text) / max(1, request.compaction.text_tokens(text))))
 
 
 def summary_model_request(request: SummaryRequest, summary_model: SummaryModel, text: str) -> LlmRequest:

@@ -14,7 +14,7 @@ class CredentialSealer:
     def __init__(self, box: SecretBox) -> None:
         self._box = box
 
-    def seal(self, record: ProviderRecord, given: Credentials) -> SealedCredentials:
+    def seal(self, record: ProviderRecord, changes: Credentials) -> SealedCredentials:
         """Returns the credentials of the record after a change. No stored credential is opened.
 
         A key that is None is kept, an empty one is deleted. If headers are given, they replace all stored ones; a
@@ -25,7 +25,7 @@ class CredentialSealer:
         """
         stored = record.credentials
         headers = stored.headers
-        if given.headers:
+        if changes.headers:
             stored_values = {name.lower(): value for name, value in stored.headers}
             sealed = [
                 (
@@ -34,12 +34,12 @@ class CredentialSealer:
                     if value is None
                     else self._box.seal(value, _header_context(record, name)),
                 )
-                for name, value in given.headers
+                for name, value in changes.headers
             ]
             headers = tuple((name, value) for name, value in sealed if value is not None)
         return SealedCredentials(
-            self._seal_one(record, "api_key", stored.api_key, given.api_key),
-            self._seal_one(record, "access_key", stored.access_key, given.access_key),
+            self._seal_one(record, "api_key", stored.api_key, changes.api_key),
+            self._seal_one(record, "access_key", stored.access_key, changes.access_key),
             headers,
         )
 
@@ -61,10 +61,10 @@ class CredentialSealer:
         """
         return self._box.fingerprint(secret)
 
-    def _seal_one(self, record: ProviderRecord, name: str, stored: bytes | None, given: str | None) -> bytes | None:
-        if given is None:
+    def _seal_one(self, record: ProviderRecord, name: str, stored: bytes | None, secret: str | None) -> bytes | None:
+        if secret is None:
             return stored
-        return self._box.seal(given, _context(record, name)) if given else None
+        return self._box.seal(secret, _context(record, name)) if secret else None
 
 
 def bare_settings(draft: ProviderDraft) -> ProviderSettings:
@@ -80,13 +80,15 @@ def bare_settings(draft: ProviderDraft) -> ProviderSettings:
     )
 
 
-def with_credentials(settings: ProviderSettings, given: Credentials) -> ProviderSettings:
+def with_credentials(settings: ProviderSettings, credentials: Credentials) -> ProviderSettings:
     """Returns the settings with other credentials, to try them. Those that are not given stay."""
     stored = {name.lower(): value for name, value in settings.headers.items()}
-    headers = {name: value if value is not None else stored.get(name.lower(), "") for name, value in given.headers}
+    headers = {
+        name: value if value is not None else stored.get(name.lower(), "") for name, value in credentials.headers
+    }
     return replace(
         settings,
-        api_key=settings.api_key if given.api_key is None else (given.api_key or None),
+        api_key=settings.api_key if credentials.api_key is None else (credentials.api_key or None),
         headers=headers or settings.headers,
     )
 

@@ -23,14 +23,14 @@ def embedding_models(configured: ConfiguredEmbedder) -> tuple[EmbeddingModel, ..
 
     # Nothing is embedded here, so no key is needed.
     settings = EmbedderSettings(base_url=configured.base_url, api_key="-", dimension=configured.dimension)
-    found = []
+    models = []
     for handle in sorted({WORDLLAMA, HASHING, configured.handle}):
         try:
             dimension = make_embedder(handle, settings).dimension
         except EmbedderMisconfigured:
             continue
         is_offline = handle.startswith("mnemesh/")
-        found.append(
+        models.append(
             EmbeddingModel(
                 handle=handle,
                 provider_type="mnemesh" if is_offline else _type(handle, configured.base_url),
@@ -41,7 +41,7 @@ def embedding_models(configured: ConfiguredEmbedder) -> tuple[EmbeddingModel, ..
                 endpoint=None if is_offline else (configured.base_url or OPENAI_BASE_URL),
             )
         )
-    return tuple(found)
+    return tuple(models)
 
 
 def _type(handle: str, base_url: str) -> str:

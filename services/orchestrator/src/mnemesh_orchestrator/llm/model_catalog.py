@@ -283,13 +283,15 @@ class OrganizationModels:
 
     async def list_models(self) -> tuple[ModelInfo, ...]:
         """Returns the available models by handle, including hidden ones. Own providers are as they were last read."""
-        found = {info.handle: info for info in await self._base.list_models() if info.provider not in self._own}
+        models_by_handle = {
+            info.handle: info for info in await self._base.list_models() if info.provider not in self._own
+        }
         for name, own in self._own.items():
             if not own.record.draft.disabled:
                 listed = {f"{name}/{model}" for model in own.provider.offered_models}
                 overridden = {handle for handle in self._overrides if handle.startswith(f"{name}/")}
-                found.update((handle, self.resolve(handle)[0]) for handle in listed | overridden)
-        return tuple(self._with_override(found[handle]) for handle in sorted(found))
+                models_by_handle.update((handle, self.resolve(handle)[0]) for handle in listed | overridden)
+        return tuple(self._with_override(models_by_handle[handle]) for handle in sorted(models_by_handle))
 
     def _with_override(self, info: ModelInfo) -> ModelInfo:
         override = self._overrides.get(info.handle)

@@ -97,12 +97,12 @@ def shows(system_text: str, template: str, memory: str) -> bool:
     """
     head, tail = _around_memory(template)
     before = f"{head}{memory}\n\n{_METADATA_OPEN}"
-    behind = f"{_METADATA_CLOSE}{tail}"
-    if len(system_text) < len(before) + len(behind):
+    after = f"{_METADATA_CLOSE}{tail}"
+    if len(system_text) < len(before) + len(after):
         return False
-    if not (system_text.startswith(before) and system_text.endswith(behind)):
+    if not (system_text.startswith(before) and system_text.endswith(after)):
         return False
-    return _METADATA_LINES.fullmatch(system_text, len(before), len(system_text) - len(behind)) is not None
+    return _METADATA_LINES.fullmatch(system_text, len(before), len(system_text) - len(after)) is not None
 
 
 def sections(system_text: str) -> tuple[str, str, str]:
@@ -116,8 +116,8 @@ def sections(system_text: str) -> tuple[str, str, str]:
     before = system_text[:start] if start >= 0 else system_text
     blocks = _between(before, "<memory_blocks>\n", "\n</memory_blocks>")
     rules = before.rfind("\n\n<tool_usage_rules>\n")
-    behind = before[rules:] if rules >= 0 and "\n</memory_blocks>" not in before[rules:] else ""
-    return blocks, _between(behind, "<tool_usage_rules>\n", "\n</tool_usage_rules>"), metadata
+    after = before[rules:] if rules >= 0 and "\n</memory_blocks>" not in before[rules:] else ""
+    return blocks, _between(after, "<tool_usage_rules>\n", "\n</tool_usage_rules>"), metadata
 
 
 def _between(text: str, opening: str, closing: str) -> str:
@@ -133,10 +133,10 @@ def _around_memory(template: str) -> tuple[str, str]:
 def _blocks_section(blocks: Sequence[Block], numbered: bool) -> str:
     if not blocks and not numbered:
         return ""
-    shown = "\n".join(_block(block, numbered) for block in blocks)
+    rendered = "\n".join(_block(block, numbered) for block in blocks)
     return (
         "<memory_blocks>\nThe following memory blocks are currently engaged in your core memory unit:\n\n"
-        f"{shown}\n</memory_blocks>"
+        f"{rendered}\n</memory_blocks>"
     )
 
 
