@@ -207,3 +207,12 @@ class ProviderFilter:
             and (not self.types or view.draft.type in self.types)
             and (not self.categories or view.category in self.categories)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Refresh:
+    """The result of a refresh: the provider, and the handles that were added and removed."""
+
+    provider: ProviderView
+    added: tuple[str, ...]
+    removed: tuple[str, ...]

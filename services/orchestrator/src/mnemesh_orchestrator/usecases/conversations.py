@@ -8,12 +8,9 @@ from typing import Any
 
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import (
-    AlreadyExists,
     DeadlineExceeded,
     Internal,
     MnemeshError,
-    NotFound,
-    RequestIdReused,
     Unavailable,
 )
 from mnemesh_kit.idempotency import RequestKey
@@ -24,7 +21,6 @@ from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder
-from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.conversations import (
     Conversation,
@@ -43,7 +39,7 @@ from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
 from mnemesh_orchestrator.store.base import AgentStore, ConversationStore
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
-from mnemesh_orchestrator.usecases.first_messages import FirstMessageFactory
+from mnemesh_orchestrator.usecases.conversation_parts import ConversationParts
 from mnemesh_orchestrator.usecases.reconciliation import reconcile
 
 GRACE = timedelta(seconds=60)
@@ -75,10 +71,7 @@ class ConversationService:
     ) -> None:
         self._store = store
         self._agents = agents
-        self._recall = recall
-        self._core_memory = core_memory
-        self._windows = windows
-        self._lock = lock
+        self._parts = ConversationParts(recall, core_memory, windows, lock, context)
         self._context = context
         self._models = models
         self._clock = clock
@@ -187,7 +180,7 @@ class ConversationService:
         """Creates the parts of a conversation and makes it visible. Every effect can be repeated."""
         try:
             agent = await self._agents.get(conversation.organization_id, conversation.agent_id)
-            block_ids, window = await self._create_parts(agent, conversation, origin.until_message_id, on_busy)
+            block_ids, window = await self._parts.create(agent, conversation, origin.until_message_id, on_busy)
         except _DEFERRING:
             raise
         except MnemeshError:
@@ -195,49 +188,6 @@ class ConversationService:
             raise
         await self._store.activate(replace(conversation, isolated_block_ids=block_ids), _last_message_at(window))
         return await self._store.get(conversation.organization_id, conversation.id)
-
-    async def _isolate_blocks(self, conversation: Conversation) -> tuple[str, ...]:
-        """Creates the isolated blocks of a conversation, and returns their ids."""
-        labels = conversation.isolated_block_labels
-        if not labels:
-            return ()
-        return await self._core_memory.isolate(
-            f"{conversation.id}/isolate", conversation.agent_id, conversation.id, labels, conversation.forked_from_id
-        )
-
-    async def _create_parts(
-        self, agent: Agent, conversation: Conversation, until_message_id: str | None, on_busy: OnBusy
-    ) -> tuple[tuple[str, ...], ContextWindow]:
-        """Creates isolated blocks and the window. The source of a fork is locked, so that no run changes it."""
-        source = conversation.forked_from_id
-        if source is None:
-            return await self._isolate_blocks(conversation), await self._create_window(agent, conversation, None)
-        async with self._lock.take(conversation.organization_id, agent.id, source, on_busy):
-            return await self._isolate_blocks(conversation), await self._create_window(
-                agent, conversation, until_message_id
-            )
-
-    async def _create_window(
-        self, agent: Agent, conversation: Conversation, until_message_id: str | None
-    ) -> ContextWindow:
-        source = await self._context.window(conversation.forked_from_id or agent.default_conversation_id)
-        window = source if conversation.forked_from_id else replace(source, messages=source.messages[:1])
-        text = await self._windows.system_text(agent, conversation, window)
-        system = FirstMessageFactory(agent, conversation.id, "0", conversation.created_at).system(text)
-        # An earlier attempt may have rendered other memory, or its request id may have expired.
-        with suppress(RequestIdReused, AlreadyExists):
-            if conversation.forked_from_id is None:
-                await self._recall.create_context(f"{conversation.id}/context", agent.id, conversation.id, [system])
-            else:
-                await self._recall.fork_context(
-                    f"{conversation.id}/context",
-                    agent.id,
-                    conversation.forked_from_id,
-                    conversation.id,
-                    system,
-                    until_message_id,
-                )
-        return await self._context.window(conversation.id)
 
     async def _undo(self, conversation: Conversation, origin: ConversationOrigin) -> None:
         """Removes a conversation, unless another process finished it."""
@@ -309,10 +259,7 @@ class ConversationService:
             await self._remove(conversation)
 
     async def _remove(self, conversation: Conversation) -> None:
-        with suppress(NotFound):
-            await self._recall.delete_context(f"{conversation.id}/delete", conversation.id)
-        if conversation.isolated_block_labels:
-            await self._core_memory.release(f"{conversation.id}/release", conversation.agent_id, conversation.id)
+        await self._parts.delete(conversation)
         await self._store.remove(conversation.id)
 
     async def finish_all(self) -> None:

@@ -1,7 +1,7 @@
 """The providers that organizations register, and those of the operator."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,14 +11,12 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.principal import Principal
 
-from mnemesh_orchestrator.errors import ProviderNameTaken, ProviderNotFound, SecretUnreadable
+from mnemesh_orchestrator.errors import ProviderNameTaken, ProviderNotFound
 from mnemesh_orchestrator.llm.credentials import CredentialSealer, bare_settings, with_credentials
 from mnemesh_orchestrator.llm.dialects import DIALECTS
-from mnemesh_orchestrator.llm.errors import ProviderError
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog, OrganizationModels, OwnProvider
-from mnemesh_orchestrator.llm.provider import Provider, language_models, make_client, read_models
+from mnemesh_orchestrator.llm.provider import Provider, language_models, read_models
 from mnemesh_orchestrator.llm.rehearsal import REHEARSAL_HANDLE
-from mnemesh_orchestrator.llm.settings import ProviderSettings
 from mnemesh_orchestrator.model.filters import require_no_nul_fields
 from mnemesh_orchestrator.model.provider_rules import (
     require_valid_changes,
@@ -31,21 +29,13 @@ from mnemesh_orchestrator.model.providers import (
     ProviderFilter,
     ProviderRecord,
     ProviderView,
-    ServedModel,
+    Refresh,
 )
 from mnemesh_orchestrator.store.base import ProviderStore
+from mnemesh_orchestrator.usecases.provider_reader import ProviderReader
 from mnemesh_orchestrator.usecases.provider_views import base_id, base_view, own_view
 
 _NO_CREDENTIALS = Credentials()
-
-
-@dataclass(frozen=True, slots=True)
-class Refresh:
-    """The result of a refresh: the provider, and the handles that were added and removed."""
-
-    provider: ProviderView
-    added: tuple[str, ...]
-    removed: tuple[str, ...]
 
 
 class ProviderService:
@@ -63,6 +53,7 @@ class ProviderService:
         self._store = store
         self._models = models
         self._sealer = sealer
+        self._reader = ProviderReader(models, sealer, clock)
         self._clock = clock
         self._ids = ids
         self._hosts = frozenset(host.lower() for host in hosts)
@@ -114,7 +105,7 @@ class ProviderService:
             created_at=now,
             updated_at=now,
         )
-        record = await self._read(replace(record, credentials=self._sealer.seal(record, credentials)))
+        record = await self._reader.read(replace(record, credentials=self._sealer.seal(record, credentials)))
         provider_id = await self._store.create(key, record)
         self._models.invalidate(organization_id)
         return await self.get(caller, provider_id)
@@ -157,7 +148,7 @@ class ProviderService:
             credentials != _NO_CREDENTIALS or replace(draft, disabled=before.draft.disabled) != before.draft
         )
         if is_connection_changed:
-            changed = await self._read(replace(changed, served=(), refreshed_at=None))
+            changed = await self._reader.read(replace(changed, served=(), refreshed_at=None))
 
         def apply(record: ProviderRecord) -> ProviderRecord:
             merged = replace(
@@ -229,11 +220,11 @@ class ProviderService:
             base = self._base(name)
             if base is None:
                 return (REHEARSAL_HANDLE.partition("/")[2],)
-            return await self._model_names(with_credentials(base.settings, credentials))
+            return await self._reader.model_names(with_credentials(base.settings, credentials))
         own = _own(models, provider_id)
         if credentials.api_key is None:
             own.require_readable()
-        return await self._model_names(with_credentials(own.provider.settings, credentials))
+        return await self._reader.model_names(with_credentials(own.provider.settings, credentials))
 
     async def check_draft(
         self,
@@ -244,25 +235,7 @@ class ProviderService:
         """Returns the models that a provider lists that is not registered. Raises the errors of `check`."""
         self._require_valid(draft, credentials)
         self._require_endpoint(draft)
-        return await self._model_names(with_credentials(bare_settings(draft), credentials))
-
-    async def _model_names(self, settings: ProviderSettings) -> tuple[str, ...]:
-        return tuple(model.name for model in await self._served(settings))
-
-    async def _served(self, settings: ProviderSettings) -> tuple[ServedModel, ...]:
-        client = make_client(settings, self._models.base.settings.limits)
-        try:
-            return await read_models(client, settings)
-        finally:
-            await client.close()
-
-    async def _read(self, record: ProviderRecord) -> ProviderRecord:
-        """Returns the record with the models that its provider lists, or with the error of asking for them."""
-        try:
-            served = await self._served(self._sealer.open_settings(record))
-        except (ProviderError, SecretUnreadable) as error:
-            return replace(record, refresh_error=error.message)
-        return replace(record, served=served, refreshed_at=self._clock.now(), refresh_error=None)
+        return await self._reader.model_names(with_credentials(bare_settings(draft), credentials))
 
     async def _refresh_base(self, caller: Principal, key: RequestKey | None, name: str) -> Refresh:
         base = self._base(name)

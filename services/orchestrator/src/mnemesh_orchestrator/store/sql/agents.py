@@ -12,16 +12,15 @@ from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Cursor, Page, PageQuery, paginate
 from mnemesh_kit.sql import Database
 
-from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentOrder, AgentState, Correction, LinkKind
+from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentOrder, AgentState, Correction
 from mnemesh_orchestrator.model.conversations import Conversation, ConversationState
-from mnemesh_orchestrator.store.sql.agent_links import agents_with_link_query, write_links
+from mnemesh_orchestrator.store.sql.agent_filters import agent_conditions
+from mnemesh_orchestrator.store.sql.agent_links import write_links
 from mnemesh_orchestrator.store.sql.conversation_rows import new_row
 from mnemesh_orchestrator.store.sql.tables import (
-    agent_links,
     agent_tags,
     agents,
     conversations,
-    identities,
     request_ledger,
     runs,
 )
@@ -136,7 +135,7 @@ class SqlAgentStore:
         self, organization_id: str, filter_: AgentFilter, order_by: AgentOrder, page: PageQuery
     ) -> Page[Agent]:
         """See AgentStore."""
-        query = sa.select(agents).where(_visible(organization_id), *_conditions(organization_id, filter_))
+        query = sa.select(agents).where(_visible(organization_id), *agent_conditions(organization_id, filter_))
 
         def read(conn: sa.Connection) -> Page[Agent]:
             found = paginate(conn, query, page, key=agents.c[order_by], id=agents.c.id, scope=_visible(organization_id))
@@ -147,7 +146,7 @@ class SqlAgentStore:
     async def count(self, organization_id: str, filter_: AgentFilter) -> int:
         """See AgentStore."""
         query = sa.select(sa.func.count()).select_from(agents)
-        query = query.where(_visible(organization_id), *_conditions(organization_id, filter_))
+        query = query.where(_visible(organization_id), *agent_conditions(organization_id, filter_))
         return await self._database.read(lambda conn: int(conn.execute(query).scalar_one()))
 
     async def update(
@@ -265,40 +264,3 @@ def _write_tags(conn: sa.Connection, agent: Agent) -> None:
     if agent.tags:
         rows = [{"organization_id": agent.organization_id, "tag": tag, "agent_id": agent.id} for tag in agent.tags]
         conn.execute(agent_tags.insert(), rows)
-
-
-def _conditions(organization_id: str, filter_: AgentFilter) -> list[sa.ColumnElement[bool]]:
-    conditions: list[sa.ColumnElement[bool]] = []
-    if filter_.agent_ids:
-        conditions.append(agents.c.id.in_(filter_.agent_ids))
-    if filter_.name is not None:
-        conditions.append(agents.c.name == filter_.name)
-    if filter_.text_search:
-        conditions.append(sa.func.lower(agents.c.name).contains(filter_.text_search.lower(), autoescape=True))
-    if filter_.types:
-        conditions.append(agents.c.type.in_(filter_.types))
-    if filter_.hidden is not None:
-        conditions.append(agents.c.hidden == filter_.hidden)
-    if filter_.last_stop_reason is not None:
-        conditions.append(agents.c.last_stop_reason == filter_.last_stop_reason)
-    conditions.extend(
-        agents.c.id.in_(agents_with_link_query(organization_id, kind, value)) for kind, value in filter_.links
-    )
-    if filter_.identifier_key is not None:
-        keyed = sa.select(identities.c.id).where(
-            identities.c.organization_id == organization_id, identities.c.identifier_key == filter_.identifier_key
-        )
-        conditions.append(
-            agents.c.id.in_(
-                sa.select(agent_links.c.agent_id).where(
-                    agent_links.c.organization_id == organization_id,
-                    agent_links.c.kind == LinkKind.IDENTITY,
-                    agent_links.c.value.in_(keyed),
-                )
-            )
-        )
-    tagged = sa.select(agent_tags.c.agent_id).where(agent_tags.c.organization_id == organization_id)
-    if filter_.tags_any:
-        conditions.append(agents.c.id.in_(tagged.where(agent_tags.c.tag.in_(filter_.tags_any))))
-    conditions.extend(agents.c.id.in_(tagged.where(agent_tags.c.tag == tag)) for tag in filter_.tags_all)
-    return conditions

@@ -1,0 +1,44 @@
+"""Reads the models that providers list."""
+
+from dataclasses import replace
+
+from mnemesh_kit.clock import Clock
+
+from mnemesh_orchestrator.errors import SecretUnreadable
+from mnemesh_orchestrator.llm.credentials import CredentialSealer
+from mnemesh_orchestrator.llm.errors import ProviderError
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
+from mnemesh_orchestrator.llm.provider import make_client, read_models
+from mnemesh_orchestrator.llm.settings import ProviderSettings
+from mnemesh_orchestrator.model.providers import (
+    ProviderRecord,
+    ServedModel,
+)
+
+
+class ProviderReader:
+    """Reads the models of providers, with clients that it opens and closes."""
+
+    def __init__(self, models: ModelCatalog, sealer: CredentialSealer, clock: Clock) -> None:
+        self._models = models
+        self._sealer = sealer
+        self._clock = clock
+
+    async def model_names(self, settings: ProviderSettings) -> tuple[str, ...]:
+        """Returns the names of the models. Raises ProviderError."""
+        return tuple(model.name for model in await self._served(settings))
+
+    async def _served(self, settings: ProviderSettings) -> tuple[ServedModel, ...]:
+        client = make_client(settings, self._models.base.settings.limits)
+        try:
+            return await read_models(client, settings)
+        finally:
+            await client.close()
+
+    async def read(self, record: ProviderRecord) -> ProviderRecord:
+        """Returns the record with the models that its provider lists, or with the error of asking for them."""
+        try:
+            served = await self._served(self._sealer.open_settings(record))
+        except (ProviderError, SecretUnreadable) as error:
+            return replace(record, refresh_error=error.message)
+        return replace(record, served=served, refreshed_at=self._clock.now(), refresh_error=None)
