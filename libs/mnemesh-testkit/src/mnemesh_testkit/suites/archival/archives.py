@@ -36,7 +36,7 @@ from mnemesh_testkit.suites.archival.calls import Archival, ArchivalCases, reaso
 class Archives(ArchivalCases):
     """Archives as a caller sees them."""
 
-    async def test_an_archive_comes_back_as_it_was_made(self, tier: Archival) -> None:
+    async def test_an_archive_comes_back_as_it_was_made(self, client: Archival) -> None:
         draft = Archive(
             name="Notes ✓",
             description="",
@@ -45,24 +45,24 @@ class Archives(ArchivalCases):
             provenance=Provenance(project_id="p", created_by_id="forged"),
         )
         request = CreateArchiveRequest(archive=draft, request_id="c1")
-        made = (await tier.archives.CreateArchive(request)).archive
-        assert (await tier.archives.CreateArchive(request)).archive == made
-        got = (await tier.archives.GetArchive(GetArchiveRequest(archive_id=made.id))).archive
+        made = (await client.archives.CreateArchive(request)).archive
+        assert (await client.archives.CreateArchive(request)).archive == made
+        got = (await client.archives.GetArchive(GetArchiveRequest(archive_id=made.id))).archive
         assert got == made
         assert (got.name, got.description, got.metadata) == (draft.name, "", draft.metadata)
         assert got.HasField("description")
         assert (got.embedder, got.dimension, got.deduplicate) == ("mnemesh/hashing-256", 256, True)
         assert (got.provenance.created_by_id, got.provenance.project_id) == (current_principal().subject_id, "p")
         assert not got.provenance.HasField("entity_id")
-        assert (await tier.archives.CountArchives(CountArchivesRequest())).count == 1
+        assert (await client.archives.CountArchives(CountArchivesRequest())).count == 1
 
-    async def test_archives_are_updated_by_mask(self, tier: Archival) -> None:
-        archive = await tier.archive(description="old", metadata="{}")
+    async def test_archives_are_updated_by_mask(self, client: Archival) -> None:
+        archive = await client.archive(description="old", metadata="{}")
 
         async def update(paths: list[str], **fields: object) -> Archive:
             draft = Archive(id=archive, **fields)  # type: ignore[arg-type]
             request = UpdateArchiveRequest(archive=draft, update_mask=FieldMask(paths=paths))
-            updated: Archive = (await tier.archives.UpdateArchive(request)).archive
+            updated: Archive = (await client.archives.UpdateArchive(request)).archive
             return updated
 
         changed = await update(["name", "description"], name="new")
@@ -73,12 +73,12 @@ class Archives(ArchivalCases):
         assert await reason(update([])) == "INVALID_ARGUMENT"
         assert await reason(update(["passage_count"])) == "INVALID_ARGUMENT"
 
-    async def test_archives_are_listed_filtered_and_counted(self, tier: Archival, agent: str) -> None:
-        ids = {name: await tier.archive(name=name) for name in ("beta", "Alpha 100%", "gamma", "alphabet")}
-        await tier.archives.AttachArchive(AttachArchiveRequest(agent_id=agent, archive_id=ids["gamma"]))
+    async def test_archives_are_listed_filtered_and_counted(self, client: Archival, agent: str) -> None:
+        ids = {name: await client.archive(name=name) for name in ("beta", "Alpha 100%", "gamma", "alphabet")}
+        await client.archives.AttachArchive(AttachArchiveRequest(agent_id=agent, archive_id=ids["gamma"]))
 
         async def names(**request: object) -> list[str]:
-            page = await tier.archives.ListArchives(ListArchivesRequest(**request))  # type: ignore[arg-type]
+            page = await client.archives.ListArchives(ListArchivesRequest(**request))  # type: ignore[arg-type]
             return [archive.name for archive in page.archives]
 
         assert await names() == ["alphabet", "gamma", "Alpha 100%", "beta"]
@@ -92,110 +92,111 @@ class Archives(ArchivalCases):
         assert await names(filter=ArchiveFilter(name_search="ALPHA")) == ["alphabet", "Alpha 100%"]
         assert await names(filter=ArchiveFilter(name_search="0%")) == ["Alpha 100%"]
         some = ArchiveFilter(archive_ids=[ids["beta"], ids["gamma"]])
-        assert (await tier.archives.CountArchives(CountArchivesRequest(filter=some))).count == 2
+        assert (await client.archives.CountArchives(CountArchivesRequest(filter=some))).count == 2
         with as_principal(stranger()):
             assert await names() == []
             assert (
-                await reason(tier.archives.GetArchive(GetArchiveRequest(archive_id=ids["beta"]))) == "ARCHIVE_NOT_FOUND"
+                await reason(client.archives.GetArchive(GetArchiveRequest(archive_id=ids["beta"])))
+                == "ARCHIVE_NOT_FOUND"
             )
             attach = AttachArchiveRequest(agent_id=agent, archive_id=ids["beta"])
-            assert await reason(tier.archives.AttachArchive(attach)) == "ARCHIVE_NOT_FOUND"
+            assert await reason(client.archives.AttachArchive(attach)) == "ARCHIVE_NOT_FOUND"
 
-    async def test_agents_share_an_archive(self, tier: Archival) -> None:
+    async def test_agents_share_an_archive(self, client: Archival) -> None:
         one, two = sorted([new_id("agent"), new_id("agent")])
-        archive = await tier.archive(one)
+        archive = await client.archive(one)
         for _ in range(2):
-            await tier.archives.AttachArchive(AttachArchiveRequest(agent_id=two, archive_id=archive))
-        await tier.insert(one, "seen by both")
-        assert await tier.texts("both", filter=PassageFilter(agent_id=two)) == ["seen by both"]
-        holders = await tier.archives.ListArchiveAgents(ListArchiveAgentsRequest(archive_id=archive))
+            await client.archives.AttachArchive(AttachArchiveRequest(agent_id=two, archive_id=archive))
+        await client.insert(one, "seen by both")
+        assert await client.texts("both", filter=PassageFilter(agent_id=two)) == ["seen by both"]
+        holders = await client.archives.ListArchiveAgents(ListArchiveAgentsRequest(archive_id=archive))
         assert list(holders.agent_ids) == [one, two]
-        await tier.archives.DetachArchive(DetachArchiveRequest(agent_id=two, archive_id=archive))
-        assert await tier.texts("both", filter=PassageFilter(agent_id=two)) == []
+        await client.archives.DetachArchive(DetachArchiveRequest(agent_id=two, archive_id=archive))
+        assert await client.texts("both", filter=PassageFilter(agent_id=two)) == []
         again = DetachArchiveRequest(agent_id=two, archive_id=archive)
-        assert await reason(tier.archives.DetachArchive(again)) == "ARCHIVE_NOT_FOUND"
-        assert await tier.texts("both", filter=PassageFilter(agent_id=one)) == ["seen by both"]
+        assert await reason(client.archives.DetachArchive(again)) == "ARCHIVE_NOT_FOUND"
+        assert await client.texts("both", filter=PassageFilter(agent_id=one)) == ["seen by both"]
 
-    async def test_the_summary_counts_and_its_revision_only_grows(self, tier: Archival, agent: str) -> None:
-        empty = await tier.summary(agent)
+    async def test_the_summary_counts_and_its_revision_only_grows(self, client: Archival, agent: str) -> None:
+        empty = await client.summary(agent)
         assert (empty.revision, empty.passage_count, empty.HasField("update_time")) == (0, 0, False)
-        assert (await tier.summary(agent, if_revision=0)).not_modified
+        assert (await client.summary(agent, if_revision=0)).not_modified
         revisions = [0]
 
         async def grown() -> int:
-            summary = await tier.summary(agent, if_revision=revisions[-1])
+            summary = await client.summary(agent, if_revision=revisions[-1])
             assert not summary.not_modified
             assert summary.revision > revisions[-1]
             revisions.append(summary.revision)
-            assert (await tier.summary(agent, if_revision=summary.revision)).not_modified
+            assert (await client.summary(agent, if_revision=summary.revision)).not_modified
             return summary.passage_count
 
-        (result,) = (await tier.insert(agent, Passage(text="a", tags=["z", "m"]))).results
+        (result,) = (await client.insert(agent, Passage(text="a", tags=["z", "m"]))).results
         assert await grown() == 1
-        shared = await tier.archive()
-        await tier.insert(shared, Passage(text="b", tags=["a", "m"]), Passage(text="c"))
-        await tier.archives.AttachArchive(AttachArchiveRequest(agent_id=agent, archive_id=shared))
+        shared = await client.archive()
+        await client.insert(shared, Passage(text="b", tags=["a", "m"]), Passage(text="c"))
+        await client.archives.AttachArchive(AttachArchiveRequest(agent_id=agent, archive_id=shared))
         assert await grown() == 3
-        assert list((await tier.summary(agent)).tags) == ["a", "m", "z"]
-        await tier.insert(shared, "d")
+        assert list((await client.summary(agent)).tags) == ["a", "m", "z"]
+        await client.insert(shared, "d")
         assert await grown() == 4
-        await tier.passages.DeletePassage(DeletePassageRequest(passage_id=result.passage.id))
+        await client.passages.DeletePassage(DeletePassageRequest(passage_id=result.passage.id))
         assert await grown() == 3
-        await tier.archives.DetachArchive(DetachArchiveRequest(agent_id=agent, archive_id=shared))
+        await client.archives.DetachArchive(DetachArchiveRequest(agent_id=agent, archive_id=shared))
         assert await grown() == 0
-        assert (await tier.summary(agent)).tags == []
+        assert (await client.summary(agent)).tags == []
 
-    async def test_a_deleted_archive_is_gone_with_its_passages(self, tier: Archival, agent: str) -> None:
-        archive = await tier.archive(agent)
-        passage = await tier.one(archive, "oak", tags=["t"])
-        kept = await tier.archive()
-        await tier.insert(kept, "oak too")
+    async def test_a_deleted_archive_is_gone_with_its_passages(self, client: Archival, agent: str) -> None:
+        archive = await client.archive(agent)
+        passage = await client.one(archive, "oak", tags=["t"])
+        kept = await client.archive()
+        await client.insert(kept, "oak too")
         for _ in range(2):
-            await tier.archives.DeleteArchive(DeleteArchiveRequest(archive_id=archive))
-        assert await tier.texts("oak") == ["oak too"]
-        assert (await tier.summary(agent)).passage_count == 0
-        assert await reason(tier.insert(archive, "late")) == "ARCHIVE_NOT_FOUND"
+            await client.archives.DeleteArchive(DeleteArchiveRequest(archive_id=archive))
+        assert await client.texts("oak") == ["oak too"]
+        assert (await client.summary(agent)).passage_count == 0
+        assert await reason(client.insert(archive, "late")) == "ARCHIVE_NOT_FOUND"
         with pytest.raises(NotFound):
-            await tier.passages.DeletePassage(DeletePassageRequest(passage_id=passage))
-        await tier.insert(agent, "a new start")
-        assert await tier.texts(filter=PassageFilter(agent_id=agent)) == ["a new start"]
+            await client.passages.DeletePassage(DeletePassageRequest(passage_id=passage))
+        await client.insert(agent, "a new start")
+        assert await client.texts(filter=PassageFilter(agent_id=agent)) == ["a new start"]
 
-    async def test_the_default_archive_is_never_a_spent_one(self, tier: Archival, agent: str) -> None:
-        (first,) = (await tier.insert(agent, "one")).results
-        await tier.archives.DeleteArchive(DeleteArchiveRequest(archive_id=first.passage.archive_id))
-        (second,) = (await tier.insert(agent, "two")).results
+    async def test_the_default_archive_is_never_a_spent_one(self, client: Archival, agent: str) -> None:
+        (first,) = (await client.insert(agent, "one")).results
+        await client.archives.DeleteArchive(DeleteArchiveRequest(archive_id=first.passage.archive_id))
+        (second,) = (await client.insert(agent, "two")).results
         assert second.passage.archive_id != first.passage.archive_id
-        await tier.archives.DetachArchive(DetachArchiveRequest(agent_id=agent, archive_id=second.passage.archive_id))
-        (third,) = (await tier.insert(agent, "three")).results
+        await client.archives.DetachArchive(DetachArchiveRequest(agent_id=agent, archive_id=second.passage.archive_id))
+        (third,) = (await client.insert(agent, "three")).results
         assert len({first.passage.archive_id, second.passage.archive_id, third.passage.archive_id}) == 3
 
     @pytest.mark.parametrize("delete_shared", [False, True])
     async def test_an_erased_agent_leaves_what_others_hold(
-        self, tier: Archival, agent: str, delete_shared: bool
+        self, client: Archival, agent: str, delete_shared: bool
     ) -> None:
         friend = new_id("agent")
-        shared = await tier.archive(agent, friend)
-        own = await tier.archive(agent)
-        await tier.insert(own, "only mine")
-        await tier.insert(
+        shared = await client.archive(agent, friend)
+        own = await client.archive(agent)
+        await client.insert(own, "only mine")
+        await client.insert(
             shared, Passage(text="mine, shared", agent_id=agent, tags=["m"]), Passage(text="the friend's")
         )
         erase = EraseAgentRequest(agent_id=agent, delete_shared_passages=delete_shared, request_id="e1")
-        answer = await tier.passages.EraseAgent(erase)
+        answer = await client.passages.EraseAgent(erase)
         assert (answer.deleted_passages, answer.deleted_archives) == (2 if delete_shared else 1, 1)
-        assert await tier.passages.EraseAgent(erase) == answer
+        assert await client.passages.EraseAgent(erase) == answer
         left = ["the friend's"] if delete_shared else ["mine, shared", "the friend's"]
-        assert sorted(await tier.texts("mine friend's only", filter=PassageFilter(agent_id=friend))) == left
-        assert await tier.texts("only", mode=PASSAGE_SEARCH_MODE_TEXT) == []
-        summary = await tier.summary(friend)
+        assert sorted(await client.texts("mine friend's only", filter=PassageFilter(agent_id=friend))) == left
+        assert await client.texts("only", mode=PASSAGE_SEARCH_MODE_TEXT) == []
+        summary = await client.summary(friend)
         assert (summary.passage_count, list(summary.tags)) == (len(left), [] if delete_shared else ["m"])
-        assert (await tier.summary(agent)).passage_count == 0
-        assert await reason(tier.archives.GetArchive(GetArchiveRequest(archive_id=own))) == "ARCHIVE_NOT_FOUND"
+        assert (await client.summary(agent)).passage_count == 0
+        assert await reason(client.archives.GetArchive(GetArchiveRequest(archive_id=own))) == "ARCHIVE_NOT_FOUND"
         for late in (
-            tier.insert(agent, "too late"),
-            tier.insert(shared, Passage(text="too late", agent_id=agent)),
-            tier.archives.AttachArchive(AttachArchiveRequest(agent_id=agent, archive_id=shared)),
-            tier.archive(agent),
+            client.insert(agent, "too late"),
+            client.insert(shared, Passage(text="too late", agent_id=agent)),
+            client.archives.AttachArchive(AttachArchiveRequest(agent_id=agent, archive_id=shared)),
+            client.archive(agent),
         ):
             assert await reason(late) == "ERASED"
-        assert (await tier.archives.CountArchives(CountArchivesRequest())).count == 1
+        assert (await client.archives.CountArchives(CountArchivesRequest())).count == 1

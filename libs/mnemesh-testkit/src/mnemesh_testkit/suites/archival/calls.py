@@ -1,4 +1,4 @@
-"""Short ways to call the archival tier."""
+"""Short ways to call the archival service."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mnemesh_testkit.suites.service_suite import ServiceSuite
 
 
 class Archival:
-    """Both stubs of the tier over one channel, and what tests do with them again and again."""
+    """Both stubs of the archival service over one channel, with the calls that tests repeat."""
 
     def call_through(self, channel: Any) -> None:
         """Makes the stubs."""
@@ -68,14 +68,14 @@ class Archival:
 
 
 class ArchivalCases(ServiceSuite):
-    """Cases that speak to the tier."""
+    """Cases that call the service."""
 
     @pytest_asyncio.fixture(loop_scope="class")
-    async def tier(self, channel: Any) -> Archival:
-        """The tier's stubs."""
-        tier = Archival()
-        tier.call_through(channel)
-        return tier
+    async def client(self, channel: Any) -> Archival:
+        """The stubs of the service."""
+        client = Archival()
+        client.call_through(channel)
+        return client
 
     @pytest.fixture
     def agent(self) -> str:

@@ -22,60 +22,64 @@ from mnemesh_testkit.suites.archival.calls import Archival, ArchivalCases, at
 class Finding(ArchivalCases):
     """Modes, filters, dates, pages."""
 
-    async def test_search_fuses_words_and_meaning_and_says_where_it_found(self, tier: Archival, agent: str) -> None:
-        await tier.insert(agent, "the red apple", "a green pear", "nothing of the kind")
-        found = await tier.passages.SearchPassages(
+    async def test_search_fuses_words_and_meaning_and_says_where_it_found(self, client: Archival, agent: str) -> None:
+        await client.insert(agent, "the red apple", "a green pear", "nothing of the kind")
+        found = await client.passages.SearchPassages(
             SearchPassagesRequest(query="apple", filter=PassageFilter(agent_id=agent))
         )
         assert found.hits[0].passage.text == "the red apple"
         assert (found.hits[0].text_rank, found.hits[0].vector_rank) == (1, 1)
         assert [hit.score for hit in found.hits] == sorted((hit.score for hit in found.hits), reverse=True)
-        by_words = await tier.passages.SearchPassages(
+        by_words = await client.passages.SearchPassages(
             SearchPassagesRequest(query="apple", mode=PASSAGE_SEARCH_MODE_TEXT)
         )
         assert by_words.hits[0].passage.text == "the red apple"
         assert not any(hit.HasField("vector_rank") for hit in by_words.hits)
 
-    async def test_all_archives_of_an_agent_are_searched_as_one(self, tier: Archival, agent: str) -> None:
-        first, second, foreign = await tier.archive(agent), await tier.archive(agent), await tier.archive()
+    async def test_all_archives_of_an_agent_are_searched_as_one(self, client: Archival, agent: str) -> None:
+        first, second, foreign = await client.archive(agent), await client.archive(agent), await client.archive()
         for archive, text in ((first, "oak in one"), (second, "oak in two"), (foreign, "oak elsewhere")):
-            await tier.insert(archive, text)
-        assert sorted(await tier.texts("oak", filter=PassageFilter(agent_id=agent))) == ["oak in one", "oak in two"]
-        assert await tier.texts("oak", filter=PassageFilter(agent_id=agent, archive_id=second)) == ["oak in two"]
-        assert len(await tier.texts("oak")) == 3
+            await client.insert(archive, text)
+        assert sorted(await client.texts("oak", filter=PassageFilter(agent_id=agent))) == ["oak in one", "oak in two"]
+        assert await client.texts("oak", filter=PassageFilter(agent_id=agent, archive_id=second)) == ["oak in two"]
+        assert len(await client.texts("oak")) == 3
         with pytest.raises(MnemeshError) as refused:
-            await tier.texts("oak", filter=PassageFilter(agent_id=agent, archive_id=foreign))
+            await client.texts("oak", filter=PassageFilter(agent_id=agent, archive_id=foreign))
         assert refused.value.reason == "ARCHIVE_NOT_FOUND"
 
-    async def test_archives_of_different_embedders_are_searched_as_one(self, tier: Archival, agent: str) -> None:
-        await tier.insert(await tier.archive(agent, embedder="mnemesh/hashing-256"), "a puppy sleeps")
-        await tier.insert(await tier.archive(agent, embedder="mnemesh/wordllama-256"), "the dog barks", "stock prices")
-        hits = await tier.texts("dog", filter=PassageFilter(agent_id=agent))
+    async def test_archives_of_different_embedders_are_searched_as_one(self, client: Archival, agent: str) -> None:
+        await client.insert(await client.archive(agent, embedder="mnemesh/hashing-256"), "a puppy sleeps")
+        await client.insert(
+            await client.archive(agent, embedder="mnemesh/wordllama-256"), "the dog barks", "stock prices"
+        )
+        hits = await client.texts("dog", filter=PassageFilter(agent_id=agent))
         assert hits[0] == "the dog barks"
-        assert len(await tier.texts("dog", mode=PASSAGE_SEARCH_MODE_VECTOR, filter=PassageFilter(agent_id=agent))) == 3
+        assert (
+            len(await client.texts("dog", mode=PASSAGE_SEARCH_MODE_VECTOR, filter=PassageFilter(agent_id=agent))) == 3
+        )
         newest = ["stock prices", "the dog barks", "a puppy sleeps"]
-        assert await tier.texts(filter=PassageFilter(agent_id=agent)) == newest
+        assert await client.texts(filter=PassageFilter(agent_id=agent)) == newest
         listed: list[str] = []
         token = ""
         for _ in newest:
             request = ListPassagesRequest(page_size=1, page_token=token, filter=PassageFilter(agent_id=agent))
-            page = await tier.passages.ListPassages(request)
+            page = await client.passages.ListPassages(request)
             listed += [passage.text for passage in page.passages]
             token = page.next_page_token
         assert (listed, token) == (newest, "")
 
-    async def test_a_blank_query_lists_the_newest(self, tier: Archival, agent: str) -> None:
-        await tier.insert(agent, *(f"note {n}" for n in range(5)))
-        assert await tier.texts(" ", filter=PassageFilter(agent_id=agent), limit=2) == ["note 4", "note 3"]
+    async def test_a_blank_query_lists_the_newest(self, client: Archival, agent: str) -> None:
+        await client.insert(agent, *(f"note {n}" for n in range(5)))
+        assert await client.texts(" ", filter=PassageFilter(agent_id=agent), limit=2) == ["note 4", "note 3"]
 
-    async def test_tags_any_and_all(self, tier: Archival, agent: str) -> None:
-        await tier.insert(
+    async def test_tags_any_and_all(self, client: Archival, agent: str) -> None:
+        await client.insert(
             agent, Passage(text="red", tags=["r"]), Passage(text="both", tags=["r", "b"]), Passage(text="none")
         )
         some = PassageFilter(agent_id=agent, tags=["r", "b"])
-        assert sorted(await tier.texts(filter=some)) == ["both", "red"]
+        assert sorted(await client.texts(filter=some)) == ["both", "red"]
         every = PassageFilter(agent_id=agent, tags=["r", "b"], tag_match=TAG_MATCH_ALL)
-        assert await tier.texts("red both none", filter=every) == ["both"]
+        assert await client.texts("red both none", filter=every) == ["both"]
 
     @pytest.mark.parametrize(
         ("bounds", "expected"),
@@ -90,7 +94,7 @@ class Finding(ArchivalCases):
         ],
     )
     async def test_dates_are_the_callers_and_the_end_day_counts(
-        self, tier: Archival, agent: str, bounds: dict[str, str], expected: list[str]
+        self, client: Archival, agent: str, bounds: dict[str, str], expected: list[str]
     ) -> None:
         times = {
             "a": "2026-01-20T00:00:00",
@@ -98,16 +102,16 @@ class Finding(ArchivalCases):
             "c": "2026-01-20T23:59:59",
             "d": "2026-01-21T01:00:00",
         }
-        await tier.insert(agent, *(Passage(text=text, create_time=at(time)) for text, time in times.items()))
-        assert sorted(await tier.texts(filter=PassageFilter(agent_id=agent, **bounds))) == expected  # type: ignore[arg-type]
+        await client.insert(agent, *(Passage(text=text, create_time=at(time)) for text, time in times.items()))
+        assert sorted(await client.texts(filter=PassageFilter(agent_id=agent, **bounds))) == expected  # type: ignore[arg-type]
 
-    async def test_lists_page_by_token_and_by_id(self, tier: Archival, agent: str) -> None:
-        answer = await tier.insert(agent, *(f"note {n}" for n in range(7)))
+    async def test_lists_page_by_token_and_by_id(self, client: Archival, agent: str) -> None:
+        answer = await client.insert(agent, *(f"note {n}" for n in range(7)))
         ids = [result.passage.id for result in answer.results]
         mine = PassageFilter(agent_id=agent)
 
         async def listed(**request: object) -> tuple[list[str], str]:
-            page = await tier.passages.ListPassages(ListPassagesRequest(filter=mine, **request))  # type: ignore[arg-type]
+            page = await client.passages.ListPassages(ListPassagesRequest(filter=mine, **request))  # type: ignore[arg-type]
             return [passage.id for passage in page.passages], page.next_page_token
 
         newest_first = ids[::-1]
@@ -121,14 +125,16 @@ class Finding(ArchivalCases):
         assert (await listed(after_id=ids[1], order=SORT_ORDER_ASCENDING, page_size=2))[0] == [ids[2], ids[3]]
         with pytest.raises(PageTokenInvalid):
             await listed(page_size=3, page_token=token, order=SORT_ORDER_ASCENDING)
-        await tier.passages.DeletePassage(DeletePassageRequest(passage_id=ids[3]))
+        await client.passages.DeletePassage(DeletePassageRequest(passage_id=ids[3]))
         assert (await listed(after_id=ids[3]))[0] == [ids[2], ids[1], ids[0]]
 
-    async def test_lists_break_ties_by_id_and_look_for_words(self, tier: Archival, agent: str) -> None:
+    async def test_lists_break_ties_by_id_and_look_for_words(self, client: Archival, agent: str) -> None:
         same = at("2026-01-01T00:00:00")
-        answer = await tier.insert(agent, *(Passage(text=f"Note {n} on Trees", create_time=same) for n in range(5)))
+        answer = await client.insert(agent, *(Passage(text=f"Note {n} on Trees", create_time=same) for n in range(5)))
         ids = sorted(result.passage.id for result in answer.results)
         request = ListPassagesRequest(filter=PassageFilter(agent_id=agent), order=SORT_ORDER_ASCENDING)
-        assert [passage.id for passage in (await tier.passages.ListPassages(request)).passages] == ids
+        assert [passage.id for passage in (await client.passages.ListPassages(request)).passages] == ids
         request.text_search = "TREES 3"
-        assert [passage.text for passage in (await tier.passages.ListPassages(request)).passages] == ["Note 3 on Trees"]
+        assert [passage.text for passage in (await client.passages.ListPassages(request)).passages] == [
+            "Note 3 on Trees"
+        ]

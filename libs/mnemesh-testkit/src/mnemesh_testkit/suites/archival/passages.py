@@ -26,8 +26,8 @@ from mnemesh_testkit.suites.archival.calls import Archival, ArchivalCases, at, s
 class Passages(ArchivalCases):
     """Inserts, repeats, updates, deletions, organizations."""
 
-    async def test_a_passage_comes_back_as_it_was_given(self, tier: Archival) -> None:
-        archive = await tier.archive()
+    async def test_a_passage_comes_back_as_it_was_given(self, client: Archival) -> None:
+        archive = await client.archive()
         given = Passage(
             text="Éva likes  two\nlines\t& tabs",
             tags=["b", "a", "b"],
@@ -39,58 +39,58 @@ class Passages(ArchivalCases):
             chunk_index=0,
             create_time=at("2020-02-29T12:30:00.123456"),
         )
-        (result,) = (await tier.insert(archive, given)).results
-        got = (await tier.passages.GetPassage(GetPassageRequest(passage_id=result.passage.id))).passage
+        (result,) = (await client.insert(archive, given)).results
+        got = (await client.passages.GetPassage(GetPassageRequest(passage_id=result.passage.id))).passage
         assert got == result.passage
         assert list(got.tags) == ["b", "a"]
         for name in ("text", "metadata", "source", "file_id", "folder_id", "file_name", "create_time"):
             assert getattr(got, name) == getattr(given, name)
         assert got.HasField("chunk_index")
         assert not got.embedding
-        seen = await tier.passages.GetPassage(GetPassageRequest(passage_id=got.id, include_embedding=True))
+        seen = await client.passages.GetPassage(GetPassageRequest(passage_id=got.id, include_embedding=True))
         assert len(seen.passage.embedding) == 256
 
-    async def test_an_agents_first_insert_makes_its_archive_once(self, tier: Archival, agent: str) -> None:
-        await asyncio.gather(*(tier.insert(agent, f"fact {n}") for n in range(8)))
-        assert len(await tier.texts(filter=PassageFilter(agent_id=agent), limit=100)) == 8
-        summary = await tier.summary(agent)
+    async def test_an_agents_first_insert_makes_its_archive_once(self, client: Archival, agent: str) -> None:
+        await asyncio.gather(*(client.insert(agent, f"fact {n}") for n in range(8)))
+        assert len(await client.texts(filter=PassageFilter(agent_id=agent), limit=100)) == 8
+        summary = await client.summary(agent)
         assert summary.passage_count == 8
-        found = await tier.passages.ListPassages(ListPassagesRequest(filter=PassageFilter(agent_id=agent)))
+        found = await client.passages.ListPassages(ListPassagesRequest(filter=PassageFilter(agent_id=agent)))
         assert len({passage.archive_id for passage in found.passages}) == 1
         assert {(passage.source, passage.agent_id) for passage in found.passages} == {(PASSAGE_SOURCE_AGENT, agent)}
 
-    async def test_a_repeat_is_the_first_insert(self, tier: Archival, agent: str) -> None:
-        first = await tier.insert(agent, "one", "two", request_id="r1")
-        again = await tier.insert(agent, "one", "two", request_id="r1")
+    async def test_a_repeat_is_the_first_insert(self, client: Archival, agent: str) -> None:
+        first = await client.insert(agent, "one", "two", request_id="r1")
+        again = await client.insert(agent, "one", "two", request_id="r1")
         assert again == first
-        assert (await tier.summary(agent)).passage_count == 2
+        assert (await client.summary(agent)).passage_count == 2
         with pytest.raises(RequestIdReused):
-            await tier.insert(agent, "three", request_id="r1")
+            await client.insert(agent, "three", request_id="r1")
 
-    async def test_repeats_at_once_are_one(self, tier: Archival, agent: str) -> None:
-        answers = await asyncio.gather(*(tier.insert(agent, "one", "two", request_id="r1") for _ in range(6)))
+    async def test_repeats_at_once_are_one(self, client: Archival, agent: str) -> None:
+        answers = await asyncio.gather(*(client.insert(agent, "one", "two", request_id="r1") for _ in range(6)))
         assert len({answer.SerializeToString(deterministic=True) for answer in answers}) == 1
-        assert (await tier.summary(agent)).passage_count == 2
-        assert len(await tier.texts(filter=PassageFilter(agent_id=agent))) == 2
+        assert (await client.summary(agent)).passage_count == 2
+        assert len(await client.texts(filter=PassageFilter(agent_id=agent))) == 2
 
-    async def test_a_late_repeat_neither_reverts_nor_resurrects(self, tier: Archival, agent: str) -> None:
-        first = await tier.insert(agent, "keep", "change", "drop", request_id="r1")
+    async def test_a_late_repeat_neither_reverts_nor_resurrects(self, client: Archival, agent: str) -> None:
+        first = await client.insert(agent, "keep", "change", "drop", request_id="r1")
         keep, change, drop = (result.passage.id for result in first.results)
-        await tier.passages.UpdatePassage(
+        await client.passages.UpdatePassage(
             UpdatePassageRequest(passage=Passage(id=change, text="changed"), update_mask=FieldMask(paths=["text"]))
         )
-        await tier.passages.DeletePassage(DeletePassageRequest(passage_id=drop))
-        again = await tier.insert(agent, "keep", "change", "drop", request_id="r1")
+        await client.passages.DeletePassage(DeletePassageRequest(passage_id=drop))
+        again = await client.insert(agent, "keep", "change", "drop", request_id="r1")
         assert [result.passage.text for result in again.results] == ["keep", "changed", ""]
         assert [result.deleted for result in again.results] == [False, False, True]
         assert [result.passage.id for result in again.results] == [keep, change, drop]
-        assert sorted(await tier.texts(filter=PassageFilter(agent_id=agent))) == ["changed", "keep"]
-        assert (await tier.summary(agent)).passage_count == 2
+        assert sorted(await client.texts(filter=PassageFilter(agent_id=agent))) == ["changed", "keep"]
+        assert (await client.summary(agent)).passage_count == 2
 
-    async def test_part_of_a_batch_may_fail(self, tier: Archival) -> None:
-        archive = await tier.archive()
-        taken = await tier.one(archive, "first")
-        answer = await tier.insert(
+    async def test_part_of_a_batch_may_fail(self, client: Archival) -> None:
+        archive = await client.archive()
+        taken = await client.one(archive, "first")
+        answer = await client.insert(
             archive, "good", " \n", Passage(text="x", tags=["\x07"]), Passage(text="y", id=taken)
         )
         kinds = [result.WhichOneof("result") for result in answer.results]
@@ -98,105 +98,105 @@ class Passages(ArchivalCases):
         reasons = [result.failure.reason for result in answer.results[1:]]
         assert reasons == ["INVALID_ARGUMENT", "INVALID_ARGUMENT", "ALREADY_EXISTS"]
         assert "passages[1].text" in answer.results[1].failure.message
-        assert sorted(await tier.texts(filter=PassageFilter(archive_id=archive))) == ["first", "good"]
+        assert sorted(await client.texts(filter=PassageFilter(archive_id=archive))) == ["first", "good"]
         with pytest.raises(MnemeshError) as refused:
-            await tier.insert(archive, Passage(text="y", id=taken))
+            await client.insert(archive, Passage(text="y", id=taken))
         assert refused.value.reason == "ALREADY_EXISTS"
 
-    async def test_an_importer_keeps_its_ids_in_every_organization(self, tier: Archival) -> None:
+    async def test_an_importer_keeps_its_ids_in_every_organization(self, client: Archival) -> None:
         imported = Passage(id=new_id("passage"), text="brought along")
-        mine = await tier.archive()
-        await tier.insert(mine, imported)
+        mine = await client.archive()
+        await client.insert(mine, imported)
         with as_principal(stranger()):
-            theirs = await tier.archive()
-            await tier.insert(theirs, imported)
-            await tier.passages.DeletePassage(DeletePassageRequest(passage_id=imported.id))
-        got = await tier.passages.GetPassage(GetPassageRequest(passage_id=imported.id))
+            theirs = await client.archive()
+            await client.insert(theirs, imported)
+            await client.passages.DeletePassage(DeletePassageRequest(passage_id=imported.id))
+        got = await client.passages.GetPassage(GetPassageRequest(passage_id=imported.id))
         assert (got.passage.text, got.passage.archive_id) == ("brought along", mine)
 
-    async def test_an_archive_that_deduplicates_holds_a_text_once(self, tier: Archival) -> None:
-        archive = await tier.archive(deduplicate=True)
-        (first, twin) = (await tier.insert(archive, "same", "same")).results
-        (again,) = (await tier.insert(archive, "same")).results
+    async def test_an_archive_that_deduplicates_holds_a_text_once(self, client: Archival) -> None:
+        archive = await client.archive(deduplicate=True)
+        (first, twin) = (await client.insert(archive, "same", "same")).results
+        (again,) = (await client.insert(archive, "same")).results
         assert (first.duplicate, twin.duplicate, again.duplicate) == (False, True, True)
         assert first.passage.id == twin.passage.id == again.passage.id
-        await tier.passages.DeletePassage(DeletePassageRequest(passage_id=first.passage.id))
-        (fresh,) = (await tier.insert(archive, "same")).results
+        await client.passages.DeletePassage(DeletePassageRequest(passage_id=first.passage.id))
+        (fresh,) = (await client.insert(archive, "same")).results
         assert not fresh.duplicate
-        assert await tier.texts(filter=PassageFilter(archive_id=archive)) == ["same"]
+        assert await client.texts(filter=PassageFilter(archive_id=archive)) == ["same"]
 
-    async def test_updates_touch_what_the_mask_names(self, tier: Archival, agent: str) -> None:
-        passage = await tier.one(agent, "old words", tags=["a"], metadata="{}")
-        before = (await tier.passages.GetPassage(GetPassageRequest(passage_id=passage))).passage
+    async def test_updates_touch_what_the_mask_names(self, client: Archival, agent: str) -> None:
+        passage = await client.one(agent, "old words", tags=["a"], metadata="{}")
+        before = (await client.passages.GetPassage(GetPassageRequest(passage_id=passage))).passage
 
         async def update(paths: list[str], **fields: object) -> Passage:
             draft = Passage(id=passage, **fields)  # type: ignore[arg-type]
             request = UpdatePassageRequest(passage=draft, update_mask=FieldMask(paths=paths))
-            updated: Passage = (await tier.passages.UpdatePassage(request)).passage
+            updated: Passage = (await client.passages.UpdatePassage(request)).passage
             return updated
 
         tagged = await update(["tags"], tags=["b"], text="ignored")
         assert (tagged.text, list(tagged.tags), tagged.metadata) == ("old words", ["b"], "{}")
-        assert await tier.texts("words", mode=PASSAGE_SEARCH_MODE_TEXT) == ["old words"]
+        assert await client.texts("words", mode=PASSAGE_SEARCH_MODE_TEXT) == ["old words"]
         reworded = await update(["text", "metadata"], text="new sentence")
         assert (list(reworded.tags), reworded.HasField("metadata")) == (["b"], False)
         assert reworded.create_time == before.create_time
         assert reworded.update_time.ToDatetime() > before.update_time.ToDatetime()
-        assert await tier.texts("words", mode=PASSAGE_SEARCH_MODE_TEXT) == []
-        assert await tier.texts("sentence", mode=PASSAGE_SEARCH_MODE_VECTOR, limit=1) == ["new sentence"]
-        assert list((await tier.summary(agent)).tags) == ["b"]
+        assert await client.texts("words", mode=PASSAGE_SEARCH_MODE_TEXT) == []
+        assert await client.texts("sentence", mode=PASSAGE_SEARCH_MODE_VECTOR, limit=1) == ["new sentence"]
+        assert list((await client.summary(agent)).tags) == ["b"]
 
-    async def test_updates_at_once_all_count(self, tier: Archival, agent: str) -> None:
-        passage = await tier.one(agent, "text")
+    async def test_updates_at_once_all_count(self, client: Archival, agent: str) -> None:
+        passage = await client.one(agent, "text")
 
         async def update(field: str, draft: Passage) -> None:
             request = UpdatePassageRequest(passage=draft, update_mask=FieldMask(paths=[field]))
-            await tier.passages.UpdatePassage(request)
+            await client.passages.UpdatePassage(request)
 
         await asyncio.gather(
             *(update("tags", Passage(id=passage, tags=[f"t{n}"])) for n in range(5)),
             update("text", Passage(id=passage, text="other")),
             update("metadata", Passage(id=passage, metadata='{"a":1}')),
         )
-        got = (await tier.passages.GetPassage(GetPassageRequest(passage_id=passage))).passage
+        got = (await client.passages.GetPassage(GetPassageRequest(passage_id=passage))).passage
         assert (got.text, got.metadata, len(got.tags)) == ("other", '{"a":1}', 1)
-        assert list((await tier.summary(agent)).tags) == list(got.tags)
+        assert list((await client.summary(agent)).tags) == list(got.tags)
 
-    async def test_deleting_is_for_ever_and_may_be_repeated(self, tier: Archival, agent: str) -> None:
-        passage = await tier.one(agent, "gone soon", tags=["x"])
+    async def test_deleting_is_for_ever_and_may_be_repeated(self, client: Archival, agent: str) -> None:
+        passage = await client.one(agent, "gone soon", tags=["x"])
         for _ in range(2):
-            await tier.passages.DeletePassage(DeletePassageRequest(passage_id=passage))
+            await client.passages.DeletePassage(DeletePassageRequest(passage_id=passage))
         with pytest.raises(NotFound):
-            await tier.passages.GetPassage(GetPassageRequest(passage_id=passage))
+            await client.passages.GetPassage(GetPassageRequest(passage_id=passage))
         with pytest.raises(NotFound):
-            await tier.passages.DeletePassage(DeletePassageRequest(passage_id=new_id("passage")))
-        summary = await tier.summary(agent)
+            await client.passages.DeletePassage(DeletePassageRequest(passage_id=new_id("passage")))
+        summary = await client.summary(agent)
         assert (summary.passage_count, list(summary.tags)) == (0, [])
-        assert await tier.texts("gone") == []
+        assert await client.texts("gone") == []
 
-    async def test_another_organization_sees_nothing(self, tier: Archival, agent: str) -> None:
-        passage = await tier.one(agent, "secret plan")
-        archive = (await tier.passages.GetPassage(GetPassageRequest(passage_id=passage))).passage.archive_id
+    async def test_another_organization_sees_nothing(self, client: Archival, agent: str) -> None:
+        passage = await client.one(agent, "secret plan")
+        archive = (await client.passages.GetPassage(GetPassageRequest(passage_id=passage))).passage.archive_id
         with as_principal(stranger()):
-            assert await tier.texts("secret plan") == []
-            assert await tier.texts(filter=PassageFilter(agent_id=agent)) == []
-            assert (await tier.summary(agent)).passage_count == 0
+            assert await client.texts("secret plan") == []
+            assert await client.texts(filter=PassageFilter(agent_id=agent)) == []
+            assert (await client.summary(agent)).passage_count == 0
             for call in (
-                tier.passages.GetPassage(GetPassageRequest(passage_id=passage)),
-                tier.passages.DeletePassage(DeletePassageRequest(passage_id=passage)),
-                tier.insert(archive, "intruder"),
-                tier.texts("secret", filter=PassageFilter(archive_id=archive)),
-                tier.passages.ListPassages(ListPassagesRequest(after_id=passage)),
+                client.passages.GetPassage(GetPassageRequest(passage_id=passage)),
+                client.passages.DeletePassage(DeletePassageRequest(passage_id=passage)),
+                client.insert(archive, "intruder"),
+                client.texts("secret", filter=PassageFilter(archive_id=archive)),
+                client.passages.ListPassages(ListPassagesRequest(after_id=passage)),
             ):
                 with pytest.raises(NotFound):
                     await call
-        assert await tier.texts("plan") == ["secret plan"]
+        assert await client.texts("plan") == ["secret plan"]
 
-    async def test_a_text_that_comes_from_many_at_once_is_held_once(self, tier: Archival, agent: str) -> None:
-        archive = await tier.archive(agent, deduplicate=True)
-        answers = await asyncio.gather(*(tier.insert(archive, "same", f"other {n}") for n in range(8)))
+    async def test_a_text_that_comes_from_many_at_once_is_held_once(self, client: Archival, agent: str) -> None:
+        archive = await client.archive(agent, deduplicate=True)
+        answers = await asyncio.gather(*(client.insert(archive, "same", f"other {n}") for n in range(8)))
         same = [answer.results[0] for answer in answers]
         assert len({result.passage.id for result in same}) == 1
         assert sum(not result.duplicate for result in same) == 1
-        assert (await tier.summary(agent)).passage_count == 9
-        assert len(await tier.texts(filter=PassageFilter(archive_id=archive), limit=100)) == 9
+        assert (await client.summary(agent)).passage_count == 9
+        assert len(await client.texts(filter=PassageFilter(archive_id=archive), limit=100)) == 9

@@ -17,24 +17,24 @@ OTHER = "mnemesh/wordllama-256"
 class Reembedding(ArchivalCases):
     """The old vectors serve until the new ones are there."""
 
-    async def test_an_archive_serves_while_its_embedder_changes(self, tier: Archival, agent: str) -> None:
-        archive = await tier.archive(agent)
-        await tier.insert(archive, *(f"oak number {n}" for n in range(100)))
+    async def test_an_archive_serves_while_its_embedder_changes(self, client: Archival, agent: str) -> None:
+        archive = await client.archive(agent)
+        await client.insert(archive, *(f"oak number {n}" for n in range(100)))
         mine = PassageFilter(archive_id=archive)
         listing = ListPassagesRequest(page_size=1000, filter=mine, include_embedding=True)
-        before = {each.id: list(each.embedding) for each in (await tier.passages.ListPassages(listing)).passages}
-        await tier.archives.UpdateArchive(
+        before = {each.id: list(each.embedding) for each in (await client.passages.ListPassages(listing)).passages}
+        await client.archives.UpdateArchive(
             UpdateArchiveRequest(archive=Archive(id=archive, embedder=OTHER), update_mask=FieldMask(paths=["embedder"]))
         )
         served = ""
         async with asyncio.timeout(60):
             while served != OTHER:
-                served = (await tier.archives.GetArchive(GetArchiveRequest(archive_id=archive))).archive.embedder
-                assert len(await tier.texts("oak", filter=mine, limit=5)) == 5
-                assert len(await tier.texts("oak", filter=mine, limit=5, mode=PASSAGE_SEARCH_MODE_VECTOR)) == 5
-                await tier.insert(archive, "written meanwhile")
-        after = {each.id: each for each in (await tier.passages.ListPassages(listing)).passages}
+                served = (await client.archives.GetArchive(GetArchiveRequest(archive_id=archive))).archive.embedder
+                assert len(await client.texts("oak", filter=mine, limit=5)) == 5
+                assert len(await client.texts("oak", filter=mine, limit=5, mode=PASSAGE_SEARCH_MODE_VECTOR)) == 5
+                await client.insert(archive, "written meanwhile")
+        after = {each.id: each for each in (await client.passages.ListPassages(listing)).passages}
         assert before.keys() < after.keys()
         assert all(list(after[each].embedding) != vector for each, vector in before.items())
-        assert "written meanwhile" in await tier.texts("written meanwhile", filter=mine, limit=1)
-        assert (await tier.summary(agent)).passage_count == len(after)
+        assert "written meanwhile" in await client.texts("written meanwhile", filter=mine, limit=1)
+        assert (await client.summary(agent)).passage_count == len(after)

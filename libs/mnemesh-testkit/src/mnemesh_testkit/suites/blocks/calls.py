@@ -1,4 +1,4 @@
-"""Short ways to call the blocks tier."""
+"""Short ways to call the blocks service."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ BY_OWNER = pb.Author(owner=pb.OwnerAuthor())
 
 
 class BlocksCases(ServiceSuite):
-    """Cases that speak to the tier."""
+    """Cases that call the service."""
 
     @pytest_asyncio.fixture(loop_scope="class")
     async def blocks(self, channel: Any) -> Any:
-        """The tier's stub."""
+        """The stub of the service."""
         return BlockServiceStub(channel)
 
 

@@ -1,4 +1,4 @@
-"""Short ways to call the recall tier."""
+"""Short ways to call the recall service."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Conversation:
 
 
 class RecallCases(ServiceSuite):
-    """Cases that speak to the tier."""
+    """Cases that call the service."""
 
     @pytest_asyncio.fixture(loop_scope="class")
     async def chat(self, channel: Any) -> Conversation:
