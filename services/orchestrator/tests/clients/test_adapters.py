@@ -1,4 +1,4 @@
-"""The adapters over a real channel, against servers that keep the request and give a prepared answer."""
+"""The adapters over a real channel, against servers that record requests and return prepared responses."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -51,18 +51,18 @@ CONTEXT = contexts_pb2.Context(
 )
 
 
-class Room:
-    """Every service of every room; `asked` holds the requests, `answers` the answer by method, `left` the seconds."""
+class FakeServices:
+    """Records requests and deadlines of all services, and returns prepared responses by method."""
 
     def __init__(self) -> None:
-        self.asked: list[Any] = []
-        self.left: list[float] = []
-        self.answers: dict[str, Any] = {}
+        self.requests: list[Any] = []
+        self.deadlines: list[float] = []
+        self.responses: dict[str, Any] = {}
 
     async def answer(self, method: str, request: Any, context: Any, empty: type[Any]) -> Any:
-        self.asked.append(request)
-        self.left.append(context.time_remaining())
-        answer = self.answers.get(method, empty())
+        self.requests.append(request)
+        self.deadlines.append(context.time_remaining())
+        answer = self.responses.get(method, empty())
         if isinstance(answer, Exception):
             context.set_trailing_metadata(to_trailers(answer))  # type: ignore[arg-type]
             await context.abort(answer.code, str(answer))  # type: ignore[attr-defined]
@@ -93,14 +93,14 @@ class Room:
 
 
 @pytest.fixture
-async def room() -> Room:
-    return Room()
+async def fakes() -> FakeServices:
+    return FakeServices()
 
 
 @pytest.fixture
-async def channel(room: Room) -> AsyncIterator[grpc.aio.Channel]:
+async def channel(fakes: FakeServices) -> AsyncIterator[grpc.aio.Channel]:
     server = grpc.aio.server()
-    room.serve(server)
+    fakes.serve(server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     channels = Channels(errors=REMOTE)
@@ -109,20 +109,20 @@ async def channel(room: Room) -> AsyncIterator[grpc.aio.Channel]:
     await server.stop(None)
 
 
-async def test_core_memory_comes_with_its_blocks_or_not_at_all(room: Room, channel: grpc.aio.Channel) -> None:
+async def test_core_memory_comes_with_its_blocks_or_not_at_all(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
     block = blocks_pb2.Block(id="block-1", label="human", value="v", limit=9, read_only=True, revision=4)
     core = blocks_pb2.CoreMemory(agent_id="agent-1", revision=5, blocks=[block])
-    room.answers["GetCoreMemory"] = blocks.GetCoreMemoryResponse(core_memory=core)
+    fakes.responses["GetCoreMemory"] = blocks.GetCoreMemoryResponse(core_memory=core)
     client = BlocksClient(channel)
     held = await client.get("agent-1")
     assert held is not None
     assert held.blocks == (Block("block-1", "human", "v", 9, None, True, 4),)
     assert (held.revision, held.updated_at) == (5, None)
-    room.answers["GetCoreMemory"] = blocks.GetCoreMemoryResponse(not_modified=True)
+    fakes.responses["GetCoreMemory"] = blocks.GetCoreMemoryResponse(not_modified=True)
     assert await client.get("agent-1", 5) is None
-    assert not room.asked[0].HasField("if_revision")
-    assert room.asked[1].if_revision == 5
-    assert 0 < room.left[0] < 6
+    assert not fakes.requests[0].HasField("if_revision")
+    assert fakes.requests[1].if_revision == 5
+    assert 0 < fakes.deadlines[0] < 6
 
 
 @pytest.mark.parametrize(
@@ -139,19 +139,19 @@ async def test_core_memory_comes_with_its_blocks_or_not_at_all(room: Room, chann
     ],
 )
 async def test_an_edit_names_its_author(
-    room: Room, channel: grpc.aio.Channel, edit: BlockEdit, kind: str, sent: Any
+    fakes: FakeServices, channel: grpc.aio.Channel, edit: BlockEdit, kind: str, sent: Any
 ) -> None:
     await BlocksClient(channel).edit("step-1/0/0", AgentAuthor("agent-1", "call-1", "run-1"), "human", edit)
-    (request,) = room.asked
+    (request,) = fakes.requests
     author = blocks_pb2.AgentAuthor(agent_id="agent-1", tool_call_id="call-1", run_id="run-1")
     assert (request.request_id, request.agent_id, request.label) == ("step-1/0/0", "agent-1", "human")
     assert request.author.agent == author
     assert request.WhichOneof("edit") == kind
     assert getattr(request, kind) == sent
-    assert 6 < room.left[0] < 11
+    assert 6 < fakes.deadlines[0] < 11
 
 
-async def test_blocks_are_made_given_taken_and_renamed(room: Room, channel: grpc.aio.Channel) -> None:
+async def test_blocks_are_made_given_taken_and_renamed(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
     client = BlocksClient(channel)
     await client.create("r1", "agent-1", Block("", "plans", "v", 0, "d"), metadata="{}", tags=["t"])
     await client.attach("r2", "agent-1", "block-1")
@@ -159,7 +159,7 @@ async def test_blocks_are_made_given_taken_and_renamed(room: Room, channel: grpc
     await client.relabel("r4", "block-1", "goals")
     await client.describe("r5", "block-1", "")
     await client.erase_agent("r6", "agent-1")
-    made, given, taken, renamed, described, erased = room.asked
+    made, given, taken, renamed, described, erased = fakes.requests
     assert made.block == blocks_pb2.Block(label="plans", value="v", description="d", metadata="{}", tags=["t"])
     assert list(made.agent_ids) == ["agent-1"]
     assert given.block_id == "block-1"
@@ -168,73 +168,75 @@ async def test_blocks_are_made_given_taken_and_renamed(room: Room, channel: grpc
     assert described.block.HasField("description")
     assert list(described.update_mask.paths) == ["description"]
     assert erased.delete_unshared_blocks
-    assert [request.request_id for request in room.asked] == ["r1", "r2", "r3", "r4", "r5", "r6"]
+    assert [request.request_id for request in fakes.requests] == ["r1", "r2", "r3", "r4", "r5", "r6"]
 
 
-async def test_windows_are_forked_and_deleted(room: Room, channel: grpc.aio.Channel) -> None:
+async def test_windows_are_forked_and_deleted(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
     client = RecallClient(channel)
-    room.answers["ForkContext"] = recall.ForkContextResponse(context=CONTEXT)
+    fakes.responses["ForkContext"] = recall.ForkContextResponse(context=CONTEXT)
     forked = await client.fork_context("r1", "agent-1", "conv-0", "conv-1", MESSAGE)
     assert (forked.conversation_id, forked.version) == ("conv-1", 7)
-    asked = room.asked[-1]
+    asked = fakes.requests[-1]
     assert (asked.request_id, asked.source_conversation_id, asked.conversation_id) == ("r1", "conv-0", "conv-1")
     assert (asked.system_message.id, asked.system_message.agent_id) == ("message-1", "agent-1")
     assert not asked.HasField("until_message_id")
     await client.fork_context("r2", "agent-1", "conv-0", "conv-1", MESSAGE, "message-0")
-    assert room.asked[-1].until_message_id == "message-0"
+    assert fakes.requests[-1].until_message_id == "message-0"
     await client.delete_context("r3", "conv-1")
-    assert (room.asked[-1].request_id, room.asked[-1].conversation_id) == ("r3", "conv-1")
-    assert not room.asked[-1].delete_messages
+    assert (fakes.requests[-1].request_id, fakes.requests[-1].conversation_id) == ("r3", "conv-1")
+    assert not fakes.requests[-1].delete_messages
 
 
-async def test_a_window_comes_whole_or_not_at_all(room: Room, channel: grpc.aio.Channel) -> None:
+async def test_a_window_comes_whole_or_not_at_all(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
     client = RecallClient(channel)
-    room.answers["CreateContext"] = recall.CreateContextResponse(context=CONTEXT)
+    fakes.responses["CreateContext"] = recall.CreateContextResponse(context=CONTEXT)
     made = await client.create_context("r1", "agent-1", "conv-1", [MESSAGE])
     assert (made.version, made.epoch, made.agent_message_count) == (7, 2, 9)
     assert made.messages[0].role is Role.SYSTEM
-    assert room.asked[0].messages[0].agent_id == "agent-1"
-    room.answers["GetContext"] = recall.GetContextResponse(not_modified=True, context=CONTEXT)
+    assert fakes.requests[0].messages[0].agent_id == "agent-1"
+    fakes.responses["GetContext"] = recall.GetContextResponse(not_modified=True, context=CONTEXT)
     assert await client.get_context("conv-1", 7) is None
-    room.answers["GetContext"] = recall.GetContextResponse(context=CONTEXT)
+    fakes.responses["GetContext"] = recall.GetContextResponse(context=CONTEXT)
     assert await client.get_context("conv-1") == made
     shown = recall.ContextIds(conversation_id="conv-1", message_ids=["message-0", "message-1"])
-    room.answers["BatchGetContextIds"] = recall.BatchGetContextIdsResponse(contexts=[shown])
+    fakes.responses["BatchGetContextIds"] = recall.BatchGetContextIdsResponse(contexts=[shown])
     assert await client.window_ids(["conv-0", "conv-1"]) == {"conv-1": ("message-0", "message-1")}
-    assert list(room.asked[-1].conversation_ids) == ["conv-0", "conv-1"]
+    assert list(fakes.requests[-1].conversation_ids) == ["conv-0", "conv-1"]
 
 
-async def test_a_step_carries_its_lease_and_no_request_id_of_its_own(room: Room, channel: grpc.aio.Channel) -> None:
+async def test_a_step_carries_its_lease_and_no_request_id_of_its_own(
+    fakes: FakeServices, channel: grpc.aio.Channel
+) -> None:
     client = RecallClient(channel)
     commit = StepCommit("agent-1", "conv-1", "run-1", 3, "step-1", 6, (MESSAGE,), "system")
-    room.answers["CommitStep"] = recall.CommitStepResponse(version=7, agent_message_count=9)
+    fakes.responses["CommitStep"] = recall.CommitStepResponse(version=7, agent_message_count=9)
     outcome = await client.commit_step(commit)
     assert (outcome.version, outcome.agent_message_count, outcome.window) == (7, 9, None)
-    room.answers["CommitStep"] = recall.CommitStepResponse(version=8, rebased=True, context=CONTEXT)
+    fakes.responses["CommitStep"] = recall.CommitStepResponse(version=8, rebased=True, context=CONTEXT)
     assert (await client.commit_step(commit)).window is not None
-    first, second = room.asked
+    first, second = fakes.requests
     assert (first.lease.run_id, first.lease.epoch, first.base_version) == ("run-1", 3, 6)
     assert (first.step_id, first.system_text) == ("step-1", "system")
     assert first.request_id != second.request_id
-    room.answers["CommitStep"] = LeaseLost("taken over", epoch="4")
+    fakes.responses["CommitStep"] = LeaseLost("taken over", epoch="4")
     with pytest.raises(LeaseLost) as lost:
         await client.commit_step(commit)
     assert lost.value.metadata == {"epoch": "4"}
 
 
-async def test_a_window_is_replaced_by_its_holder_or_its_owner(room: Room, channel: grpc.aio.Channel) -> None:
+async def test_a_window_is_replaced_by_its_holder_or_its_owner(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
     client = RecallClient(channel)
-    room.answers["ReplaceContext"] = recall.ReplaceContextResponse(context=CONTEXT)
+    fakes.responses["ReplaceContext"] = recall.ReplaceContextResponse(context=CONTEXT)
     await client.replace_context("r1", "agent-1", "conv-1", 7, ["message-0"], [MESSAGE], run_id="run-1", epoch=0)
     await client.replace_context("r2", "agent-1", "conv-1", 7, ["message-0"], system_text="s")
-    held, owned = room.asked
+    held, owned = fakes.requests
     assert held.HasField("lease")
     assert not held.HasField("system_text")
     assert not owned.HasField("lease")
     assert (owned.system_text, list(owned.message_ids)) == ("s", ["message-0"])
 
 
-async def test_messages_are_stored_and_found(room: Room, channel: grpc.aio.Channel) -> None:
+async def test_messages_are_stored_and_found(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
     client = RecallClient(channel)
     await client.append("r1", "agent-1", [MESSAGE])
     await client.erase_agent("r2", "agent-1")
@@ -245,35 +247,37 @@ async def test_messages_are_stored_and_found(room: Room, channel: grpc.aio.Chann
         text_rank=1,
         mode=recall.SEARCH_MODE_TEXT,
     )
-    room.answers["SearchMessages"] = recall.SearchMessagesResponse(hits=[found])
+    fakes.responses["SearchMessages"] = recall.SearchMessagesResponse(hits=[found])
     (hit,) = await client.search("agent-1", "hi", roles=["user", "assistant"], start_date="2026-01-01", time_zone="UTC")
     assert (hit.text, hit.score, hit.vector_rank, hit.text_rank, hit.mode) == ("Hi", 0.5, None, 1, "text")
-    appended, erased, searched = room.asked
+    appended, erased, searched = fakes.requests
     assert not appended.HasField("conversation_id")
     assert erased.agent_id == "agent-1"
     assert list(searched.roles) == [message_pb2.ROLE_USER, message_pb2.ROLE_ASSISTANT]
     assert (searched.limit, searched.start_date, searched.HasField("end_date")) == (5, "2026-01-01", False)
 
 
-async def test_passages_are_stored_found_and_counted(room: Room, channel: grpc.aio.Channel) -> None:
+async def test_passages_are_stored_found_and_counted(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
     client = ArchivalClient(channel)
     stored = passages.InsertResult()
     stored.passage.id = "passage-1"
-    room.answers["InsertPassages"] = passages.InsertPassagesResponse(results=[stored])
+    fakes.responses["InsertPassages"] = passages.InsertPassagesResponse(results=[stored])
     assert await client.insert("r1", "agent-1", "Tea.", ["food"]) == "passage-1"
     hit = passages.PassageHit(score=0.5, vector_rank=2)
     hit.passage.text = "Tea."
     hit.passage.create_time.FromDatetime(NOW)
-    room.answers["SearchPassages"] = passages.SearchPassagesResponse(hits=[hit])
+    fakes.responses["SearchPassages"] = passages.SearchPassagesResponse(hits=[hit])
     (found,) = await client.search("agent-1", "tea", tags=["food"], match_all_tags=True, end_date="2026-01-01")
     assert (found.text, found.created_at, found.vector_rank, found.text_rank) == ("Tea.", NOW, 2, None)
-    room.answers["GetArchivalSummary"] = passages.GetArchivalSummaryResponse(revision=3, passage_count=2, tags=["food"])
+    fakes.responses["GetArchivalSummary"] = passages.GetArchivalSummaryResponse(
+        revision=3, passage_count=2, tags=["food"]
+    )
     assert await client.summary("agent-1") == ArchivalSummary(3, 2, ("food",))
-    room.answers["GetArchivalSummary"] = passages.GetArchivalSummaryResponse(not_modified=True, revision=3)
+    fakes.responses["GetArchivalSummary"] = passages.GetArchivalSummaryResponse(not_modified=True, revision=3)
     assert await client.summary("agent-1", 3) is None
     await client.attach("r2", "agent-1", "archive-1")
     await client.erase_agent("r3", "agent-1")
-    inserted, searched, *_, attached, erased = room.asked
+    inserted, searched, *_, attached, erased = fakes.requests
     assert (inserted.agent_id, list(inserted.passages[0].tags)) == ("agent-1", ["food"])
     assert searched.filter.agent_id == "agent-1"
     assert searched.filter.tag_match == passages.TAG_MATCH_ALL
@@ -281,52 +285,52 @@ async def test_passages_are_stored_found_and_counted(room: Room, channel: grpc.a
     assert (attached.archive_id, erased.request_id) == ("archive-1", "r3")
 
 
-async def test_a_passage_that_could_not_be_stored_is_an_error(room: Room, channel: grpc.aio.Channel) -> None:
+async def test_a_passage_that_could_not_be_stored_is_an_error(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
     failed = passages.InsertResult(failure=passages.InsertFailure(reason="INVALID_ARGUMENT", message="blank"))
-    room.answers["InsertPassages"] = passages.InsertPassagesResponse(results=[failed])
+    fakes.responses["InsertPassages"] = passages.InsertPassagesResponse(results=[failed])
     with pytest.raises(FailedPrecondition, match="blank"):
         await ArchivalClient(channel).insert("r1", "agent-1", " ")
 
 
-async def test_a_tool_is_given_its_own_time_and_a_margin(room: Room, channel: grpc.aio.Channel) -> None:
+async def test_a_tool_is_given_its_own_time_and_a_margin(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
     slow = tools_pb2.Tool(id="tool-1", name="slow", json_schema="{}", timeout_seconds=600, idempotent=True, revision=2)
     quick = tools_pb2.Tool(id="tool-2", name="quick", json_schema="{}", default_requires_approval=True)
-    room.answers["BatchGetTools"] = tools.BatchGetToolsResponse(tools=[slow, quick])
+    fakes.responses["BatchGetTools"] = tools.BatchGetToolsResponse(tools=[slow, quick])
     client = ToolsClient(channel)
     first, second = await client.definitions(ids=["tool-1", "tool-2"])
     assert (first.idempotent, first.requires_approval, first.revision) == (True, False, 2)
     assert (second.requires_approval, second.return_char_limit) == (True, 50_000)
-    room.answers["ExecuteTool"] = execution.ExecuteToolResponse(
+    fakes.responses["ExecuteTool"] = execution.ExecuteToolResponse(
         status=execution.EXECUTION_STATUS_SUCCESS, result="5", stdout="a\nb\n", changed_blocks={"human": "new"}
     )
     context: dict[str, Any] = {"agent_id": "agent-1", "agent_name": "Ada"}
     result, changed = await client.execute("tool-1", "{}", **context, blocks={"human": "old"}, environment={"K": "V"})
     assert (result.ok, result.text, result.stdout, result.stderr) == (True, "5", ("a", "b"), ())
     assert changed == {"human": "new"}
-    assert 600 < room.left[-1] < 612
-    request = room.asked[-1]
+    assert 600 < fakes.deadlines[-1] < 612
+    request = fakes.requests[-1]
     assert (request.tool_id, request.arguments, dict(request.environment)) == ("tool-1", "{}", {"K": "V"})
     assert dict(request.agent_state.blocks) == {"human": "old"}
-    room.answers["ExecuteTool"] = execution.ExecuteToolResponse(
+    fakes.responses["ExecuteTool"] = execution.ExecuteToolResponse(
         status=execution.EXECUTION_STATUS_TIMED_OUT, result="It took too long."
     )
     failed, _ = await client.execute("tool-2", "{}", **context, blocks={}, environment={})
     assert (failed.ok, failed.text) == (False, "It took too long.")
-    assert 180 < room.left[-1] < 192
+    assert 180 < fakes.deadlines[-1] < 192
 
 
-async def test_source_becomes_a_stored_tool(room: Room, channel: grpc.aio.Channel) -> None:
-    room.answers["UpsertTool"] = tools.UpsertToolResponse(tool=tools_pb2.Tool(id="tool-1", name="roll"))
+async def test_source_becomes_a_stored_tool(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
+    fakes.responses["UpsertTool"] = tools.UpsertToolResponse(tool=tools_pb2.Tool(id="tool-1", name="roll"))
     stored = await ToolsClient(channel).upsert_source("r1", "def roll() -> int: ...")
     assert (stored.id, stored.name) == ("tool-1", "roll")
-    (request,) = room.asked
+    (request,) = fakes.requests
     assert (request.request_id, request.tool.source_type) == ("r1", tools_pb2.SOURCE_TYPE_PYTHON)
     assert request.tool.type == tools_pb2.TOOL_TYPE_CUSTOM
 
 
-async def test_a_tool_is_never_run_again_by_the_channel(room: Room, channel: grpc.aio.Channel) -> None:
-    room.answers["ExecuteTool"] = Unavailable("gone in the midst of it")
+async def test_a_tool_is_never_run_again_by_the_channel(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
+    fakes.responses["ExecuteTool"] = Unavailable("gone in the midst of it")
     context: dict[str, Any] = {"agent_id": "agent-1", "agent_name": "Ada"}
     with pytest.raises(Unavailable):
         await ToolsClient(channel).execute("tool-1", "{}", **context, blocks={}, environment={})
-    assert len(room.asked) == 1
+    assert len(fakes.requests) == 1

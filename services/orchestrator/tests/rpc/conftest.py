@@ -1,4 +1,4 @@
-"""The service through the wire. Where nothing is asked of them, the other rooms need not be there."""
+"""The service over gRPC. The other services are unreachable."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ class Wire:
 
 @pytest_asyncio.fixture
 async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
-    """A service without neighbours."""
-    nobody = f"unix:{tmp_path / 'nobody'}"
+    """Yields stubs of a service whose other services are unreachable."""
+    unreachable = f"unix:{tmp_path / 'unreachable'}"
     config = Config(
         port=0,
         data_dir=str(tmp_path),
         shutdown_grace_seconds=0,
-        blocks_target=nobody,
-        recall_target=nobody,
-        archival_target=nobody,
-        tools_target=nobody,
+        blocks_target=unreachable,
+        recall_target=unreachable,
+        archival_target=unreachable,
+        tools_target=unreachable,
     )
     server = RunningServer()
     address = await server.start(await assemble(config, clock=FrozenClock()), config)

@@ -1,4 +1,4 @@
-"""Approvals through the wire: what a client may get wrong, each with its reason and the field."""
+"""Invalid requests about approvals, each with its error and field."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def returned(**given: Any) -> dict[str, Any]:
 
 
 BAD_ANSWERS: list[tuple[dict[str, Any], str]] = [
-    ({"agent_id": "nobody", **decided(approve={})}, "agent_id"),
+    ({"agent_id": "invalid", **decided(approve={})}, "agent_id"),
     ({}, "decisions"),
     (decided(), "decisions[0]"),
     ({"decisions": [{"approve": {}}]}, "decisions[0].tool_call_id"),
@@ -45,14 +45,14 @@ BAD_ANSWERS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("given", "field"), BAD_ANSWERS, ids=lambda value: value if isinstance(value, str) else "")
-async def test_a_bad_answer_names_its_field(wire: Wire, given: dict[str, Any], field: str) -> None:
+async def test_invalid_answer_is_refused_with_its_field(wire: Wire, given: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidArgument) as raised:
         async for _ in wire.runs.AnswerApproval(runs_service_pb2.AnswerApprovalRequest(**{"agent_id": AGENT, **given})):
             pass
     assert raised.value.field == field
 
 
-async def test_an_answer_to_nobody_is_not_found(wire: Wire) -> None:
+async def test_answer_for_missing_agent_is_not_found(wire: Wire) -> None:
     with pytest.raises(NotFound):
         async for _ in wire.runs.AnswerApproval(
             runs_service_pb2.AnswerApprovalRequest(agent_id=AGENT, **decided(approve={}))
@@ -72,7 +72,7 @@ BAD_TOOLS: list[tuple[list[dict[str, Any]], str]] = [
 
 
 @pytest.mark.parametrize(("tools", "field"), BAD_TOOLS, ids=lambda value: value if isinstance(value, str) else "")
-async def test_a_bad_client_tool_names_its_field(wire: Wire, tools: list[dict[str, Any]], field: str) -> None:
+async def test_invalid_client_tool_is_refused(wire: Wire, tools: list[dict[str, Any]], field: str) -> None:
     said = runs_pb2.InputMessage(content=[message_pb2.ContentPart(text=message_pb2.TextPart(text="Hi"))])
     config: Any = {"client_tools": tools}
     with pytest.raises(InvalidArgument) as raised:
@@ -80,7 +80,7 @@ async def test_a_bad_client_tool_names_its_field(wire: Wire, tools: list[dict[st
     assert raised.value.field == field
 
 
-async def test_a_switch_wants_a_tool(wire: Wire) -> None:
+async def test_set_tool_approval_requires_a_tool_name(wire: Wire) -> None:
     with pytest.raises(InvalidArgument) as raised:
         await wire.agents.SetToolApproval(A.SetToolApprovalRequest(agent_id=AGENT))
     assert raised.value.field == "tool_name"

@@ -1,4 +1,4 @@
-"""What a client does wrong is told by the field, and what the server does not do yet is said to be so."""
+"""Invalid requests are refused with their field, and unsupported ones with UNIMPLEMENTED."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ BAD_AGENTS: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("request_", "field"), BAD_AGENTS, ids=lambda value: value if isinstance(value, str) else "")
-async def test_an_agent_that_cannot_be_made(wire: Wire, request_: Any, field: str) -> None:
+async def test_invalid_agent_is_refused_with_its_field(wire: Wire, request_: Any, field: str) -> None:
     with pytest.raises(InvalidArgument) as raised:
         await wire.agents.CreateAgent(request_)
     assert raised.value.field == field
@@ -299,7 +299,7 @@ BAD_CALLS: list[tuple[str, str, Any, str]] = [
 @pytest.mark.parametrize(
     ("service", "method", "request_", "field"), BAD_CALLS, ids=lambda value: value if isinstance(value, str) else ""
 )
-async def test_a_call_that_cannot_be_understood(
+async def test_invalid_request_is_refused_with_its_field(
     wire: Wire, service: str, method: str, request_: Any, field: str
 ) -> None:
     with pytest.raises(InvalidArgument) as raised:
@@ -316,7 +316,7 @@ async def test_a_call_that_cannot_be_understood(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_a_stream_that_cannot_be_followed(wire: Wire, request_: Any, field: str) -> None:
+async def test_invalid_stream_request_is_refused_with_its_field(wire: Wire, request_: Any, field: str) -> None:
     with pytest.raises(InvalidArgument) as raised:
         async for _ in wire.runs.StreamRun(request_):
             pass
@@ -352,12 +352,12 @@ async def test_a_stream_that_cannot_be_followed(wire: Wire, request_: Any, field
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_what_is_not_there(wire: Wire, service: str, method: str, request_: Any) -> None:
+async def test_missing_resource_is_not_found(wire: Wire, service: str, method: str, request_: Any) -> None:
     with pytest.raises(NotFound):
         await getattr(getattr(wire, service), method)(request_)
 
 
-async def test_a_model_that_nobody_serves(wire: Wire) -> None:
+async def test_unserved_model_is_unknown(wire: Wire) -> None:
     with pytest.raises(NotFound) as raised:
         await wire.models.GetModel(models_service_pb2.GetModelRequest(handle="gone/model"))
     assert (raised.value.reason, raised.value.metadata["model"]) == ("MODEL_UNKNOWN", "gone/model")
@@ -370,7 +370,7 @@ async def test_a_model_that_nobody_serves(wire: Wire) -> None:
     assert found.model.handle == "mnemesh/rehearsal"
 
 
-async def test_runs_that_are_not_there_are_cancelled_by_saying_so(wire: Wire) -> None:
+async def test_cancellation_of_missing_run_reports_not_found(wire: Wire) -> None:
     answer = await wire.runs.CancelRuns(R.CancelRunsRequest(runs={"run_ids": [RUN]}))
     assert dict(answer.outcomes) == {RUN: R.CANCEL_OUTCOME_NOT_FOUND}
     assert not (await wire.runs.CancelRuns(R.CancelRunsRequest(agent_id=AGENT))).outcomes
@@ -388,14 +388,14 @@ UNANSWERED_FIELDS: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(
     ("request_", "field"), UNANSWERED_FIELDS, ids=lambda value: value if isinstance(value, str) else ""
 )
-async def test_what_an_agent_cannot_have_yet(wire: Wire, request_: Any, field: str) -> None:
+async def test_unsupported_fields_of_agents_are_unimplemented(wire: Wire, request_: Any, field: str) -> None:
     with pytest.raises(Unimplemented) as raised:
         await wire.agents.CreateAgent(request_)
     assert raised.value.field == field
 
 
 @pytest.mark.parametrize("labels", [["a\0"], [f"label-{n}" for n in range(101)]])
-async def test_labels_that_cannot_be_isolated(wire: Wire, labels: list[str]) -> None:
+async def test_invalid_isolated_labels_are_refused(wire: Wire, labels: list[str]) -> None:
     asked = C.CreateConversationRequest(conversation={"agent_id": AGENT, "isolated_block_labels": labels})
     with pytest.raises(InvalidArgument) as raised:
         await wire.conversations.CreateConversation(asked)
@@ -410,7 +410,7 @@ async def test_labels_that_cannot_be_isolated(wire: Wire, labels: list[str]) -> 
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_what_a_run_cannot_do_yet(wire: Wire, request_: Any, field: str) -> None:
+async def test_unsupported_fields_of_runs_are_unimplemented(wire: Wire, request_: Any, field: str) -> None:
     with pytest.raises(Unimplemented) as raised:
         async for _ in wire.runs.SendMessage(request_):
             pass
@@ -425,7 +425,7 @@ UNANSWERED: dict[str, tuple[Any, list[str]]] = {
 @pytest.mark.parametrize(
     ("service", "method"), [(service, method) for service, (_, methods) in UNANSWERED.items() for method in methods]
 )
-async def test_what_is_not_answered_yet_says_so(wire: Wire, service: str, method: str) -> None:
+async def test_unsupported_rpcs_are_unimplemented(wire: Wire, service: str, method: str) -> None:
     stubs = {
         "AgentService": wire.agents,
         "RunService": wire.runs,
@@ -450,7 +450,7 @@ async def test_what_is_not_answered_yet_says_so(wire: Wire, service: str, method
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_settings_for_one_compaction_are_checked(wire: Wire, settings: dict[str, Any], field: str) -> None:
+async def test_invalid_compaction_settings_are_refused(wire: Wire, settings: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidArgument) as raised:
         await wire.agents.CompactConversation(A.CompactConversationRequest(agent_id=AGENT, settings=settings))
     assert raised.value.field == field

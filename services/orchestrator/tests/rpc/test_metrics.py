@@ -1,4 +1,4 @@
-"""What the orchestrator counts of its own."""
+"""The metrics of the orchestrator."""
 
 import asyncio
 from pathlib import Path

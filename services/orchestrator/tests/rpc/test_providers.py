@@ -1,4 +1,4 @@
-"""An organization's own providers through the wire, asked over real HTTP, on SQLite and PostgreSQL."""
+"""Providers of organizations, over gRPC and real HTTP, on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OTHER = Principal("org-00000000-0000-4000-8000-00000000000b", DEFAULT_PRINCIPAL.
 
 @asynccontextmanager
 async def served(config: Config) -> AsyncIterator[ModelServiceAsyncStub]:
-    """The service without neighbours, and a stub of it."""
+    """Yields a stub of a service whose other services are unreachable."""
     server = RunningServer()
     address = await server.start(await assemble(config, clock=FrozenClock()), config)
     channels = Channels()
@@ -48,9 +48,9 @@ async def served(config: Config) -> AsyncIterator[ModelServiceAsyncStub]:
 
 
 def settings(directory: Path, **fields: Any) -> Config:
-    nobody = f"unix:{directory / 'nobody'}"
-    rooms = {f"{room}_target": nobody for room in ("blocks", "recall", "archival", "tools")}
-    return Config(**{"port": 0, "data_dir": str(directory), "shutdown_grace_seconds": 0, **rooms, **fields})
+    unreachable = f"unix:{directory / 'unreachable'}"
+    targets = {f"{service}_target": unreachable for service in ("blocks", "recall", "archival", "tools")}
+    return Config(**{"port": 0, "data_dir": str(directory), "shutdown_grace_seconds": 0, **targets, **fields})
 
 
 @pytest.fixture
@@ -62,13 +62,13 @@ def key_file(tmp_path: Path) -> Path:
 
 @pytest_asyncio.fixture
 async def alone(tmp_path: Path) -> AsyncIterator[ModelServiceAsyncStub]:
-    """On SQLite, where the engine makes no difference."""
+    """A service on SQLite, for tests that do not depend on the engine."""
     async with served(settings(tmp_path)) as stub:
         yield stub
 
 
 class Guarded(FakeOpenAI):
-    """Lists its models to who has the key, and shows a key that it refuses."""
+    """Lists its models for requests with the key, and records a key that it refuses."""
 
     def __init__(self, key: str = KEY, **options: Any) -> None:
         super().__init__(**options)
@@ -106,7 +106,7 @@ async def named(models: ModelServiceAsyncStub, handle: str) -> pb.Model:
 
 
 class OnEitherEngine:
-    """What the store has a part in."""
+    """The tests that involve the store."""
 
     async def test_a_provider_is_registered_read_changed_and_deleted(self, models: ModelServiceAsyncStub) -> None:
         async with Guarded(models=["small", {"id": "large", "max_model_len": 65_536}]) as fake:

@@ -1,4 +1,4 @@
-"""What the stores must do about approvals: one row each, decided once, in the way of everything else meanwhile."""
+"""The suite of stores of approvals: one row each, decided once, and nothing else runs while one is pending."""
 
 import asyncio
 from dataclasses import replace
@@ -25,7 +25,7 @@ ME, OTHER = "owner-1", "owner-2"
 
 
 def asked_by(claim: Claim, clock: FrozenClock) -> Approval:
-    """Two calls, of which one waits."""
+    """Returns an approval of two calls, one of which waits."""
     run, step = claim.run, new_id("step")
     calls = (ToolCall("call_a", "look", "{}"), ToolCall("call_b", "dig", '{"deep": 1}'))
     message = Message(new_id("message"), Role.ASSISTANT, clock.now(), tool_calls=calls, step_id=step)
@@ -42,7 +42,7 @@ def approving(*call_ids: str, request: str | None = None) -> ApprovalAnswer:
 
 class ApprovalStoreSuite:
     async def paused(self, agents: AgentStore, runs: RunStore, clock: FrozenClock) -> tuple[Agent, Approval]:
-        """An agent whose first run stopped for an approval."""
+        """Returns an agent whose first run stopped for an approval."""
         agent = an_agent(clock)
         await agents.begin_creation(None, agent, b"")
         await agents.activate(agent)

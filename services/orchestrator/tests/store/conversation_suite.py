@@ -1,4 +1,4 @@
-"""What a store of conversations must do, whatever it keeps its rows in."""
+"""The suite of stores of conversations."""
 
 import asyncio
 from dataclasses import replace
@@ -33,7 +33,7 @@ async def opened(threads: ConversationStore, agent: Agent, clock: FrozenClock, *
 
 
 class ConversationStoreSuite:
-    """Subclass it with fixtures `threads`, `agents` and `runs` that give empty stores on the clock of `clock`."""
+    """Subclass it with fixtures `threads`, `agents` and `runs` that return empty stores on the clock of `clock`."""
 
     @pytest.fixture
     async def agent(self, agents: AgentStore, clock: FrozenClock) -> Agent:

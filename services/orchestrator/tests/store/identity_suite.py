@@ -1,4 +1,4 @@
-"""What the store of identities must do, whatever it keeps its rows in."""
+"""The suite of stores of identities."""
 
 import asyncio
 from dataclasses import replace

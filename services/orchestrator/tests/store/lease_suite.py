@@ -1,4 +1,4 @@
-"""What the stores of leases, of live events and of old runs must do, whatever they keep their rows in."""
+"""The suites of stores of leases and of deltas, and of the retention of runs."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ async def slot_of(leases: LeaseStore, agent: Agent, owner: str = "me") -> Lease:
 
 
 class LeaseStoreSuite:
-    """Subclass it with fixtures `agents`, `threads`, `runs` and `leases` that give empty stores on `clock`."""
+    """Subclass it with fixtures `agents`, `threads`, `runs` and `leases` that return empty stores on `clock`."""
 
     @pytest.fixture
     async def agent(self, agents: AgentStore, clock: FrozenClock) -> Agent:
@@ -100,7 +100,7 @@ class LeaseStoreSuite:
         await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
 
         third = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
-        assert third.claim is None, "it waits behind a position although nobody holds the conversation"
+        assert third.claim is None, "it waits after a position although no lease is held"
         with pytest.raises(ConversationBusy):
             await slot_of(leases, agent)
         last = await asked(two, "you")
@@ -126,7 +126,7 @@ class LeaseStoreSuite:
         clock.advance(11)
         claim = await runs.claim_next(here, "me")
         assert claim is not None
-        assert await leases.acquire_or_wait(ORG, agent.id, here, position, "you") is None, "somebody passed it"
+        assert await leases.acquire_or_wait(ORG, agent.id, here, position, "you") is None, "other work came first"
         await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
         assert await leases.acquire_or_wait(ORG, agent.id, here, position, "you") is not None
 
@@ -220,7 +220,7 @@ class LeaseStoreSuite:
         taken = await runs.claim_next(agent.default_conversation_id, "you")
         await slot_of(leases, second, "you")
         assert taken is not None
-        assert taken.cancelled, "whoever takes it over ends it"
+        assert taken.cancelled, "the process that takes it over ends it"
         assert (await leases.watch([mine.lease, slot], [])).lost == (mine.lease, slot)
         await runs.finish(taken.lease, an_end(taken.run, clock), (), ())
         assert await leases.watch([], [mine.run.id]) == Watched((), (), {mine.run.id: RunHead(2, ended=True)})
@@ -233,7 +233,7 @@ def a_delta(run: Run, number: int, clock: FrozenClock, *, epoch: int = 1) -> Run
 
 
 class DeltaStoreSuite:
-    """Subclass it with fixtures `agents`, `runs` and `deltas` that give empty stores on the `clock` fixture's clock."""
+    """Subclass it with fixtures `agents`, `runs` and `deltas` that return empty stores on `clock`."""
 
     @pytest.fixture
     async def claim(self, agents: AgentStore, runs: RunStore, clock: FrozenClock) -> Claim:
@@ -245,7 +245,7 @@ class DeltaStoreSuite:
     async def replayed(
         self, deltas: DeltaStore, run: Run, after: int = 0, position: tuple[int, int] = (0, 0)
     ) -> list[RunEvent]:
-        """Everything that is stored, as a follower reads it."""
+        """Returns all stored events, as a stream reads them."""
         found: list[RunEvent] = []
         since = after
         while batch := await deltas.replay(run.id, after, since, position):

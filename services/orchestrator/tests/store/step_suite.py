@@ -1,4 +1,4 @@
-"""What the store of steps must do, whatever it keeps its rows in."""
+"""The suite of stores of steps."""
 
 from dataclasses import replace
 from typing import Any

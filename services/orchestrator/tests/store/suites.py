@@ -1,4 +1,4 @@
-"""What the stores of agents and of runs must do, whatever they keep their rows in."""
+"""The suites of stores of agents and of runs."""
 
 import asyncio
 from dataclasses import replace
@@ -59,7 +59,7 @@ async def made(store: AgentStore, agent: Agent) -> Agent:
 
 
 class AgentStoreSuite:
-    """Subclass it with fixtures `agents`, `runs` and `leases` that give empty stores on the `clock` fixture's clock."""
+    """Subclass it with fixtures `agents`, `runs` and `leases` that return empty stores on `clock`."""
 
     async def test_nobody_sees_an_agent_that_is_being_made(self, agents: AgentStore, clock: FrozenClock) -> None:
         agent = an_agent(clock, tags=("t",))
@@ -391,7 +391,7 @@ def a_step(run: Run, number: int, clock: FrozenClock, **fields: Any) -> Step:
 
 
 async def ran(runs: RunStore, agent: Agent, clock: FrozenClock) -> Run:
-    """A run of the agent from its beginning to its end."""
+    """Starts and ends a run of the agent."""
     claim = (await runs.start(None, a_run(agent, clock), "me", reject_busy=False)).claim
     assert claim is not None
     await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
@@ -399,7 +399,7 @@ async def ran(runs: RunStore, agent: Agent, clock: FrozenClock) -> Run:
 
 
 class RunStoreSuite:
-    """Subclass it with fixtures `agents`, `runs` and `leases` that give empty stores on the `clock` fixture's clock."""
+    """Subclass it with fixtures `agents`, `runs` and `leases` that return empty stores on `clock`."""
 
     @pytest.fixture
     async def agent(self, agents: AgentStore, clock: FrozenClock) -> Agent:

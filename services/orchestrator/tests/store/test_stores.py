@@ -1,4 +1,4 @@
-"""The stores on each SQL engine, and the tables that the migrations make."""
+"""The stores on each SQL engine, and the tables that the migrations create."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta

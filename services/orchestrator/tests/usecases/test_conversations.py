@@ -1,4 +1,4 @@
-"""Conversations beside the default one: whole or not there, apart in their windows, and one in their agent's memory."""
+"""Conversations: created completely or not at all, with separate windows and the shared memory of their agent."""
 
 import asyncio
 from dataclasses import replace
@@ -33,7 +33,7 @@ async def opened(process: Process, agent: Agent, **draft: object) -> Conversatio
 
 
 async def threads(process: Process, agent: Agent) -> list[Conversation]:
-    """The agent's conversations beside the default one."""
+    """Returns the conversations of the agent except the default one."""
     page = await process.conversations.list(ME, ConversationFilter(agent_id=agent.id), "created_at", ALL)
     return [found for found in page.items if not found.is_default]
 

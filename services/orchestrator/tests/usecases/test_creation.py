@@ -1,4 +1,4 @@
-"""Agents come into being whole or not at all, whatever happens on the way, and go without a rest."""
+"""Agents are created completely or not at all, and deleted completely, whatever fails on the way."""
 
 from dataclasses import replace
 from typing import Any
@@ -187,7 +187,7 @@ async def test_the_sweeper_is_not_stopped_by_one_that_cannot_be_finished(world: 
     with pytest.raises(Unavailable):
         await process.lifecycle.create(ME, None, replace(DRAFT, name="Bob's", tool_names=()))
     world.clock.advance(61)
-    await process.lifecycle.finish_all()  # nobody ever wrote the tool that the first one wants
+    await process.lifecycle.finish_all()  # the tool of the first draft does not exist
     agents = (await process.agents.list(ME, AgentFilter(), "created_at", PageQuery(10, ascending=True))).items
     assert [agent.name for agent in agents] == ["Bob's"]
     assert await process.stores.agents.unfinished() == ()

@@ -1,4 +1,4 @@
-"""Who gets the search of episodes and facts by itself."""
+"""The agents that get the search of episodes and facts by default."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What an agent of each type begins with, against golden files: its tools, rules and settings, and its window.
+"""New agents of each type against golden files: tools, rules, settings and window.
 
 The files are the contract. The type's own prompt stands as its key; it is held by the tests of prompts.
 """

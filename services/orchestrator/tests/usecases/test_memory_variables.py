@@ -1,4 +1,4 @@
-"""What a client has filled into the texts of a new agent."""
+"""Variables in the texts of a new agent."""
 
 import pytest
 from mnemesh.agents.v1 import agents_pb2, agents_service_pb2

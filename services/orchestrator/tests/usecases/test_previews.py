@@ -1,4 +1,4 @@
-"""Requests that are shown and not sent, and tools that are run outside of any turn."""
+"""Previews of requests, and tools that run outside of turns."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the model sees of an agent: told exactly, rendered anew, and emptied without losing a row."""
+"""Context windows: exact reports, new renderings, and resets that keep every row."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def owner_writes(world: World, agent: Agent, value: str) -> None:
 
 
 def require_sound(seen: ContextWindowReport) -> None:
-    """The sections are there, none is negative, and together they are the whole."""
+    """Asserts that all sections exist, none is negative, and they add up to the total."""
     assert min(seen.section_tokens) >= 0
     assert sum(seen.section_tokens) + seen.message_tokens + seen.schema_tokens == seen.total_tokens
     whole = seen.window.messages[0].text
