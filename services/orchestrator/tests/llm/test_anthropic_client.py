@@ -41,16 +41,16 @@ async def fake() -> AsyncIterator[FakeAnthropic]:
 
 
 @pytest.fixture
-def naps() -> list[float]:
+def waits() -> list[float]:
     return []
 
 
 @pytest.fixture
-async def client(fake: FakeAnthropic, naps: list[float]) -> AsyncIterator[AnthropicMessagesClient]:
-    async def nap(seconds: float) -> None:
-        naps.append(seconds)
+async def client(fake: FakeAnthropic, waits: list[float]) -> AsyncIterator[AnthropicMessagesClient]:
+    async def skip_wait(seconds: float) -> None:
+        waits.append(seconds)
 
-    adapter = AnthropicMessagesClient(at(fake.base_url, "anthropic", api_key=KEY), sleep=nap)
+    adapter = AnthropicMessagesClient(at(fake.base_url, "anthropic", api_key=KEY), sleep=skip_wait)
     yield adapter
     await adapter.close()
 
@@ -162,7 +162,7 @@ async def test_plain_and_empty_answers_are_accepted(fake: FakeAnthropic, client:
 async def test_each_failure_raises_its_error(
     fake: FakeAnthropic,
     client: AnthropicMessagesClient,
-    naps: list[float],
+    waits: list[float],
     fault: Fault,
     kind: type[errors.ProviderError],
     attempts: int,
@@ -171,7 +171,7 @@ async def test_each_failure_raises_its_error(
     with pytest.raises(errors.ProviderError) as caught:
         await everything(client, REQUEST)
     assert type(caught.value) is kind
-    assert (len(fake.requests), len(naps)) == (attempts, attempts - 1)
+    assert (len(fake.requests), len(waits)) == (attempts, attempts - 1)
     assert caught.value.metadata["provider"] == "anthropic"
     assert KEY not in caught.value.message
     assert "<" not in caught.value.message
@@ -185,11 +185,11 @@ async def test_overflow_has_tokens_and_limit(fake: FakeAnthropic, client: Anthro
 
 
 async def test_temporary_errors_are_retried(
-    fake: FakeAnthropic, client: AnthropicMessagesClient, naps: list[float]
+    fake: FakeAnthropic, client: AnthropicMessagesClient, waits: list[float]
 ) -> None:
     fake.script = [overloaded(), rate_limited(3), "Back."]
     assert (await everything(client, REQUEST))[1].content == (TextPart("Back."),)
-    assert naps[1] == 3
+    assert waits[1] == 3
 
 
 @pytest.mark.parametrize("fault", [cut_stream(after=5), cut_stream(after=5, is_clean=True), error_event(after=5)])
@@ -197,11 +197,11 @@ async def test_broken_stream_is_not_retried_after_first_delta(
     fake: FakeAnthropic, client: AnthropicMessagesClient, fault: Fault
 ) -> None:
     fake.script = lambda _: fault
-    seen: list[LlmEvent] = []
+    events: list[LlmEvent] = []
     with pytest.raises(errors.ProviderUnavailable):
-        await collect(client, REQUEST, seen)
-    assert seen
-    assert not any(isinstance(event, LlmAnswer) for event in seen)
+        await collect(client, REQUEST, events)
+    assert events
+    assert not any(isinstance(event, LlmAnswer) for event in events)
     assert len(fake.requests) == 1
 
 

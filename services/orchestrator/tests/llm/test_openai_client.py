@@ -47,7 +47,7 @@ from .windows import at, collect, everything, hello, tool
 KEY = "sk-test-0123456789abcdef"
 
 
-class Naps:
+class RecordedWaits:
     """Replaces the wait between attempts and records each."""
 
     def __init__(self) -> None:
@@ -64,13 +64,13 @@ async def fake() -> AsyncIterator[FakeOpenAI]:
 
 
 @pytest.fixture
-def naps() -> Naps:
-    return Naps()
+def waits() -> RecordedWaits:
+    return RecordedWaits()
 
 
 @pytest.fixture
-async def client(fake: FakeOpenAI, naps: Naps) -> AsyncIterator[OpenAiChatClient]:
-    adapter = OpenAiChatClient(at(fake.base_url, api_key=KEY), sleep=naps)
+async def client(fake: FakeOpenAI, waits: RecordedWaits) -> AsyncIterator[OpenAiChatClient]:
+    adapter = OpenAiChatClient(at(fake.base_url, api_key=KEY), sleep=waits)
     yield adapter
     await adapter.close()
 
@@ -266,7 +266,7 @@ async def test_added_nulls_of_strict_schemas_are_removed(client: OpenAiChatClien
 async def test_each_failure_raises_its_error(
     fake: FakeOpenAI,
     client: OpenAiChatClient,
-    naps: Naps,
+    waits: RecordedWaits,
     fault: Fault,
     kind: type[errors.ProviderError],
     attempts: int,
@@ -276,7 +276,7 @@ async def test_each_failure_raises_its_error(
         await everything(client, hello())
     assert type(caught.value) is kind
     assert len(fake.requests) == attempts
-    assert len(naps.taken) == attempts - 1
+    assert len(waits.taken) == attempts - 1
     assert caught.value.metadata["provider"] == "openai"
     assert KEY not in caught.value.message
     assert "<" not in caught.value.message
@@ -291,44 +291,46 @@ async def test_overflow_has_tokens_and_limit(fake: FakeOpenAI, client: OpenAiCha
     assert caught.value.reason == "CONTEXT_WINDOW_OVERFLOW"
 
 
-async def test_temporary_errors_are_retried(fake: FakeOpenAI, client: OpenAiChatClient, naps: Naps) -> None:
+async def test_temporary_errors_are_retried(fake: FakeOpenAI, client: OpenAiChatClient, waits: RecordedWaits) -> None:
     fake.script = [rate_limited(retry_after=7), status(500), cut_stream(after=1), "Back again."]
     _, answer = await everything(client, hello())
     assert answer.content == (TextPart("Back again."),)
-    assert naps.taken[0] == 7
+    assert waits.taken[0] == 7
     assert len({request.raw for request in fake.requests}) == 1
 
 
-async def test_retry_after_beyond_budget_fails_at_once(fake: FakeOpenAI, client: OpenAiChatClient, naps: Naps) -> None:
+async def test_retry_after_beyond_budget_fails_at_once(
+    fake: FakeOpenAI, client: OpenAiChatClient, waits: RecordedWaits
+) -> None:
     fake.script = [rate_limited(retry_after=3600)]
     with pytest.raises(errors.ProviderRateLimited) as caught:
         await everything(client, hello())
     assert caught.value.retry_after == 3600
     assert caught.value.metadata["retry_after_seconds"] == "3600"
-    assert naps.taken == []
+    assert waits.taken == []
 
 
 @pytest.mark.parametrize("fault", [cut_stream(after=3), cut_stream(after=3, is_clean=True), error_event(after=3)])
 async def test_broken_stream_is_not_retried_after_first_delta(
-    fake: FakeOpenAI, client: OpenAiChatClient, naps: Naps, fault: Fault
+    fake: FakeOpenAI, client: OpenAiChatClient, waits: RecordedWaits, fault: Fault
 ) -> None:
     fake.script = lambda _: fault
-    seen: list[LlmEvent] = []
+    events: list[LlmEvent] = []
     with pytest.raises(errors.ProviderUnavailable):
-        await collect(client, hello(), seen)
-    assert seen
-    assert not any(isinstance(event, LlmAnswer) for event in seen)
+        await collect(client, hello(), events)
+    assert events
+    assert not any(isinstance(event, LlmAnswer) for event in events)
     assert len(fake.requests) == 1
-    assert naps.taken == []
+    assert waits.taken == []
 
 
-async def test_missing_server_is_unavailable(naps: Naps) -> None:
+async def test_missing_server_is_unavailable(waits: RecordedWaits) -> None:
     async with FakeOpenAI() as gone:
         base_url = gone.base_url
-    adapter = OpenAiChatClient(at(base_url), sleep=naps)
+    adapter = OpenAiChatClient(at(base_url), sleep=waits)
     with pytest.raises(errors.ProviderUnavailable, match="cannot be reached"):
         await everything(adapter, hello())
-    assert len(naps.taken) == 4
+    assert len(waits.taken) == 4
     await adapter.close()
 
 
@@ -346,10 +348,10 @@ async def test_stalled_stream_times_out(fake: FakeOpenAI) -> None:
     first.set()
     fake.script = [Reply(text="one piece and another", gates=[first, never])]
     adapter = OpenAiChatClient(at(fake.base_url), limits=CallLimits(total_seconds=0.2))
-    seen: list[LlmEvent] = []
+    events: list[LlmEvent] = []
     with pytest.raises(errors.ProviderTimeout):
-        await collect(adapter, hello(), seen)
-    assert seen == [TextDelta("one piec")]
+        await collect(adapter, hello(), events)
+    assert events == [TextDelta("one piec")]
     await adapter.close()
 
 

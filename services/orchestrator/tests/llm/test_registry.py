@@ -31,9 +31,9 @@ OPENAI, ANTHROPIC = at(None, api_key="k"), at(None, "anthropic", api_key="k")
 async def test_default_model_depends_on_configured_providers(
     providers: tuple[ProviderSettings, ...], default: str | None, handle: str
 ) -> None:
-    async def nap(_: float) -> None: ...
+    async def skip_wait(_: float) -> None: ...
 
-    registry = Providers(LlmSettings(providers=providers, default_model=default), sleep=nap)
+    registry = Providers(LlmSettings(providers=providers, default_model=default), sleep=skip_wait)
     assert await registry.default_handle() == handle
     await registry.close()
 
@@ -52,10 +52,10 @@ async def test_compatible_server_without_key_lists_models_and_answers() -> None:
 
 
 async def test_list_is_cached_from_last_read() -> None:
-    async def nap(_: float) -> None: ...
+    async def skip_wait(_: float) -> None: ...
 
     async with FakeOpenAI(models=["meta/llama3"]) as fake:
-        providers = Providers(LlmSettings(providers=(at(fake.base_url),)), sleep=nap)
+        providers = Providers(LlmSettings(providers=(at(fake.base_url),)), sleep=skip_wait)
         before = await providers.list_models()
     assert await providers.list_models() == before, "the server is stopped"
     await providers.close()

@@ -40,9 +40,9 @@ async def fake() -> AsyncIterator[FakeResponses]:
 
 @pytest.fixture
 async def client(fake: FakeResponses) -> AsyncIterator[OpenAiResponsesClient]:
-    async def nap(_: float) -> None: ...
+    async def skip_wait(_: float) -> None: ...
 
-    adapter = OpenAiResponsesClient(at(fake.base_url, api_key=KEY), sleep=nap)
+    adapter = OpenAiResponsesClient(at(fake.base_url, api_key=KEY), sleep=skip_wait)
     yield adapter
     await adapter.close()
 
@@ -201,10 +201,10 @@ async def test_error_in_stream_is_final_after_first_delta(
     fake: FakeResponses, client: OpenAiResponsesClient, code: str, error: type[errors.ProviderError]
 ) -> None:
     fake.script = [error_event(code, "Something went wrong.", after=6), "never"]
-    seen: list[LlmEvent] = []
+    events: list[LlmEvent] = []
     with pytest.raises(error):
-        await collect(client, hello(THINKER), seen)
-    assert seen, "a delta was already yielded"
+        await collect(client, hello(THINKER), events)
+    assert events, "a delta was already yielded"
     assert len(fake.requests) == 1
 
 

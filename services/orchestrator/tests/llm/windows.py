@@ -76,7 +76,7 @@ async def everything(client: LlmClient, request: LlmRequest) -> tuple[list[LlmEv
     return events, answer
 
 
-async def collect(client: LlmClient, request: LlmRequest, seen: list[LlmEvent]) -> None:
-    """Appends the events of a stream to `seen`, for streams that fail in the middle."""
+async def collect(client: LlmClient, request: LlmRequest, events: list[LlmEvent]) -> None:
+    """Appends the events of a stream to `events`, for streams that fail in the middle."""
     async for event in client.stream(request):
-        seen.append(event)
+        events.append(event)
