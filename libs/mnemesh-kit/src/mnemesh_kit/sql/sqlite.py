@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 import sqlalchemy as sa
 
@@ -105,7 +105,7 @@ def _engine(url: sa.URL, begin: str, synchronous: str, *, query_only: bool = Fal
     engine = sa.create_engine(
         url.set(drivername="sqlite+pysqlite"),
         poolclass=sa.NullPool,
-        # The driver would begin a transaction only before the first write, not the first read: `_begin` does it.
+        # The driver would begin a transaction only before the first write, not the first read: the dialect does it.
         connect_args={"isolation_level": None, "check_same_thread": False, "timeout": BUSY_TIMEOUT_MS / 1000},
     )
     pragmas = (
@@ -122,8 +122,11 @@ def _engine(url: sa.URL, begin: str, synchronous: str, *, query_only: bool = Fal
         for pragma in pragmas:
             connection.execute(pragma)
 
-    @sa.event.listens_for(engine, "begin")
-    def _begin(connection: sa.Connection) -> None:
-        connection.exec_driver_sql(f"BEGIN {begin}")
+    statement = f"BEGIN {begin}"
 
+    def _begin(connection: sa.PoolProxiedConnection) -> None:
+        cast("sqlite3.Connection", connection.driver_connection).execute(statement)
+
+    # A listener of the event "begin" would do the same, but an engine with listeners calls them for each statement.
+    engine.dialect.do_begin = _begin  # type: ignore[method-assign]
     return engine
