@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from mnemesh_kit.clock import Clock
@@ -18,6 +18,14 @@ _INSERT: Final = sa.insert(index_outbox)
 _o, _h, _m = index_outbox.c, index_holders.c, messages.c
 _COLLECTION: Final = "messages"
 _LEASE: Final = _h.collection == _COLLECTION
+_IDS: Final[sa.BindParameter[Any]] = sa.bindparam("ids", expanding=True)
+_OLDEST: Final = (
+    sa.select(_o.row_id, _o.kind, _o.subject_id, _o.created_at)
+    .order_by(_o.row_id)
+    .limit(sa.bindparam("limit", type_=sa.Integer))
+)
+_SEARCHABLE: Final = sa.select(*COLUMNS, _m.organization_id).where(_m.id.in_(_IDS), _m.search_text.is_not(None))
+_DELETE: Final = sa.delete(index_outbox).where(_o.row_id.in_(_IDS))
 
 
 class SqlOutboxStore:
@@ -52,7 +60,7 @@ class SqlOutboxStore:
                 _add_again(conn, rows, self._clock.now())
                 return False
             if rows:
-                conn.execute(sa.delete(index_outbox).where(_o.row_id.in_([row.row_id for row in rows])))
+                conn.execute(_DELETE, {"ids": [row.row_id for row in rows]})
             return True
 
         return await self._database.write(delete)
@@ -93,15 +101,15 @@ def _add_again(conn: sa.Connection, rows: Sequence[OutboxRow], now: datetime) ->
 
 
 def _read_pending(conn: sa.Connection, limit: int) -> PendingChanges:
-    oldest = sa.select(_o.row_id, _o.kind, _o.subject_id, _o.created_at).order_by(_o.row_id).limit(limit)
     rows = tuple(
-        OutboxRow(row.row_id, ChangeKind(row.kind), row.subject_id, row.created_at) for row in conn.execute(oldest)
+        OutboxRow(row_id, ChangeKind(kind), subject_id, created_at)
+        for row_id, kind, subject_id, created_at in conn.execute(_OLDEST, {"limit": limit})
     )
     ids = {row.subject_id for row in rows if row.kind is ChangeKind.MESSAGE}
     if not ids:
         return PendingChanges(rows, {})
-    found = conn.execute(sa.select(*COLUMNS, _m.organization_id).where(_m.id.in_(ids), _m.search_text.is_not(None)))
-    return PendingChanges(rows, {row.id: (row.organization_id, message_from_row(row)) for row in found})
+    found = conn.execute(_SEARCHABLE, {"ids": list(ids)})
+    return PendingChanges(rows, {row[0]: (row[-1], message_from_row(row)) for row in found})
 
 
 def _acquire(conn: sa.Connection, instance_id: str, now: datetime, duration: timedelta) -> bool:
