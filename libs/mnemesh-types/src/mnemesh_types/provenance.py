@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Who created and last changed a resource, and ids that mnemesh stores for clients and does not interpret."""
+    """The identities that created and last changed a resource, and ids that mnemesh stores for clients."""
 
     created_by_id: str = ""
     last_updated_by_id: str = ""

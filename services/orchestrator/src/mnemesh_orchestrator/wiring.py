@@ -32,7 +32,7 @@ from mnemesh_orchestrator.clients.episodes import EpisodesClient
 from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.clients.tools import ToolsClient
 from mnemesh_orchestrator.compaction.compactor import model_compactor
-from mnemesh_orchestrator.compaction.token_estimator import TokenEstimator
+from mnemesh_orchestrator.compaction.tokens import TokenEstimator
 from mnemesh_orchestrator.compaction.window_replacement import WindowReplacement
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.errors import REMOTE

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from mnemesh_orchestrator.llm.dialects import Listing
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError
-from mnemesh_orchestrator.llm.openai_endpoint import OpenAiEndpoint
+from mnemesh_orchestrator.llm.openai_client import OpenAiEndpoint
 from mnemesh_orchestrator.model.providers import ServedModel
 
 # The names that vLLM, OpenRouter and Together, Groq, Mistral and others use.

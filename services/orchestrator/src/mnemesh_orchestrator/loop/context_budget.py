@@ -9,7 +9,7 @@ from mnemesh_types.messages import Message
 from mnemesh_orchestrator.compaction.compactor import MIN_GAIN
 from mnemesh_orchestrator.compaction.modes import trigger_ratio, trigger_tokens
 from mnemesh_orchestrator.compaction.planner import turn_start
-from mnemesh_orchestrator.compaction.token_estimator import Measured, TokenEstimator
+from mnemesh_orchestrator.compaction.tokens import Measured, TokenEstimator
 from mnemesh_orchestrator.errors import ContextWindowOverflow, SystemPromptOverflow
 from mnemesh_orchestrator.llm.errors import ContextOverflow
 from mnemesh_orchestrator.llm.port import LlmRequest

@@ -11,7 +11,7 @@ from mnemesh_orchestrator.compaction.compactor import summary_tokens
 from mnemesh_orchestrator.compaction.modes import effective_settings
 from mnemesh_orchestrator.compaction.planner import Sizes
 from mnemesh_orchestrator.compaction.port import CompactionPlan, CompactionRequest, Compactor
-from mnemesh_orchestrator.compaction.token_estimator import Measured, TokenEstimator
+from mnemesh_orchestrator.compaction.tokens import Measured, TokenEstimator
 from mnemesh_orchestrator.compaction.window_replacement import WindowReplacement
 from mnemesh_orchestrator.errors import WindowMoved
 from mnemesh_orchestrator.loop.context_budget import SHORT_RETURN, limit, start_of_turn, trigger

@@ -30,8 +30,7 @@ from mnemesh_orchestrator.rpc.convert.agents import (
 )
 from mnemesh_orchestrator.rpc.convert.compactions import compaction_override_from_proto, compaction_result_to_proto
 from mnemesh_orchestrator.rpc.convert.fields import conversation_id_from_proto, optional_field
-from mnemesh_orchestrator.rpc.convert.inputs import inputs_from_proto
-from mnemesh_orchestrator.rpc.convert.runs import config_from_proto, on_busy_from_proto
+from mnemesh_orchestrator.rpc.convert.runs import config_from_proto, inputs_from_proto, on_busy_from_proto
 from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
 from mnemesh_orchestrator.usecases.agents import AgentService
 from mnemesh_orchestrator.usecases.compactions import CompactionService

@@ -18,11 +18,11 @@ from mnemesh_orchestrator.model.run_config import RunConfig
 from mnemesh_orchestrator.rpc.convert.approvals import answer_from_proto
 from mnemesh_orchestrator.rpc.convert.events import event_to_proto
 from mnemesh_orchestrator.rpc.convert.fields import conversation_id_from_proto, optional_field
-from mnemesh_orchestrator.rpc.convert.inputs import inputs_from_proto
 from mnemesh_orchestrator.rpc.convert.runs import (
     address_from_proto,
     cancel_target_from_proto,
     config_from_proto,
+    inputs_from_proto,
     outcomes_to_proto,
     run_filter_from_proto,
     run_to_proto,

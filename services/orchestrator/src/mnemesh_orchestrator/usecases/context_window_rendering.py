@@ -3,7 +3,7 @@
 from mnemesh_types.messages import Role
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
-from mnemesh_orchestrator.compaction.token_estimator import TokenEstimator
+from mnemesh_orchestrator.compaction.tokens import TokenEstimator
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder, return_limit, with_system
 from mnemesh_orchestrator.loop.policy import POLICIES
 from mnemesh_orchestrator.loop.rules import RulesSolver

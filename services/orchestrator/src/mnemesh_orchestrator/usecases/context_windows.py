@@ -11,7 +11,7 @@ from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_types.messages import Message
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
-from mnemesh_orchestrator.compaction.token_estimator import TokenEstimator
+from mnemesh_orchestrator.compaction.tokens import TokenEstimator
 from mnemesh_orchestrator.errors import PendingApproval
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder
 from mnemesh_orchestrator.model.agents import Agent

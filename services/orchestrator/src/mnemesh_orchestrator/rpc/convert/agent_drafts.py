@@ -15,10 +15,9 @@ from mnemesh_orchestrator.model.rules import ToolRule
 from mnemesh_orchestrator.rpc.convert.agents import PROMPT_POLICY_TO_PROTO, TYPE_TO_PROTO
 from mnemesh_orchestrator.rpc.convert.compactions import agent_compaction_from_proto
 from mnemesh_orchestrator.rpc.convert.fields import enum_from_proto, optional_field, present_fields
-from mnemesh_orchestrator.rpc.convert.inputs import inputs_from_proto
 from mnemesh_orchestrator.rpc.convert.model_settings import response_format_from_proto, settings_from_proto
 from mnemesh_orchestrator.rpc.convert.rules import rule_from_proto
-from mnemesh_orchestrator.rpc.convert.runs import STOP_REASON_FROM_PROTO
+from mnemesh_orchestrator.rpc.convert.runs import STOP_REASON_FROM_PROTO, inputs_from_proto
 
 _TYPE_FROM_PROTO: Final = {number: kind for kind, number in TYPE_TO_PROTO.items()} | {
     pb.AGENT_TYPE_UNSPECIFIED: AgentType.MEMGPT_V2

@@ -1,6 +1,6 @@
-"""Runs, their configuration, and requests that cancel them."""
+"""Runs, their messages and configuration, and requests that cancel them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from mnemesh.agents.v1 import agents_pb2
@@ -8,11 +8,14 @@ from mnemesh.agents.v1 import agents_service_pb2 as agents_rpc
 from mnemesh.agents.v1 import conversations_service_pb2 as conversations_rpc
 from mnemesh.agents.v1 import runs_pb2 as pb
 from mnemesh.agents.v1 import runs_service_pb2 as rpc
+from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import InvalidArgument, Unimplemented
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_to_proto
-from mnemesh_types.convert import usage_to_proto
+from mnemesh_types.convert import part_to_proto, parts_from_proto, usage_to_proto
+from mnemesh_types.messages import Role
 
+from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig
 from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunError, RunFilter, RunStatus, StopReason
 from mnemesh_orchestrator.rpc.convert.approvals import client_tool_to_proto, client_tools_from_proto
@@ -24,9 +27,16 @@ from mnemesh_orchestrator.rpc.convert.fields import (
     optional_field,
     present_fields,
 )
-from mnemesh_orchestrator.rpc.convert.inputs import input_to_proto
 from mnemesh_orchestrator.rpc.convert.model_settings import response_format_from_proto, response_format_to_proto
 
+_ROLE_TO_PROTO: Final = {
+    Role.USER: message_pb2.ROLE_USER,
+    Role.SYSTEM: message_pb2.ROLE_SYSTEM,
+    Role.ASSISTANT: message_pb2.ROLE_ASSISTANT,
+}
+_ROLE_FROM_PROTO: Final = {number: role for role, number in _ROLE_TO_PROTO.items()} | {
+    message_pb2.ROLE_UNSPECIFIED: Role.USER
+}
 STOP_REASON_TO_PROTO: Final = {
     reason: agents_pb2.StopReason.Value(f"STOP_REASON_{reason.name}") for reason in StopReason
 }
@@ -48,6 +58,37 @@ _OPTIONAL_CONFIG: Final = (
     *("max_steps", "keepalive_seconds", "override_model", "override_system", "metadata"),
     *("assistant_messages", "assistant_tool_name", "assistant_tool_argument"),
 )
+
+
+def inputs_from_proto(messages: Sequence[pb.InputMessage], field: str = "messages") -> tuple[InputMessage, ...]:
+    """Returns the messages that a client sends, without parts of an unknown kind.
+
+    Raises:
+        InvalidArgument: The role of one cannot be sent. Metadata: field.
+    """
+    return tuple(_input_from_proto(message, f"{field}[{index}]") for index, message in enumerate(messages))
+
+
+def _input_from_proto(message: pb.InputMessage, field: str) -> InputMessage:
+    if message.role not in _ROLE_FROM_PROTO:
+        raise InvalidArgument(f"{field}.role must be USER, SYSTEM or ASSISTANT.", field=f"{field}.role")
+    return InputMessage(
+        content=tuple(parts_from_proto(message.content)),
+        role=_ROLE_FROM_PROTO[message.role],
+        **present_fields(message, "name", "otid", "sender_id", "group_id"),
+    )
+
+
+def input_to_proto(message: InputMessage) -> pb.InputMessage:
+    """Returns the message of an input."""
+    return pb.InputMessage(
+        role=_ROLE_TO_PROTO[message.role],
+        content=[part_to_proto(part) for part in message.content],
+        name=message.name,
+        otid=message.otid,
+        sender_id=message.sender_id,
+        group_id=message.group_id,
+    )
 
 
 def address_from_proto(request: rpc.SendMessageRequest | rpc.StartRunRequest) -> tuple[str, str]:

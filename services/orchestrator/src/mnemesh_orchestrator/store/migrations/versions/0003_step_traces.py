@@ -1,4 +1,4 @@
-"""What went to the model at each step and came back; verdicts and tags of steps, and what lists of them filter by."""
+"""The requests and responses of steps, the feedback and tags of steps, and the columns that lists filter by."""
 
 import sqlalchemy as sa
 from alembic import op
