@@ -241,7 +241,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
             load(TOOL_RESULT_GROUP, config.tool_result_processors, "MNEMESH_TOOL_RESULT_PROCESSORS"),
             config.processor_seconds,
         ),
-        instance_id=instance.name,
+        instance_id=instance.id,
         clock=clock,
         ids=ids,
     )

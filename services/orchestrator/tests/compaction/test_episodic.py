@@ -153,9 +153,9 @@ async def test_snapshot_of_another_process_is_visible_to_all(world: World, proce
     agent = await episodic_agent(world, process)
     speaker.summary = memories
     await talk(process, agent, 6, "Remember: the boat is red.")
-    await compact(world.process("owner-2"), agent)
+    await compact(world.process("instance-2"), agent)
     stored = world.window(agent).messages[1].text
-    for reader in (process, world.process(), world.process("owner-3")):
+    for reader in (process, world.process(), world.process("instance-3")):
         await reader.send(agent, "And?")
         shown = world.model.last.messages
         assert (shown[1].role, shown[1].text) == (Role.SUMMARY, stored), "its previous window is stale"

@@ -91,7 +91,7 @@ async def test_correction_survives_restart_and_is_shared_by_processes(
 ) -> None:
     agent = await small_agent(world, process, model_settings=WIDE)
     await talk(process, agent, 2)
-    other = world.process("owner-2")
+    other = world.process("instance-2")
     assert (await report(other, agent)).correction.answers == 2
     for _ in range(6):
         speaker.used = (await report(process, agent)).total_tokens * 2

@@ -235,7 +235,7 @@ async def test_run_whose_model_disappeared_in_a_crash_ends_and_frees_its_convers
     run = await second.outcome(agent)
     assert (run.status, run.error and run.error.reason) == (RunStatus.FAILED, "MODEL_UNKNOWN")
     assert kinds(await second.follow(run)) == ["tool_call", "ErrorEvent", "StopEvent", "UsageEvent"]
-    assert await second.stores.leases.claimable("owner-1") == ()
+    assert await second.stores.leases.claimable("instance-1") == ()
 
 
 async def die_in(world: World, process: Process, agent: Agent, name: str, *, behind: bool = True) -> int:

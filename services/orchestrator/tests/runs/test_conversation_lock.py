@@ -56,7 +56,7 @@ CHANGES: dict[str, tuple[str, Callable[[Process, Agent], Awaitable[object]]]] = 
 @pytest.mark.parametrize("change", CHANGES)
 async def test_runs_wait_while_a_conversation_is_changed(world: World, process: Process, change: str) -> None:
     """Two replicas send while the window is being changed: both runs wait, and neither is lost."""
-    other = world.process("owner-2")
+    other = world.process("instance-2")
     agent = await world.agent(process)
     world.model.follow(say("One."), say("Two."))
     await process.send(agent, "First")
@@ -87,7 +87,7 @@ async def test_runs_wait_while_a_conversation_is_changed(world: World, process: 
 
 async def test_holder_that_lost_its_lease_changes_nothing(world: World) -> None:
     """Its renewal stops it; if that comes late, recall refuses its epoch."""
-    first, second = world.process(), world.process("owner-2")
+    first, second = world.process(), world.process("instance-2")
     agent = await world.agent(first)
     world.model.follow(say("One."), say("Two."))
     await first.send(agent, "First")
@@ -147,7 +147,7 @@ async def held_up(world: World, process: Process) -> tuple[Agent, Run, Held]:
 
 async def test_lock_requests_and_runs_are_served_in_order(world: World) -> None:
     """On two replicas: a run, a reset, a run, a fork, a compaction that finds nothing to do, a run."""
-    first, second = world.process(), world.process("owner-2")
+    first, second = world.process(), world.process("instance-2")
     agent, run, held = await held_up(world, first)
     resetting = reset(second, agent)
     await in_line(world, 1)
@@ -222,13 +222,13 @@ async def test_cancelled_lock_request_leaves_the_queue(world: World, process: Pr
 
 
 async def test_queue_entry_of_a_crashed_process_does_not_block_runs(world: World) -> None:
-    first, second = world.process(), world.process("owner-2")
+    first, second = world.process(), world.process("instance-2")
     agent, _, held = await held_up(world, first)
     here = agent.default_conversation_id
-    for owner in (first, second):
+    for process in (first, second):
         assert (
-            await owner.stores.leases.acquire_or_wait(
-                ME.organization_id, agent.id, here, new_id("run"), owner.lease_renewer.owner
+            await process.stores.leases.acquire_or_wait(
+                ME.organization_id, agent.id, here, new_id("run"), process.lease_renewer.instance_id
             )
             is None
         )
@@ -237,7 +237,7 @@ async def test_queue_entry_of_a_crashed_process_does_not_block_runs(world: World
     await first.idle()
     await first.recover()
     assert (await first.runs.get(ME, late.id)).status is RunStatus.CREATED
-    await first.lease_renewer.leave_queues()  # as the next process of that owner does
+    await first.lease_renewer.leave_queues()  # as the next process of that instance does
     await in_line(world, 1)
     await first.recover()
     assert (await first.runs.get(ME, late.id)).status is RunStatus.CREATED, "another replica's place holds"
@@ -250,7 +250,7 @@ async def test_queue_entry_of_a_crashed_process_does_not_block_runs(world: World
 @pytest.mark.parametrize("ends", ["in order", "stalled"])
 async def test_lock_request_waits_for_a_resumed_run(world: World, ends: str) -> None:
     """The replica that executed the run has crashed: another replica completes the run first."""
-    first, second = world.process(), world.process("owner-2")
+    first, second = world.process(), world.process("instance-2")
     agent, run, _ = await held_up(world, first)
     forking = asyncio.create_task(second.conversations.fork(ME, None, agent.default_conversation_id, None, None))
     await in_line(world, 1)
@@ -259,7 +259,7 @@ async def test_lock_request_waits_for_a_resumed_run(world: World, ends: str) -> 
     else:
         world.clock.advance(29)
         place = second.stores.leases.acquire_or_wait(
-            ME.organization_id, agent.id, agent.default_conversation_id, new_id("run"), "owner-3"
+            ME.organization_id, agent.id, agent.default_conversation_id, new_id("run"), "instance-3"
         )
         assert await place is None, "the lease holds yet"
         world.clock.advance(2)
@@ -272,7 +272,7 @@ async def test_lock_request_waits_for_a_resumed_run(world: World, ends: str) -> 
 
 
 async def test_lock_request_proceeds_when_the_one_before_is_withdrawn(world: World) -> None:
-    first, second = world.process(), world.process("owner-2")
+    first, second = world.process(), world.process("instance-2")
     agent = await world.agent(first)
     world.model.follow(say("One."))
     await first.send(agent, "First")
@@ -289,7 +289,7 @@ async def test_lock_request_proceeds_when_the_one_before_is_withdrawn(world: Wor
 
 
 async def test_holder_that_cannot_renew_stops_before_its_lease_expires(world: World) -> None:
-    first, second = world.process(), world.process("owner-2")
+    first, second = world.process(), world.process("instance-2")
     agent = await world.agent(first)
     held = Held(say("From the first."))
     world.model.follow(held, say("From the second."))
@@ -312,7 +312,7 @@ async def test_holder_that_cannot_renew_stops_before_its_lease_expires(world: Wo
 
 
 async def test_holder_of_a_lost_lease_stops_at_the_next_renewal(world: World) -> None:
-    first, second = world.process(), world.process("owner-2")
+    first, second = world.process(), world.process("instance-2")
     agent = await world.agent(first)
     held = Held(say("Too late."))
     world.model.follow(held, say("From the second."))

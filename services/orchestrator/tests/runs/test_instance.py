@@ -12,8 +12,8 @@ async def test_next_process_has_the_same_id(tmp_path: Path) -> None:
     first = Instance(path, alone=True)
     await first.close()
     second = Instance(path, alone=True)
-    assert second.name == first.name
-    assert first.name.startswith("owner-")
+    assert second.id == first.id
+    assert first.id.startswith("instance-")
     await second.close()
 
 
@@ -21,11 +21,11 @@ async def test_two_concurrent_processes_have_different_ids(tmp_path: Path) -> No
     path = tmp_path / "owner"
     first = Instance(path, alone=False)
     second = Instance(path, alone=False)
-    assert second.name != first.name
+    assert second.id != first.id
     await second.close()
     with pytest.raises(StartupError, match="MNEMESH_DATA_DIR"):
         Instance(path, alone=True)
     await first.close()
     third = Instance(path, alone=False)
-    assert third.name == first.name, "the name of the one that was second is not kept"
+    assert third.id == first.id, "the name of the one that was second is not kept"
     await third.close()

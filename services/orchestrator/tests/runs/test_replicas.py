@@ -26,7 +26,7 @@ async def looking(process: Process, task: asyncio.Task[list[RunEvent]]) -> list[
 
 @pytest.fixture
 def other(world: World) -> Process:
-    return world.process("owner-2")
+    return world.process("instance-2")
 
 
 async def test_run_is_followed_from_another_replica(world: World, process: Process, other: Process) -> None:
@@ -153,7 +153,7 @@ async def test_run_of_a_crashed_holder_is_cancelled_after_its_lease_expires(
     agent = await world.agent(process)
     world.model.script = by_place(call("archival_memory_insert", content="tea"), say("Never said."))
     world.faults = Faults()
-    first = world.process("owner-3")
+    first = world.process("instance-3")
 
     async def die(name: str) -> None:
         if name == "recall.commit_step":

@@ -90,7 +90,7 @@ async def test_stop_releases_runs_for_any_process(world: World) -> None:
     assert not first.worker._tasks
 
     world.model.follow(say("Kept."), say("Nothing."), say("No."))
-    second = world.process("owner-2")
+    second = world.process("instance-2")
     await second.recover()
     assert [(await second.runs.get(ME, one.id)).status for one in (run, waiting, late)] == ["completed"] * 3
     assert [message.text for message in world.turn(agent) if message.text] == [
@@ -101,7 +101,7 @@ async def test_stop_releases_runs_for_any_process(world: World) -> None:
 
 
 async def test_another_instance_resumes_an_expired_run_and_the_first_stops_writing(world: World) -> None:
-    first, second = world.process(), world.process("owner-2")
+    first, second = world.process(), world.process("instance-2")
     agent = await world.agent(first)
     held = Held(say("From the first."))
     world.model.follow(held, say("From the second."))
@@ -116,7 +116,7 @@ async def test_another_instance_resumes_an_expired_run_and_the_first_stops_writi
 
 
 async def test_expired_lease_commits_nothing_twice(world: World) -> None:
-    first, second = world.process(), world.process("owner-2")
+    first, second = world.process(), world.process("instance-2")
     agent = await world.agent(first)
     held = Held(say("Kept by the first."))
     world.model.follow(call("archival_memory_insert", content="tea"), held, say("Kept by the second."))

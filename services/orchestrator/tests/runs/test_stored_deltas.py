@@ -71,7 +71,7 @@ async def test_follower_from_the_middle_receives_every_event_once(world: World, 
 
 
 async def test_attempt_after_a_takeover_replaces_earlier_deltas(world: World) -> None:
-    first, second = world.process(), world.process("owner-2")
+    first, second = world.process(), world.process("instance-2")
     agent = await world.agent(first)
 
     world.model.follow(Cut(say("Never finished, and never")), held := Held(say(LONG)), say(LONG))
@@ -92,7 +92,7 @@ async def test_attempt_after_a_takeover_replaces_earlier_deltas(world: World) ->
 
 
 async def test_another_replica_replays_the_deltas(world: World, process: Process) -> None:
-    other = world.process("owner-2")
+    other = world.process("instance-2")
     agent = await world.agent(process)
     first, second = Held(call("archival_memory_insert", content="tea")), Held(say(LONG))
     world.model.follow(first, second)

@@ -21,7 +21,7 @@ from mnemesh_types.messages import Approve, Deny, Message, Role, ToolCall
 
 from .suites import ORG, OTHER_ORG, a_run, an_agent
 
-ME, OTHER = "owner-1", "owner-2"
+ME, OTHER = "instance-1", "instance-2"
 
 
 def asked_by(claim: Claim, clock: FrozenClock) -> Approval:
@@ -96,8 +96,8 @@ class ApprovalStoreSuite:
         denials = [ApprovalAnswer((Deny("call_b", str(number)),), approval.id) for number in range(5)]
         came = await asyncio.gather(
             *(
-                runs.start(None, a_run(agent, clock), owner, reject_busy=False, answer=answer)
-                for answer, owner in zip((*denials, approving("call_b")), (ME, OTHER) * 3, strict=True)
+                runs.start(None, a_run(agent, clock), instance_id, reject_busy=False, answer=answer)
+                for answer, instance_id in zip((*denials, approving("call_b")), (ME, OTHER) * 3, strict=True)
             ),
             return_exceptions=True,
         )

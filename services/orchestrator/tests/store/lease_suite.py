@@ -18,8 +18,8 @@ from mnemesh_orchestrator.store.base.leases import DeltaStore, LeaseStore, RunRe
 from .suites import ORG, OTHER_ORG, a_run, an_agent, an_end, an_event, key, made, ran
 
 
-async def slot_of(leases: LeaseStore, agent: Agent, owner: str = "me") -> Lease:
-    return await leases.acquire(ORG, agent.id, agent.default_conversation_id, new_id("run"), owner)
+async def slot_of(leases: LeaseStore, agent: Agent, instance_id: str = "me") -> Lease:
+    return await leases.acquire(ORG, agent.id, agent.default_conversation_id, new_id("run"), instance_id)
 
 
 class LeaseStoreSuite:
@@ -33,7 +33,9 @@ class LeaseStoreSuite:
         self, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock
     ) -> None:
         slot = await slot_of(leases, agent)
-        started = [await runs.start(None, a_run(agent, clock), owner, reject_busy=False) for owner in ("me", "you")]
+        started = [
+            await runs.start(None, a_run(agent, clock), instance_id, reject_busy=False) for instance_id in ("me", "you")
+        ]
         assert [(item.run.status, item.claim) for item in started] == [(RunStatus.CREATED, None)] * 2
         assert await runs.claim_next(agent.default_conversation_id, "you") is None
         assert await leases.release(slot)
@@ -74,8 +76,8 @@ class LeaseStoreSuite:
     ) -> None:
         here, one, two = agent.default_conversation_id, new_id("run"), new_id("run")
 
-        async def asked(slot_id: str, owner: str) -> Lease | None:
-            return await leases.acquire_or_wait(ORG, agent.id, here, slot_id, owner, reclaim=False)
+        async def asked(slot_id: str, instance_id: str) -> Lease | None:
+            return await leases.acquire_or_wait(ORG, agent.id, here, slot_id, instance_id, reclaim=False)
 
         first = (await runs.start(None, a_run(agent, clock), "me", reject_busy=False)).claim
         assert first is not None
@@ -135,8 +137,8 @@ class LeaseStoreSuite:
     ) -> None:
         here, mine, yours = agent.default_conversation_id, new_id("run"), new_id("run")
         slot = await slot_of(leases, agent, "me")
-        for position, owner in ((mine, "me"), (yours, "you")):
-            assert await leases.acquire_or_wait(ORG, agent.id, here, position, owner, reclaim=False) is None
+        for position, instance_id in ((mine, "me"), (yours, "you")):
+            assert await leases.acquire_or_wait(ORG, agent.id, here, position, instance_id, reclaim=False) is None
         await leases.release(slot)
         with pytest.raises(ConversationBusy):
             await slot_of(leases, agent, "them")
@@ -149,7 +151,7 @@ class LeaseStoreSuite:
             await leases.acquire_or_wait(OTHER_ORG, agent.id, agent.default_conversation_id, new_id("run"), "me")
 
     async def test_of_many_that_want_a_slot_one_gets_it(self, leases: LeaseStore, agent: Agent) -> None:
-        wanted = [slot_of(leases, agent, f"owner-{number}") for number in range(6)]
+        wanted = [slot_of(leases, agent, f"instance-{number}") for number in range(6)]
         got = await asyncio.gather(*wanted, return_exceptions=True)
         assert sorted(type(item) is Lease for item in got) == [False] * 5 + [True]
         assert {type(item) for item in got} == {Lease, ConversationBusy}

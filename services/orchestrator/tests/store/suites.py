@@ -262,12 +262,12 @@ class AgentStoreSuite:
     ) -> None:
         agent, other = [await made(agents, an_agent(clock)) for _ in range(2)]
         learnt = (Correction("scripted/one", 1.25, -0.2, 3), Correction("scripted/two", 0.9, 0.1, 1))
-        first = await runs.start(None, a_run(agent, clock), "owner-1", reject_busy=False)
+        first = await runs.start(None, a_run(agent, clock), "instance-1", reject_busy=False)
         assert first.claim is not None
         assert first.claim.agent.corrections == ()
         await runs.finish(first.claim.lease, an_end(first.run, clock), (), (), corrections=learnt)
         assert (await agents.get(ORG, agent.id)).corrections == learnt
-        second = await runs.start(None, a_run(agent, clock), "owner-1", reject_busy=False)
+        second = await runs.start(None, a_run(agent, clock), "instance-1", reject_busy=False)
         assert second.claim is not None
         assert second.claim.agent.corrections == learnt
         await runs.finish(second.claim.lease, an_end(second.run, clock), (), ())
@@ -595,7 +595,7 @@ class RunStoreSuite:
         await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
         clock.advance(30)
         claims = await asyncio.gather(
-            *(runs.claim_next(agent.default_conversation_id, f"owner-{number}") for number in range(6))
+            *(runs.claim_next(agent.default_conversation_id, f"instance-{number}") for number in range(6))
         )
         assert len([claim for claim in claims if claim is not None]) == 1
 

@@ -168,7 +168,7 @@ class Process:
 
     async def recover(self) -> None:
         """Claims the runs that no process holds, once, and waits until they end."""
-        for conversation_id in await self.stores.leases.claimable(self.lease_renewer.owner):
+        for conversation_id in await self.stores.leases.claimable(self.lease_renewer.instance_id):
             await self.worker.claim_and_run(conversation_id)
         await self.idle()
 
@@ -206,7 +206,7 @@ class World:
         if self.on_wait is not None:
             await self.on_wait()
 
-    def process(self, owner: str = "owner-1") -> Process:
+    def process(self, instance_id: str = "instance-1") -> Process:
         """Starts a process with the current faults."""
         clock, faults = self.clock, self.faults
         self.model._faults = faults
@@ -226,7 +226,7 @@ class World:
             models=cast("ModelCatalog", OneProvider(self.model, self.settings)),
             credentials=CredentialSealer(SecretBox(None, self.directory / "secrets.key")),
             processors=self.processors,
-            instance_id=owner,
+            instance_id=instance_id,
             clock=clock,
             ids=RandomIds(),
             sleep=self._sleep,

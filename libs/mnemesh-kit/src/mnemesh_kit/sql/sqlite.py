@@ -128,5 +128,5 @@ def _engine(url: sa.URL, begin: str, synchronous: str, *, query_only: bool = Fal
         cast("sqlite3.Connection", connection.driver_connection).execute(statement)
 
     # A listener of the event "begin" would do the same, but an engine with listeners calls them for each statement.
-    engine.dialect.do_begin = _begin  # type: ignore[method-assign]
+    engine.dialect.do_begin = _begin  # type: ignore[assignment, method-assign]
     return engine

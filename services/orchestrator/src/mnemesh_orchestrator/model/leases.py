@@ -10,7 +10,7 @@ class Lease:
 
     run_id: str
     conversation_id: str
-    owner: str
+    instance_id: str
     epoch: int
 
 

@@ -108,7 +108,7 @@ class ConversationLock:
                     request.agent_id,
                     request.conversation_id,
                     request.slot_id,
-                    self._renewer.owner,
+                    self._renewer.instance_id,
                     reclaim=not self._renewer.holds(request.conversation_id),
                 )
             )

@@ -35,12 +35,12 @@ class Instance:
                     f"Another orchestrator works in {path.parent}; give this one a directory of its own with "
                     "MNEMESH_DATA_DIR, or a PostgreSQL database to both."
                 ) from error
-            self.name = new_id("owner")
+            self.id = new_id("instance")
             return
-        self.name = os.read(self._file, 200).decode().strip()
-        if not self.name:
-            self.name = new_id("owner")
-            os.write(self._file, self.name.encode())
+        self.id = os.read(self._file, 200).decode().strip()
+        if not self.id:
+            self.id = new_id("instance")
+            os.write(self._file, self.id.encode())
 
     async def close(self) -> None:
         """Releases the id for the next process."""

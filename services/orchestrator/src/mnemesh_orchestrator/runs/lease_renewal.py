@@ -33,15 +33,15 @@ class _Holding:
 class LeaseRenewer:
     """Renews the leases of one instance, and stops the holders of leases that are lost."""
 
-    def __init__(self, store: LeaseStore, clock: Clock, owner: str) -> None:
+    def __init__(self, store: LeaseStore, clock: Clock, instance_id: str) -> None:
         """Creates the renewer of an instance.
 
         Args:
             store: the leases.
             clock: the source of elapsed time.
-            owner: the id of this instance, which its leases name.
+            instance_id: the id of this instance, which its leases name.
         """
-        self.owner = owner
+        self.instance_id = instance_id
         self._store = store
         self._clock = clock
         self._held: dict[str, _Holding] = {}
@@ -85,7 +85,7 @@ class LeaseRenewer:
 
     async def leave_queues(self) -> None:
         """Removes the queue entries that this instance left in a crash."""
-        await self._store.leave_queues(self.owner)
+        await self._store.leave_queues(self.instance_id)
 
     async def renew(self) -> None:
         """Renews the leases at intervals. Does not return."""

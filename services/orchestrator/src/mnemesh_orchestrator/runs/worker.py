@@ -83,7 +83,9 @@ class RunWorker:
     ) -> StartedRun:
         """Stores a run, and starts it if its conversation is idle. Raises the errors of `RunStore.start`."""
         async with self._renewer.claiming(run.conversation_id):
-            started = await self._store.start(key, run, self._renewer.owner, reject_busy=reject_busy, answer=answer)
+            started = await self._store.start(
+                key, run, self._renewer.instance_id, reject_busy=reject_busy, answer=answer
+            )
             if started.claim is not None:
                 self._start_task(started.claim, copy_context())
             return started
@@ -185,7 +187,7 @@ class RunWorker:
         async with self._renewer.claiming(conversation_id):
             if self._stopping or self._renewer.holds(conversation_id):
                 return
-            claim = await self._store.claim_next(conversation_id, self._renewer.owner)
+            claim = await self._store.claim_next(conversation_id, self._renewer.instance_id)
             if claim is not None:
                 self._start_task(claim, Context())
 
@@ -193,7 +195,7 @@ class RunWorker:
         """Resumes runs that no process holds, such as those of this instance before a crash. Does not return."""
         while True:
             try:
-                for conversation_id in await self._leases.claimable(self._renewer.owner):
+                for conversation_id in await self._leases.claimable(self._renewer.instance_id):
                     await self.claim_and_run(conversation_id)
             except MnemeshError as error:
                 _log.warning("recovery_failed", error=error.message)

@@ -28,13 +28,13 @@ class LeaseStore(Protocol):
         agent_id: str,
         conversation_id: str,
         slot_id: str,
-        owner: str,
+        instance_id: str,
         *,
         reclaim: bool = True,
     ) -> Lease:
         """Takes the lease of a conversation for work other than a run. Runs that start meanwhile wait.
 
-        Runs that wait for an approval do not block the work. With `reclaim`, a lease of the same owner is left over
+        Runs that wait for an approval do not block the work. With `reclaim`, a lease of the same instance is left over
         from a crash, and is replaced.
 
         Raises:
@@ -49,7 +49,7 @@ class LeaseStore(Protocol):
         agent_id: str,
         conversation_id: str,
         slot_id: str,
-        owner: str,
+        instance_id: str,
         *,
         reclaim: bool = True,
     ) -> Lease | None:
@@ -68,8 +68,8 @@ class LeaseStore(Protocol):
         """Removes work from the queue, and releases its lease. Returns whether a run waits in the conversation."""
         ...
 
-    async def leave_queues(self, owner: str) -> None:
-        """Removes all work of an owner from the queues, after a crash of the owner."""
+    async def leave_queues(self, instance_id: str) -> None:
+        """Removes all work of an instance from the queues, after a crash of the instance."""
         ...
 
     async def release(self, lease: Lease) -> bool:
@@ -95,10 +95,10 @@ class LeaseStore(Protocol):
         """
         ...
 
-    async def claimable(self, owner: str) -> tuple[str, ...]:
-        """Returns the conversations of all organizations with unfinished runs that `owner` can claim.
+    async def claimable(self, instance_id: str) -> tuple[str, ...]:
+        """Returns the conversations of all organizations with unfinished runs that `instance_id` can claim.
 
-        They have no lease holder, their lease has expired, or `owner` holds it.
+        They have no lease holder, their lease has expired, or `instance_id` holds it.
         """
         ...
 

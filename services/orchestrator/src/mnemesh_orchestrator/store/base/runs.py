@@ -34,7 +34,7 @@ class RunStore(Protocol):
         self,
         key: RequestKey | None,
         run: Run,
-        owner: str,
+        instance_id: str,
         *,
         reject_busy: bool,
         answer: ApprovalAnswer | None = None,
@@ -63,7 +63,7 @@ class RunStore(Protocol):
         """
         ...
 
-    async def claim_next(self, conversation_id: str, owner: str) -> Claim | None:
+    async def claim_next(self, conversation_id: str, instance_id: str) -> Claim | None:
         """Claims the first unfinished run of a conversation under a new epoch.
 
         Returns None if there is no such run, another process holds the lease, the agent is not ACTIVE, or the

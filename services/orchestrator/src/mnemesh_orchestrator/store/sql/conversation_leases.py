@@ -36,14 +36,19 @@ def missing_error(conn: sa.Connection, organization_id: str, agent_id: str, conv
 
 
 def take_lease(
-    conn: sa.Connection, lease_clock: LeaseClock, conversation: Any, run_id: str, owner: str, next_queue_number: int
+    conn: sa.Connection,
+    lease_clock: LeaseClock,
+    conversation: Any,
+    run_id: str,
+    instance_id: str,
+    next_queue_number: int,
 ) -> Lease:
-    """Gives the lease of a conversation to `owner` under a new epoch, and returns it."""
-    lease = Lease(run_id, conversation.conversation_id, owner, conversation.epoch + 1)
+    """Gives the lease of a conversation to `instance_id` under a new epoch, and returns it."""
+    lease = Lease(run_id, conversation.conversation_id, instance_id, conversation.epoch + 1)
     values = {
         "p_id": lease.conversation_id,
         "new_epoch": lease.epoch,
-        "new_lease_owner": owner,
+        "new_lease_owner": instance_id,
         "new_lease_run_id": run_id,
         "new_next_queue_number": next_queue_number,
     }

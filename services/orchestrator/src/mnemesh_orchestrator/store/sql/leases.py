@@ -50,7 +50,7 @@ class SqlLeaseStore:
         agent_id: str,
         conversation_id: str,
         slot_id: str,
-        owner: str,
+        instance_id: str,
         *,
         reclaim: bool = True,
     ) -> Lease:
@@ -58,7 +58,7 @@ class SqlLeaseStore:
 
         def write(conn: sa.Connection) -> Lease:
             conversation = self._conversation(conn, organization_id, agent_id, conversation_id)
-            result = self._slot(conn, conversation, slot_id, owner, reclaim=reclaim)
+            result = self._slot(conn, conversation, slot_id, instance_id, reclaim=reclaim)
             if isinstance(result, ConversationBusy):
                 raise result
             return result
@@ -71,7 +71,7 @@ class SqlLeaseStore:
         agent_id: str,
         conversation_id: str,
         slot_id: str,
-        owner: str,
+        instance_id: str,
         *,
         reclaim: bool = True,
     ) -> Lease | None:
@@ -79,9 +79,9 @@ class SqlLeaseStore:
 
         def write(conn: sa.Connection) -> Lease | None:
             conversation = self._conversation(conn, organization_id, agent_id, conversation_id)
-            result = self._slot(conn, conversation, slot_id, owner, reclaim=reclaim)
+            result = self._slot(conn, conversation, slot_id, instance_id, reclaim=reclaim)
             if isinstance(result, ConversationBusy):
-                self._wait_in_queue(conn, conversation, slot_id, owner)
+                self._wait_in_queue(conn, conversation, slot_id, instance_id)
                 return None
             return result
 
@@ -94,7 +94,7 @@ class SqlLeaseStore:
         return conversation
 
     def _slot(
-        self, conn: sa.Connection, conversation: Any, slot_id: str, owner: str, *, reclaim: bool
+        self, conn: sa.Connection, conversation: Any, slot_id: str, instance_id: str, *, reclaim: bool
     ) -> Lease | ConversationBusy:
         """Takes the lease if it is the turn of the work; otherwise returns the error that names what blocks it."""
         number = conn.execute(sql.WAIT_NUMBER, {"p_id": slot_id}).scalar()
@@ -106,14 +106,14 @@ class SqlLeaseStore:
             and approvals.pending_id(conn, conversation.conversation_id) is None
         ):
             return busy_error(conversation.conversation_id, ahead)
-        if (conversation.held and not (reclaim and conversation.lease_owner == owner)) or is_behind_wait(
+        if (conversation.held and not (reclaim and conversation.lease_owner == instance_id)) or is_behind_wait(
             conversation, turn
         ):
             return busy_error(conversation.conversation_id)
         conn.execute(sql.DELETE_WAIT, {"p_id": slot_id})
-        return take_lease(conn, self._lease_clock, conversation, slot_id, owner, conversation.next_queue_number)
+        return take_lease(conn, self._lease_clock, conversation, slot_id, instance_id, conversation.next_queue_number)
 
-    def _wait_in_queue(self, conn: sa.Connection, conversation: Any, slot_id: str, owner: str) -> None:
+    def _wait_in_queue(self, conn: sa.Connection, conversation: Any, slot_id: str, instance_id: str) -> None:
         """Extends the position of the work in the queue, or adds the work to the queue."""
         if conn.execute(sql.WAIT_NUMBER, {"p_id": slot_id}).scalar() is not None:
             conn.execute(sql.KEEP_WAIT, {"p_id": slot_id, **self._lease_clock.expiry})
@@ -121,7 +121,7 @@ class SqlLeaseStore:
         id_, number = conversation.conversation_id, conversation.next_queue_number
         conn.execute(sql.DELETE_LAPSED_WAITS, {"p_conversation": id_, **self._lease_clock.now})
         conn.execute(sql.ADVANCE_QUEUE, {"p_id": id_, "new_next_queue_number": number + 1})
-        row = {"id": slot_id, "conversation_id": id_, "queue_number": number, "owner": owner}
+        row = {"id": slot_id, "conversation_id": id_, "queue_number": number, "owner": instance_id}
         conn.execute(sql.INSERT_WAIT, row | self._lease_clock.expiry)
 
     async def leave_queue(self, conversation_id: str, slot_id: str) -> bool:
@@ -136,9 +136,9 @@ class SqlLeaseStore:
 
         return await self._database.write(write)
 
-    async def leave_queues(self, owner: str) -> None:
+    async def leave_queues(self, instance_id: str) -> None:
         """See LeaseStore."""
-        await self._database.write(lambda conn: conn.execute(sql.DELETE_WAITS_OF_OWNER, {"p_owner": owner}))
+        await self._database.write(lambda conn: conn.execute(sql.DELETE_WAITS_OF_OWNER, {"p_owner": instance_id}))
 
     async def release(self, lease: Lease) -> bool:
         """See LeaseStore."""
@@ -185,7 +185,7 @@ class SqlLeaseStore:
         statement = runs.update().where(p_run, sql.UNFINISHED).values(cancel_requested=True)
         return await self._database.write(lambda conn: conn.execute(statement).rowcount > 0)
 
-    async def claimable(self, owner: str) -> tuple[str, ...]:
+    async def claimable(self, instance_id: str) -> tuple[str, ...]:
         """See LeaseStore."""
         unfinished = sa.select(runs.c.conversation_id).where(sql.UNFINISHED).distinct()
         query = (
@@ -195,7 +195,7 @@ class SqlLeaseStore:
                 conversations.c.id.in_(unfinished),
                 agents.c.state == AgentState.ACTIVE,
                 conversations.c.id.not_in(approvals.WAITING_CONVERSATIONS),
-                sa.or_(sa.not_(sql.LEASE_HOLDS), conversations.c.lease_owner == owner),
+                sa.or_(sa.not_(sql.LEASE_HOLDS), conversations.c.lease_owner == instance_id),
             )
         )
         return await self._database.read(lambda conn: tuple(conn.execute(query, self._lease_clock.now).scalars()))

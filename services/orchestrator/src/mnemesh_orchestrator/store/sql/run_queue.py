@@ -34,7 +34,7 @@ def start_run(
     lease_clock: LeaseClock,
     key: RequestKey | None,
     run: Run,
-    owner: str,
+    instance_id: str,
     *,
     reject_busy: bool,
     answer: ApprovalAnswer | None,
@@ -47,7 +47,7 @@ def start_run(
     if conversation is None:
         raise missing_error(conn, run.organization_id, run.agent_id, run.conversation_id)
     if answer is not None:
-        return _answer(conn, lease_clock, key, run, owner, conversation, answer)
+        return _answer(conn, lease_clock, key, run, instance_id, conversation, answer)
     approvals.require_none(conn, run.conversation_id)
     ahead = first_unfinished_run(conn, run.conversation_id)
     is_busy = ahead is not None or conversation.held or conversation.next_wait is not None
@@ -58,22 +58,24 @@ def start_run(
         _insert_run(conn, key, run, number)
         conn.execute(sql.ADVANCE_QUEUE, {"p_id": run.conversation_id, "new_next_queue_number": number + 1})
         return StartedRun(run)
-    return _claim_new(conn, lease_clock, key, run, owner, conversation, number)
+    return _claim_new(conn, lease_clock, key, run, instance_id, conversation, number)
 
 
-def claim_next_run(conn: sa.Connection, lease_clock: LeaseClock, conversation_id: str, owner: str) -> Claim | None:
+def claim_next_run(
+    conn: sa.Connection, lease_clock: LeaseClock, conversation_id: str, instance_id: str
+) -> Claim | None:
     """See RunStore.claim_next."""
     first = first_unfinished_run(conn, conversation_id)
     if first is None:
         return None
     conversation = find_conversation(conn, lease_clock, first.organization_id, first.agent_id, conversation_id)
-    if conversation is None or (conversation.held and conversation.lease_owner != owner):
+    if conversation is None or (conversation.held and conversation.lease_owner != instance_id):
         return None
     if first.status == RunStatus.CREATED and is_behind_wait(conversation, first.queue_number):
         return None
     if approvals.pending_id(conn, conversation_id) is not None:
         return None
-    lease = take_lease(conn, lease_clock, conversation, first.id, owner, conversation.next_queue_number)
+    lease = take_lease(conn, lease_clock, conversation, first.id, instance_id, conversation.next_queue_number)
     conn.execute(sql.MARK_RUNNING, {"p_id": first.id})
     run = replace(decode_run(first), status=RunStatus.RUNNING, last_sequence=newest_event(conn, first.id))
     resumed = first.status == RunStatus.RUNNING
@@ -105,13 +107,15 @@ def _claim_new(
     lease_clock: LeaseClock,
     key: RequestKey | None,
     run: Run,
-    owner: str,
+    instance_id: str,
     conversation: Any,
     number: int,
 ) -> StartedRun:
     running = replace(run, status=RunStatus.RUNNING)
     _insert_run(conn, key, running, number)
-    lease = take_lease(conn, lease_clock, conversation, run.id, owner, max(number + 1, conversation.next_queue_number))
+    lease = take_lease(
+        conn, lease_clock, conversation, run.id, instance_id, max(number + 1, conversation.next_queue_number)
+    )
     return StartedRun(
         running, claim=Claim(running, decode_agent(conversation), decode_conversation(conversation.thread), lease)
     )
@@ -122,7 +126,7 @@ def _answer(
     lease_clock: LeaseClock,
     key: RequestKey | None,
     run: Run,
-    owner: str,
+    instance_id: str,
     conversation: Any,
     answer: ApprovalAnswer,
 ) -> StartedRun:
@@ -138,7 +142,7 @@ def _answer(
         raise busy_error(run.conversation_id, ahead)
     number = conversation.next_queue_number if ahead is None else ahead.queue_number - 1
     resuming = replace(run, config=decided.config, resumes=decided.resumption)
-    return _claim_new(conn, lease_clock, key, resuming, owner, conversation, number)
+    return _claim_new(conn, lease_clock, key, resuming, instance_id, conversation, number)
 
 
 def _insert_run(conn: sa.Connection, key: RequestKey | None, run: Run, queue_number: int) -> None:

@@ -58,7 +58,7 @@ class SqlRunStore:
         self,
         key: RequestKey | None,
         run: Run,
-        owner: str,
+        instance_id: str,
         *,
         reject_busy: bool,
         answer: ApprovalAnswer | None = None,
@@ -66,7 +66,7 @@ class SqlRunStore:
         """See RunStore."""
 
         def write(conn: sa.Connection) -> StartedRun:
-            return start_run(conn, self._lease_clock, key, run, owner, reject_busy=reject_busy, answer=answer)
+            return start_run(conn, self._lease_clock, key, run, instance_id, reject_busy=reject_busy, answer=answer)
 
         return await self._database.write(write)
 
@@ -74,11 +74,11 @@ class SqlRunStore:
         """See RunStore."""
         return await self._database.read(lambda conn: find_repeated_run(conn, key, run))
 
-    async def claim_next(self, conversation_id: str, owner: str) -> Claim | None:
+    async def claim_next(self, conversation_id: str, instance_id: str) -> Claim | None:
         """See RunStore."""
 
         def write(conn: sa.Connection) -> Claim | None:
-            return claim_next_run(conn, self._lease_clock, conversation_id, owner)
+            return claim_next_run(conn, self._lease_clock, conversation_id, instance_id)
 
         return await self._database.write(write)
 
