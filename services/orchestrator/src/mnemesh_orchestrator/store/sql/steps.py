@@ -22,6 +22,11 @@ _STEP = msgspec.json.Decoder(Step)
 _FAST = 1
 """The level of compression. Requests of a conversation are so similar that a higher level gains little."""
 
+_SMALL = 4_096
+_SMALL_WINDOW_BITS = 12
+_SMALL_MEMORY_LEVEL = 5
+"""Most contents fit into a small window. Preparing the default one takes ten times as long as compressing them."""
+
 _DIFFERENCE = b"D"
 """The prefix of a request that is stored as a difference. Compressed texts start with another byte."""
 
@@ -65,7 +70,7 @@ def trace_row(run_id: str, trace: StepTrace) -> dict[str, Any]:
         stored = compressed(request)
     else:
         middle = request[shared.start : len(request) - shared.end]
-        stored = _DIFFERENCE + zlib.compress(msgspec.msgpack.encode(_Difference(shared, middle)), _FAST)
+        stored = _DIFFERENCE + _compress(msgspec.msgpack.encode(_Difference(shared, middle)))
     return {
         "step_id": trace.step_id,
         "run_id": run_id,
@@ -78,7 +83,14 @@ def trace_row(run_id: str, trace: StepTrace) -> dict[str, Any]:
 
 def compressed(text: str) -> bytes:
     """Returns a text as it is stored."""
-    return zlib.compress(text.encode(), _FAST)
+    return _compress(text.encode())
+
+
+def _compress(content: bytes) -> bytes:
+    if len(content) > _SMALL:
+        return zlib.compress(content, _FAST)
+    compressor = zlib.compressobj(_FAST, zlib.DEFLATED, _SMALL_WINDOW_BITS, _SMALL_MEMORY_LEVEL)
+    return compressor.compress(content) + compressor.flush()
 
 
 def earlier_step(row: Any) -> str | None:
