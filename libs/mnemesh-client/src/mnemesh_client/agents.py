@@ -28,7 +28,7 @@ _CREATION_SECONDS = 60.0
 
 
 class AgentsClient:
-    """Calls of AgentService, as `e.agents`."""
+    """Calls of AgentService, as `client.agents`."""
 
     def __init__(self, mnemesh: Mnemesh, channel: Channel) -> None:
         self._mnemesh = mnemesh

@@ -23,7 +23,7 @@ TagMatchName = Literal["any", "all"]
 
 
 class ArchivesClient:
-    """Calls of ArchiveService, as `e.archives`.
+    """Calls of ArchiveService, as `client.archives`.
 
     Errors: NotFound ARCHIVE_NOT_FOUND; InvalidArgument EMBEDDER_UNKNOWN.
     """
@@ -80,7 +80,7 @@ class ArchivesClient:
 
 
 class PassagesClient:
-    """Calls of PassageService, as `e.passages`.
+    """Calls of PassageService, as `client.passages`.
 
     Errors: NotFound ARCHIVE_NOT_FOUND; Unavailable EMBEDDER_UNAVAILABLE; InvalidArgument.
     """

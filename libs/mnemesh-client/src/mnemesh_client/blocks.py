@@ -16,7 +16,7 @@ _OWNER = blocks_pb2.Author(owner=blocks_pb2.OwnerAuthor())
 
 
 class BlocksClient:
-    """Calls of BlockService, as `e.blocks`. Edits are made as the owner, who may also edit read-only blocks.
+    """Calls of BlockService, as `client.blocks`. Edits are made as the owner, who may also edit read-only blocks.
 
     Errors: NotFound; AlreadyExists BLOCK_LABEL_TAKEN; FailedPrecondition BLOCK_LIMIT_EXCEEDED,
     BLOCK_TEXT_NOT_FOUND, BLOCK_TEXT_AMBIGUOUS; Aborted BLOCK_REVISION_MISMATCH.

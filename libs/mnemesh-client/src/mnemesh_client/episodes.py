@@ -32,7 +32,7 @@ def _scopes(agent_id: str | None, names: Sequence[str]) -> list[episodes_pb2.Mem
 
 
 class EpisodesClient:
-    """Calls of EpisodeService about episodes, as `e.episodes`.
+    """Calls of EpisodeService about episodes, as `client.episodes`.
 
     Errors: NotFound; Unavailable EMBEDDER_UNAVAILABLE; FailedPrecondition ERASED.
     """

@@ -16,7 +16,7 @@ _ERASURE_SECONDS = 120.0
 
 
 class IdentitiesClient:
-    """Calls of IdentityService, as `e.identities`. Errors: NotFound; AlreadyExists for a key in use."""
+    """Calls of IdentityService, as `client.identities`. Errors: NotFound; AlreadyExists for a key in use."""
 
     def __init__(self, channel: Channel) -> None:
         self.stub = identities_service_pb2_grpc.IdentityServiceStub(channel)

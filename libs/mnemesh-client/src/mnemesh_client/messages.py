@@ -16,7 +16,7 @@ RoleName = Literal["system", "user", "assistant", "tool", "approval", "summary"]
 
 
 class MessagesClient:
-    """Calls of MessageService, as `e.messages`. Errors: NotFound; InvalidArgument for a bad date, role or page."""
+    """Calls of MessageService, as `client.messages`. Errors: NotFound; InvalidArgument for a bad date, role or page."""
 
     def __init__(self, channel: Channel) -> None:
         self.stub = messages_service_pb2_grpc.MessageServiceStub(channel)

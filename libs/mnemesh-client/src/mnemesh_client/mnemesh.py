@@ -30,8 +30,8 @@ class Mnemesh:
     """A client of a mesh.
 
     ```python
-    async with Mnemesh("localhost:50050") as e:
-        agent = await e.agents.create(name="ada", model="openai/gpt-4.1-mini", blocks={"human": "", "persona": "Kind."})
+    async with Mnemesh("localhost:50050") as client:
+        agent = await client.agents.create(name="ada", model="openai/gpt-4.1-mini", blocks={"human": "", "persona": "Kind."})
         async for event in agent.send("My name is Ada."):
             ...
     ```

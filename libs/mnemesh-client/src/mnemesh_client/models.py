@@ -11,7 +11,7 @@ from mnemesh_client.paging import paginate
 
 
 class ModelsClient:
-    """Calls of ModelService about models, as `e.models`. Errors: NotFound MODEL_UNKNOWN."""
+    """Calls of ModelService about models, as `client.models`. Errors: NotFound MODEL_UNKNOWN."""
 
     def __init__(self, channel: Channel) -> None:
         self.stub = models_service_pb2_grpc.ModelServiceStub(channel)

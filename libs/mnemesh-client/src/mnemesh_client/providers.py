@@ -14,7 +14,7 @@ from mnemesh_client.paging import paginate
 
 
 class ProvidersClient:
-    """Calls of ModelService about providers, as `e.providers`.
+    """Calls of ModelService about providers, as `client.providers`.
 
     Errors: AlreadyExists for a name in use; NotFound; the PROVIDER_… reasons of `check` and `refresh`. API keys are
     write-only.

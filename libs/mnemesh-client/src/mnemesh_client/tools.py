@@ -22,7 +22,7 @@ _EXECUTION_SECONDS = 200.0
 
 
 class ToolsClient:
-    """Calls of ToolService and ExecutionService, as `e.tools`.
+    """Calls of ToolService and ExecutionService, as `client.tools`.
 
     Errors: InvalidArgument TOOL_SOURCE_INVALID; AlreadyExists for a name in use; NotFound.
     """
