@@ -114,16 +114,17 @@ class Engine:
     async def _ask_model(self, turn: Turn, step: StepState) -> None:
         """Calls the model until it gives an answer that the step can use.
 
-        A request that the provider refuses as too long is repeated with a smaller window. A model that stays away is
-        replaced by its fallback for the rest of the turn. An answer without the required format is asked for again.
+        A request that the provider rejects as too long is repeated with a smaller window. A model that does not
+        answer is replaced by its fallback for the rest of the turn. If an answer does not have the required format,
+        the model is called again.
         """
         context, state = turn.context, turn.state
-        spent, asked, refusals = Usage(), 1, 0
+        spent, calls, refusals = Usage(), 1, 0
         refused: tuple[Assembled, ContextOverflow] | None = None
         while True:
             assembled = await self._build_request(turn, step)
             if refused is not None and refusals == 1 and assembled.request == refused[0].request:
-                raise refused[1]  # nothing could be taken away
+                raise refused[1]  # nothing could be removed
             step.record = new_step(context, state, step.id, self._clock.now())
             try:
                 found = await self._models.call(
@@ -155,14 +156,14 @@ class Engine:
                 step.record = found.record
                 step.accept(replace(found.answer, usage=spent), found.planned, is_journalled=False)
                 return
-            _log.warning("answer_format_invalid", attempt=asked, problem=problem)
-            if asked == MAX_FORMAT_CALLS:
+            _log.warning("answer_format_invalid", attempt=calls, problem=problem)
+            if calls == MAX_FORMAT_CALLS:
                 raise ProviderBadAnswer(
                     f"The model's answer is not in the agent's response format: {problem}.",
                     provider=state.model.info.provider,
                 )
             step.notes = (f"Your answer was not shown to the user: {problem}. Answer again, with JSON alone.",)
-            asked, refusals, refused = asked + 1, 0, None
+            calls, refusals, refused = calls + 1, 0, None
 
     async def _build_request(self, turn: Turn, step: StepState) -> Assembled:
         """Assembles the request of a step, and compacts the window until the request fits the model's window.
