@@ -23,7 +23,6 @@ class SqlCoreMemoryTransaction:
         self._conn = conn
         self._organization_id = organization_id
         self._clock = clock
-        self._in_organization = blocks.c.organization_id == organization_id
 
     def list_labels(self, agent_id: str) -> Sequence[str]:
         """See `BlockTransaction.list_labels`."""
@@ -200,6 +199,10 @@ class SqlCoreMemoryTransaction:
     def _touch(self, condition: sa.ColumnElement[bool]) -> None:
         touch = core_memories.update().values(revision=core_memories.c.revision + 1, updated_at=self._clock.now())
         self._conn.execute(touch.where(condition))
+
+    @property
+    def _in_organization(self) -> sa.ColumnElement[bool]:
+        return blocks.c.organization_id == self._organization_id
 
     def _parameters(self, agent_id: str) -> dict[str, object]:
         return {"organization": self._organization_id, "agent": agent_id}
