@@ -30,7 +30,7 @@ _IS_PENDING: Final = sa.text("approvals.state = 'pending'")  # exactly the predi
 _PENDING: Final = (
     sa.select(approvals).where(approvals.c.conversation_id == sa.bindparam("p_conversation"), _IS_PENDING).limit(1)
 )
-_PENDING_ID: Final = _PENDING.with_only_columns(approvals.c.id)
+PENDING_ID: Final = _PENDING.with_only_columns(approvals.c.id)
 WAITING_CONVERSATIONS: Final = sa.select(approvals.c.conversation_id).where(_IS_PENDING)
 _BY_ID: Final = sa.select(approvals).where(
     approvals.c.conversation_id == sa.bindparam("p_conversation"), approvals.c.id == sa.bindparam("p_id")
@@ -83,7 +83,7 @@ def ask(conn: sa.Connection, approval: Approval) -> None:
 
 def pending_id(conn: sa.Connection, conversation_id: str) -> str | None:
     """Returns the id of the pending approval of a conversation, or None."""
-    found: str | None = conn.execute(_PENDING_ID, {"p_conversation": conversation_id}).scalar()
+    found: str | None = conn.execute(PENDING_ID, {"p_conversation": conversation_id}).scalar()
     return found
 
 
@@ -93,9 +93,8 @@ def decided_by(conn: sa.Connection, conversation_id: str, approval_id: str) -> s
     return None if row is None else row.decided_by_run_id
 
 
-def require_none(conn: sa.Connection, conversation_id: str) -> None:
-    """Raises PendingApproval if the conversation waits for an approval."""
-    pending = pending_id(conn, conversation_id)
+def require_none(pending: str | None) -> None:
+    """Raises PendingApproval if the conversation waits for the approval `pending`."""
     if pending is not None:
         raise PendingApproval(
             "The conversation waits for an approval. Answer it before sending a message.",

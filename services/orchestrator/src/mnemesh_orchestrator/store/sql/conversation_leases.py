@@ -19,11 +19,16 @@ def is_behind_wait(conversation: Any, queue_number: int) -> bool:
 
 
 def find_conversation(
-    conn: sa.Connection, lease_clock: LeaseClock, organization_id: str, agent_id: str, conversation_id: str
+    conn: sa.Connection,
+    lease_clock: LeaseClock,
+    organization_id: str,
+    agent_id: str,
+    conversation_id: str,
+    statement: sa.Select[Any] = sql.LOCKED_CONVERSATION,
 ) -> Any:
-    """Returns the row of `turn_statements.LOCKED_CONVERSATION`, or None if the agent or conversation is not ACTIVE."""
+    """Returns the row of a statement of `turn_statements`, or None if the agent or conversation is not ACTIVE."""
     parameters = {"p_organization": organization_id, "p_agent": agent_id, "p_conversation": conversation_id}
-    return conn.execute(sql.LOCKED_CONVERSATION, parameters | lease_clock.now).first()
+    return conn.execute(statement, parameters | lease_clock.now).first()
 
 
 def missing_error(conn: sa.Connection, organization_id: str, agent_id: str, conversation_id: str) -> NotFound:

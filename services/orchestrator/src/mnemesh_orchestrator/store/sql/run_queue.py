@@ -43,13 +43,15 @@ def start_run(
     before = find_repeated_run(conn, key, run)
     if before is not None:
         return StartedRun(before, replayed=True)
-    conversation = find_conversation(conn, lease_clock, run.organization_id, run.agent_id, run.conversation_id)
+    conversation = find_conversation(
+        conn, lease_clock, run.organization_id, run.agent_id, run.conversation_id, sql.QUEUED_CONVERSATION
+    )
     if conversation is None:
         raise missing_error(conn, run.organization_id, run.agent_id, run.conversation_id)
     if answer is not None:
         return _answer(conn, lease_clock, key, run, instance_id, conversation, answer)
-    approvals.require_none(conn, run.conversation_id)
-    ahead = first_unfinished_run(conn, run.conversation_id)
+    approvals.require_none(conversation.pending_approval)
+    ahead = None if conversation.first_unfinished is None else first_unfinished_run(conn, run.conversation_id)
     is_busy = ahead is not None or conversation.held or conversation.next_wait is not None
     if is_busy and reject_busy:
         raise busy_error(run.conversation_id, ahead)

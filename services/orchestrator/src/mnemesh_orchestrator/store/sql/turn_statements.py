@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from mnemesh_orchestrator.model.agents import AgentState
 from mnemesh_orchestrator.model.conversations import ConversationState
 from mnemesh_orchestrator.model.runs import RunStatus
+from mnemesh_orchestrator.store.sql.approvals import PENDING_ID
 from mnemesh_orchestrator.store.sql.lease_clock import EXPIRY, NOW
 from mnemesh_orchestrator.store.sql.tables import (
     agents,
@@ -86,6 +87,11 @@ number of the first work other than a run.
 FIRST_UNFINISHED: Final = (
     sa.select(runs).where(runs.c.conversation_id == _CONVERSATION, UNFINISHED).order_by(runs.c.queue_number).limit(1)
 )
+QUEUED_CONVERSATION: Final = LOCKED_CONVERSATION.add_columns(
+    PENDING_ID.scalar_subquery().label("pending_approval"),
+    FIRST_UNFINISHED.with_only_columns(runs.c.id).scalar_subquery().label("first_unfinished"),
+)
+"""LOCKED_CONVERSATION with the ids of the pending approval and of the first unfinished run."""
 NEWEST_EVENT: Final = sa.select(sa.func.max(events.c.sequence)).where(events.c.run_id == _RUN)
 
 INSERT_RUN: Final = runs.insert()
