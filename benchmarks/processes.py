@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from mnemesh_testkit.mesh.descendants import descendants
@@ -17,7 +18,7 @@ class Processes:
 
     def cpu_ms(self) -> dict[str, float]:
         """Returns the CPU time of each since its start, user and system, in milliseconds."""
-        return {name: sum(_cpu_ms(pid) for pid in self._of(name)) for name in self._pids}
+        return {name: self._sum(name, _cpu_ms) for name in self._pids}
 
     def resident_mb(self) -> dict[str, float]:
         """Returns the resident memory of each in megabytes of 10^6 bytes. Shared libraries count in each process."""
@@ -46,11 +47,14 @@ class Processes:
                     return
 
     def _memory_mb(self, figure: str) -> dict[str, float]:
-        return {name: sum(_kilobytes(pid, figure) for pid in self._of(name)) * 1024 / 1e6 for name in self._pids}
+        return {name: self._sum(name, lambda pid: _kilobytes(pid, figure)) * 1024 / 1e6 for name in self._pids}
 
-    def _of(self, name: str) -> tuple[int, ...]:
-        pid = self._pids[name]
-        return (pid, *sorted(descendants(pid))) if name in self._families else (pid,)
+    def _sum(self, name: str, read: Callable[[int], float]) -> float:
+        total = read(self._pids[name])
+        for pid in descendants(self._pids[name]) if name in self._families else ():
+            with suppress(OSError):  # a descendant may end while it is read
+                total += read(pid)
+        return total
 
 
 def difference(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:

@@ -260,7 +260,7 @@ async def test_a_deletion_that_was_cut_off_is_finished(world: World, process: Pr
     assert list(world.recall.windows) == [agent.default_conversation_id]
 
 
-async def test_a_run_of_any_conversation_is_taken_up_after_a_crash(world: World) -> None:
+async def test_a_run_of_any_conversation_is_resumed_after_a_crash(world: World) -> None:
     process = world.process()
     agent = await world.agent(process)
     thread = await opened(process, agent)
