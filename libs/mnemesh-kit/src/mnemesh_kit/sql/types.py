@@ -29,6 +29,10 @@ class UtcDateTime(sa.types.TypeDecorator[datetime]):
         value = value.astimezone(UTC)
         return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
 
+    def bind_processor(self, dialect: sa.Dialect) -> Callable[[datetime | None], Any] | None:
+        """Returns a function that writes SQLite's text in one step, in the form of SQLAlchemy's own DateTime."""
+        return _text if dialect.name == "sqlite" else super().bind_processor(dialect)
+
     def result_processor(self, dialect: sa.Dialect, coltype: object) -> Callable[[Any], datetime | None] | None:
         """Returns a function that parses SQLite's text in one step: a search reads hundreds of instants."""
         return _instant if dialect.name == "sqlite" else super().result_processor(dialect, coltype)
@@ -39,6 +43,14 @@ class UtcDateTime(sa.types.TypeDecorator[datetime]):
             return None
         # The driver returns the earliest and the latest instant without a zone.
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def _text(value: datetime | None) -> str | None:
+    if value is None:
+        return None
+    if value.tzinfo is None:
+        raise ValueError("A stored datetime must be aware.")
+    return value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
 def _instant(value: str | None) -> datetime | None:
