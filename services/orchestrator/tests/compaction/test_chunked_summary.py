@@ -18,9 +18,9 @@ from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_types.messages import Role
 
-from ..support.faults import Death, Faults
+from ..support.faults import Crash, Faults
 from ..support.model import Item, say
-from ..support.world import ME, Process, World, dead, require_valid
+from ..support.world import ME, Process, World, crashed, require_valid
 from .conftest import LONG, Speaker, memories, roles, small_agent, summary_of, talk
 
 WIDE = ModelSettings(context_window=60_000)
@@ -180,19 +180,19 @@ async def test_crash_between_parts_leaves_old_window_and_repeat_reads_everything
     speaker.used = 60_000  # compacts after the step
     speaker.summary = repeat_codes
     before = world.window(agent).messages
-    deaths = 0
+    crashes = 0
 
     def crash_once(request: LlmRequest) -> Item:
-        nonlocal deaths
-        if len(speaker.summaries) == 3 and not deaths:
-            deaths += 1
-            raise Death
+        nonlocal crashes
+        if len(speaker.summaries) == 3 and not crashes:
+            crashes += 1
+            raise Crash
         return repeat_codes(request)
 
     speaker.summary = crash_once
-    with contextlib.suppress(Death):
+    with contextlib.suppress(Crash):
         await process.send(agent, "And now?")
-    await dead(process)
+    await crashed(process)
     assert world.window(agent).messages[: len(before)] == before
     requests = len(speaker.summaries)
     world.faults = Faults()

@@ -11,8 +11,8 @@ from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StopReason
 from mnemesh_types.messages import Role
 
-from ..support.faults import Death, Faults
-from ..support.world import ME, Process, World, dead, kinds, opened, require_valid
+from ..support.faults import Crash, Faults
+from ..support.world import ME, Process, World, crashed, kinds, opened, require_valid
 from .conftest import Speaker, roles, small_agent, summary_of, talk
 
 NEWEST = PageQuery(1, ascending=False)
@@ -37,11 +37,11 @@ def input_of(stage: str) -> str:
 
 async def run_and_crash(world: World, agent: Agent, stage: str, point: int | None) -> tuple[Process, int]:
     world.faults = Faults()
-    world.faults.dies_at = point
+    world.faults.crashes_at = point
     process = world.process()
-    with contextlib.suppress(Death):
+    with contextlib.suppress(Crash):
         await process.send(agent, input_of(stage), include_compaction_events=True)
-    await dead(process)
+    await crashed(process)
     return process, world.faults.points
 
 

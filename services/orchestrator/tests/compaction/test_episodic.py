@@ -22,9 +22,9 @@ from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 from mnemesh_testkit.fakes.fake_summarizer import extract_memories
 from mnemesh_types.messages import Approve, Role
 
-from ..support.faults import Death, Faults
+from ..support.faults import Crash, Faults
 from ..support.model import Item, call, say
-from ..support.world import ME, Process, World, dead, kinds, opened, require_valid
+from ..support.world import ME, Process, World, crashed, kinds, opened, require_valid
 from .conftest import LONG, SMALL, Speaker, is_summary_request, memories, roles, small_agent, summary_of, talk
 
 EPISODIC = CompactionSettings("episodic")
@@ -168,7 +168,7 @@ async def test_repeated_request_stores_memories_once(world: World, process: Proc
     await talk(process, agent, 6, "Remember: the boat is red.")
     key = RequestKey(ME.organization_id, "CompactConversation", "r-1", "f")
     conversation = (agent.id, agent.default_conversation_id)
-    world.faults.away["recall.replace_context"] = 1
+    world.faults.unavailable["recall.replace_context"] = 1
     with contextlib.suppress(Exception):
         await process.compactions.compact(ME, key, *conversation, None, dry_run=False)
     assert world.episodes.commits == [], "stored with the window, or not at all"
@@ -343,7 +343,7 @@ async def test_pending_approval_survives_compaction(world: World, speaker: Speak
 async def test_unreadable_memory_does_not_stop_agent(world: World, process: Process, speaker: Speaker) -> None:
     agent = await episodic_agent(world, process)
     await talk(process, agent, 6, "Hello")
-    world.faults.away["episodes.bundle"] = 1
+    world.faults.unavailable["episodes.bundle"] = 1
     assert await compact(process, agent) == "They spoke of work."
     assert world.episodes.commits == []
 
@@ -458,11 +458,11 @@ async def test_fact_of_turn_3_is_in_the_window_300_turns_later(
 
 async def run_and_crash(world: World, agent: Agent, point: int | None) -> int:
     world.faults = Faults()
-    world.faults.dies_at = point
+    world.faults.crashes_at = point
     process = world.process()
-    with contextlib.suppress(Death):
+    with contextlib.suppress(Crash):
         await process.send(agent, "And now?", include_compaction_events=True)
-    await dead(process)
+    await crashed(process)
     return world.faults.points
 
 

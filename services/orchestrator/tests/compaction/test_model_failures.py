@@ -228,7 +228,7 @@ async def test_unavailable_recall_after_step_delays_compaction(
     agent = await small_agent(world, process)
     await talk(process, agent, 6)
     speaker.used = 5_300
-    world.faults.away = {"recall.replace_context": 3}
+    world.faults.unavailable = {"recall.replace_context": 3}
     await process.send(agent, "And?")
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
     assert summary_of(world.window(agent).messages) == "They spoke of work."

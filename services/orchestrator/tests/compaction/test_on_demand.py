@@ -12,7 +12,7 @@ from mnemesh_orchestrator.model.run_config import OnBusy
 from mnemesh_orchestrator.prompt.packaging import system_alert
 from mnemesh_types.messages import Role
 
-from ..support.faults import Death
+from ..support.faults import Crash
 from ..support.model import Held, call, say
 from ..support.world import ME, Process, World, lines, require_valid
 from .conftest import Speaker, roles, small_agent, summary_of, talk
@@ -213,11 +213,11 @@ async def test_crash_at_any_point_leaves_old_or_new_window(world: World, process
         await talk(first, agent, 2, "Hello")
         before = lines(world.window(agent).messages[1:])
         first.faults.calls.clear()
-        first.faults.dies_at = points
+        first.faults.crashes_at = points
         asked = len(speaker.summaries)
         try:
             await compact(first, agent, CompactionSettings("all"), key(name))
-        except Death:
+        except Crash:
             pass
         else:
             break

@@ -30,9 +30,9 @@ from mnemesh_types.messages import (
     ToolStatus,
 )
 
-from ..support.faults import Death, Faults
+from ..support.faults import Crash, Faults
 from ..support.model import by_place, call, say, together
-from ..support.world import ME, Process, World, dead, kinds, lines, opened, require_valid
+from ..support.world import ME, Process, World, crashed, kinds, lines, opened, require_valid
 
 ALL = PageQuery(9, ascending=True)
 RULES = (RequiresApproval("archival_memory_insert"),)
@@ -111,11 +111,11 @@ def transcript(world: World, agent: Agent) -> list[str]:
 async def live(world: World, agent: Agent, point: int | None) -> None:
     """Runs a process that crashes at a point."""
     world.faults = Faults()
-    world.faults.dies_at = point
+    world.faults.crashes_at = point
     process = world.process()
-    with suppress(Death):
+    with suppress(Crash):
         await whole(process, agent)
-    await dead(process)
+    await crashed(process)
 
 
 async def require_effects(world: World, agent: Agent) -> None:
@@ -214,14 +214,14 @@ async def die_at(world: World, process: Process, name: str, act: Callable[[], An
     faults = world.faults = process.faults
 
     async def last(made: str) -> None:
-        if made == name and faults.dies_at is None:
-            faults.dies_at = faults.points - 1
+        if made == name and faults.crashes_at is None:
+            faults.crashes_at = faults.points - 1
 
     faults.on_call = last
-    with suppress(Death):
+    with suppress(Crash):
         await act()
-    assert faults.is_dead
-    await dead(process)
+    assert faults.has_crashed
+    await crashed(process)
 
 
 async def test_reset_of_a_waiting_conversation_survives_a_crash_at_every_point(tmp_path: Path) -> None:
@@ -242,10 +242,10 @@ async def test_reset_of_a_waiting_conversation_survives_a_crash_at_every_point(t
                 agent.default_conversation_id,
             )
             before = world.faults.points
-            world.faults.dies_at = None if point is None else before + point
-            with suppress(Death):
+            world.faults.crashes_at = None if point is None else before + point
+            with suppress(Crash):
                 await first.windows.reset(*place, add_default=False)
-            await dead(first)
+            await crashed(first)
             if point is None:
                 points = world.faults.points - before
                 assert 10 < points <= 30

@@ -494,7 +494,7 @@ async def test_unavailable_service_delays_the_answer(world: World, process: Proc
     agent = await gated(world, process)
     world.model.follow(call("archival_memory_insert", content="one"), say("Kept."))
     first = await process.send(agent, "Keep one.")
-    process.faults.away = {"recall.": 3, "blocks.": 2, "archival.insert": 2}
+    process.faults.unavailable = {"recall.": 3, "blocks.": 2, "archival.insert": 2}
     await process.answer(agent, *approve(*asked(first)))
     assert await world.archival.texts(agent.id) == ["one"]
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN

@@ -8,9 +8,9 @@ from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter, RunStatus, StopReason
 
-from ..support.faults import Death, Faults
+from ..support.faults import Crash, Faults
 from ..support.model import Held, by_place, call, say, together
-from ..support.world import ME, Process, World, dead, kinds, lines, require_valid
+from ..support.world import ME, Process, World, crashed, kinds, lines, require_valid
 
 ANY = RunFilter()
 
@@ -187,10 +187,10 @@ async def test_cancel_of_a_run_left_by_a_crash(world: World) -> None:
     first = world.process()
     agent = await world.agent(first)
     world.model.script = by_place(call("archival_memory_insert", content="tea"), say("Never."))
-    first.faults.on_call = dies_at(first.faults, "archival.insert")
-    with pytest.raises(Death):
+    first.faults.on_call = crashes_at(first.faults, "archival.insert")
+    with pytest.raises(Crash):
         await first.send(agent)
-    await dead(first)
+    await crashed(first)
     world.faults = Faults()
     second = world.process()
     run = await second.outcome(agent)
@@ -204,12 +204,12 @@ async def test_cancel_of_a_run_left_by_a_crash(world: World) -> None:
     await second.worker.stop()
 
 
-def dies_at(faults: Faults, name: str) -> Callable[[str], Awaitable[None]]:
+def crashes_at(faults: Faults, name: str) -> Callable[[str], Awaitable[None]]:
     """Crashes the process before the first call of that name."""
 
     async def die(made: str) -> None:
         if made == name:
-            faults.dies_at = faults.points - 2
+            faults.crashes_at = faults.points - 2
             faults.at(faults.points - 2)
 
     return die

@@ -11,9 +11,9 @@ from mnemesh_orchestrator.prompt.packaging import NON_USER_MSG_PREFIX, event_typ
 from mnemesh_types.messages import Approve, Deny, Role
 from msgspec import structs
 
-from ..support.faults import Death, Faults
+from ..support.faults import Crash, Faults
 from ..support.model import by_place, call, say, together
-from ..support.world import ME, Process, World, dead, kinds, lines, opened, require_valid
+from ..support.world import ME, Process, World, crashed, kinds, lines, opened, require_valid
 
 TEXT = "All tools finished. Continue."
 SCRIPT = (
@@ -104,14 +104,14 @@ async def test_turn_with_a_continuation_survives_a_crash_at_every_point(tmp_path
             world.faults = Faults()
             agent = await world.agent(world.process(), continuation_message=TEXT, include_base_tool_rules=False)
             world.faults = faults = Faults()
-            faults.dies_at = point if point else None
+            faults.crashes_at = point if point else None
             first = world.process()
             stored = True
             try:
                 await first.send(agent)
-            except Death:
+            except Crash:
                 stored = False
-            await dead(first)
+            await crashed(first)
             world.faults = Faults()
             await (again := world.process()).recover()
             if point == 0:

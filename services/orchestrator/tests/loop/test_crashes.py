@@ -19,9 +19,9 @@ from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StopReason
 from mnemesh_orchestrator.model.steps import StepFilter
 from mnemesh_types.messages import TextPart, ToolStatus
 
-from ..support.faults import Death, Faults
+from ..support.faults import Crash, Faults
 from ..support.model import by_place, call, say, together
-from ..support.world import ME, Process, World, dead, kinds, lines, opened, require_valid
+from ..support.world import ME, Process, World, crashed, kinds, lines, opened, require_valid
 
 ONE = PageQuery(1, ascending=False)
 FIVE_TOOLS = (
@@ -56,14 +56,14 @@ def transcript(world: World, agent: Agent) -> list[str]:
 async def live_and_die(world: World, agent: Agent, point: int | None) -> tuple[Process, bool]:
     """Runs a process that sends a message and crashes at a point. Returns whether it stored the run."""
     world.faults = Faults()
-    world.faults.dies_at = point
+    world.faults.crashes_at = point
     process = world.process()
     try:
         await process.send(agent, "Do it all.", stream_tokens=True)
-    except Death:
-        await dead(process)
+    except Crash:
+        await crashed(process)
         return process, False
-    await dead(process)
+    await crashed(process)
     return process, True
 
 
@@ -191,7 +191,7 @@ async def test_resumed_turn_waits_for_the_tools_service(world: World) -> None:
     world.model.script = by_place(call("launch"), say("Done."))
     await die_in(world, first, agent, "runs.write", behind=True)
     world.faults = Faults()
-    world.faults.away = {"tools.": 2}
+    world.faults.unavailable = {"tools.": 2}
     second = world.process()
     await second.recover()
     assert len(world.waits) == 2
@@ -246,14 +246,14 @@ async def die_in(world: World, process: Process, agent: Agent, name: str, *, beh
     faults = world.faults = process.faults
 
     async def last_call(made: str) -> None:
-        if made == name and faults.dies_at is None:
-            faults.dies_at = faults.points - (1 if behind else 2)
+        if made == name and faults.crashes_at is None:
+            faults.crashes_at = faults.points - (1 if behind else 2)
 
     before = len(world.recall.rows[agent.id])
     faults.on_call = last_call
-    with pytest.raises(Death):
+    with pytest.raises(Crash):
         await process.send(agent, "Go.")
-    await dead(process)
+    await crashed(process)
     return before
 
 
@@ -271,13 +271,13 @@ async def test_the_same_request_after_a_crash_is_the_same_run(world: World, poin
     faults = first.faults
 
     async def die(name: str) -> None:
-        if name == point and faults.dies_at is None:
-            faults.dies_at = faults.points - 1
+        if name == point and faults.crashes_at is None:
+            faults.crashes_at = faults.points - 1
 
     faults.on_call = die
-    with pytest.raises(Death):
+    with pytest.raises(Crash):
         await send(first)
-    await dead(first)
+    await crashed(first)
     world.faults = Faults()
     second = world.process()
     again = asyncio.ensure_future(send(second))
@@ -302,15 +302,15 @@ async def test_traces_survive_a_crash(world: World, process: Process) -> None:
         replace(say("Done."), request_body='{"a":2}', response_body='{"b":2}'),
     )
 
-    async def dies(name: str) -> None:
+    async def crash(name: str) -> None:
         if name == "archival.insert":
-            world.faults.is_dead = True
-            raise Death
+            world.faults.has_crashed = True
+            raise Crash
 
-    world.faults.on_call = dies
-    with pytest.raises(Death):
+    world.faults.on_call = crash
+    with pytest.raises(Crash):
         await process.send(agent)
-    await dead(process)
+    await crashed(process)
     second = await next_life(world)
     run = await second.outcome(agent)
     page = await second.steps.list(ME, StepFilter(run_id=run.id), PageQuery(10, ascending=True))

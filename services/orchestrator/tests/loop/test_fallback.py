@@ -26,9 +26,9 @@ from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 from mnemesh_orchestrator.model.steps import StepFilter
 
-from ..support.faults import Death, Faults
+from ..support.faults import Crash, Faults
 from ..support.model import HANDLE, Cut, Item, by_place, call, say
-from ..support.world import ME, Process, World, dead, lines, opened, require_valid
+from ..support.world import ME, Process, World, crashed, lines, opened, require_valid
 
 SPARE = "anthropic/spare"
 SETTINGS = ModelSettings(fallback_model=SPARE, provider_options='{"seed": 1}')
@@ -146,17 +146,17 @@ async def test_a_crash_in_a_turn_of_the_fallback_changes_nothing(tmp_path: Path,
         agent = await world.agent(process, model_settings=SETTINGS)
         world.model.script = while_away(AWAY, call("archival_memory_insert", content="x"), say("Done."))
         world.faults = faults = Faults()
-        faults.dies_at = point
-        doomed = world.process()
-        with suppress(Death):
-            await doomed.start(agent)
-        await dead(doomed)
+        faults.crashes_at = point
+        crashing = world.process()
+        with suppress(Crash):
+            await crashing.start(agent)
+        await crashed(crashing)
         world.faults = Faults()
-        if not faults.is_dead:
+        if not faults.has_crashed:
             return
         second = world.process()
         await second.recover()
-        if not world.turn(agent):  # it died before the run was stored
+        if not world.turn(agent):  # it crashed before the run was stored
             return
         require_valid(world.window(agent).messages)
         assert lines(world.turn(agent))[-1] == "assistant text: Done."

@@ -13,7 +13,7 @@ from ..support.world import World, kinds, opened, require_valid
 from .test_crashes import FIVE_TOOLS, HEARTBEATS, require_each_effect_once, transcript
 
 TIERS = ("blocks", "recall", "archival", "tools")
-AWAY = 40
+UNAVAILABLE = 40
 """Calls that fail in a row, with the pauses between them: about seven minutes."""
 KINDS = [(AgentType.LETTA_V1, FIVE_TOOLS), (AgentType.MEMGPT_V2, HEARTBEATS)]
 
@@ -65,7 +65,7 @@ def failing_at(place: int, name: str, effect: str) -> Faults:
     async def fail(_: str) -> None:
         if len(faults.calls) == place + 1:
             if effect == "none":
-                faults.away = {f"{name.split('.', maxsplit=1)[0]}.": AWAY}
+                faults.unavailable = {f"{name.split('.', maxsplit=1)[0]}.": UNAVAILABLE}
             else:
                 faults.lost = {name: 1}
 

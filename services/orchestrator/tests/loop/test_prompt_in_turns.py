@@ -103,7 +103,7 @@ async def test_unavailable_services_are_noted_in_the_request_only(world: World, 
     world.tools.add("probe")
     agent = await world.agent(process, tool_names=("probe",))
     owner_writes(world, agent.id, "changed")
-    world.faults.away = {f"{kind}.": 99}
+    world.faults.unavailable = {f"{kind}.": 99}
     world.model.follow(say("I go on."), say("Again."))
     await process.send(agent, "Hello")
     note = world.model.last.messages[-1]
@@ -112,7 +112,7 @@ async def test_unavailable_services_are_noted_in_the_request_only(world: World, 
     assert '"type": "system_alert"' in note.text
     assert lines(world.turn(agent)) == ["user text: Hello", "assistant text: I go on."]
     assert ("probe" in [tool.name for tool in world.model.last.tools]) is (kind != "tools")
-    world.faults.away = {}
+    world.faults.unavailable = {}
     await process.send(agent)
     assert world.model.last.messages[-1].text == "Hello"
 

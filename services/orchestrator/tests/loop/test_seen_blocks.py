@@ -13,9 +13,9 @@ from mnemesh_orchestrator.model.creation import NewBlock
 from mnemesh_orchestrator.model.runs import RunStatus
 from mnemesh_types.messages import ToolReturn
 
-from ..support.faults import Death, Faults
+from ..support.faults import Crash, Faults
 from ..support.model import by_place, call, say, together
-from ..support.world import Process, World, dead, opened
+from ..support.world import Process, World, crashed, opened
 
 RETHINK = call("memory_rethink", label="human", new_memory="Ada, who likes tea")
 INSERT = call("memory_insert", label="human", new_str="Likes tea", insert_line=1)
@@ -173,14 +173,14 @@ async def test_crash_at_any_point_changes_neither_edits_nor_refusals(tmp_path: P
         given = (NewBlock("human", "Nothing yet."), NewBlock("shared", "Ours"))
         agent = await world.agent(world.process(), tool_names=TOOLS, blocks=given)
         world.faults = Faults()
-        world.faults.dies_at = point
+        world.faults.crashes_at = point
         process = world.process()
         world.model.script = while_asked(
             edits, say("Done."), meanwhile=lambda: somebody_writes(world, agent, "Theirs", "shared")
         )
-        with suppress(Death):
+        with suppress(Crash):
             await process.send(agent)
-        await dead(process)
+        await crashed(process)
         counted, world.faults = world.faults.points, Faults()
         again = world.process()
         await again.recover()

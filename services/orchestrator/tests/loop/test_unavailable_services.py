@@ -20,7 +20,7 @@ async def test_unavailable_essential_service_fails_a_new_run_within_seconds(
 ) -> None:
     agent = await world.agent(process)
     before = world.window(agent)
-    world.faults.away = {tier: 99}
+    world.faults.unavailable = {tier: 99}
     events = await process.send(agent)
     assert kinds(events) == ["ErrorEvent", "StopEvent", "UsageEvent"]
     run = await process.outcome(agent)
@@ -38,7 +38,7 @@ async def test_new_run_waits_for_the_restart_of_an_essential_service(
     agent = await world.agent(process, message_buffer_autoclear=True)
     world.model.follow(say("One."), say("Two."))
     await process.send(agent)
-    world.faults.away = {call_that_fails: 2}
+    world.faults.unavailable = {call_that_fails: 2}
     await process.send(agent)
     assert len(world.waits) == 2
     assert lines(world.turn(agent))[-1] == "assistant text: Two."
@@ -51,7 +51,7 @@ async def test_step_waits_for_an_unavailable_service(world: World, process: Proc
 
     async def goes_away_once(name: str) -> None:
         if name == "model.stream" and len(world.model.requests) == 0:
-            world.faults.away = {tier: 4}
+            world.faults.unavailable = {tier: 4}
 
     world.faults.on_call = goes_away_once
     await process.send(agent)
@@ -82,7 +82,7 @@ async def test_effect_with_a_lost_answer_takes_place_once(world: World, process:
 async def test_retries_end_after_the_limit(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(call("archival_memory_insert", content="tea"))
-    world.faults.away = {"archival.insert": 10_000}
+    world.faults.unavailable = {"archival.insert": 10_000}
     await process.send(agent)
     run = await process.outcome(agent)
     assert (run.status, run.stop_reason) == (RunStatus.FAILED, StopReason.ERROR)
@@ -112,7 +112,7 @@ async def test_concurrent_change_of_the_window_is_kept(world: World, process: Pr
 async def test_outage_of_the_tools_service_keeps_built_in_tools(world: World, process: Process) -> None:
     world.tools.add("probe")
     agent = await world.agent(process, AgentType.MEMGPT_V2, tool_names=("probe",))
-    world.faults.away = {"tools.": 99, "archival.": 99}
+    world.faults.unavailable = {"tools.": 99, "archival.": 99}
     world.model.follow(call("send_message", message="I am here."))
     events = await process.send(agent)
     assert kinds(events) == ["assistant", "StopEvent", "UsageEvent"]
@@ -121,7 +121,7 @@ async def test_outage_of_the_tools_service_keeps_built_in_tools(world: World, pr
 async def test_custom_tool_does_not_run_twice_after_an_outage(world: World, process: Process) -> None:
     world.tools.add("launch", "launched")
     agent = await world.agent(process, tool_names=("launch",))
-    world.faults.away = {"tools.execute": 1}
+    world.faults.unavailable = {"tools.execute": 1}
     world.model.follow(call("launch"), say("I do not know."))
     await process.send(agent)
     assert world.tools.executed == []
@@ -131,7 +131,7 @@ async def test_custom_tool_does_not_run_twice_after_an_outage(world: World, proc
 async def test_idempotent_tool_runs_after_an_outage(world: World, process: Process) -> None:
     world.tools.add("measure", "42", idempotent=True)
     agent = await world.agent(process, tool_names=("measure",))
-    world.faults.away = {"tools.execute": 1}
+    world.faults.unavailable = {"tools.execute": 1}
     world.faults.lost = {"tools.execute": 1}
     world.model.follow(call("measure"), say("42."))
     await process.send(agent)

@@ -12,9 +12,9 @@ from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus, StopReason
 from mnemesh_types.messages import ApprovalDecision, Approve, Deny
 
-from ..support.faults import Death, Faults
+from ..support.faults import Crash, Faults
 from ..support.model import call, say, together
-from ..support.world import ME, Process, World, dead, lines, require_valid
+from ..support.world import ME, Process, World, crashed, lines, require_valid
 
 GATED = ("archival_memory_insert", "launch")
 FOR_EVER = 10_000
@@ -34,11 +34,11 @@ def approved(events: list[RunEvent]) -> list[ApprovalDecision]:
     return [Approve(made.id) for made in request.tool_calls]
 
 
-async def failed(process: Process, agent: Agent, decisions: list[ApprovalDecision], *away: str) -> Run:
+async def failed(process: Process, agent: Agent, decisions: list[ApprovalDecision], *unavailable: str) -> Run:
     """Runs an answer while services are unavailable for longer than it waits."""
-    process.faults.away = dict.fromkeys(away, FOR_EVER)
+    process.faults.unavailable = dict.fromkeys(unavailable, FOR_EVER)
     await process.answer(agent, *decisions)
-    process.faults.away = {}
+    process.faults.unavailable = {}
     run = await process.outcome(agent)
     assert run.status is RunStatus.FAILED
     return run
@@ -54,12 +54,14 @@ def returns(world: World, agent: Agent) -> list[str]:
     return [line for line in lines(world.window(agent).messages) if line.startswith("tool ")]
 
 
-@pytest.mark.parametrize("away", ["archival.", "recall.get_context", "blocks.", "recall.commit_step"])
-async def test_next_run_executes_the_decision_before_its_own_input(world: World, process: Process, away: str) -> None:
+@pytest.mark.parametrize("unavailable", ["archival.", "recall.get_context", "blocks.", "recall.commit_step"])
+async def test_next_run_executes_the_decision_before_its_own_input(
+    world: World, process: Process, unavailable: str
+) -> None:
     agent, events = await asked(world, process, call("launch"), call("archival_memory_insert", content="one"))
-    if away in ("recall.get_context", "blocks."):
+    if unavailable in ("recall.get_context", "blocks."):
         process = world.process()  # one that has not seen the window
-    await failed(process, agent, approved(events), away)
+    await failed(process, agent, approved(events), unavailable)
     world.model.follow(say("Kept, and hello."))
     await process.send(agent, "Hello?")
     assert await world.archival.texts(agent.id) == ["one"]
@@ -90,11 +92,11 @@ async def test_retry_executes_the_decision(world: World, process: Process) -> No
 async def test_decision_may_fail_more_than_once(world: World, process: Process) -> None:
     agent, events = await asked(world, process, call("launch"), call("archival_memory_insert", content="one"))
     await failed(process, agent, approved(events), "blocks.edit", "archival.")
-    process.faults.away = {"archival.": FOR_EVER}
+    process.faults.unavailable = {"archival.": FOR_EVER}
     await process.send(agent, "Hello?")
     second = await process.outcome(agent)
     assert second.status is RunStatus.FAILED
-    process.faults.away = {}
+    process.faults.unavailable = {}
     world.model.follow(say("Kept, and hello."))
     await retried(process, second)
     assert await world.archival.texts(agent.id) == ["one"]
@@ -119,19 +121,19 @@ async def test_call_with_unknown_outcome_does_not_run_again(world: World) -> Non
 
     async def die(name: str) -> None:
         if name == "tools.execute":
-            world.faults.is_dead = True
+            world.faults.has_crashed = True
 
     world.faults.on_effect = die
-    with suppress(Death):
+    with suppress(Crash):
         await first.answer(agent, *approved(events))
-    await dead(first)
+    await crashed(first)
     assert len(world.tools.executed) == 1
     world.faults = Faults()
-    world.faults.away = {"blocks.": FOR_EVER}
+    world.faults.unavailable = {"blocks.": FOR_EVER}
     second = world.process()
     await second.recover()
     assert (await second.outcome(agent)).status is RunStatus.FAILED
-    world.faults.away = {}
+    world.faults.unavailable = {}
     world.model.follow(say("I do not know."))
     await second.send(agent, "And?")
     assert len(world.tools.executed) == 1
@@ -172,7 +174,7 @@ async def test_reset_withdraws_an_undone_decision(world: World, process: Process
 async def test_cancelling_the_run_that_takes_it_over_closes_it(world: World, process: Process) -> None:
     agent, events = await asked(world, process, call("launch"), call("archival_memory_insert", content="one"))
     await failed(process, agent, approved(events), "archival.")
-    process.faults.away = {"archival.": FOR_EVER}
+    process.faults.unavailable = {"archival.": FOR_EVER}
     cancelling: list[asyncio.Task[Any]] = []
 
     async def cancel() -> None:
@@ -183,7 +185,7 @@ async def test_cancelling_the_run_that_takes_it_over_closes_it(world: World, pro
     world.on_wait = cancel
     await process.send(agent, "Hello?")
     await cancelling[0]
-    process.faults.away = {}
+    process.faults.unavailable = {}
     assert (await process.outcome(agent)).stop_reason is StopReason.CANCELLED
     require_valid(world.window(agent).messages)
     assert returns(world, agent) == [

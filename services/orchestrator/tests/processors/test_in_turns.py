@@ -19,9 +19,9 @@ from mnemesh_orchestrator.processors.port import InputFacts, ToolResultFacts
 from mnemesh_types.messages import ClientReturn, TextPart, ToolReturn, ToolStatus
 from structlog.testing import capture_logs
 
-from ..support.faults import Death, Faults
+from ..support.faults import Crash, Faults
 from ..support.model import by_place, call, say
-from ..support.world import ME, World, dead, lines, opened, require_valid
+from ..support.world import ME, World, crashed, lines, opened, require_valid
 
 ONE = PageQuery(1, ascending=False)
 LAST = ME.organization_id[-1]
@@ -189,12 +189,12 @@ async def test_input_is_processed_once_and_stored_results_never_again_after_a_cr
             world.faults = Faults()
             agent = await world.agent(world.process(), tool_names=("lookup",), include_base_tool_rules=False)
             world.faults = faults = Faults()
-            faults.dies_at = point or None
+            faults.crashes_at = point or None
             shop.SEEN.clear()
             first, runs = world.process(), []
-            with suppress(Death):
+            with suppress(Crash):
                 await first.send(agent)
-            await dead(first)
+            await crashed(first)
             world.faults = Faults()
             second = world.process()
             await second.recover()

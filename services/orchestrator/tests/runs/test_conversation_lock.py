@@ -295,12 +295,12 @@ async def test_holder_that_cannot_renew_stops_before_its_lease_expires(world: Wo
     world.model.follow(held, say("From the second."))
     await first.start(agent)
     await held.asked.wait()
-    first.faults.away = {"leases.renew": 2}
+    first.faults.unavailable = {"leases.renew": 2}
     for seconds in (10, 13.9):
         world.clock.advance(seconds)
         assert not await first.lease_renewer.renew_once()
         assert first.lease_renewer.leases, "it still holds for sure"
-    first.faults.away = {"leases.renew": 1}
+    first.faults.unavailable = {"leases.renew": 1}
     world.clock.advance(0.2)
     assert not await first.lease_renewer.renew_once()
     await first.idle()

@@ -12,7 +12,7 @@ from mnemesh_types.messages import TextPart
 
 from ..support.faults import Faults
 from ..support.model import Held, by_place, call, say
-from ..support.world import ME, Process, World, dead, kinds, lines, require_valid, told
+from ..support.world import ME, Process, World, crashed, kinds, lines, require_valid, told
 from .test_conversation_lock import until
 
 
@@ -157,11 +157,11 @@ async def test_run_of_a_crashed_holder_is_cancelled_after_its_lease_expires(
 
     async def die(name: str) -> None:
         if name == "recall.commit_step":
-            first.faults.dies_at = first.faults.points - 1
+            first.faults.crashes_at = first.faults.points - 1
 
     first.faults.on_call = die
     run = await first.start(agent)
-    await dead(first)
+    await crashed(first)
     cancelling = asyncio.ensure_future(other.runs.cancel(ME, RunFilter(agent_ids=(agent.id,)), ()))
     await until(lambda: run.id in other.event_broker.followed)
     await other.recover()

@@ -215,7 +215,7 @@ async def test_run_is_resumed_if_its_end_could_not_be_stored(world: World) -> No
     first = world.process()
     agent = await world.agent(first)
     world.model.follow(say("Hello."))
-    first.faults.away = {"runs.finish": 1}
+    first.faults.unavailable = {"runs.finish": 1}
     run = await first.start(agent)
     await first.idle()
     assert (await first.runs.get(ME, run.id)).status is RunStatus.RUNNING

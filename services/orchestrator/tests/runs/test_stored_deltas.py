@@ -5,7 +5,7 @@ import asyncio
 from mnemesh_orchestrator.model.events import Delta, Keepalive, RunEvent, StepStarted
 
 from ..support.model import Cut, Held, call, say, together
-from ..support.world import Process, World, dead, deltas, kinds
+from ..support.world import Process, World, crashed, deltas, kinds
 from .test_conversation_lock import until
 
 LONG = "It is a long answer, which comes in many pieces, one after the other."
@@ -132,11 +132,11 @@ async def test_crash_between_batches_loses_no_durable_event(world: World) -> Non
 
     async def die(name: str) -> None:
         if name == "recall.commit_step" and len(world.model.requests) == 2:
-            first.faults.dies_at = first.faults.points - 2
+            first.faults.crashes_at = first.faults.points - 2
 
     first.faults.on_call = die
     run = await first.start(agent, stream_tokens=True)
-    await dead(first)
+    await crashed(first)
     world.faults = type(world.faults)()
     second = world.process()
     await second.recover()

@@ -8,7 +8,7 @@ from mnemesh_kit.errors import DeadlineExceeded, Unavailable
 T = TypeVar("T")
 
 
-class Death(BaseException):
+class Crash(BaseException):
     """The process crashed here."""
 
 
@@ -16,17 +16,17 @@ class Faults:
     """Surrounds every call between the orchestrator and its stores, services and model.
 
     Each call has two points: before it, and after it took effect and before its answer arrived. The process crashes at
-    the point `dies_at` and makes no further calls.
+    the point `crashes_at` and makes no further calls.
     """
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.away: dict[str, int] = {}
+        self.unavailable: dict[str, int] = {}
         """Prefixes of the names of calls that fail as Unavailable, and how often they still do."""
         self.lost: dict[str, int] = {}
         """Prefixes of the names of calls whose answer is lost, and how often it still is."""
-        self.dies_at: int | None = None
-        self.is_dead = False
+        self.crashes_at: int | None = None
+        self.has_crashed = False
         self.on_call: Callable[[str], Awaitable[None]] | None = None
         self.on_effect: Callable[[str], Awaitable[None]] | None = None
 
@@ -49,20 +49,20 @@ class Faults:
 
     async def before(self, name: str) -> None:
         """Records a call, which may fail before it is made."""
-        if self.is_dead:
-            raise Death
+        if self.has_crashed:
+            raise Crash
         self.calls.append(name)
         self.at(self.points - 2)
         if self.on_call is not None:
             await self.on_call(name)
-        if _taken(self.away, name):
-            raise Unavailable(f"{name} is away.")
+        if _taken(self.unavailable, name):
+            raise Unavailable(f"{name} is unavailable.")
 
     def at(self, point: int) -> None:
         """Crashes if this is the point."""
-        if self.is_dead or point == self.dies_at:
-            self.is_dead = True
-            raise Death
+        if self.has_crashed or point == self.crashes_at:
+            self.has_crashed = True
+            raise Crash
 
 
 def watched(target: T, name: str, faults: Faults) -> T:

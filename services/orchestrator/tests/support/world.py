@@ -48,7 +48,7 @@ from mnemesh_orchestrator.usecases.tool_runs import ToolRunner
 from mnemesh_orchestrator.wiring import Orchestrator, build
 from mnemesh_types.messages import ApprovalDecision, Message, Role, TextPart
 
-from .faults import Death, Faults, watched
+from .faults import Crash, Faults, watched
 from .model import OneProvider, ScriptedModel
 from .services import RealServices, real_services
 
@@ -316,11 +316,11 @@ def require_valid(messages: Sequence[Message]) -> None:
     assert not open_calls, "the last call has no return"
 
 
-async def dead(process: Process) -> None:
+async def crashed(process: Process) -> None:
     """Waits for the tasks of a process that crashed."""
     tasks = set(process.worker._tasks)
     if tasks:
         await asyncio.wait(tasks)
     for task in tasks:
         error = None if task.cancelled() else task.exception()
-        assert error is None or isinstance(error, Death), error
+        assert error is None or isinstance(error, Crash), error

@@ -17,9 +17,9 @@ from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.run_config import OnBusy
 from mnemesh_types.messages import Role
 
-from ..support.faults import Death, Faults
+from ..support.faults import Crash, Faults
 from ..support.model import Held, call, say
-from ..support.world import ME, Process, World, dead, kinds, lines
+from ..support.world import ME, Process, World, crashed, kinds, lines
 
 ALL = PageQuery(100, ascending=True)
 
@@ -170,8 +170,8 @@ async def test_a_creation_that_meets_an_absent_tier_is_finished_by_its_repetitio
 ) -> None:
     agent = await world.agent(process)
     fault = {"recall.create_context": 1}
-    world.faults.lost, world.faults.away = (fault, {}) if lost else ({}, fault)
-    with pytest.raises(Exception, match=r"too slow|away"):
+    world.faults.lost, world.faults.unavailable = (fault, {}) if lost else ({}, fault)
+    with pytest.raises(Exception, match=r"too slow|unavailable"):
         await process.conversations.create(ME, key(), ConversationDraft(agent.id))
     assert await threads(process, agent) == []
     block = world.blocks.blocks[world.blocks.held[agent.id][0]]
@@ -196,8 +196,8 @@ async def test_a_death_at_every_point_leaves_nothing_half(world: World, *, forks
     assert whole.faults.points > 8
     for point in range(whole.faults.points):
         world.faults = Faults()
-        world.faults.dies_at = point
-        with pytest.raises(Death):
+        world.faults.crashes_at = point
+        with pytest.raises(Crash):
             await make(world.process(), f"r-{point}")
         world.faults = Faults()
         process = world.process()
@@ -250,7 +250,7 @@ async def test_a_busy_conversation_is_not_deleted(world: World, process: Process
 async def test_a_deletion_that_was_cut_off_is_finished(world: World, process: Process) -> None:
     agent = await world.agent(process)
     one, other = await opened(process, agent), await opened(process, agent)
-    world.faults.away = {"recall.delete_context": 2}
+    world.faults.unavailable = {"recall.delete_context": 2}
     for thread in (one, other):
         with pytest.raises(Unavailable):
             await process.conversations.delete(ME, key("DeleteConversation", thread.id), thread.id)
@@ -267,9 +267,9 @@ async def test_a_run_of_any_conversation_is_resumed_after_a_crash(world: World) 
     world.model.follow(held := Held(say("Hello.")), say("Hello again."))
     run = await process.start(agent, to=thread.id)
     await held.asked.wait()
-    process.faults.is_dead = True
+    process.faults.has_crashed = True
     held.released.set()
-    await dead(process)
+    await crashed(process)
     world.faults = Faults()
     after = world.process()
     await after.recover()

@@ -16,7 +16,7 @@ from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.rules import ContinueLoop, ExitLoop
 from mnemesh_types.messages import Role, TextPart
 
-from ..support.faults import Death, Faults
+from ..support.faults import Crash, Faults
 from ..support.model import say
 from ..support.world import ME, SYSTEM, Process, World, lines
 
@@ -102,7 +102,7 @@ async def test_an_unknown_model_leaves_nothing_behind(world: World, process: Pro
 
 
 async def test_a_refusal_is_told_even_where_a_tier_is_away_for_the_undoing(world: World, process: Process) -> None:
-    world.faults.away = {"archival.erase_agent": 1}
+    world.faults.unavailable = {"archival.erase_agent": 1}
     with pytest.raises(NotFound):
         await process.lifecycle.create(ME, key(), DRAFT)
     assert await process.agents.count(ME, AgentFilter()) == 0
@@ -119,7 +119,7 @@ async def test_a_tier_that_is_away_delays_the_agent_and_the_same_key_goes_on(
     world: World, process: Process, call: str
 ) -> None:
     world.tools.add("probe")
-    world.faults.away = {call: 1}
+    world.faults.unavailable = {call: 1}
     with pytest.raises(Unavailable):
         await process.lifecycle.create(ME, key(), DRAFT)
     assert await process.agents.count(ME, AgentFilter()) == 0
@@ -151,9 +151,9 @@ async def test_a_death_at_every_point_leaves_nothing_half(world: World) -> None:
     await whole.lifecycle.create(ME, None, DRAFT)
     for point in range(whole.faults.points):
         faults = world.faults = Faults()
-        faults.dies_at = point
+        faults.crashes_at = point
         dying = world.process()
-        with pytest.raises(Death):
+        with pytest.raises(Crash):
             await dying.lifecycle.create(ME, key(f"r-{point}"), DRAFT)
         world.faults = Faults()
         process = world.process()
@@ -169,7 +169,7 @@ async def test_a_death_at_every_point_leaves_nothing_half(world: World) -> None:
 
 async def test_the_sweeper_finishes_what_is_old_enough(world: World, process: Process) -> None:
     world.tools.add("probe")
-    world.faults.away = {"recall.create_context": 1}
+    world.faults.unavailable = {"recall.create_context": 1}
     with pytest.raises(Unavailable):
         await process.lifecycle.create(ME, None, DRAFT)
     await process.lifecycle.finish_all()
@@ -180,10 +180,10 @@ async def test_the_sweeper_finishes_what_is_old_enough(world: World, process: Pr
 
 
 async def test_the_sweeper_is_not_stopped_by_one_that_cannot_be_finished(world: World, process: Process) -> None:
-    world.faults.away = {"tools.": 1}
+    world.faults.unavailable = {"tools.": 1}
     with pytest.raises(Unavailable):
         await process.lifecycle.create(ME, None, DRAFT)
-    world.faults.away = {"recall.create_context": 1}
+    world.faults.unavailable = {"recall.create_context": 1}
     with pytest.raises(Unavailable):
         await process.lifecycle.create(ME, None, replace(DRAFT, name="Bob's", tool_names=()))
     world.clock.advance(61)
@@ -252,7 +252,7 @@ async def test_deleting_erases_every_tier_and_only_once_it_is_asked(world: World
 @pytest.mark.parametrize("tier", ["blocks", "recall", "archival"])
 async def test_a_deletion_goes_on_when_the_tier_is_back(world: World, process: Process, tier: str) -> None:
     agent = await world.agent(process)
-    world.faults.away = {f"{tier}.erase_agent": 1}
+    world.faults.unavailable = {f"{tier}.erase_agent": 1}
     with pytest.raises(Unavailable):
         await process.lifecycle.delete(ME, agent.id)
     with pytest.raises(NotFound):

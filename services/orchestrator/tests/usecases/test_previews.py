@@ -109,7 +109,7 @@ async def test_a_custom_tool_is_run_once_with_the_agents_blocks(world: World, pr
 async def test_an_absent_tier_runs_nothing(world: World, process: Process) -> None:
     world.tools.add("probe")
     agent = await world.agent(process, tool_names=("probe",))
-    world.faults.away = {"tools.definitions": 1}
+    world.faults.unavailable = {"tools.definitions": 1}
     with pytest.raises(Unavailable):
         await run(process, agent, "probe", key())
     assert (await run(process, agent, "probe", key())).status is ToolStatus.SUCCESS

@@ -98,7 +98,7 @@ async def test_blocks_that_hold_tags_of_our_own_do_not_confuse_a_report(world: W
 async def test_a_report_never_needs_the_tiers_that_a_turn_does_not(world: World, process: Process) -> None:
     world.tools.add("probe")
     agent = await world.agent(process, tool_names=("probe",))
-    world.faults.away = {"archival.": 9, "tools.": 9}
+    world.faults.unavailable = {"archival.": 9, "tools.": 9}
     require_sound(await report(process, agent))
 
 
