@@ -348,7 +348,7 @@ async def test_unreadable_memory_does_not_stop_agent(world: World, process: Proc
     assert world.episodes.commits == []
 
 
-@pytest.mark.parametrize("fault", ["away", "lost"])
+@pytest.mark.parametrize("fault", ["unavailable", "lost"])
 async def test_unavailable_recall_is_awaited_and_lost_response_duplicates_nothing(
     world: World, process: Process, speaker: Speaker, fault: str
 ) -> None:

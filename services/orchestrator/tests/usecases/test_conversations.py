@@ -164,7 +164,7 @@ async def test_a_creation_takes_place_once_per_request(world: World, process: Pr
         await process.conversations.create(ME, None, ConversationDraft(new_id("agent")))
 
 
-@pytest.mark.parametrize("lost", [True, False], ids=["answer-lost", "away"])
+@pytest.mark.parametrize("lost", [True, False], ids=["answer-lost", "unavailable"])
 async def test_a_creation_that_meets_an_absent_tier_is_finished_by_its_repetition(
     world: World, process: Process, *, lost: bool
 ) -> None:
