@@ -236,6 +236,10 @@ def to_trailers(error: MnemeshError) -> tuple[tuple[str, str | bytes], ...]:
     return (*trailers, (PUSHBACK_KEY, "-1")) if error.final else trailers
 
 
+_BROKEN_CONNECTION: Final = "Internal error from Core"
+"""The details with which gRPC's client ends a call as INTERNAL if the connection breaks during an operation."""
+
+
 def from_rpc_error(error: grpc.aio.AioRpcError, known: Mapping[str, type[MnemeshError]] = _KIT_REASONS) -> MnemeshError:
     """Returns the typed error of a failed call, with the server's `reason`, `message` and `metadata`.
 
@@ -243,9 +247,11 @@ def from_rpc_error(error: grpc.aio.AioRpcError, known: Mapping[str, type[Mnemesh
         error: the error that the channel raised.
         known: error classes by reason. An error with another reason is an instance of the class of its status code.
     """
-    code = error.code()
-    kind = _BY_CODE.get(code, Internal)
     info = _error_info(error)
+    code = error.code()
+    if info is None and code is grpc.StatusCode.INTERNAL and error.details() == _BROKEN_CONNECTION:
+        code = grpc.StatusCode.UNAVAILABLE
+    kind = _BY_CODE.get(code, Internal)
     reason = info.reason if info is not None else kind.reason
     kind = known.get(reason, kind)
     result = kind.__new__(kind)
