@@ -9,6 +9,8 @@ SOURCES := $(wildcard libs/*/src services/*/src)
 # The directory of the tests' databases: in memory if it has 8 GB free, because a disk takes most of the tests' time.
 MEMORY = $(shell grep -qE ' /dev/shm [^ ]+ [^ ]*noexec' /proc/mounts 2>/dev/null || \
 	df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8000000 { print "/dev/shm" }')
+# The number of test processes: make test WORKERS=4
+WORKERS := 2
 empty :=
 space := $(empty) $(empty)
 
@@ -35,10 +37,10 @@ down: $(VENV)/.runtime ## Stop the mesh
 	@exec $(BIN)/mnemesh down
 
 test: $(VENV)/.dev ## Run the tests, with samples of the sweeps (ARGS="-k name" narrows it down)
-	@TMPDIR="$${TMPDIR-$(MEMORY)}" $(BIN)/pytest -n 2 --dist worksteal $(ARGS)
+	@TMPDIR="$${TMPDIR-$(MEMORY)}" $(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-all: $(VENV)/.dev ## Run the tests with whole sweeps and on every engine
-	@TMPDIR="$${TMPDIR-$(MEMORY)}" $(BIN)/pytest -n 2 --dist worksteal --full $(ARGS)
+	@TMPDIR="$${TMPDIR-$(MEMORY)}" $(BIN)/pytest -n $(WORKERS) --dist worksteal --full $(ARGS)
 
 check: check-format check-types check-imports check-contracts ## Format, lint, types, import rules, generated code, contracts
 	@echo "mnemesh: all checks passed"

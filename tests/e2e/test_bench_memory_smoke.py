@@ -1,4 +1,4 @@
-"""The benchmark of the memory tiers runs from end to end on either SQL engine, and tells what it says it tells."""
+"""The benchmark of recall and archival runs from end to end on either SQL engine, and reports what it measured."""
 
 import asyncio
 import json
@@ -32,6 +32,7 @@ async def test_a_quick_run_measures_every_kind_of_call_on_postgresql(tmp_path: P
     _assert_measured(found, printed, "postgresql")
 
 
+@pytest.mark.full
 @pytest.mark.timeout(scaled(300))
 async def test_a_quick_run_measures_every_kind_of_call_on_sqlite_and_again_without_filling_the_stores(
     tmp_path: Path,
