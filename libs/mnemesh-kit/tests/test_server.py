@@ -144,6 +144,35 @@ async def test_an_unexpected_error_is_internal_and_its_details_are_only_logged()
     assert raised.value.metadata["correlation_id"]
 
 
+def _changed_later() -> errors.MnemeshError:
+    error = errors.InvalidArgument("plain")
+    error.message = error.metadata["quote"] = "\ud800"
+    return error
+
+
+def _not_encodable() -> errors.MnemeshError:
+    error = errors.InvalidArgument("plain")
+    error.metadata["count"] = 7  # type: ignore[assignment]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.InvalidArgument("half: \ud800", field="arguments", quote="\ude00\0"), grpc.StatusCode.INVALID_ARGUMENT),
+        (ValueError("\ud800"), grpc.StatusCode.INTERNAL),
+        (_changed_later(), grpc.StatusCode.INVALID_ARGUMENT),
+        (_not_encodable(), grpc.StatusCode.INTERNAL),
+    ],
+)
+async def test_a_call_ends_whatever_its_error_quotes(error: Exception, code: grpc.StatusCode) -> None:
+    async with serving() as service, calling(service.address) as stub:
+        service.servicer.respond = raising(error)
+        with pytest.raises(errors.MnemeshError) as raised:
+            await stub.GetBlock(GET, timeout=10)
+    assert raised.value.code is code
+
+
 async def test_a_missing_method_is_unimplemented() -> None:
     async with serving() as service, calling(service.address) as stub:
         with pytest.raises(errors.Unimplemented):

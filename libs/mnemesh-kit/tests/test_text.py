@@ -1,7 +1,9 @@
 """Checks of texts in requests."""
 
+import json
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -16,8 +18,10 @@ from mnemesh_kit.text import (
     require_optional_text,
     require_text,
     require_texts,
-    storable,
+    well_formed,
+    well_formed_json,
 )
+from mnemesh_kit.unicode import PieceJoiner
 
 ACCEPTED: list[tuple[Callable[[str, str], object], str]] = [
     (require_no_nul, ""),
@@ -45,6 +49,8 @@ REFUSED: list[tuple[Callable[[str, str], object], str, str]] = [
     (require_json, "[" * 100_000, "JSON value"),
     (require_json_object, "[]", "JSON object"),
     (require_json_object, '{"a": 1', "JSON object"),
+    (require_json, '["\\ud800"]', "half of a character"),
+    (require_json_object, '{"\\udc00": 1}', "half of a character"),
     (partial(require_json_object, max_bytes=3), '{"a": 1}', "at most 3 bytes"),
 ]
 
@@ -76,9 +82,52 @@ def test_repeated_texts_are_checked_one_by_one() -> None:
         assert refused.value.field == "tags"
 
 
-@given(st.text(st.characters(), max_size=50))
-def test_storable_text_can_be_stored_and_sent(text: str) -> None:
-    result = storable(text)
+_ANY = st.text(st.characters(), max_size=50)
+
+
+@given(_ANY, st.none() | st.integers(0, 200))
+def test_a_well_formed_text_can_be_stored_and_sent(text: str, max_bytes: int | None) -> None:
+    result = well_formed(text, max_bytes)
     assert "\0" not in result
     assert result.encode().decode() == result
-    assert storable(result) == result
+    assert well_formed(result, max_bytes) == result
+    assert max_bytes is None or len(result.encode()) <= max_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("plain 😀", "plain 😀"),
+        ("a\ud83d\ude00b", "a😀b"),
+        ("\ud83d", "\ufffd"),
+        ("x\ude00y\0", "x\ufffdy\ufffd"),
+        ("\ude00\ud83d", "\ufffd\ufffd"),
+    ],
+)
+def test_halves_of_a_character_are_joined_and_lone_ones_replaced(text: str, result: str) -> None:
+    assert well_formed(text) == result
+
+
+def test_a_long_text_is_cut_with_a_note() -> None:
+    result = well_formed("ä" * 1000, 300)
+    assert result.startswith("ä" * 80)
+    assert result.endswith("[The text was cut here: it has 2,000 bytes, and at most 300 are kept.]")
+
+
+@given(_ANY, _ANY, st.sampled_from(["\\ud83d\\ude00", "\\ud83d", "\\uDE00", "\\u0000", "\\\\ud800", "\\n", "é"]))
+def test_the_strings_of_well_formed_json_are_well_formed(key: str, value: str, escape: str) -> None:
+    text = json.dumps({key: [value]})
+    text = text[:2] + escape + text[2:]
+    result = json.loads(well_formed_json(text))
+    assert result == {well_formed(a): [well_formed(b) for b in c] for a, c in json.loads(text).items()}
+
+
+def test_incomplete_json_is_made_well_formed() -> None:
+    assert well_formed_json('{"a": "\\ud83d\\u') == '{"a": "\\ufffd\\u'
+
+
+@given(_ANY, st.lists(st.integers(0, 50), max_size=5))
+def test_a_text_in_pieces_is_made_well_formed_like_the_whole(text: str, cuts: list[int]) -> None:
+    joiner, ends = PieceJoiner(), [0, *sorted(cuts), len(text)]
+    pieces = [joiner.add(text[start:end]) for start, end in pairwise(ends)]
+    assert "".join([*pieces, joiner.end()]) == well_formed(text)

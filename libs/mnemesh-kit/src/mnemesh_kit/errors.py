@@ -32,6 +32,7 @@ from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 
 from mnemesh_kit.correlation import current_correlation_id
+from mnemesh_kit.unicode import well_formed
 
 DOMAIN: Final = "mnemesh"
 DETAILS_KEY: Final = "grpc-status-details-bin"
@@ -67,10 +68,14 @@ class MnemeshError(Exception):
             message: one or two sentences for people: the problem, and what to do about it.
             field: the path of the request field that is refused, such as `filter.start_date`.
             metadata: the facts of the error for programs, such as ids and limits.
+
+        Message and metadata are made well-formed, because they often quote what a caller or a provider sent.
         """
+        message = well_formed(message)
         super().__init__(message)
         self.message = message
-        self.metadata: dict[str, str] = metadata if field is None else {"field": field, **metadata}
+        given = metadata if field is None else {"field": field, **metadata}
+        self.metadata: dict[str, str] = {key: well_formed(value) for key, value in given.items()}
 
     @property
     def field(self) -> str | None:
@@ -263,8 +268,9 @@ def from_rpc_error(error: grpc.aio.AioRpcError, known: Mapping[str, type[Mnemesh
 
 
 def truncated(text: str, size: int) -> str:
-    """Returns `text` if it has at most `size` bytes in UTF-8, else its beginning and an ellipsis."""
-    encoded = text.encode(errors="replace")
+    """Returns `text`, well-formed, if it has at most `size` bytes in UTF-8, else its beginning and an ellipsis."""
+    text = well_formed(text)
+    encoded = text.encode()
     return text if len(encoded) <= size else encoded[: size - 3].decode(errors="ignore") + "…"
 
 

@@ -27,7 +27,16 @@ from google.protobuf.message import DecodeError
 from mnemesh_kit.auth import Authenticator
 from mnemesh_kit.correlation import METADATA_KEY, set_correlation_id
 from mnemesh_kit.deadline import set_remaining
-from mnemesh_kit.errors import MAX_ERROR_MESSAGE_BYTES, Internal, InvalidArgument, to_trailers, truncated, typed_error
+from mnemesh_kit.errors import (
+    INTERNAL_TEXT,
+    MAX_ERROR_MESSAGE_BYTES,
+    Internal,
+    InvalidArgument,
+    MnemeshError,
+    to_trailers,
+    truncated,
+    typed_error,
+)
 from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.metrics import Metrics
 from mnemesh_kit.principal import set_principal
@@ -166,10 +175,20 @@ async def _refuse(call: Call, error: BaseException) -> None:
         refusal = typed_error(error)
         if isinstance(refusal, Internal) and refusal is not error:
             _log.error("unexpected_error", method=call.method, exc_info=error)
-        call.code = refusal.code
-        await call.context.abort(
-            refusal.code, truncated(refusal.message, MAX_ERROR_MESSAGE_BYTES), to_trailers(refusal)
-        )
+        call.code, details, trailers = _status(call, refusal)
+        await call.context.abort(call.code, details, trailers)
+
+
+def _status(call: Call, refusal: MnemeshError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str | bytes], ...]]:
+    """Returns the status of a refused call; a fixed one if the error cannot be encoded.
+
+    gRPC never ends a call whose `abort` raised another exception, so what it gets must be encodable.
+    """
+    try:
+        return refusal.code, truncated(refusal.message, MAX_ERROR_MESSAGE_BYTES), to_trailers(refusal)
+    except Exception:
+        _log.exception("error_not_encodable", method=call.method, error_type=type(refusal).__name__)
+        return grpc.StatusCode.INTERNAL, INTERNAL_TEXT, ()
 
 
 def _marking_malformed(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:

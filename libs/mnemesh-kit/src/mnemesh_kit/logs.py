@@ -12,6 +12,7 @@ import structlog
 
 from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.correlation import current_correlation_id
+from mnemesh_kit.unicode import well_formed
 
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _encode: Final = msgspec.json.Encoder(enc_hook=str).encode
@@ -55,7 +56,18 @@ def configure_logging(config: ServerConfig, service: str) -> None:
 
 
 def _json(_logger: object, _method: str, event: Mapping[str, Any]) -> bytes:
-    return _encode(event)
+    try:
+        return _encode(event)
+    except Exception:
+        # A log line must not fail the work that it is about. Lone surrogates are the usual reason.
+        return _encode({str(key): well_formed(_shown(value)) for key, value in event.items()})
+
+
+def _shown(value: object) -> str:
+    try:
+        return value if isinstance(value, str) else repr(value)
+    except Exception:
+        return f"({type(value).__name__} without a representation)"
 
 
 class _Forward(logging.Handler):

@@ -1,6 +1,7 @@
 """Checks of the texts in a request: NUL and control characters, lengths, blank texts, JSON.
 
-Each function returns the text unchanged, or raises InvalidArgument that names the request field.
+Each function returns the text unchanged, or raises InvalidArgument that names the request field. Texts that no caller
+can correct, such as those of a model or a tool, are made well-formed instead (`well_formed`, `well_formed_json`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,21 @@ from typing import Final
 import msgspec
 
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.unicode import MAX_TEXT_BYTES, has_lone_surrogate, well_formed, well_formed_json
+
+__all__ = [
+    "MAX_TEXT_BYTES",
+    "require_json",
+    "require_json_object",
+    "require_line",
+    "require_no_controls",
+    "require_no_nul",
+    "require_optional_text",
+    "require_text",
+    "require_texts",
+    "well_formed",
+    "well_formed_json",
+]
 
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 _CONTROL_IN_PROSE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -135,39 +151,33 @@ def require_line(value: str, field: str, *, max_chars: int | None = None) -> str
 
 
 def require_json(value: str, field: str, *, max_bytes: int | None = None) -> str:
-    """Returns `value` if it is the text of a JSON value. NaN and Infinity are none.
+    """Returns `value` if it is the text of a JSON value without lone surrogates. NaN and Infinity are no values.
 
     Raises:
         InvalidArgument: it is not, or has more than `max_bytes` bytes in UTF-8.
     """
-    require_text(value, field, max_bytes=max_bytes)
-    try:
-        msgspec.json.decode(value)
-    except (ValueError, RecursionError):
-        raise InvalidArgument(f"{field} must be the text of a JSON value.", field=field) from None
+    _decoded(value, field, "value", max_bytes)
     return value
 
 
 def require_json_object(value: str, field: str, *, max_bytes: int | None = None) -> str:
-    """Returns `value` if it is the text of a JSON object. NaN and Infinity are no values.
+    """Returns `value` if it is the text of a JSON object without lone surrogates. NaN and Infinity are no values.
 
     Raises:
         InvalidArgument: it is not, or has more than `max_bytes` bytes in UTF-8.
     """
-    require_text(value, field, max_bytes=max_bytes)
-    try:
-        is_object = isinstance(msgspec.json.decode(value), dict)
-    except (ValueError, RecursionError):
-        is_object = False
-    if not is_object:
+    if not isinstance(_decoded(value, field, "object", max_bytes), dict):
         raise InvalidArgument(f"{field} must be the text of a JSON object.", field=field)
     return value
 
 
-def storable(text: str) -> str:
-    """Returns `text` with each NUL character replaced by U+FFFD and each lone surrogate by "?".
-
-    For texts that no caller can correct, such as the output of a tool or a model: every store and wire can carry the
-    result.
-    """
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")
+def _decoded(value: str, field: str, kind: str, max_bytes: int | None) -> object:
+    require_text(value, field, max_bytes=max_bytes)
+    try:
+        return msgspec.json.decode(value)
+    except (ValueError, RecursionError):
+        if has_lone_surrogate(value):
+            raise InvalidArgument(
+                f"{field} must not contain half of a character (a lone surrogate).", field=field
+            ) from None
+        raise InvalidArgument(f"{field} must be the text of a JSON {kind}.", field=field) from None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from mnemesh_kit.text import storable
+from mnemesh_kit.text import well_formed
 from mnemesh_types.messages import Message, Role
 
 from mnemesh_orchestrator.compaction.lenient_json import parse_object
@@ -242,7 +242,7 @@ def _labelled(index: int, message: Message, limit: int) -> str:
 
 
 def _plain(text: str) -> str:
-    return storable(text).strip()
+    return well_formed(text).strip()
 
 
 def _tags(tags: Sequence[str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import structlog
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import derive_id
-from mnemesh_kit.text import storable
+from mnemesh_kit.text import well_formed
 from mnemesh_types.messages import Message, Role, TextPart
 
 from mnemesh_orchestrator.compaction.chunked_summary import MAX_PARTS, MIN_CAPACITY, ChunkedReader, part_capacity
@@ -266,7 +266,7 @@ async def complete_text(client: LlmClient, request: LlmRequest, seconds: float) 
         raise SummaryFailed(error.message) from error
     except (ProviderError, MnemeshError) as error:
         raise SummaryFailed(error.message, is_down=True) from error
-    text = storable("\n".join(_answer_text(answer) for answer in answers)).strip()
+    text = well_formed("\n".join(_answer_text(answer) for answer in answers)).strip()
     if not text:
         raise SummaryFailed(f"{handle} returned no text")
     return text

@@ -8,7 +8,7 @@ from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, derive_id
 from mnemesh_kit.principal import Principal
-from mnemesh_kit.text import storable
+from mnemesh_kit.text import well_formed
 from mnemesh_types.messages import ToolReturn, ToolStatus
 
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, parse
@@ -85,7 +85,7 @@ class ToolRunner:
         else:
             result = await self._custom(key, agent, attached.tool_id, arguments, step)
         status = ToolStatus.SUCCESS if result.ok else ToolStatus.ERROR
-        return ToolReturn.from_text(call, name, status, storable(result.text), result.stdout, result.stderr)
+        return ToolReturn.from_text(call, name, status, well_formed(result.text), result.stdout, result.stderr)
 
     async def _custom(
         self, key: RequestKey | None, agent: Agent, tool_id: str, arguments: str, step: str

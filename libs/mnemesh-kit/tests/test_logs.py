@@ -1,0 +1,35 @@
+"""Log lines."""
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from mnemesh_kit.config import ServerConfig
+from mnemesh_kit.logs import configure_logging
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.fixture
+def configured() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    structlog.reset_defaults()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.mark.parametrize("value", ["half \ud800", {"\ud800": ["\0"]}, Unprintable(), 1 << 70])
+@pytest.mark.usefixtures("configured")
+def test_a_line_is_written_whatever_its_fields_are(value: object, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    configure_logging(ServerConfig(), "blocks")
+    structlog.get_logger().error("call_failed", value=value, error="\ud800")
+    [line] = capsysbinary.readouterr().err.splitlines()
+    decoded = json.loads(line)
+    assert (decoded["event"], decoded["service"], decoded["error"]) == ("call_failed", "blocks", "\ufffd")
