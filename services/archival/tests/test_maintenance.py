@@ -64,7 +64,9 @@ async def plant_and_erase(archival: ArchivalServer) -> None:
     await archival.archives.DeleteArchive(DeleteArchiveRequest(archive_id=fourth))
     # The update did not change the file name of the passage.
     await archival.passages.DeletePassage(DeletePassageRequest(passage_id=changed))
-    await archival.passages.EraseAgent(EraseAgentRequest(agent_id=erased, delete_shared_passages=True))
+    await archival.passages.EraseAgent(
+        EraseAgentRequest(agent_id=erased, delete_shared_passages=True, delete_unshared_archives=True)
+    )
     assert await archival.texts(CANARY) == ["kept"]
     assert (await archival.passages.GetPassage(GetPassageRequest(passage_id=kept))).passage.text == "kept"
 

@@ -20,18 +20,20 @@ from mnemesh.archival.v1.passages_service_pb2 import DeletePassageRequest, Passa
 from mnemesh_archival.config import Config
 from mnemesh_archival.store.sql.tables import metadata
 from mnemesh_kit.errors import MnemeshError
-from mnemesh_kit.ids import new_id
+from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
 from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.index import Collection, Point, VectorIndex, instant
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
+from mnemesh_testkit.databases.revisions import at_revision
 
 from .conftest import ArchivalServer
 from .test_reembedding import wait_until_serving
 
 EARLIER = "engram/hashing-256"
 """HASHING before the product was renamed."""
+STORED = "2026-01-02 03:04:05.000000"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ORG = DEFAULT_PRINCIPAL.organization_id
 
@@ -149,6 +151,33 @@ async def test_passages_of_earlier_versions_are_ordered_by_time(
     for number, archive in enumerate(archives):
         positions = [(row.id, row.position) for row in stored if row.archive_id == archive]
         assert positions == [(id_, position) for position, id_ in enumerate(reversed(ids[number::2]), start=1)]
+
+
+async def test_archives_of_agents_of_earlier_versions_are_deleted_with_them(database_url: str, agent: str) -> None:
+    friend = new_id("agent")
+    first, second = (derive_id("archive", ORG, agent, str(number)) for number in range(2))
+    given = new_id("archive")
+    values: dict[str, Any] = {
+        "organization_id": ORG, "name": "n", "name_folded": "n", "embedder": HASHING, "dimension": 256,
+        "deduplicate": 0, "passage_count": 0, "revision": 0, "created_at": STORED, "updated_at": STORED,
+        "created_by_id": "", "last_updated_by_id": "",
+    }  # fmt: skip
+    held = [(agent, second), (agent, given), (friend, second)]
+    rows = {
+        "archives": [{**values, "id": archive} for archive in (first, second, given)],
+        "archive_agents": [
+            {"organization_id": ORG, "agent_id": holder, "archive_id": archive, "attached_at": STORED}
+            for holder, archive in held
+        ],
+    }
+    await at_revision(database_url, "mnemesh_archival", "0005", rows)
+    database = Database.open(database_url)
+    await database.migrate("mnemesh_archival")
+    table = metadata.tables["archives"]
+    query = sa.select(table.c.id, table.c.created_for_agent_id)
+    found = await database.read(lambda conn: {row[0]: row[1] for row in conn.execute(query)})
+    await database.close()
+    assert found == {first: None, second: agent, given: None}
 
 
 async def _index(tmp_path: Path, archive: str, passage: str, point: UUID) -> None:

@@ -73,5 +73,5 @@ class EmbedderUnknown(InvalidArgument):
 
     reason = "EMBEDDER_UNKNOWN"
 
-    def __init__(self, embedder: str, error: str) -> None:
-        super().__init__(error, field="archive.embedder", embedder=embedder)
+    def __init__(self, embedder: str, error: str, field: str = "archive.embedder") -> None:
+        super().__init__(error, field=field, embedder=embedder)

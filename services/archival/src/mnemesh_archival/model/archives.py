@@ -65,6 +65,8 @@ class Archive:
     reembedding: Reembedding | None = None
     """None unless the embedder is being changed."""
     provenance: Provenance = field(default_factory=Provenance)
+    created_for_agent_id: str | None = None
+    """The agent whose first insert created the archive; None for an archive that a caller created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,20 @@ class Summary:
     updated_at: datetime | None = None
     not_modified: bool = False
     """True if the caller already has this revision; the other fields are then empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """What the erasure of an agent deletes, in addition to the archive that its first insert created."""
+
+    shared_passages: bool = False
+    """Also the passages that the agent wrote into archives that are kept."""
+    unshared_archives: bool = False
+    """Also the archives that a caller created and that no other agent holds."""
+
+    def deletes(self, archive: Archive, agent_id: str) -> bool:
+        """Returns whether an archive that no other agent holds is deleted with this agent."""
+        return self.unshared_archives or archive.created_for_agent_id == agent_id
 
 
 class EmbedderChange(Enum):

@@ -10,6 +10,7 @@ from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import next_page_token, page_query
 from mnemesh_kit.principal import current_principal
 
+from mnemesh_archival.model.archives import Erasure
 from mnemesh_archival.rpc.convert.archives import summary_to_proto
 from mnemesh_archival.rpc.convert.ids import agent_id_from_proto, passage_id_from_proto
 from mnemesh_archival.rpc.convert.passages import (
@@ -42,6 +43,7 @@ class PassagesServicer(pb_grpc.PassageServiceServicer):
             insert_target_from_proto(request),
             passage_drafts_from_proto(request.passages),
             request_key(request, "InsertPassages"),
+            default_embedder=request.default_embedder,
         )
         return pb.InsertPassagesResponse(results=[insert_outcome_to_proto(outcome) for outcome in outcomes])
 
@@ -110,7 +112,7 @@ class PassagesServicer(pb_grpc.PassageServiceServicer):
         passages, archives = await self._archives.erase_agent(
             current_principal(),
             agent_id_from_proto(request.agent_id),
-            delete_shared=request.delete_shared_passages,
-            key=request_key(request, "EraseAgent"),
+            Erasure(shared_passages=request.delete_shared_passages, unshared_archives=request.delete_unshared_archives),
+            request_key(request, "EraseAgent"),
         )
         return pb.EraseAgentResponse(deleted_passages=passages, deleted_archives=archives)

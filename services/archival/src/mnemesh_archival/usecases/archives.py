@@ -15,6 +15,7 @@ from mnemesh_archival.model.archives import (
     Archive,
     ArchiveDraft,
     ArchiveFilter,
+    Erasure,
     Summary,
     validate_agent_ids,
     validate_draft,
@@ -111,20 +112,20 @@ class ArchiveService:
         return await self._store.summary(caller.organization_id, agent_id, if_revision)
 
     async def erase_agent(
-        self, caller: Principal, agent_id: str, *, delete_shared: bool, key: RequestKey | None
+        self, caller: Principal, agent_id: str, erasure: Erasure, key: RequestKey | None
     ) -> tuple[int, int]:
-        """Erases an agent: detaches its archives and deletes those that no other agent has.
+        """Erases an agent: detaches its archives, and deletes its own archive if no other agent has it.
 
         Args:
             caller: the caller.
             agent_id: the agent. It never becomes valid again.
-            delete_shared: also delete the passages that the agent wrote into archives of others.
+            erasure: what else is deleted.
             key: the idempotency key.
 
         Returns:
             The numbers of passages and of archives that were deleted.
         """
-        erased = await self._store.erase_agent(caller.organization_id, agent_id, delete_shared, key)
+        erased = await self._store.erase_agent(caller.organization_id, agent_id, erasure, key)
         for operation in erased.operations:
             await self._operations.run(operation)
         return erased.passages, erased.archives

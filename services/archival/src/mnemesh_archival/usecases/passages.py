@@ -65,6 +65,8 @@ class PassageService:
         target: InsertTarget,
         drafts: Sequence[PassageDraft | MnemeshError],
         key: RequestKey | None,
+        *,
+        default_embedder: str = "",
     ) -> list[InsertOutcome]:
         """Inserts a batch of passages.
 
@@ -73,6 +75,7 @@ class PassageService:
             target: the archive, or the agent whose first archive it is. An agent without one gets a default archive.
             drafts: the passages, with the error in place of each that could not be decoded.
             key: the idempotency key. The ids of new passages derive from it.
+            default_embedder: the embedder of the default archive, if it is created; empty for the service's default.
 
         Returns:
             One outcome for each draft, in order.
@@ -82,20 +85,23 @@ class PassageService:
             MnemeshError: the first error, if no passage can be stored.
             ArchiveNotFound, AgentErased: the target cannot be written to.
             EmbedderUnavailable: the texts cannot be embedded now.
+            EmbedderUnknown: the default embedder cannot be built.
         """
         organization_id = caller.organization_id
         drafts = validate_batch(drafts)
+        default = default_embedder or self._embedders.default
+        self._embedders.get(default, "default_embedder")
         passages = self._new_passages(organization_id, target, drafts, key)
 
         async def record() -> tuple[RecordedInsert, dict[str, Vector | None] | None]:
-            resolved = await self._ledger.resolve_target(organization_id, target, self._embedders.default, key)
+            resolved = await self._ledger.resolve_target(organization_id, target, default, key)
             vectors = None
             if not resolved.is_replay:
                 new = [passage for passage in passages if passage is not None]
                 texts = [passage.text for passage in new]
                 embedded = await self._operations.embed(organization_id, resolved.archive_id, resolved.embedder, texts)
                 vectors = {passage.id: vector for passage, vector in zip(new, embedded, strict=True)}
-            batch = self._batch(caller, target, resolved.embedder, passages, drafts, key)
+            batch = self._batch(caller, target, resolved.embedder, passages, drafts, key, default)
             return await self._ledger.record_insert(organization_id, batch, key), vectors
 
         recorded, vectors = await _retry_while_switching(record)
@@ -180,8 +186,8 @@ class PassageService:
         passages: tuple[Passage | None, ...],
         drafts: Sequence[PassageDraft | MnemeshError],
         key: RequestKey | None,
+        default: str,
     ) -> InsertBatch:
-        default = self._embedders.default
         organization_id = caller.organization_id
         operation_id = self._ids.new("operation")
         if key is not None:

@@ -24,14 +24,18 @@ class Embedders:
         self._settings = settings
         self._by_handle: dict[str, Embedder] = {default.handle: default}
 
-    def get(self, handle: str) -> Embedder:
-        """Returns the embedder. Raises EmbedderUnknown if the configuration does not allow to build it."""
+    def get(self, handle: str, field: str = "archive.embedder") -> Embedder:
+        """Returns the embedder.
+
+        Raises:
+            EmbedderUnknown: the configuration does not allow to build it. `field` is the field of the request.
+        """
         embedder = self._by_handle.get(handle)
         if embedder is None:
             try:
                 embedder = self._by_handle[handle] = make_embedder(handle, self._settings)
             except EmbedderMisconfigured as error:
-                raise EmbedderUnknown(handle, str(error)) from error
+                raise EmbedderUnknown(handle, str(error), field) from error
         return embedder
 
     async def embed(self, handle: str, texts: Sequence[str], *, within: float | None = None) -> list[Vector]:

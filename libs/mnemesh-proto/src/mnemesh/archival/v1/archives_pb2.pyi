@@ -58,6 +58,7 @@ class Archive(_message.Message):
     PASSAGE_COUNT_FIELD_NUMBER: _builtins.int
     DEDUPLICATE_FIELD_NUMBER: _builtins.int
     REEMBEDDING_FIELD_NUMBER: _builtins.int
+    CREATED_FOR_AGENT_ID_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
@@ -76,6 +77,10 @@ class Archive(_message.Message):
     deduplicate: _builtins.bool
     """If true, inserting a text that the archive already contains returns the existing passage instead of storing
     another.
+    """
+    created_for_agent_id: _builtins.str
+    """Id of the agent for which InsertPassages created the archive. Absent on archives of CreateArchive. The archive is
+    deleted with the agent unless another agent holds it. Output only.
     """
     @_builtins.property
     def reembedding(self) -> Global___ReembeddingState: ...
@@ -97,18 +102,23 @@ class Archive(_message.Message):
         passage_count: _builtins.int = ...,
         deduplicate: _builtins.bool = ...,
         reembedding: Global___ReembeddingState | None = ...,
+        created_for_agent_id: _builtins.str | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         provenance: _audit_pb2.Provenance | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_metadata", b"_metadata", "create_time", b"create_time", "description", b"description", "metadata", b"metadata", "provenance", b"provenance", "reembedding", b"reembedding", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_created_for_agent_id", b"_created_for_agent_id", "_description", b"_description", "_metadata", b"_metadata", "create_time", b"create_time", "created_for_agent_id", b"created_for_agent_id", "description", b"description", "metadata", b"metadata", "provenance", b"provenance", "reembedding", b"reembedding", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_metadata", b"_metadata", "create_time", b"create_time", "deduplicate", b"deduplicate", "description", b"description", "dimension", b"dimension", "embedder", b"embedder", "id", b"id", "metadata", b"metadata", "name", b"name", "passage_count", b"passage_count", "provenance", b"provenance", "reembedding", b"reembedding", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_created_for_agent_id", b"_created_for_agent_id", "_description", b"_description", "_metadata", b"_metadata", "create_time", b"create_time", "created_for_agent_id", b"created_for_agent_id", "deduplicate", b"deduplicate", "description", b"description", "dimension", b"dimension", "embedder", b"embedder", "id", b"id", "metadata", b"metadata", "name", b"name", "passage_count", b"passage_count", "provenance", b"provenance", "reembedding", b"reembedding", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__created_for_agent_id: _TypeAlias = _typing.Literal["created_for_agent_id"]  # noqa: Y015
+    _WhichOneofArgType__created_for_agent_id: _TypeAlias = _typing.Literal["_created_for_agent_id", b"_created_for_agent_id"]  # noqa: Y015
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
     _WhichOneofReturnType__metadata: _TypeAlias = _typing.Literal["metadata"]  # noqa: Y015
     _WhichOneofArgType__metadata: _TypeAlias = _typing.Literal["_metadata", b"_metadata"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__created_for_agent_id) -> _WhichOneofReturnType__created_for_agent_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__description) -> _WhichOneofReturnType__description | None: ...
     @_typing.overload

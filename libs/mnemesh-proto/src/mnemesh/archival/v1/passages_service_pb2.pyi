@@ -86,9 +86,14 @@ class InsertPassagesRequest(_message.Message):
     ARCHIVE_ID_FIELD_NUMBER: _builtins.int
     AGENT_ID_FIELD_NUMBER: _builtins.int
     PASSAGES_FIELD_NUMBER: _builtins.int
+    DEFAULT_EMBEDDER_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     archive_id: _builtins.str
     agent_id: _builtins.str
+    default_embedder: _builtins.str
+    """Embedder of the archive that is created if the agent has none, as "provider/model". Empty selects the service
+    default.
+    """
     @_builtins.property
     def passages(self) -> _containers.RepeatedCompositeFieldContainer[_archives_pb2.Passage]:
         """The service reads text, tags, metadata, source, the file fields and create_time. An importer may set id; otherwise
@@ -102,10 +107,11 @@ class InsertPassagesRequest(_message.Message):
         archive_id: _builtins.str = ...,
         agent_id: _builtins.str = ...,
         passages: _abc.Iterable[_archives_pb2.Passage] | None = ...,
+        default_embedder: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "archive_id", b"archive_id", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "archive_id", b"archive_id", "passages", b"passages", "request_id", b"request_id", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "archive_id", b"archive_id", "default_embedder", b"default_embedder", "passages", b"passages", "request_id", b"request_id", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_target: _TypeAlias = _typing.Literal["archive_id", "agent_id"]  # noqa: Y015
     _WhichOneofArgType_target: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
@@ -643,20 +649,24 @@ class EraseAgentRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     AGENT_ID_FIELD_NUMBER: _builtins.int
     DELETE_SHARED_PASSAGES_FIELD_NUMBER: _builtins.int
+    DELETE_UNSHARED_ARCHIVES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     agent_id: _builtins.str
     delete_shared_passages: _builtins.bool
-    """Also deletes the passages that the agent wrote to archives that other agents hold."""
+    """Also deletes the passages that the agent wrote to archives that are kept."""
+    delete_unshared_archives: _builtins.bool
+    """Also deletes the archives that were created by CreateArchive and that no other agent holds."""
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
         agent_id: _builtins.str = ...,
         delete_shared_passages: _builtins.bool = ...,
+        delete_unshared_archives: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "delete_shared_passages", b"delete_shared_passages", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "delete_shared_passages", b"delete_shared_passages", "delete_unshared_archives", b"delete_unshared_archives", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -88,7 +88,7 @@ class PassageServiceServicer:
         nor restores a deleted passage. If some passages cannot be stored, the others are, and results reports each
         outcome; if none can be stored, the call fails.
 
-        Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNAVAILABLE, ERASED.
+        Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNAVAILABLE, EMBEDDER_UNKNOWN, ERASED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -145,9 +145,10 @@ class PassageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EraseAgent(self, request, context):
-        """Erases an agent: detaches its archives and deletes those that no other agent holds. With delete_shared_passages,
-        also deletes the passages that the agent wrote to archives that other agents hold. Later writes for the agent fail
-        with ERASED. Idempotent.
+        """Erases an agent: detaches its archives, and deletes the archive that InsertPassages created for it if no other agent
+        holds it. Archives that were created by CreateArchive are kept, with their passages, unless
+        delete_unshared_archives is set. With delete_shared_passages, also deletes the passages that the agent wrote to
+        archives that are kept. Later writes for the agent fail with ERASED. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

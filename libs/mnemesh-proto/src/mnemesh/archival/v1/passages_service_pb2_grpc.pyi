@@ -40,7 +40,7 @@ class PassageServiceStub:
     nor restores a deleted passage. If some passages cannot be stored, the others are, and results reports each
     outcome; if none can be stored, the call fails.
 
-    Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNAVAILABLE, ERASED.
+    Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNAVAILABLE, EMBEDDER_UNKNOWN, ERASED.
     """
     GetPassage: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.GetPassageRequest, _passages_service_pb2.GetPassageResponse]
     """Returns one passage. Errors: NOT_FOUND."""
@@ -65,9 +65,10 @@ class PassageServiceStub:
     counters only. If if_revision equals the current revision, the response has not_modified set.
     """
     EraseAgent: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.EraseAgentRequest, _passages_service_pb2.EraseAgentResponse]
-    """Erases an agent: detaches its archives and deletes those that no other agent holds. With delete_shared_passages,
-    also deletes the passages that the agent wrote to archives that other agents hold. Later writes for the agent fail
-    with ERASED. Idempotent.
+    """Erases an agent: detaches its archives, and deletes the archive that InsertPassages created for it if no other agent
+    holds it. Archives that were created by CreateArchive are kept, with their passages, unless
+    delete_unshared_archives is set. With delete_shared_passages, also deletes the passages that the agent wrote to
+    archives that are kept. Later writes for the agent fail with ERASED. Idempotent.
     """
 
 @_typing.type_check_only
@@ -82,7 +83,7 @@ class PassageServiceAsyncStub(PassageServiceStub):
     nor restores a deleted passage. If some passages cannot be stored, the others are, and results reports each
     outcome; if none can be stored, the call fails.
 
-    Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNAVAILABLE, ERASED.
+    Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNAVAILABLE, EMBEDDER_UNKNOWN, ERASED.
     """
     GetPassage: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.GetPassageRequest, _passages_service_pb2.GetPassageResponse]  # type: ignore[assignment]
     """Returns one passage. Errors: NOT_FOUND."""
@@ -107,9 +108,10 @@ class PassageServiceAsyncStub(PassageServiceStub):
     counters only. If if_revision equals the current revision, the response has not_modified set.
     """
     EraseAgent: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.EraseAgentRequest, _passages_service_pb2.EraseAgentResponse]  # type: ignore[assignment]
-    """Erases an agent: detaches its archives and deletes those that no other agent holds. With delete_shared_passages,
-    also deletes the passages that the agent wrote to archives that other agents hold. Later writes for the agent fail
-    with ERASED. Idempotent.
+    """Erases an agent: detaches its archives, and deletes the archive that InsertPassages created for it if no other agent
+    holds it. Archives that were created by CreateArchive are kept, with their passages, unless
+    delete_unshared_archives is set. With delete_shared_passages, also deletes the passages that the agent wrote to
+    archives that are kept. Later writes for the agent fail with ERASED. Idempotent.
     """
 
 class PassageServiceServicer:
@@ -126,7 +128,7 @@ class PassageServiceServicer:
         nor restores a deleted passage. If some passages cannot be stored, the others are, and results reports each
         outcome; if none can be stored, the call fails.
 
-        Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNAVAILABLE, ERASED.
+        Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNAVAILABLE, EMBEDDER_UNKNOWN, ERASED.
         """
 
     def GetPassage(
@@ -186,9 +188,10 @@ class PassageServiceServicer:
         request: _passages_service_pb2.EraseAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_passages_service_pb2.EraseAgentResponse, _abc.Awaitable[_passages_service_pb2.EraseAgentResponse]]:
-        """Erases an agent: detaches its archives and deletes those that no other agent holds. With delete_shared_passages,
-        also deletes the passages that the agent wrote to archives that other agents hold. Later writes for the agent fail
-        with ERASED. Idempotent.
+        """Erases an agent: detaches its archives, and deletes the archive that InsertPassages created for it if no other agent
+        holds it. Archives that were created by CreateArchive are kept, with their passages, unless
+        delete_unshared_archives is set. With delete_shared_passages, also deletes the passages that the agent wrote to
+        archives that are kept. Later writes for the agent fail with ERASED. Idempotent.
         """
 
 def add_PassageServiceServicer_to_server(servicer: PassageServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

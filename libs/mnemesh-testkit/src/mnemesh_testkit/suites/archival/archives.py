@@ -22,6 +22,7 @@ from mnemesh.archival.v1.passages_service_pb2 import (
     PASSAGE_SEARCH_MODE_TEXT,
     DeletePassageRequest,
     EraseAgentRequest,
+    InsertPassagesRequest,
     PassageFilter,
 )
 from mnemesh.types.v1.audit_pb2 import Provenance
@@ -170,14 +171,46 @@ class Archives(ArchivalCases):
         (third,) = (await client.insert(agent, "three")).results
         assert len({first.passage.archive_id, second.passage.archive_id, third.passage.archive_id}) == 3
 
+    async def test_the_first_insert_of_an_agent_may_name_the_embedder(self, client: Archival, agent: str) -> None:
+        def insert(embedder: str) -> InsertPassagesRequest:
+            return InsertPassagesRequest(agent_id=agent, passages=[Passage(text="oak")], default_embedder=embedder)
+
+        assert await reason(client.passages.InsertPassages(insert("acme/none"))) == "EMBEDDER_UNKNOWN"
+        for embedder in ("mnemesh/wordllama-256", "mnemesh/hashing-256"):
+            await client.passages.InsertPassages(insert(embedder))
+        (made,) = (await client.archives.ListArchives(ListArchivesRequest())).archives
+        assert (made.embedder, made.passage_count) == ("mnemesh/wordllama-256", 2)
+        assert made.created_for_agent_id == agent
+
+    @pytest.mark.parametrize("delete_unshared", [False, True])
+    async def test_an_erased_agent_leaves_the_archives_that_it_was_given(
+        self, client: Archival, agent: str, delete_unshared: bool
+    ) -> None:
+        given = await client.archive(agent)
+        await client.insert(given, "written before")
+        made = (await client.archives.GetArchive(GetArchiveRequest(archive_id=given))).archive
+        assert not made.HasField("created_for_agent_id")
+        erase = EraseAgentRequest(agent_id=agent, delete_unshared_archives=delete_unshared)
+        answer = await client.passages.EraseAgent(erase)
+        gone = int(delete_unshared)
+        assert (answer.deleted_passages, answer.deleted_archives) == (gone, gone)
+        assert await client.texts("written") == ([] if delete_unshared else ["written before"])
+
+    async def test_an_erased_agent_leaves_its_own_archive_to_another_holder(self, client: Archival, agent: str) -> None:
+        (made,) = (await client.insert(agent, "shared since")).results
+        friend = new_id("agent")
+        await client.archives.AttachArchive(AttachArchiveRequest(agent_id=friend, archive_id=made.passage.archive_id))
+        answer = await client.passages.EraseAgent(EraseAgentRequest(agent_id=agent, delete_unshared_archives=True))
+        assert (answer.deleted_passages, answer.deleted_archives) == (0, 0)
+        assert await client.texts("shared", filter=PassageFilter(agent_id=friend)) == ["shared since"]
+
     @pytest.mark.parametrize("delete_shared", [False, True])
     async def test_an_erased_agent_leaves_what_others_hold(
         self, client: Archival, agent: str, delete_shared: bool
     ) -> None:
         friend = new_id("agent")
+        own = (await client.insert(agent, "only mine")).results[0].passage.archive_id
         shared = await client.archive(agent, friend)
-        own = await client.archive(agent)
-        await client.insert(own, "only mine")
         await client.insert(
             shared, Passage(text="mine, shared", agent_id=agent, tags=["m"]), Passage(text="the friend's")
         )

@@ -33,6 +33,7 @@ def archive_to_proto(archive: Archive) -> archives_pb2.Archive:
         passage_count=archive.passage_count,
         deduplicate=archive.deduplicate,
         reembedding=_reembedding_to_proto(archive),
+        created_for_agent_id=archive.created_for_agent_id,
         create_time=timestamp_to_proto(archive.created_at),
         update_time=timestamp_to_proto(archive.updated_at),
         provenance=audit_pb2.Provenance(

@@ -9,7 +9,7 @@ from typing import Protocol
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
-from mnemesh_archival.model.archives import Archive, ArchiveFilter, Summary
+from mnemesh_archival.model.archives import Archive, ArchiveFilter, Erasure, Summary
 from mnemesh_archival.model.operations import Operation
 
 
@@ -99,10 +99,9 @@ class ArchiveStore(Protocol):
         """Returns the counters of an agent's archives without counting rows. Unknown agents have empty ones."""
 
     async def erase_agent(
-        self, organization_id: str, agent_id: str, delete_shared: bool, key: RequestKey | None
+        self, organization_id: str, agent_id: str, erasure: Erasure, key: RequestKey | None
     ) -> ErasedAgent:
-        """Writes a tombstone of the agent, detaches its archives and deletes those without another agent.
+        """Writes a tombstone of the agent, detaches its archives and deletes what `erasure` says.
 
-        `delete_shared` also deletes the passages that the agent wrote into other archives. Erasing it again is not an
-        error.
+        An archive that another agent holds is never deleted. Erasing an agent again is not an error.
         """

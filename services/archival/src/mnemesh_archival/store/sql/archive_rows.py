@@ -101,6 +101,7 @@ def insert(conn: sa.Connection, organization_id: str, archive: Archive) -> None:
             revision=0,
             created_at=archive.created_at,
             updated_at=archive.updated_at,
+            created_for_agent_id=archive.created_for_agent_id,
             **provenance,
         )
     )
@@ -129,6 +130,7 @@ def archive_from_row(row: sa.Row[Any], reembedding: Reembedding | None = None) -
         passage_count=row.passage_count,
         reembedding=reembedding,
         provenance=Provenance(**{name: getattr(row, name) for name in PROVENANCE}),
+        created_for_agent_id=row.created_for_agent_id,
     )
 
 

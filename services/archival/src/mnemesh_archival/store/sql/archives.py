@@ -20,6 +20,7 @@ from mnemesh_archival.model.archives import (
     SUMMARY_TAGS,
     Archive,
     ArchiveFilter,
+    Erasure,
     Summary,
 )
 from mnemesh_archival.model.operations import DeletePoints, Operation
@@ -203,7 +204,7 @@ class SqlArchiveStore:
         return await self._database.read(read)
 
     async def erase_agent(
-        self, organization_id: str, agent_id: str, delete_shared: bool, key: RequestKey | None
+        self, organization_id: str, agent_id: str, erasure: Erasure, key: RequestKey | None
     ) -> ErasedAgent:
         """See ArchiveStore.erase_agent."""
 
@@ -218,11 +219,13 @@ class SqlArchiveStore:
                 deleted_passages = deleted_archives = 0
                 for row in rows.attached(conn, organization_id, agent_id):
                     rows.detach(conn, organization_id, agent_id, row.id, now)
-                    if not rows.agents_of(conn, organization_id, row.id):
+                    if rows.agents_of(conn, organization_id, row.id):
+                        continue
+                    if erasure.deletes(rows.archive_from_row(row), agent_id):
                         deleted_passages += row.passage_count
                         deleted_archives += 1
                         operations.append(rows.delete(conn, organization_id, row, now))
-                if delete_shared:
+                if erasure.shared_passages:
                     deleted_passages += self._delete_written_by(conn, organization_id, agent_id, operations, now)
                 return [str(deleted_passages), str(deleted_archives)]
 

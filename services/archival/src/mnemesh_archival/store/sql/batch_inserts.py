@@ -84,6 +84,7 @@ def _create_default(
         created_at=now,
         updated_at=now,
         provenance=Provenance(created_by_id=default.subject_id, last_updated_by_id=default.subject_id),
+        created_for_agent_id=agent_id,
     )
     archive_rows.insert(conn, organization_id, archive)
     archive_rows.attach(conn, organization_id, agent_id, archive_id, now)

@@ -35,6 +35,8 @@ archives = sa.Table(
     sa.Column("base_template_id", sa.Text),
     sa.Column("deployment_id", sa.Text),
     sa.Column("entity_id", sa.Text),
+    # The agent whose first insert created the archive, which is deleted with it; NULL for archives of callers.
+    sa.Column("created_for_agent_id", sa.Text),
     # Set on a tombstone. The row is kept so that late writes are refused and the id is never used again.
     sa.Column("deleted_at", UtcDateTime),
     sa.Index("archives_by_time", "organization_id", "created_at", "id"),
