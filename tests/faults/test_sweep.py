@@ -170,7 +170,7 @@ class Sweep:
         window = await window_of(self.mesh.client, agent)
         assert_whole(window)
         stub = self.mesh.client.messages.stub
-        stored = await stub.ListMessages(ListMessagesRequest(agent_ids=[agent.id], include_err=True))
+        stored = await stub.ListMessages(ListMessagesRequest(agent_ids=[agent.id]))
         assert [row.id for row in stored.messages if row.role != message_pb2.ROLE_SYSTEM] == [row.id for row in window]
         history = [
             (

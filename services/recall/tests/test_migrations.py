@@ -133,6 +133,28 @@ async def found_by_meaning(recall: Any) -> None:
         await asyncio.sleep(0.02)
 
 
+async def test_the_returns_of_failed_tools_of_earlier_releases_are_shown(serve: Any, database_url: str) -> None:
+    call = pb.Message(id=new_id("message"), role=pb.ROLE_ASSISTANT)
+    call.tool_calls.add(id="c1", name="dig", arguments="{}")
+    failed, broken = (pb.Message(id=new_id("message"), role=pb.ROLE_TOOL) for _ in range(2))
+    for message, status in ((failed, pb.TOOL_RETURN_STATUS_ERROR), (broken, pb.TOOL_RETURN_STATUS_SUCCESS)):
+        item = message.tool_returns.add(tool_call_id="c1", name="dig", status=status)
+        item.content.add().text.text = "There is a rock"
+        message.is_err = True
+    async with serve(database_url=database_url) as recall:
+        await said_once(recall)
+        await recall.AppendMessages(rpc.AppendMessagesRequest(agent_id=AGENT, messages=[call, failed, broken]))
+    database = Database.open(database_url)
+    await database.write(lambda conn: conn.execute(sa.text("UPDATE alembic_version SET version_num = '0008'")))
+    await database.close()
+    async with serve(database_url=database_url) as recall:
+        listed = (await recall.ListMessages(rpc.ListMessagesRequest(agent_ids=[AGENT], tool_call_id="c1"))).messages
+        assert [message.id for message in listed] == [call.id, failed.id]
+        for query, text in (("rocks", "There is a rock"), ("guitars", SAID[1])):
+            asked = rpc.SearchMessagesRequest(query=query, agent_id=AGENT, mode=rpc.SEARCH_MODE_TEXT)
+            assert [hit.text for hit in (await recall.SearchMessages(asked)).hits] == [text]
+
+
 async def test_a_step_committed_before_the_upgrade_is_replayed_after_it(serve: Any, database_url: str) -> None:
     """Fingerprints of an earlier release are unknown and match any content."""
     system = pb.Message(id=new_id("message"), role=pb.ROLE_SYSTEM)

@@ -22,7 +22,7 @@ from mnemesh_kit.principal import Principal, as_principal
 
 AGENT, PEER = new_id("agent"), new_id("agent")
 MAIN, SIDE = derive_id("conv", AGENT), new_id("conv")
-PENDING, SUCCESS, ERROR = 1, 2, 3
+PENDING, SUCCESS, ERROR, DENIED = 1, 2, 3, 4
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
@@ -237,6 +237,47 @@ async def test_tool_interactions_are_pending_then_complete(recall: Any) -> None:
     assert await seen(after_id="c2", statuses=[PENDING]) == [("c3", PENDING)]
     unknown = traces.ListToolInteractionsRequest(agent_id=AGENT, after_id="unknown")
     assert isinstance(await refused(recall.traces.ListToolInteractions(unknown)), NotFound)
+
+
+def approved_calls() -> list[pb.Message]:
+    """Returns a turn whose three calls wait for approval: one is approved, one denied, one run by the client."""
+    call = calling("c1", "c2", "c3", text="may I?")
+    request = said("", pb.ROLE_APPROVAL, tool_calls=call.tool_calls)
+    done = [returning("c1", "dug"), returning("c2", "denied", 2), returning("c3", "by hand")]
+    answer = said("", pb.ROLE_APPROVAL, approval_request_id=request.id)
+    answer.approval_decisions.add(tool_call_id="c1", approve=pb.Approve())
+    answer.approval_decisions.add(tool_call_id="c2", deny=pb.Deny(reason="no"))
+    answer.approval_decisions.add(tool_call_id="c3", client_return=done[2].tool_returns[0])
+    tool = said("", pb.ROLE_TOOL, tool_returns=[item for message in done for item in message.tool_returns])
+    return [said("dig"), call, request, answer, tool]
+
+
+async def test_a_call_that_waited_for_approval_exists_once(recall: Any) -> None:
+    await open_window(recall)
+    *waiting, answer, tool = approved_calls()
+
+    async def seen(**filters: Any) -> list[tuple[str, int]]:
+        request = traces.ListToolInteractionsRequest(agent_id=AGENT, **filters)
+        found = (await recall.traces.ListToolInteractions(request)).tool_interactions
+        return [(item.tool_call_id, item.status) for item in found]
+
+    await tell(recall, *waiting)
+    assert await seen() == [("c1", PENDING), ("c2", PENDING), ("c3", PENDING)]
+    await tell(recall, answer)
+    assert await seen() == [("c1", PENDING), ("c2", DENIED), ("c3", SUCCESS)]
+    await tell(recall, tool)
+    assert await seen() == [("c1", SUCCESS), ("c2", DENIED), ("c3", SUCCESS)]
+    assert await seen(statuses=[DENIED], order=paging_pb2.SORT_ORDER_DESCENDING) == [("c2", DENIED)]
+    assert [turn.tool_call_count for turn in await turns(recall)] == [3]
+    records = await exported(recall, record_types=[1])
+    assert [(each.raw_trace.trace_type, each.raw_trace.tool_call_id) for each in records] == [
+        (1, ""), (2, ""), (3, "c1"), (3, "c2"), (3, "c3"), (4, "c1"), (4, "c2"), (4, "c3"),
+    ]  # fmt: skip
+    assert records[6].raw_trace.tool_error == "denied"
+    await open_window(recall, agent=PEER, conversation=derive_id("conv", PEER))
+    await take_in(recall, records, extend_window=True)
+    window = (await recall.GetContext(rpc.GetContextRequest(conversation_id=derive_id("conv", PEER)))).context
+    assert [len(message.tool_calls) for message in window.messages] == [0, 0, 3, 0]
 
 
 async def test_a_repeated_call_id_is_paired_with_its_own_return(recall: Any) -> None:

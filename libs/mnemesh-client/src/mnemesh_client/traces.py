@@ -12,7 +12,7 @@ from mnemesh_kit.ids import new_id
 from mnemesh_client.paging import Order, paginate, sort_order
 
 RecordKind = Literal["raw_trace", "episode", "fact", "snapshot"]
-InteractionStatusName = Literal["pending", "success", "error"]
+InteractionStatusName = Literal["pending", "success", "error", "denied"]
 
 _TRANSFER_SECONDS: Final = 600.0
 

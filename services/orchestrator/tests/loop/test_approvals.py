@@ -108,6 +108,8 @@ async def test_a_denial_is_an_error_return_with_its_reason(world: World, process
     assert await world.archival.texts(agent.id) == []
     returned = world.turn(agent)[4].tool_returns[0]
     assert (returned.status, returned.text) == (ToolStatus.ERROR, DENIED)
+    assert world.recall.interactions(agent.id) == [("archival_memory_insert", "DENIED", DENIED)]
+    assert world.turn(agent)[4] in world.recall.rows[agent.id]
     assert lines(world.turn(agent))[-1] == "assistant text: All right."
     require_valid(world.window(agent).messages)
 
@@ -391,6 +393,9 @@ async def test_cancellation_withdraws_the_approval_request(world: World, process
     returned = world.turn(agent)[-1].tool_returns
     assert [item.status for item in returned] == [ToolStatus.ERROR, ToolStatus.ERROR]
     assert "cancelled" in returned[0].text
+    shown = [(tool, status) for tool, status, _ in world.recall.interactions(agent.id)]
+    assert shown == [("memory_insert", "ERROR"), ("archival_memory_insert", "DENIED")]
+    assert world.turn(agent)[-1] in world.recall.rows[agent.id]
     assert await pending(process, agent) is None
     with pytest.raises(NoPendingApproval):
         await process.answer(agent, *approve(*asked(first)))

@@ -11,7 +11,14 @@ from typing import Any, TypeVar
 
 from mnemesh.archival.v1.passages_service_pb2 import ListPassagesRequest, PassageFilter
 from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2
-from mnemesh.recall.v1 import episodes_pb2, episodes_service_pb2, messages_service_pb2
+from mnemesh.recall.v1 import (
+    episodes_pb2,
+    episodes_service_pb2,
+    messages_service_pb2,
+    traces_pb2,
+    traces_service_pb2,
+    traces_service_pb2_grpc,
+)
 from mnemesh.tools.v1 import tools_pb2, tools_service_pb2
 from mnemesh.types.v1.paging_pb2 import SORT_ORDER_ASCENDING
 from mnemesh_kit.clock import Clock
@@ -132,6 +139,7 @@ class Recall(RecallClient):
 
     def __init__(self, channel: LocalChannel) -> None:
         super().__init__(channel)
+        self._traces = traces_service_pb2_grpc.TraceServiceStub(channel)
         self._conversations: dict[str, None] = {}
         self.rows = Rows(self._stored)
         self.commits: list[EpisodeCommit] = []
@@ -162,13 +170,22 @@ class Recall(RecallClient):
         token = ""
         while True:
             request = messages_service_pb2.ListMessagesRequest(
-                agent_ids=[agent_id], include_err=True, page_size=1000, page_token=token, order=SORT_ORDER_ASCENDING
+                agent_ids=[agent_id], page_size=1000, page_token=token, order=SORT_ORDER_ASCENDING
             )
             page = run_now(self._stub.ListMessages(request))
             found += map(message_from_proto, page.messages)
             token = page.next_page_token
             if not token:
                 return found
+
+    def interactions(self, agent_id: str) -> list[tuple[str, str, str]]:
+        """Returns the tool, the status and the error of each tool call of an agent."""
+        request = traces_service_pb2.ListToolInteractionsRequest(agent_id=agent_id)
+        found = run_now(self._traces.ListToolInteractions(request)).tool_interactions
+        prefix = len("TOOL_INTERACTION_STATUS_")
+        return [
+            (item.tool_name, traces_pb2.ToolInteractionStatus.Name(item.status)[prefix:], item.error) for item in found
+        ]
 
     def fill(self, agent_id: str, conversation_id: str, messages: Sequence[Message]) -> None:
         """Adds any number of messages to a window."""

@@ -138,7 +138,6 @@ def closing_messages(
         step_id=request.caller.step_id,
         run_id=run.id,
         conversation_id=run.conversation_id,
-        is_err=all(item.status is ToolStatus.ERROR for item in returns) or None,
     )
     return (replace(answer, step_id=request.caller.step_id), closed)
 

@@ -14,7 +14,6 @@ from mnemesh_types.messages import (
     TextPart,
     ToolCall,
     ToolReturn,
-    ToolStatus,
 )
 from msgspec import structs
 
@@ -152,7 +151,6 @@ def returns_message(run: Run, step: str, returns: Sequence[ToolReturn], at: date
         step_id=step,
         run_id=run.id,
         conversation_id=run.conversation_id,
-        is_err=all(item.status is ToolStatus.ERROR for item in returns) or None,
     )
 
 

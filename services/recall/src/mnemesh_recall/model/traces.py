@@ -12,6 +12,7 @@ import msgspec
 from mnemesh_types.messages import (
     ClientReturn,
     ContentPart,
+    Deny,
     ImagePart,
     Message,
     Role,
@@ -122,20 +123,24 @@ class InteractionStatus(StrEnum):
     PENDING = "pending"
     SUCCESS = "success"
     ERROR = "error"
+    DENIED = "denied"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolInteraction:
-    """A tool call with its result, if it has one."""
+    """A tool call with its result, if it has one, and the denial of a call that waited for approval."""
 
     call: ToolCall
     calling: Message
     tool_return: ToolReturn | None = None
     returning: Message | None = None
+    denial: Deny | None = None
 
     @property
     def status(self) -> InteractionStatus:
-        """PENDING without a result. A result without a status is a success."""
+        """PENDING without a result or a denial. A result without a status is a success."""
+        if self.denial is not None:
+            return InteractionStatus.DENIED
         if self.tool_return is None:
             return InteractionStatus.PENDING
         return InteractionStatus.ERROR if self.tool_return.status is ToolStatus.ERROR else InteractionStatus.SUCCESS
@@ -167,6 +172,11 @@ def answered_calls(message: Message) -> Iterator[str]:
     yield from (decision.tool_call_id for decision in message.approval_decisions)
 
 
+def calls_of(message: Message) -> tuple[ToolCall, ...]:
+    """Returns the calls that a message makes. A request for approval only repeats calls of another message."""
+    return () if message.role is Role.APPROVAL else message.tool_calls
+
+
 def returns_of(message: Message) -> Iterator[ToolReturn]:
     """Yields the returns in a message, including those of tools that the client ran."""
     yield from message.tool_returns
@@ -179,9 +189,14 @@ def traces_of_turn(
     """Returns the traces of one turn, ordered by seq. `lines` maps a message id to its imported lines."""
     traces = []
     last = 0
+    messages = tuple(messages)
+    returned = {item.tool_call_id for message in messages for item in message.tool_returns}
     for message in messages:
         imported = {line.ordinal: line for line in lines.get(message.id, ())}
         for ordinal, trace in enumerate(traces_of_message(message), start=1):
+            if message.role is Role.APPROVAL and trace.tool_call_id in returned:
+                # A tool message repeats the return that the client gave with its decision.
+                continue
             line = imported.get(ordinal)
             last = last + 1 if line is None else line.seq
             numbered = replace(trace, seq=last, archived=archived)
@@ -222,7 +237,7 @@ def _trace_fields(message: Message) -> Iterator[tuple[TraceType, dict[str, Any]]
         return
     if message.role is Role.ASSISTANT and (text or media or not message.tool_calls):
         yield TraceType.ASSISTANT, {"content": text, "media": media}
-    for call in message.tool_calls:
+    for call in calls_of(message):
         yield (
             TraceType.TOOL_CALL,
             {"tool_name": call.name, "tool_call_id": call.id, "tool_args": call.arguments},
@@ -267,12 +282,16 @@ def pair(calling: Message, call: ToolCall, others: Sequence[Message]) -> ToolInt
 
     `others` are the messages that mention the id, ordered by sequence id.
     """
+    denial: Deny | None = None
     for message in others:
         if message.sequence_id < calling.sequence_id:
             continue
-        if message.id != calling.id and any(other.id == call.id for other in message.tool_calls):
+        if message.id != calling.id and any(other.id == call.id for other in calls_of(message)):
             break
+        for decision in message.approval_decisions:
+            if decision.tool_call_id == call.id:
+                denial = decision if isinstance(decision, Deny) else None
         for item in returns_of(message):
             if item.tool_call_id == call.id:
-                return ToolInteraction(call=call, calling=calling, tool_return=item, returning=message)
-    return ToolInteraction(call=call, calling=calling)
+                return ToolInteraction(call=call, calling=calling, tool_return=item, returning=message, denial=denial)
+    return ToolInteraction(call=call, calling=calling, denial=denial)

@@ -691,6 +691,7 @@ class ListMessagesRequest(_message.Message):
     turn_id: _builtins.str
     otid: _builtins.str
     include_err: _builtins.bool
+    """Also lists messages with is_err, which record failed steps."""
     tool_call_id: _builtins.str
     """Messages that contain the call or the return of this tool call."""
     text_search: _builtins.str

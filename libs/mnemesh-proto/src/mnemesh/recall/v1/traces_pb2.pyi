@@ -54,6 +54,8 @@ class _ToolInteractionStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[
     """There is no result yet."""
     TOOL_INTERACTION_STATUS_SUCCESS: _ToolInteractionStatus.ValueType  # 2
     TOOL_INTERACTION_STATUS_ERROR: _ToolInteractionStatus.ValueType  # 3
+    TOOL_INTERACTION_STATUS_DENIED: _ToolInteractionStatus.ValueType  # 4
+    """The call waited for approval and was denied, or its run was cancelled: the tool did not run."""
 
 class ToolInteractionStatus(_ToolInteractionStatus, metaclass=_ToolInteractionStatusEnumTypeWrapper): ...
 
@@ -62,6 +64,8 @@ TOOL_INTERACTION_STATUS_PENDING: ToolInteractionStatus.ValueType  # 1
 """There is no result yet."""
 TOOL_INTERACTION_STATUS_SUCCESS: ToolInteractionStatus.ValueType  # 2
 TOOL_INTERACTION_STATUS_ERROR: ToolInteractionStatus.ValueType  # 3
+TOOL_INTERACTION_STATUS_DENIED: ToolInteractionStatus.ValueType  # 4
+"""The call waited for approval and was denied, or its run was cancelled: the tool did not run."""
 Global___ToolInteractionStatus: _TypeAlias = ToolInteractionStatus  # noqa: Y015
 
 @_typing.final
@@ -305,7 +309,7 @@ Global___Turn: _TypeAlias = Turn  # noqa: Y015
 
 @_typing.final
 class ToolInteraction(_message.Message):
-    """A tool call with its result: a view of the messages, not stored."""
+    """A tool call with its result: a view of the messages, not stored. A call that waited for approval is one interaction."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -334,7 +338,7 @@ class ToolInteraction(_message.Message):
     result: _builtins.str
     """Text of the result. Present only if the status is SUCCESS."""
     error: _builtins.str
-    """Text of the error. Present only if the status is ERROR."""
+    """Text of the error. Present only if the status is ERROR or DENIED."""
     conversation_id: _builtins.str
     run_id: _builtins.str
     step_id: _builtins.str

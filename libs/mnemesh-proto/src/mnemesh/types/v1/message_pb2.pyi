@@ -119,7 +119,9 @@ class Message(_message.Message):
     run_id: _builtins.str
     turn_id: _builtins.str
     is_err: _builtins.bool
-    """True if the message records a failed step."""
+    """True if the message records a step that failed as a whole, such as a broken answer. Lists omit it by default, and
+    traces and searches always. A tool that returned an error is no failed step: see ToolReturn.status.
+    """
     conversation_id: _builtins.str
     """Id of the conversation in which the message was written."""
     sequence_id: _builtins.int
@@ -501,7 +503,7 @@ Global___ToolCall: _TypeAlias = ToolCall  # noqa: Y015
 
 @_typing.final
 class ToolReturn(_message.Message):
-    """The result of a tool call."""
+    """The result of a tool call. The results of calls that a person denied or that a cancelled run left are errors, too."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

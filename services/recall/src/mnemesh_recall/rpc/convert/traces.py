@@ -43,6 +43,7 @@ STATUS_FROM_PROTO: Final = {
     traces_pb2.TOOL_INTERACTION_STATUS_PENDING: InteractionStatus.PENDING,
     traces_pb2.TOOL_INTERACTION_STATUS_SUCCESS: InteractionStatus.SUCCESS,
     traces_pb2.TOOL_INTERACTION_STATUS_ERROR: InteractionStatus.ERROR,
+    traces_pb2.TOOL_INTERACTION_STATUS_DENIED: InteractionStatus.DENIED,
 }
 _STATUS_TO_PROTO: Final = {status: number for number, status in STATUS_FROM_PROTO.items()}
 RECORD_TYPE_FROM_PROTO: Final = {
@@ -76,7 +77,7 @@ def interaction_to_proto(interaction: ToolInteraction) -> traces_pb2.ToolInterac
     """Converts a tool call with its result."""
     calling, returning = interaction.calling, interaction.returning
     result = None if interaction.tool_return is None else interaction.tool_return.text
-    failed = interaction.status is InteractionStatus.ERROR
+    failed = interaction.status in (InteractionStatus.ERROR, InteractionStatus.DENIED)
     return traces_pb2.ToolInteraction(
         tool_call_id=interaction.call.id,
         agent_id=calling.agent_id,

@@ -8,7 +8,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.paging import Cursor, Page, PageQuery, paginate
-from mnemesh_types.messages import Message
+from mnemesh_types.messages import Message, Role
 
 from mnemesh_recall.model.trace_operations import InteractionFilter, TurnFilter
 from mnemesh_recall.model.traces import ImportedLine, ToolInteraction, Trace, Turn, pair, traces_of_turn
@@ -21,6 +21,8 @@ from mnemesh_recall.store.sql.trace_codec import line_from_row
 _t, _m, _r, _l = turns.c, messages.c, tool_call_rows.c, trace_lines.c
 CALL_BATCH: Final = 200
 """The number of messages with calls that are read at a time."""
+_MAKES_CALLS: Final = sa.and_(_m.tool_calls.is_not(None), _m.role != Role.APPROVAL.value)
+"""A request for approval repeats the calls of another message."""
 
 
 def in_window(turn: Any = turns) -> sa.ColumnElement[bool]:
@@ -147,7 +149,7 @@ def _interactions(
     ascending: bool,
 ) -> Iterator[ToolInteraction]:
     statement = sa.select(*COLUMNS).where(
-        _m.agent_id == filter_.agent_id, _m.organization_id == organization_id, _m.tool_calls.is_not(None)
+        _m.agent_id == filter_.agent_id, _m.organization_id == organization_id, _MAKES_CALLS
     )
     for column, value in (
         (_m.conversation_id, filter_.conversation_id), (_m.turn_id, filter_.turn_id), (_m.run_id, filter_.run_id),
@@ -196,7 +198,7 @@ def _cursor_of(conn: sa.Connection, organization_id: str, agent_id: str, field: 
             _r.tool_call_id == call_id,
             _m.agent_id == agent_id,
             _m.organization_id == organization_id,
-            _m.tool_calls.is_not(None),
+            _MAKES_CALLS,
         )
         .order_by(_m.sequence_id)
         .limit(1)
@@ -208,6 +210,7 @@ def _cursor_of(conn: sa.Connection, organization_id: str, agent_id: str, field: 
 
 def _counts(conn: sa.Connection, agent_id: str, turn_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
     calls = sa.cast(_m.tool_calls, sa.JSON) if conn.dialect.name == "postgresql" else _m.tool_calls
+    made = sa.case((_m.role != Role.APPROVAL.value, calls))
     first, last = sa.func.min(_m.sequence_id), sa.func.max(_m.sequence_id)
     summed = (
         sa.select(
@@ -215,7 +218,7 @@ def _counts(conn: sa.Connection, agent_id: str, turn_ids: Sequence[str]) -> dict
             first.label("first"),
             last.label("last"),
             sa.func.count().label("message_count"),
-            sa.func.coalesce(sa.func.sum(sa.func.json_array_length(calls)), 0).label("tool_call_count"),
+            sa.func.coalesce(sa.func.sum(sa.func.json_array_length(made)), 0).label("tool_call_count"),
         )
         .where(_m.agent_id == agent_id, _m.turn_id.in_(turn_ids))
         .group_by(_m.turn_id)
