@@ -50,7 +50,8 @@ class Config(SqlConfig):
     context_windows: tuple[str, ...] = ()
     """Sizes of context windows as `provider/model=tokens`. They override every other source."""
     provider_hosts: tuple[str, ...] = ()
-    """The hosts that providers of organizations can have besides the vendors' usual ones; empty allows all."""
+    """The hosts that providers of organizations can have besides the vendors' usual ones. Empty allows every host, but
+    with authentication only public addresses."""
     secrets_key_file: str | None = None
     """The file of the keys that seal stored secrets, one per line. The first seals, all open. Without it, the
     orchestrator creates a key if it uses SQLite."""
@@ -117,6 +118,7 @@ class Config(SqlConfig):
             default_model=self.model,
             context_windows=dict(_window(text) for text in self.context_windows),
             limits=CallLimits(
+                public_addresses_only=self.auth_key_file is not None and not self.provider_hosts,
                 idle_seconds=self.provider_idle_seconds,
                 total_seconds=self.provider_total_seconds,
                 attempts=max(1, self.provider_attempts),

@@ -521,6 +521,27 @@ async def test_the_operators_environment_is_not_sent_to_an_organizations_provide
         assert "the-operators" not in str(fake.heard)
 
 
+@pytest.mark.parametrize("credential", ["api_key", "headers"])
+async def test_a_stored_credential_is_not_sent_to_a_new_host(alone: ModelServiceAsyncStub, credential: str) -> None:
+    async with Guarded() as fake, FakeOpenAI() as other:
+        credentials = a_key()
+        credentials.headers.add(name="X-Team", value="team-one")
+        request = rpc.CreateProviderRequest(provider=a_provider(fake), credentials=credentials)
+        created = (await alone.CreateProvider(request)).provider
+        moved = rpc.UpdateProviderRequest(
+            provider=pb.Provider(id=created.id, base_url=other.base_url),
+            update_mask={"paths": ["base_url"]},
+            credentials=pb.ProviderCredentials() if credential == "api_key" else a_key(),
+        )
+        with pytest.raises(MnemeshError) as refused:
+            await alone.UpdateProvider(moved)
+        assert (refused.value.reason, refused.value.field) == ("INVALID_ARGUMENT", f"credentials.{credential}")
+        assert not other.requests
+        moved.credentials.api_key = "sk-of-the-new-host"
+        moved.credentials.headers.add(name="X-Team", value="team-two")
+        assert (await alone.UpdateProvider(moved)).provider.base_url == other.base_url
+
+
 async def test_an_operator_may_say_where_providers_are(tmp_path: Path) -> None:
     async with served(settings(tmp_path, provider_hosts=("models.example",))) as models, Guarded() as fake:
         with pytest.raises(MnemeshError) as refused:

@@ -23,6 +23,8 @@ PROVIDER_BACKOFF: Final = Backoff(first=0.5, maximum=8.0)
 class CallLimits:
     """The limits of one call to a provider."""
 
+    public_addresses_only: bool = False
+    """True if an organization's own provider must have a public address. The operator's may have any."""
     connect_seconds: float = 10.0
     """Seconds to open a connection."""
     idle_seconds: float = 180.0

@@ -49,13 +49,15 @@ class OpenAiEndpoint:
         if self._opened is None:
             import openai
 
+            from mnemesh_orchestrator.llm.http_client import open_http_client
+
             settings, headers = self._settings, _headers(self._settings)
             self._opened = openai.AsyncOpenAI(
                 # A local server needs no key, but the SDK requires one.
                 api_key=settings.api_key or "none",
                 base_url=settings.endpoint,
                 max_retries=0,  # with_retries retries: it has a budget and waits by the clock of the test.
-                timeout=openai.Timeout(self._limits.idle_seconds, connect=self._limits.connect_seconds),
+                http_client=open_http_client(settings, self._limits),
                 default_headers=headers,
                 default_query={"api-version": settings.api_version} if settings.api_version else None,
             )

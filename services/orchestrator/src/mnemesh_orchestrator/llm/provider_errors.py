@@ -98,6 +98,8 @@ def error_from_response(
     body_error = _parse_body(body)
     message = f"{provider} answered {status}" if status is not None else f"{provider} broke off with an error"
     message += f": {body_error.text}" if body_error.text else "."
+    if status is not None and 300 <= status < 400:
+        message = f"{provider} answered {status}. Redirects are not followed. Configure the final URL as base_url."
     wait = retry_after_seconds(headers or {})
     return _permanent_error(provider, status, body_error, message) or _temporary_error(
         provider, status, body_error, message, body_error.retry_after if wait is None else wait

@@ -80,6 +80,8 @@ def translate_error(sdk: ModuleType, provider: str, error: Exception, secrets: C
     import httpx2
 
     cause = error.__cause__ if isinstance(error, sdk.APIConnectionError) and error.__cause__ else error
+    if isinstance(cause, ProviderError):
+        return cause
     if isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError):
         detail = quote(str(cause)) or "no connection"
         return ProviderUnavailable(f"{provider} cannot be reached: {detail}.", provider=provider)

@@ -13,7 +13,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_optional_text
 
 from mnemesh_orchestrator.model.models import ModelPrice, ModelSettings, require_valid_settings
-from mnemesh_orchestrator.model.providers import Credentials, ProviderDraft
+from mnemesh_orchestrator.model.providers import Credentials, ProviderDraft, ProviderRecord
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _REGION: Final = re.compile(r"[a-z0-9-]{1,50}")
@@ -74,6 +74,32 @@ def require_valid_credentials(credentials: Credentials) -> Credentials:
             raise InvalidArgument(f"{field}.value must be visible ASCII characters.", field=f"{field}.value")
         names.add(name.lower())
     return credentials
+
+
+def require_credentials_for_new_host(record: ProviderRecord, draft: ProviderDraft, credentials: Credentials) -> None:
+    """Requires that no stored credential goes to another host: who may change the URL may not know the key.
+
+    Raises:
+        InvalidArgument: The host changes, and a stored credential is neither replaced nor deleted. Metadata: field.
+    """
+    if _origin(record.draft) == _origin(draft):
+        return
+    stored = record.credentials
+    kept = [name for name in ("api_key", "access_key") if getattr(stored, name) and getattr(credentials, name) is None]
+    if stored.headers and (not credentials.headers or any(value is None for _, value in credentials.headers)):
+        kept.append("headers")
+    if kept:
+        raise InvalidArgument(
+            f"credentials.{kept[0]} must be sent again when provider.base_url or provider.type leads to another host.",
+            field=f"credentials.{kept[0]}",
+        )
+
+
+def _origin(draft: ProviderDraft) -> tuple[str, str | None, int | None]:
+    if draft.base_url is None:
+        return draft.type, None, None
+    parts = urlsplit(draft.base_url)
+    return parts.scheme, parts.hostname, parts.port
 
 
 def require_valid_override(changes: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ from mnemesh_orchestrator.llm.provider import Provider, language_models, read_mo
 from mnemesh_orchestrator.llm.rehearsal import REHEARSAL_HANDLE
 from mnemesh_orchestrator.model.filters import require_no_nul_fields
 from mnemesh_orchestrator.model.provider_rules import (
+    require_credentials_for_new_host,
     require_valid_changes,
     require_valid_credentials,
     require_valid_provider,
@@ -130,7 +131,7 @@ class ProviderService:
             credentials: The credentials that change.
 
         Raises:
-            InvalidArgument: A value or a credential breaks its rule.
+            InvalidArgument: A value or a credential breaks its rule, or a stored credential would go to a new host.
             NotFound: The provider does not exist.
             FailedPrecondition: The provider is the operator's.
             SecretsKeyMissing: There are credentials, and this server has no key to store them with.
@@ -143,6 +144,7 @@ class ProviderService:
         before = await self._store.get(caller.organization_id, provider_id)
         draft = replace(before.draft, **changes)
         self._require_endpoint(draft)
+        require_credentials_for_new_host(before, draft, credentials)
         changed = replace(before, draft=draft, credentials=self._sealer.seal(before, credentials))
         is_connection_changed = (
             credentials != _NO_CREDENTIALS or replace(draft, disabled=before.draft.disabled) != before.draft

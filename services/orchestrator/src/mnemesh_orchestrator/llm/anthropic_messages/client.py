@@ -106,6 +106,8 @@ class AnthropicMessagesClient:
         if self._opened is None:
             import anthropic
 
+            from mnemesh_orchestrator.llm.http_client import open_http_client
+
             key, endpoint = self._settings.api_key or "none", self._settings.endpoint
             is_official = endpoint == DIALECTS["anthropic"].base_url
             # The SDK sends a bearer token. Servers with an older form of the API know only this header.
@@ -115,7 +117,7 @@ class AnthropicMessagesClient:
                 base_url=endpoint,
                 default_headers=headers or None,
                 max_retries=0,  # with_retries retries: it has a budget and waits by the clock of the test.
-                timeout=anthropic.Timeout(self._limits.idle_seconds, connect=self._limits.connect_seconds),
+                http_client=open_http_client(self._settings, self._limits),
             )
             if self._settings.is_registered:
                 remove_environment(self._opened, headers)

@@ -1,0 +1,157 @@
+"""The HTTP client under the SDKs: no redirects, bounded answers, and the addresses that it may call."""
+
+import asyncio
+import gzip
+import ipaddress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from mnemesh_orchestrator.llm import errors, http_client
+from mnemesh_orchestrator.llm.anthropic_messages import AnthropicMessagesClient
+from mnemesh_orchestrator.llm.attempts import CallLimits
+from mnemesh_orchestrator.llm.http_client import is_public
+from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient
+from mnemesh_orchestrator.llm.settings import ProviderSettings
+
+from .windows import everything, hello
+
+ONCE = CallLimits(attempts=1)
+ANSWER = b'{"choices": [{"message": {"role": "assistant", "content": "Hello."}, "finish_reason": "stop"}]}'
+
+
+@dataclass
+class Server:
+    """A server that returns fixed bytes after the headers of each request, and keeps the requests."""
+
+    answer: bytes
+    port: int = 0
+    requests: list[bytes] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.requests.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(self.answer)
+        try:
+            await writer.drain()
+            await reader.read()  # the body, until the client closes the connection
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def server(status: str, body: bytes = b"", **headers: str) -> AsyncIterator[Server]:
+    lines = [f"HTTP/1.1 {status}", f"content-length: {len(body)}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    running = Server("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+    listener = await asyncio.start_server(running.serve, "127.0.0.1", 0)
+    running.port = listener.sockets[0].getsockname()[1]
+    try:
+        yield running
+    finally:
+        listener.close()
+
+
+def settings(base_url: str, *, is_registered: bool = False, type_: str = "openai_compatible") -> ProviderSettings:
+    return ProviderSettings(
+        name="house", type=type_, base_url=base_url, api_key="sk-secret-0123456789", is_registered=is_registered
+    )
+
+
+@pytest.mark.parametrize("client_type", [OpenAiChatClient, AnthropicMessagesClient])
+async def test_a_redirect_is_not_followed(client_type: type[OpenAiChatClient | AnthropicMessagesClient]) -> None:
+    async with server("200 OK", ANSWER, content_type="application/json") as other:
+        async with server("307 Temporary Redirect", location=other.url) as first:
+            client = client_type(settings(first.url), ONCE)
+            with pytest.raises(errors.ProviderRefused, match="Redirects are not followed"):
+                await everything(client, hello())
+            await client.close()
+        assert len(first.requests) == 1
+        assert not other.requests
+
+
+@pytest.mark.parametrize("type_", ["application/json", "text/event-stream"])
+async def test_compressed_answers_are_bounded_after_decompression(type_: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "MAX_ANSWER_BYTES", 1 << 20)
+    bomb = gzip.compress(b" " * (64 << 20))
+    assert len(bomb) < 100_000
+    async with server("200 OK", bomb, content_type=type_, content_encoding="gzip") as running:
+        client = OpenAiChatClient(settings(running.url), ONCE)
+        with pytest.raises(errors.ProviderBadAnswer, match="more than 1 MB"):
+            await everything(client, hello())
+        await client.close()
+
+
+async def test_plain_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "MAX_ANSWER_BYTES", 1 << 20)
+    async with server("500 Internal Server Error", b"x" * (2 << 20)) as running:
+        client = OpenAiChatClient(settings(running.url), ONCE)
+        with pytest.raises(errors.ProviderBadAnswer, match="more than 1 MB"):
+            await everything(client, hello())
+        await client.close()
+
+
+async def test_a_compressed_answer_of_ordinary_size_is_read() -> None:
+    async with server(
+        "200 OK", gzip.compress(ANSWER), content_type="application/json", content_encoding="gzip"
+    ) as running:
+        client = OpenAiChatClient(settings(running.url), ONCE)
+        _, answer = await everything(client, hello())
+        assert answer.content[0].text == "Hello."
+        assert b"accept-encoding: identity" in running.requests[0].lower()
+        await client.close()
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip"])
+async def test_other_encodings_are_refused(encoding: str) -> None:
+    async with server("200 OK", ANSWER, content_type="application/json", content_encoding=encoding) as running:
+        client = OpenAiChatClient(settings(running.url), ONCE)
+        with pytest.raises(errors.ProviderBadAnswer, match="unknown encoding"):
+            await everything(client, hello())
+        await client.close()
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "169.254.169.254"]
+)
+async def test_a_restricted_provider_cannot_have_a_private_address(host: str) -> None:
+    async with server("200 OK", ANSWER, content_type="application/json") as running:
+        limits = CallLimits(attempts=1, public_addresses_only=True)
+        client = OpenAiChatClient(settings(f"http://{host}:{running.port}/v1", is_registered=True), limits)
+        with pytest.raises(errors.ProviderUnavailable, match="MNEMESH_PROVIDER_HOSTS"):
+            await everything(client, hello())
+        await client.close()
+        assert not running.requests
+
+
+async def test_the_operators_own_providers_may_have_any_address() -> None:
+    async with server("200 OK", ANSWER, content_type="application/json") as running:
+        client = OpenAiChatClient(settings(running.url), CallLimits(attempts=1, public_addresses_only=True))
+        await everything(client, hello())
+        await client.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("8.8.8.8", True),
+        ("2606:4700::1111", True),
+        ("10.1.2.3", False),
+        ("100.64.0.1", False),
+        ("224.0.0.1", False),
+        ("fe80::1", False),
+        ("fd00::1", False),
+        ("::ffff:10.0.0.1", False),
+        ("2002:7f00:1::", False),
+        ("64:ff9b::7f00:1", False),
+        ("64:ff9b::808:808", True),
+    ],
+)
+def test_public_addresses(address: str, expected: bool) -> None:
+    assert is_public(ipaddress.ip_address(address)) is expected
