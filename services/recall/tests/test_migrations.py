@@ -22,6 +22,7 @@ from mnemesh_kit.sql import Database
 from mnemesh_recall.vectors.vector_points import collection
 from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.registry import HASHING
+from mnemesh_testkit.databases.revisions import downgrade
 
 ORG = DEFAULT_PRINCIPAL.organization_id
 FIRST = Path(mnemesh_recall.__file__).parent / "store" / "migrations" / "versions" / "0001_recall.py"
@@ -144,9 +145,7 @@ async def test_the_returns_of_failed_tools_of_earlier_releases_are_shown(serve: 
     async with serve(database_url=database_url) as recall:
         await said_once(recall)
         await recall.AppendMessages(rpc.AppendMessagesRequest(agent_id=AGENT, messages=[call, failed, broken]))
-    database = Database.open(database_url)
-    await database.write(lambda conn: conn.execute(sa.text("UPDATE alembic_version SET version_num = '0008'")))
-    await database.close()
+    await downgrade(database_url, "mnemesh_recall", "0008")
     async with serve(database_url=database_url) as recall:
         listed = (await recall.ListMessages(rpc.ListMessagesRequest(agent_ids=[AGENT], tool_call_id="c1"))).messages
         assert [message.id for message in listed] == [call.id, failed.id]
@@ -174,12 +173,10 @@ async def test_a_step_committed_before_the_upgrade_is_replayed_after_it(serve: A
         )
         first = await recall.CommitStep(step)
     database = Database.open(database_url)
-    for statement in (
-        "UPDATE step_commits SET fingerprint = 'hash of an earlier encoding'",
-        "UPDATE alembic_version SET version_num = '0007'",
-    ):
-        await database.write(lambda conn, statement=statement: conn.execute(sa.text(statement)))  # type: ignore[misc]
+    earlier = sa.text("UPDATE step_commits SET fingerprint = 'hash of an earlier encoding'")
+    await database.write(lambda conn: conn.execute(earlier))
     await database.close()
+    await downgrade(database_url, "mnemesh_recall", "0007")
     async with serve(database_url=database_url) as recall:
         replay = await recall.CommitStep(step)
         assert (replay.replayed, replay.version, replay.sequence_ids) == (True, first.version, first.sequence_ids)

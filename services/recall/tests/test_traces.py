@@ -417,13 +417,57 @@ async def test_lines_of_other_programs_keep_all_their_fields(recall: Any) -> Non
     assert (await turns(recall, PEER))[-1].id == "turn_0003"
 
 
+async def test_an_import_into_an_agent_with_turns_renumbers_the_turns_that_collide(recall: Any) -> None:
+    conversation = derive_id("conv", PEER)
+    await open_window(recall, agent=PEER, conversation=conversation)
+    await tell(recall, said("Welcome.", pb.ROLE_ASSISTANT), agent=PEER, conversation=conversation)
+    episode = episodes_pb2.Episode(
+        id="ep_1", summary="A parser", create_time=at(9), turn_ids=["turn_0001", "turn_0002"]
+    )
+    file = [
+        *SEED,
+        line("rt_007", 1, 1, turn="turn_0002", content="And the lexer?"),
+        traces.TraceRecord(episode=episode),
+    ]
+    done = await take_in(recall, file, extend_window=True)
+    assert (done.imported_traces, done.imported_episodes, done.created_turns) == (7, 1, 3)
+
+    async def seen() -> list[tuple[str, str, str]]:
+        return [(turn.id, turn.imported_id, turn.episode_id) for turn in await turns(recall, PEER)]
+
+    episodes = [record.episode for record in await exported(recall, PEER, record_types=[2])]
+    assert [list(each.turn_ids) for each in episodes] == [["turn_0002", "turn_0004"]]
+    listed = await recall.episodes.ListEpisodes(
+        memories.ListEpisodesRequest(filter=memories.EpisodeFilter(scopes=[episodes_pb2.MemoryScope(agent_id=PEER)]))
+    )
+    covering = listed.episodes[0].id
+    numbered = [
+        ("turn_0001", "", ""), ("turn_0002", "turn_0001", covering), ("morning", "", ""),
+        ("turn_0004", "turn_0002", covering),
+    ]  # fmt: skip
+    assert await seen() == numbered
+    records = [record for record in await exported(recall, PEER) if record.WhichOneof("record") != "snapshot"]
+    first = next(record.raw_trace for record in records if record.raw_trace.id == "rt_001")
+    assert (first.turn_id, first.imported_turn_id, first.seq) == ("turn_0002", "turn_0001", 1)
+    # The same file again, and the agent's own export, change nothing.
+    for again, skipped in ((file, 8), (records, 9)):
+        repeated = await take_in(recall, again)
+        assert (repeated.imported_traces, repeated.imported_episodes, repeated.skipped_records) == (0, 0, skipped)
+    # The file has grown: the new line joins its turn. Another file with the same turn ids does not.
+    grown = [*file, line("rt_008", 2, 2, turn="turn_0002", content="Later.")]
+    assert (await take_in(recall, grown)).created_turns == 0
+    assert [turn.message_count for turn in await turns(recall, PEER, turn_ids=["turn_0004"])] == [2]
+    await take_in(recall, [line("other", 1, 1, turn="turn_0002", content="Another history")])
+    assert await seen() == [*numbered, ("turn_0005", "turn_0002", "")]
+
+
 async def test_an_import_with_a_conflicting_record_is_refused(recall: Any) -> None:
     await take_in(recall, SEED)
     other = traces.TraceRecord()
     other.CopyFrom(SEED[3])
     other.raw_trace.content = "I will not."
     fresh = line("rt_100", 1, 1, turn="turn_0009", content="new")
-    for wrong in (other, line("rt_101", 1, 1, content="another history")):
+    for wrong in (other, line("rt_101", 1, 1, turn="turn_0009", content="at the same place")):
         error = await refused(take_in(recall, [fresh, wrong]))
         assert (type(error), error.metadata["record_id"]) == (AlreadyExists, wrong.raw_trace.id)
     assert "turn_0009" not in [turn.id for turn in await turns(recall, PEER)]

@@ -89,8 +89,17 @@ def no_memory(kind: str, memory_id: str) -> NotFound:
 
 
 def record_exists(record_id: str) -> AlreadyExists:
-    """Returns the error for a record whose id or position belongs to other content."""
+    """Returns the error for a record whose id belongs to other content."""
     return AlreadyExists(f"The agent has a record {record_id} with other content.", record_id=record_id)
+
+
+def position_taken(record_id: str, turn_id: str, seq: int) -> AlreadyExists:
+    """Returns the error for a trace at the position of another trace of the same import."""
+    return AlreadyExists(
+        f"The record {record_id} has the turn_id and seq of another record of the import ({turn_id}, {seq})."
+        " Give each record of a turn its own seq.",
+        record_id=record_id,
+    )
 
 
 def message_exists(message_id: str) -> AlreadyExists:

@@ -23,6 +23,7 @@ _TYPE_NAMES: Final = {number: name for name, number in _TYPES.items()}
 _TEXT_FIELDS: Final = ("tool_name", "tool_call_id", "tool_error", "correlation_id", "tool_result_ref")
 _JSON_FIELDS: Final = ("tool_args", "tool_result")
 _ID_PREFIXES: Final = {"conversation_id": "conv", "run_id": "run"}
+_IMPORTED_TURN: Final = "imported_turn_id"
 _TIME_FIELDS: Final = {
     "valid_from_ts": "valid_from_time", "invalid_ts": "invalid_time", "close_ts": "close_time",
     "update_ts": "update_time", "start_ts": "start_time", "end_ts": "end_time",
@@ -45,7 +46,8 @@ def trace_to_line(trace: traces_pb2.RawTrace) -> Line:
     if trace.HasField("media"):
         line["media"] = {name: list(getattr(trace.media, name)) for name in ("images", "audio", "video")}
     known: Any = trace
-    line |= {name: getattr(trace, name) for name in (*_TEXT_FIELDS, *_ID_PREFIXES) if known.HasField(name)}
+    names = (*_TEXT_FIELDS, *_ID_PREFIXES, _IMPORTED_TURN)
+    line |= {name: getattr(trace, name) for name in names if known.HasField(name)}
     line |= {name: json.loads(getattr(trace, name)) for name in _JSON_FIELDS if known.HasField(name)}
     if trace.tags:
         line["tags"] = list(trace.tags)
@@ -71,7 +73,7 @@ def trace_from_line(line: Mapping[str, Any], *, archived: bool) -> traces_servic
     )
     if _is_media(left.get("media")):
         trace.media.CopyFrom(traces_pb2.TraceMedia(**left.pop("media")))
-    for name in _TEXT_FIELDS:
+    for name in (*_TEXT_FIELDS, _IMPORTED_TURN):
         if isinstance(left.get(name), str):
             setattr(trace, name, left.pop(name))
     for name, prefix in _ID_PREFIXES.items():

@@ -45,6 +45,27 @@ async def at_revision(url: str, package: str, revision: str, rows: Rows) -> None
     await database.close()
 
 
+async def downgrade(url: str, package: str, revision: str) -> None:
+    """Takes the revisions after one back, so that the next start of the service runs them again.
+
+    Args:
+        url: of a migrated database, of either engine.
+        package: the service's, `mnemesh_<service>`.
+        revision: the last one that stays applied.
+    """
+
+    def undo(conn: sa.Connection) -> None:
+        with Operations.context(MigrationContext.configure(conn)):
+            for step in reversed(_steps(package, "9999")):
+                if step.revision > revision:
+                    step.downgrade()
+        conn.execute(sa.text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
+
+    database = Database.open(url)
+    await database.write(undo)
+    await database.close()
+
+
 def _steps(package: str, revision: str) -> list[Any]:
     """The modules of the revisions up to one; their file names begin with their ids, which are in order."""
     folder = Path(import_module(package).__file__ or "").parent / "store" / "migrations" / "versions"

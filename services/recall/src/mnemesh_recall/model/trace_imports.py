@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -12,7 +12,15 @@ import msgspec
 from mnemesh_kit.ids import derive_id
 from mnemesh_types.messages import ContentPart, ImagePart, Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
-from mnemesh_recall.model.traces import OVERRIDABLE, ImportedLine, Trace, TraceType, as_text, traces_of_message
+from mnemesh_recall.model.traces import (
+    NUMBERED_TURN,
+    OVERRIDABLE,
+    ImportedLine,
+    Trace,
+    TraceType,
+    as_text,
+    traces_of_message,
+)
 
 OWN_ID: Final = re.compile(r"(message-[0-9a-f-]{36})\.(\d{1,9})")
 """The form of the ids of traces that mnemesh exported: the message id and the ordinal within the message."""
@@ -131,9 +139,63 @@ def _lines(message: Message, group: Sequence[Trace]) -> Iterator[ImportedLine]:
         yield ImportedLine(message.id, ordinal, trace.id, trace.seq, overrides)
 
 
+@dataclass(frozen=True, slots=True)
+class AgentTurns:
+    """The turns of an agent that an import may name.
+
+    `imported` maps an id in an earlier file to the newest turn that has another id here.
+    """
+
+    ids: frozenset[str]
+    imported: Mapping[str, str]
+    last_index: int
+
+
+def turn_ids_of_import(
+    given: Sequence[Trace], existing: Mapping[str, Trace], agent_turns: AgentTurns
+) -> dict[str, str]:
+    """Returns the agent's turn for each turn id of the given traces.
+
+    The new traces of a turn that was imported before join that turn if their positions are free. If the agent has
+    another turn with that id, or one of the positions is taken, the turn gets a new number; then all new turns with
+    numbers do, so that they keep their order.
+
+    Args:
+        given: the traces of the import, in order.
+        existing: the agent's traces by id, of all turns that the import may name.
+        agent_turns: the agent's turns.
+    """
+    by_turn: dict[str, list[Trace]] = {}
+    for trace in given:
+        by_turn.setdefault(trace.turn_id, []).append(trace)
+    taken: dict[str, set[int]] = {}
+    for trace in existing.values():
+        taken.setdefault(trace.turn_id, set()).add(trace.seq)
+    imported = {trace.turn_id for trace in existing.values() if trace.is_imported}
+    found: dict[str, str] = {}
+    for turn_id, traces in by_turn.items():
+        new = {trace.seq for trace in traces if trace.id not in existing}
+        known = next((existing[trace.id].turn_id for trace in traces if trace.id in existing), None)
+        candidate = known or agent_turns.imported.get(turn_id, turn_id)
+        joins = known is not None or candidate in imported
+        if not new or (joins and new.isdisjoint(taken.get(candidate, ()))):
+            found[turn_id] = candidate
+    return found | _new_turn_ids([turn_id for turn_id in by_turn if turn_id not in found], agent_turns)
+
+
+def _new_turn_ids(turn_ids: Sequence[str], agent_turns: AgentTurns) -> dict[str, str]:
+    if agent_turns.ids.isdisjoint(turn_ids):
+        return dict(zip(turn_ids, turn_ids, strict=True))
+    # A turn that keeps its id takes the next index, too.
+    return {
+        id_: f"turn_{index:04d}" if NUMBERED_TURN.fullmatch(id_) or id_ in agent_turns.ids else id_
+        for index, id_ in enumerate(turn_ids, start=agent_turns.last_index + 1)
+    }
+
+
 def is_same_trace(stored: Trace, given: Trace) -> bool:
     """Returns whether two traces with one id have the same content. JSON is compared by value."""
-    if (stored.turn_id, stored.trace_type) != (given.turn_id, given.trace_type):
+    if given.turn_id not in (stored.turn_id, stored.imported_turn_id) or stored.trace_type is not given.trace_type:
         return False
     return all(_comparable(stored, field) == _comparable(given, field) for field in OVERRIDABLE)
 

@@ -7,7 +7,8 @@ from datetime import datetime
 from enum import StrEnum
 
 from mnemesh_recall.model.episodes import Episode, Fact
-from mnemesh_recall.model.traces import InteractionStatus, Snapshot, Trace
+from mnemesh_recall.model.tool_interactions import InteractionStatus
+from mnemesh_recall.model.traces import Snapshot, Trace
 
 Record = Trace | Episode | Fact | Snapshot
 

@@ -1,7 +1,8 @@
-"""Turns, raw traces and tool interactions: views of an agent's messages."""
+"""Turns and raw traces: views of an agent's messages."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -12,7 +13,6 @@ import msgspec
 from mnemesh_types.messages import (
     ClientReturn,
     ContentPart,
-    Deny,
     ImagePart,
     Message,
     Role,
@@ -77,9 +77,18 @@ class Trace:
     conversation_id: str | None = None
     message_id: str = ""
     run_id: str | None = None
+    imported_turn_id: str | None = None
+    """The id of the turn in the file that the trace was imported from, if it differs."""
     archived: bool = False
 
+    @property
+    def is_imported(self) -> bool:
+        """Whether the trace was a line of an imported file."""
+        return bool(self.message_id) and not self.id.startswith(f"{self.message_id}.")
 
+
+NUMBERED_TURN: Final = re.compile(r"turn_(\d{4,18})")
+"""The form of the turn ids that recall assigns."""
 OVERRIDABLE: Final = (
     "created_at", "content", "source_event", "media", "tool_name", "tool_call_id", "tool_args", "tool_result",
     "tool_error", "correlation_id", "tags", "tool_result_ref", "extra",
@@ -115,35 +124,7 @@ class Turn:
     started_at: datetime
     ended_at: datetime
     traces: tuple[Trace, ...] = ()
-
-
-class InteractionStatus(StrEnum):
-    """The state of a tool call."""
-
-    PENDING = "pending"
-    SUCCESS = "success"
-    ERROR = "error"
-    DENIED = "denied"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolInteraction:
-    """A tool call with its result, if it has one, and the denial of a call that waited for approval."""
-
-    call: ToolCall
-    calling: Message
-    tool_return: ToolReturn | None = None
-    returning: Message | None = None
-    denial: Deny | None = None
-
-    @property
-    def status(self) -> InteractionStatus:
-        """PENDING without a result or a denial. A result without a status is a success."""
-        if self.denial is not None:
-            return InteractionStatus.DENIED
-        if self.tool_return is None:
-            return InteractionStatus.PENDING
-        return InteractionStatus.ERROR if self.tool_return.status is ToolStatus.ERROR else InteractionStatus.SUCCESS
+    imported_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +165,10 @@ def returns_of(message: Message) -> Iterator[ToolReturn]:
 
 
 def traces_of_turn(
-    messages: Iterable[Message], lines: Mapping[str, Sequence[ImportedLine]], archived: bool
+    messages: Iterable[Message],
+    lines: Mapping[str, Sequence[ImportedLine]],
+    archived: bool,
+    imported_turn_id: str | None = None,
 ) -> tuple[Trace, ...]:
     """Returns the traces of one turn, ordered by seq. `lines` maps a message id to its imported lines."""
     traces = []
@@ -199,7 +183,7 @@ def traces_of_turn(
                 continue
             line = imported.get(ordinal)
             last = last + 1 if line is None else line.seq
-            numbered = replace(trace, seq=last, archived=archived)
+            numbered = replace(trace, seq=last, archived=archived, imported_turn_id=imported_turn_id)
             traces.append(numbered if line is None else replace(numbered, id=line.trace_id, **line.overrides))
     return tuple(sorted(traces, key=lambda trace: trace.seq))
 
@@ -275,23 +259,3 @@ def as_text(value: str) -> str:
     """Returns the text for which `as_json` returns that JSON, or JSON with the same value."""
     decoded = msgspec.json.decode(value)
     return decoded if isinstance(decoded, str) else value
-
-
-def pair(calling: Message, call: ToolCall, others: Sequence[Message]) -> ToolInteraction:
-    """Returns a call with its return: the first one with its id after the call and before the id is called again.
-
-    `others` are the messages that mention the id, ordered by sequence id.
-    """
-    denial: Deny | None = None
-    for message in others:
-        if message.sequence_id < calling.sequence_id:
-            continue
-        if message.id != calling.id and any(other.id == call.id for other in calls_of(message)):
-            break
-        for decision in message.approval_decisions:
-            if decision.tool_call_id == call.id:
-                denial = decision if isinstance(decision, Deny) else None
-        for item in returns_of(message):
-            if item.tool_call_id == call.id:
-                return ToolInteraction(call=call, calling=calling, tool_return=item, returning=message, denial=denial)
-    return ToolInteraction(call=call, calling=calling, denial=denial)

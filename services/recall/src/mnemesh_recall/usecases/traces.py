@@ -9,6 +9,7 @@ from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
 
 from mnemesh_recall.model.query_rules import require_page
+from mnemesh_recall.model.tool_interactions import ToolInteraction
 from mnemesh_recall.model.trace_operations import (
     ImportResult,
     InteractionFilter,
@@ -23,7 +24,7 @@ from mnemesh_recall.model.trace_rules import (
     require_interaction_filter,
     require_turn_filter,
 )
-from mnemesh_recall.model.traces import ToolInteraction, Turn
+from mnemesh_recall.model.traces import Turn
 from mnemesh_recall.store.base import TraceStore
 from mnemesh_recall.vectors.indexer import Indexer
 

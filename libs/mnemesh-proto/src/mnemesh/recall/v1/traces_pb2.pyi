@@ -97,6 +97,7 @@ class RawTrace(_message.Message):
     CONVERSATION_ID_FIELD_NUMBER: _builtins.int
     MESSAGE_ID_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
+    IMPORTED_TURN_ID_FIELD_NUMBER: _builtins.int
     ARCHIVED_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The imported id, or the message id followed by "." and the ordinal of the trace within the message."""
@@ -125,6 +126,8 @@ class RawTrace(_message.Message):
     message_id: _builtins.str
     """The message that this trace is a view of. Output only."""
     run_id: _builtins.str
+    imported_turn_id: _builtins.str
+    """The turn id in the file that the trace was imported from, if the agent had another turn with that id. Output only."""
     archived: _builtins.bool
     """True if the turn has left the window. The trace is then part of the archive file."""
     @_builtins.property
@@ -157,11 +160,12 @@ class RawTrace(_message.Message):
         conversation_id: _builtins.str | None = ...,
         message_id: _builtins.str = ...,
         run_id: _builtins.str | None = ...,
+        imported_turn_id: _builtins.str | None = ...,
         archived: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "_correlation_id", b"_correlation_id", "_extra", b"_extra", "_run_id", b"_run_id", "_tool_args", b"_tool_args", "_tool_call_id", b"_tool_call_id", "_tool_error", b"_tool_error", "_tool_name", b"_tool_name", "_tool_result", b"_tool_result", "_tool_result_ref", b"_tool_result_ref", "conversation_id", b"conversation_id", "correlation_id", b"correlation_id", "create_time", b"create_time", "extra", b"extra", "media", b"media", "run_id", b"run_id", "tool_args", b"tool_args", "tool_call_id", b"tool_call_id", "tool_error", b"tool_error", "tool_name", b"tool_name", "tool_result", b"tool_result", "tool_result_ref", b"tool_result_ref"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "_correlation_id", b"_correlation_id", "_extra", b"_extra", "_imported_turn_id", b"_imported_turn_id", "_run_id", b"_run_id", "_tool_args", b"_tool_args", "_tool_call_id", b"_tool_call_id", "_tool_error", b"_tool_error", "_tool_name", b"_tool_name", "_tool_result", b"_tool_result", "_tool_result_ref", b"_tool_result_ref", "conversation_id", b"conversation_id", "correlation_id", b"correlation_id", "create_time", b"create_time", "extra", b"extra", "imported_turn_id", b"imported_turn_id", "media", b"media", "run_id", b"run_id", "tool_args", b"tool_args", "tool_call_id", b"tool_call_id", "tool_error", b"tool_error", "tool_name", b"tool_name", "tool_result", b"tool_result", "tool_result_ref", b"tool_result_ref"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "_correlation_id", b"_correlation_id", "_extra", b"_extra", "_run_id", b"_run_id", "_tool_args", b"_tool_args", "_tool_call_id", b"_tool_call_id", "_tool_error", b"_tool_error", "_tool_name", b"_tool_name", "_tool_result", b"_tool_result", "_tool_result_ref", b"_tool_result_ref", "agent_id", b"agent_id", "archived", b"archived", "content", b"content", "conversation_id", b"conversation_id", "correlation_id", b"correlation_id", "create_time", b"create_time", "extra", b"extra", "id", b"id", "media", b"media", "message_id", b"message_id", "run_id", b"run_id", "seq", b"seq", "source_event", b"source_event", "tags", b"tags", "tool_args", b"tool_args", "tool_call_id", b"tool_call_id", "tool_error", b"tool_error", "tool_name", b"tool_name", "tool_result", b"tool_result", "tool_result_ref", b"tool_result_ref", "trace_type", b"trace_type", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "_correlation_id", b"_correlation_id", "_extra", b"_extra", "_imported_turn_id", b"_imported_turn_id", "_run_id", b"_run_id", "_tool_args", b"_tool_args", "_tool_call_id", b"_tool_call_id", "_tool_error", b"_tool_error", "_tool_name", b"_tool_name", "_tool_result", b"_tool_result", "_tool_result_ref", b"_tool_result_ref", "agent_id", b"agent_id", "archived", b"archived", "content", b"content", "conversation_id", b"conversation_id", "correlation_id", b"correlation_id", "create_time", b"create_time", "extra", b"extra", "id", b"id", "imported_turn_id", b"imported_turn_id", "media", b"media", "message_id", b"message_id", "run_id", b"run_id", "seq", b"seq", "source_event", b"source_event", "tags", b"tags", "tool_args", b"tool_args", "tool_call_id", b"tool_call_id", "tool_error", b"tool_error", "tool_name", b"tool_name", "tool_result", b"tool_result", "tool_result_ref", b"tool_result_ref", "trace_type", b"trace_type", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__conversation_id: _TypeAlias = _typing.Literal["conversation_id"]  # noqa: Y015
     _WhichOneofArgType__conversation_id: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id"]  # noqa: Y015
@@ -169,6 +173,8 @@ class RawTrace(_message.Message):
     _WhichOneofArgType__correlation_id: _TypeAlias = _typing.Literal["_correlation_id", b"_correlation_id"]  # noqa: Y015
     _WhichOneofReturnType__extra: _TypeAlias = _typing.Literal["extra"]  # noqa: Y015
     _WhichOneofArgType__extra: _TypeAlias = _typing.Literal["_extra", b"_extra"]  # noqa: Y015
+    _WhichOneofReturnType__imported_turn_id: _TypeAlias = _typing.Literal["imported_turn_id"]  # noqa: Y015
+    _WhichOneofArgType__imported_turn_id: _TypeAlias = _typing.Literal["_imported_turn_id", b"_imported_turn_id"]  # noqa: Y015
     _WhichOneofReturnType__run_id: _TypeAlias = _typing.Literal["run_id"]  # noqa: Y015
     _WhichOneofArgType__run_id: _TypeAlias = _typing.Literal["_run_id", b"_run_id"]  # noqa: Y015
     _WhichOneofReturnType__tool_args: _TypeAlias = _typing.Literal["tool_args"]  # noqa: Y015
@@ -189,6 +195,8 @@ class RawTrace(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__correlation_id) -> _WhichOneofReturnType__correlation_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__extra) -> _WhichOneofReturnType__extra | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__imported_turn_id) -> _WhichOneofReturnType__imported_turn_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__run_id) -> _WhichOneofReturnType__run_id | None: ...
     @_typing.overload
@@ -255,10 +263,13 @@ class Turn(_message.Message):
     COMPACTED_FIELD_NUMBER: _builtins.int
     EPISODE_ID_FIELD_NUMBER: _builtins.int
     TRACES_FIELD_NUMBER: _builtins.int
+    IMPORTED_ID_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """Format: "turn_" followed by a count of at least four digits within the agent. Imported ids are kept."""
+    """Format: "turn_" followed by a count of at least four digits within the agent. Imported ids are kept unless the agent
+    has another turn with that id.
+    """
     agent_id: _builtins.str
     conversation_id: _builtins.str
     index: _builtins.int
@@ -270,6 +281,8 @@ class Turn(_message.Message):
     compacted: _builtins.bool
     """True if the turn has left the window. episode_id is its summary, if there is one."""
     episode_id: _builtins.str
+    imported_id: _builtins.str
+    """See RawTrace.imported_turn_id."""
     @_builtins.property
     def traces(self) -> _containers.RepeatedCompositeFieldContainer[Global___RawTrace]:
         """Ordered by seq. Returned only by requests that ask for it."""
@@ -294,16 +307,22 @@ class Turn(_message.Message):
         compacted: _builtins.bool = ...,
         episode_id: _builtins.str | None = ...,
         traces: _abc.Iterable[Global___RawTrace] | None = ...,
+        imported_id: _builtins.str | None = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
         end_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_episode_id", b"_episode_id", "end_time", b"end_time", "episode_id", b"episode_id", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_episode_id", b"_episode_id", "_imported_id", b"_imported_id", "end_time", b"end_time", "episode_id", b"episode_id", "imported_id", b"imported_id", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_episode_id", b"_episode_id", "agent_id", b"agent_id", "compacted", b"compacted", "conversation_id", b"conversation_id", "end_time", b"end_time", "episode_id", b"episode_id", "first_message_id", b"first_message_id", "id", b"id", "index", b"index", "last_message_id", b"last_message_id", "message_count", b"message_count", "start_time", b"start_time", "tool_call_count", b"tool_call_count", "traces", b"traces"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_episode_id", b"_episode_id", "_imported_id", b"_imported_id", "agent_id", b"agent_id", "compacted", b"compacted", "conversation_id", b"conversation_id", "end_time", b"end_time", "episode_id", b"episode_id", "first_message_id", b"first_message_id", "id", b"id", "imported_id", b"imported_id", "index", b"index", "last_message_id", b"last_message_id", "message_count", b"message_count", "start_time", b"start_time", "tool_call_count", b"tool_call_count", "traces", b"traces"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__episode_id: _TypeAlias = _typing.Literal["episode_id"]  # noqa: Y015
     _WhichOneofArgType__episode_id: _TypeAlias = _typing.Literal["_episode_id", b"_episode_id"]  # noqa: Y015
+    _WhichOneofReturnType__imported_id: _TypeAlias = _typing.Literal["imported_id"]  # noqa: Y015
+    _WhichOneofArgType__imported_id: _TypeAlias = _typing.Literal["_imported_id", b"_imported_id"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__episode_id) -> _WhichOneofReturnType__episode_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__imported_id) -> _WhichOneofReturnType__imported_id | None: ...
 
 Global___Turn: _TypeAlias = Turn  # noqa: Y015
 

@@ -48,10 +48,12 @@ class TraceServiceStub:
     """
     ImportTraces: _grpc.StreamUnaryMultiCallable[_traces_service_pb2.ImportTracesRequest, _traces_service_pb2.ImportTracesResponse]
     """Imports records into an agent in one transaction: the output of ExportTraces or the lines of trace files. The
-    first message carries the header. Ids, times, turns and tags are kept.
+    first message carries the header. Ids, times, turns and tags are kept. If the agent has another turn with the id of
+    a turn of the import, the new turns of the import get the agent's next turn numbers, in their order; see
+    RawTrace.imported_turn_id. Episodes of the import name the new ids.
 
     A record that the agent already has is skipped if its content is the same; otherwise the call fails with
-    ALREADY_EXISTS (metadata: record_id). If the header contains record_count, a stream that was cut off writes
+    ALREADY_EXISTS (metadata: record_id). So a repeated import changes nothing. If the header contains record_count, a stream that was cut off writes
     nothing. Errors: INVALID_ARGUMENT (metadata: field, and record: the 1-based position in the stream).
     """
 
@@ -75,10 +77,12 @@ class TraceServiceAsyncStub(TraceServiceStub):
     """
     ImportTraces: _aio.StreamUnaryMultiCallable[_traces_service_pb2.ImportTracesRequest, _traces_service_pb2.ImportTracesResponse]  # type: ignore[assignment]
     """Imports records into an agent in one transaction: the output of ExportTraces or the lines of trace files. The
-    first message carries the header. Ids, times, turns and tags are kept.
+    first message carries the header. Ids, times, turns and tags are kept. If the agent has another turn with the id of
+    a turn of the import, the new turns of the import get the agent's next turn numbers, in their order; see
+    RawTrace.imported_turn_id. Episodes of the import name the new ids.
 
     A record that the agent already has is skipped if its content is the same; otherwise the call fails with
-    ALREADY_EXISTS (metadata: record_id). If the header contains record_count, a stream that was cut off writes
+    ALREADY_EXISTS (metadata: record_id). So a repeated import changes nothing. If the header contains record_count, a stream that was cut off writes
     nothing. Errors: INVALID_ARGUMENT (metadata: field, and record: the 1-based position in the stream).
     """
 
@@ -119,10 +123,12 @@ class TraceServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_traces_service_pb2.ImportTracesResponse, _abc.Awaitable[_traces_service_pb2.ImportTracesResponse]]:
         """Imports records into an agent in one transaction: the output of ExportTraces or the lines of trace files. The
-        first message carries the header. Ids, times, turns and tags are kept.
+        first message carries the header. Ids, times, turns and tags are kept. If the agent has another turn with the id of
+        a turn of the import, the new turns of the import get the agent's next turn numbers, in their order; see
+        RawTrace.imported_turn_id. Episodes of the import name the new ids.
 
         A record that the agent already has is skipped if its content is the same; otherwise the call fails with
-        ALREADY_EXISTS (metadata: record_id). If the header contains record_count, a stream that was cut off writes
+        ALREADY_EXISTS (metadata: record_id). So a repeated import changes nothing. If the header contains record_count, a stream that was cut off writes
         nothing. Errors: INVALID_ARGUMENT (metadata: field, and record: the 1-based position in the stream).
         """
 

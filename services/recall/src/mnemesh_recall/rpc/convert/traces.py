@@ -17,16 +17,9 @@ from mnemesh_kit.time import (
 from mnemesh_types.convert import message_to_proto
 
 from mnemesh_recall.model.episodes import Episode, Fact, Scope, ScopeKind
+from mnemesh_recall.model.tool_interactions import InteractionStatus, ToolInteraction
 from mnemesh_recall.model.trace_operations import Record, RecordType
-from mnemesh_recall.model.traces import (
-    InteractionStatus,
-    Media,
-    Snapshot,
-    ToolInteraction,
-    Trace,
-    TraceType,
-    Turn,
-)
+from mnemesh_recall.model.traces import Media, Snapshot, Trace, TraceType, Turn
 from mnemesh_recall.rpc.convert import episodes
 
 SCHEMA_VERSION: Final = 1
@@ -68,6 +61,7 @@ def turn_to_proto(turn: Turn) -> traces_pb2.Turn:
         compacted=turn.compacted,
         episode_id=turn.episode_id,
         traces=[trace_to_proto(trace) for trace in turn.traces],
+        imported_id=turn.imported_id,
         start_time=timestamp_to_proto(turn.started_at),
         end_time=timestamp_to_proto(turn.ended_at),
     )
@@ -124,6 +118,7 @@ def trace_to_proto(trace: Trace) -> traces_pb2.RawTrace:
         conversation_id=trace.conversation_id,
         message_id=trace.message_id,
         run_id=trace.run_id,
+        imported_turn_id=trace.imported_turn_id,
         archived=trace.archived,
     )
 

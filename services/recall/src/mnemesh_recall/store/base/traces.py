@@ -8,6 +8,7 @@ from typing import Protocol
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
+from mnemesh_recall.model.tool_interactions import ToolInteraction
 from mnemesh_recall.model.trace_operations import (
     ImportResult,
     InteractionFilter,
@@ -16,7 +17,7 @@ from mnemesh_recall.model.trace_operations import (
     TraceImport,
     TurnFilter,
 )
-from mnemesh_recall.model.traces import ToolInteraction, Turn
+from mnemesh_recall.model.traces import Turn
 
 
 class TraceStore(Protocol):
@@ -56,9 +57,11 @@ class TraceStore(Protocol):
     async def import_records(self, organization_id: str, request: TraceImport, key: RequestKey | None) -> ImportResult:
         """Stores the records that the agent does not have, all or none.
 
+        A turn whose id belongs to another turn of the agent is renumbered, and so are the other new turns.
+
         Raises:
-            AlreadyExists: the agent has a record with that id and other content, or another trace at the same position
-                of the turn (metadata: record_id).
+            AlreadyExists: the agent has a record with that id and other content, or two traces of the import have the
+                same position of a turn (metadata: record_id).
             NotFound: the conversation does not exist, or the agent is another organization's.
             Erased: the agent was erased.
         """

@@ -147,7 +147,9 @@ def _links(memory: Episode | Fact) -> Iterator[dict[str, Any]]:
 
 def covered_agent(memory: Episode) -> str | None:
     """Returns the agent whose turns an episode covers; None if it is unknown."""
-    return memory.source.agent_id or (memory.scope.id if memory.scope.kind is ScopeKind.AGENT else None)
+    own = memory.scope.id if memory.scope.kind is ScopeKind.AGENT else None
+    # The source of an imported episode is the exporting agent, and its turns are those of the importing one.
+    return own if own is not None and memory.imported_id is not None else memory.source.agent_id or own
 
 
 def _put_terms(tx: Transaction, memory: Episode | Fact) -> None:

@@ -131,6 +131,8 @@ turns = sa.Table(
     sa.Column("organization_id", sa.Text, nullable=False),
     sa.Column("conversation_id", sa.Text),
     sa.Column("started_at", UtcDateTime, nullable=False),
+    # The id in the file that the turn was imported from, if it differs.
+    sa.Column("imported_id", sa.Text),
     sa.Index("ux_turns_id", "agent_id", "turn_id", unique=True),
     sa.Index("ix_turns_conversation", "agent_id", "conversation_id", "turn_index"),
     sqlite_with_rowid=False,

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any
 
 import sqlalchemy as sa
 from mnemesh_kit.ids import derive_id
 from mnemesh_types.messages import Message
 
-from mnemesh_recall.errors import record_exists
+from mnemesh_recall.errors import position_taken, record_exists
 from mnemesh_recall.model.context_rules import last_message_time
 from mnemesh_recall.model.episodes import Episode, Fact, Scope, ScopeKind
 from mnemesh_recall.model.messages import default_conversation_id
-from mnemesh_recall.model.trace_imports import OWN_ID, is_same_trace, messages_from_traces
+from mnemesh_recall.model.trace_imports import is_same_trace, messages_from_traces, turn_ids_of_import
 from mnemesh_recall.model.trace_operations import ImportResult, TraceImport
 from mnemesh_recall.model.traces import ImportedLine, Trace
-from mnemesh_recall.store.sql import agents, episode_rows, message_rows, trace_rows, windows
+from mnemesh_recall.store.sql import agents, episode_rows, import_turns, message_rows, windows
 from mnemesh_recall.store.sql.episode_codec import episode_from_row, fact_from_row
 from mnemesh_recall.store.sql.episode_tables import episodes, facts
-from mnemesh_recall.store.sql.tables import contexts, messages, trace_lines, turns
+from mnemesh_recall.store.sql.tables import contexts, trace_lines
 from mnemesh_recall.store.sql.trace_codec import line_to_row
 from mnemesh_recall.store.sql.transaction import Transaction
 
-T = TypeVar("T")
-
-BATCH: Final = 500
-_l, _m, _t, _c = trace_lines.c, messages.c, turns.c, contexts.c
+_c = contexts.c
 
 
 def import_records(tx: Transaction, request: TraceImport) -> ImportResult:
@@ -38,12 +35,17 @@ def import_records(tx: Transaction, request: TraceImport) -> ImportResult:
     else:
         windows.read_state(tx.conn, tx.organization_id, request.conversation_id, request.agent_id)
     traces = [record for record in request.records if isinstance(record, Trace)]
-    new = _new_traces(tx, request, traces)
-    new_turns = {trace.turn_id for trace in new} - _existing_turns(tx, request.agent_id, new)
-    _store(tx, request, new)
     given_episodes = [record for record in request.records if isinstance(record, Episode)]
     given_facts = [record for record in request.records if isinstance(record, Fact)]
-    new_episodes = _store_episodes(tx, request.agent_id, given_episodes)
+    named = {trace.turn_id for trace in traces} | {id_ for episode in given_episodes for id_ in episode.turn_ids}
+    known_turns = import_turns.read_turns(tx.conn, request.agent_id, named)
+    existing = import_turns.read_traces(tx.conn, request.agent_id, traces, known_turns)
+    turn_ids = dict(known_turns.imported) | turn_ids_of_import(traces, existing, known_turns)
+    new = _new_traces(tx, request, traces, existing, turn_ids)
+    new_turns = {trace.turn_id for trace in new} - {trace.turn_id for trace in existing.values()} - known_turns.ids
+    _store(tx, request, new)
+    import_turns.write_imported_ids(tx.conn, request.agent_id, {turn_ids[id_]: id_ for id_ in turn_ids}, new_turns)
+    new_episodes = _store_episodes(tx, request.agent_id, given_episodes, turn_ids)
     new_facts = _store_facts(tx, request.agent_id, given_facts)
     stored = len(new) + new_episodes + new_facts
     return ImportResult(
@@ -55,59 +57,39 @@ def import_records(tx: Transaction, request: TraceImport) -> ImportResult:
     )
 
 
-def _new_traces(tx: Transaction, request: TraceImport, given: Sequence[Trace]) -> list[Trace]:
-    """Returns the traces that do not exist, each with one of the agent's conversations.
+def _new_traces(
+    tx: Transaction,
+    request: TraceImport,
+    given: Sequence[Trace],
+    existing: Mapping[str, Trace],
+    turn_ids: Mapping[str, str],
+) -> list[Trace]:
+    """Returns the traces that do not exist, each with one of the agent's turns and conversations.
 
     Raises:
-        AlreadyExists: a trace exists with other content.
+        AlreadyExists: a trace exists with other content, or two traces of the import have one id or one position.
     """
     own = set(tx.conn.execute(sa.select(_c.conversation_id).where(_c.agent_id == request.agent_id)).scalars())
-    existing = _existing_traces(tx, request.agent_id, given)
-    positions = {(trace.turn_id, trace.seq) for trace in existing.values()}
-    new = []
+    new: dict[str, Trace] = {}
+    positions: dict[tuple[str, int], str] = {}
     for trace in given:
-        known = existing.get(trace.id)
+        known = existing.get(trace.id) or new.get(trace.id)
         if known is not None:
             if not is_same_trace(known, trace):
                 raise record_exists(trace.id)
             continue
-        if (trace.turn_id, trace.seq) in positions:
-            # Another trace has this position of the turn.
-            raise record_exists(trace.id)
-        placed = trace if trace.conversation_id in own else replace(trace, conversation_id=request.conversation_id)
-        existing[trace.id] = placed
-        positions.add((trace.turn_id, trace.seq))
-        new.append(placed)
-    return new
-
-
-def _existing_traces(tx: Transaction, agent_id: str, given: Sequence[Trace]) -> dict[str, Trace]:
-    """Returns the agent's traces in the turns of the given traces, and in the turns that contain one of their ids."""
-    turn_ids = _existing_turns(tx, agent_id, given)
-    for ids in _chunks([trace.id for trace in given]):
-        lines = sa.select(_l.message_id).where(_l.agent_id == agent_id, _l.trace_id.in_(ids))
-        own = [match[1] for id_ in ids if (match := OWN_ID.fullmatch(id_)) is not None]
-        turns_of = sa.select(_m.turn_id).where(_m.agent_id == agent_id, _m.turn_id.is_not(None))
-        for found in (turns_of.where(_m.id.in_(lines)), turns_of.where(_m.id.in_(own))):
-            turn_ids |= set(tx.conn.execute(found).scalars())
-    existing: dict[str, Trace] = {}
-    for chunk in _chunks(sorted(turn_ids)):
-        for traces in trace_rows.traces(tx.conn, agent_id, chunk).values():
-            existing |= {trace.id: trace for trace in traces}
-    return existing
-
-
-def _existing_turns(tx: Transaction, agent_id: str, given: Sequence[Trace]) -> set[str]:
-    found: set[str] = set()
-    for ids in _chunks(sorted({trace.turn_id for trace in given})):
-        known = sa.select(_t.turn_id).where(_t.agent_id == agent_id, _t.turn_id.in_(ids))
-        found |= set(tx.conn.execute(known).scalars())
-    return found
+        if positions.setdefault((trace.turn_id, trace.seq), trace.id) != trace.id:
+            raise position_taken(trace.id, trace.turn_id, trace.seq)
+        conversation_id = trace.conversation_id if trace.conversation_id in own else request.conversation_id
+        turn_id = turn_ids[trace.turn_id]
+        imported = trace.turn_id if turn_id != trace.turn_id else None
+        new[trace.id] = replace(trace, conversation_id=conversation_id, turn_id=turn_id, imported_turn_id=imported)
+    return list(new.values())
 
 
 def _store(tx: Transaction, request: TraceImport, new: Sequence[Trace]) -> None:
     appended: dict[str, list[Message]] = {}
-    for chunk in _chunks(list(messages_from_traces(request.agent_id, new))):
+    for chunk in import_turns.chunks(list(messages_from_traces(request.agent_id, new))):
         message_rows.store(tx, request.agent_id, [message for message, _, _ in chunk])
         lines: list[ImportedLine] = [line for _, lines, _ in chunk for line in lines]
         tx.conn.execute(sa.insert(trace_lines), [line_to_row(line, request.agent_id) for line in lines])
@@ -127,21 +109,20 @@ def _store(tx: Transaction, request: TraceImport, new: Sequence[Trace]) -> None:
         )
 
 
-def _store_episodes(tx: Transaction, agent_id: str, given: Sequence[Episode]) -> int:
+def _store_episodes(tx: Transaction, agent_id: str, given: Sequence[Episode], own_turn_ids: Mapping[str, str]) -> int:
     existing = {key: episode_from_row(row) for row, keys in _existing_memories(tx, episodes, agent_id) for key in keys}
     stored = 0
     for record in given:
+        turn_ids = tuple(own_turn_ids.get(id_, id_) for id_ in record.turn_ids)
         known = existing.get(record.id)
         if known is not None:
-            if (known.summary, known.turn_ids, known.created_at) != (
-                record.summary,
-                record.turn_ids,
-                record.created_at,
-            ):
+            is_same = (known.summary, known.created_at) == (record.summary, record.created_at)
+            if not is_same or known.turn_ids not in (turn_ids, record.turn_ids):
                 raise record_exists(record.id)
             continue
         id_ = derive_id("episode", agent_id, record.id)
-        episode = replace(record, id=id_, scope=Scope(ScopeKind.AGENT, agent_id), imported_id=record.id)
+        scope = Scope(ScopeKind.AGENT, agent_id)
+        episode = replace(record, id=id_, scope=scope, turn_ids=turn_ids, imported_id=record.id)
         episode_rows.insert(tx, episode, agent_id)
         existing[record.id] = episode
         stored += 1
@@ -196,7 +177,3 @@ def _existing_memories(tx: Transaction, table: sa.Table, agent_id: str) -> Itera
     )
     for row in rows:
         yield row, (row.id,) if row.imported_id is None else (row.imported_id, row.id)
-
-
-def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    return (items[start : start + BATCH] for start in range(0, len(items), BATCH))

@@ -10,8 +10,9 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_kit.paging import Cursor, Page, PageQuery, paginate
 from mnemesh_types.messages import Message, Role
 
+from mnemesh_recall.model.tool_interactions import ToolInteraction, pair
 from mnemesh_recall.model.trace_operations import InteractionFilter, TurnFilter
-from mnemesh_recall.model.traces import ImportedLine, ToolInteraction, Trace, Turn, pair, traces_of_turn
+from mnemesh_recall.model.traces import ImportedLine, Trace, Turn, traces_of_turn
 from mnemesh_recall.store.sql.episode_rows import TURN, turn_link
 from mnemesh_recall.store.sql.episode_tables import episodes, memory_links
 from mnemesh_recall.store.sql.rows import COLUMNS, message_from_row
@@ -69,6 +70,7 @@ def list_turns(conn: sa.Connection, organization_id: str, filter_: TurnFilter, p
                 compacted=not row.in_window,
                 episode_id=episode_ids.get(row.turn_id),
                 started_at=row.started_at,
+                imported_id=row.imported_id,
                 traces=traces_of.get(row.turn_id, ()),
                 **counts[row.turn_id],
             )
@@ -100,7 +102,15 @@ def traces_as_of(
     lines: dict[str, list[ImportedLine]] = {}
     for row in conn.execute(sa.select(trace_lines).where(_l.agent_id == agent_id, _l.message_id.in_(in_turns))):
         lines.setdefault(row.message_id, []).append(line_from_row(row))
-    return {turn_id: traces_of_turn(found, lines, archived=archived[turn_id]) for turn_id, found in by_turn.items()}
+    imported = dict(
+        conn.execute(
+            sa.select(_t.turn_id, _t.imported_id).where(_t.agent_id == agent_id, _t.turn_id.in_(turn_ids))
+        ).all()
+    )
+    return {
+        turn_id: traces_of_turn(found, lines, archived=archived[turn_id], imported_turn_id=imported.get(turn_id))
+        for turn_id, found in by_turn.items()
+    }
 
 
 def list_interactions(

@@ -12,6 +12,7 @@ from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 
+from mnemesh_recall.model.tool_interactions import ToolInteraction
 from mnemesh_recall.model.trace_operations import (
     ImportResult,
     InteractionFilter,
@@ -20,7 +21,7 @@ from mnemesh_recall.model.trace_operations import (
     TraceImport,
     TurnFilter,
 )
-from mnemesh_recall.model.traces import ToolInteraction, Turn
+from mnemesh_recall.model.traces import Turn
 from mnemesh_recall.store.sql import trace_exports as exports
 from mnemesh_recall.store.sql import trace_imports as imports
 from mnemesh_recall.store.sql import trace_rows as traces

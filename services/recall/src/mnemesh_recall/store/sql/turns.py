@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -10,12 +9,11 @@ from typing import Final
 import sqlalchemy as sa
 from mnemesh_types.messages import Message
 
-from mnemesh_recall.model.traces import answered_calls, in_turns, opens_turn
+from mnemesh_recall.model.traces import NUMBERED_TURN, answered_calls, in_turns, opens_turn
 from mnemesh_recall.store.sql.tables import agents, messages, tool_call_rows, turns
 from mnemesh_recall.store.sql.transaction import Transaction
 
 _t, _m, _a, _r = turns.c, messages.c, agents.c, tool_call_rows.c
-_NUMBERED: Final = re.compile(r"turn_(\d{4,18})")
 _NEWEST: Final = {
     has_conversation: sa.select(_t.turn_id)
     .where(
@@ -107,7 +105,7 @@ def _newest_turn(tx: Transaction, agent_id: str, message: Message, newest: dict[
 
 def _insert_named(tx: Transaction, agent_id: str, turn_id: str, first: Message) -> None:
     """Inserts a turn whose id the caller chose. An id of the form turn_0007 keeps its index if that is free."""
-    numbered = _NUMBERED.fullmatch(turn_id)
+    numbered = NUMBERED_TURN.fullmatch(turn_id)
     requested = int(numbered[1]) if numbered else 0
     last = int(tx.conn.execute(sa.select(_a.last_turn_index).where(_a.agent_id == agent_id)).scalar_one())
     taken = sa.select(_t.turn_id).where(_t.agent_id == agent_id, _t.turn_index == requested)
