@@ -124,7 +124,7 @@ async def test_an_error_in_the_middle_of_a_stream_is_told_before_its_end(mesh: M
     events = await sent(mesh, agent)
     assert kinds(events)[-5:] == ["tool_return", "step_started", "error", *ENDING]
     assert [event.sequence for event in events if event.HasField("sequence")] == [1, 2, 3, 4, 5]
-    assert (events[-3].error.error.reason, events[-1].usage.step_count) == ("PROVIDER_REFUSED", 1)
+    assert (events[-3].error.error.reason, events[-1].usage.step_count) == ("PROVIDER_REFUSED", 2)
     assert kinds(await attached(mesh, events[0].run_id, starting_after=2)) == ["accepted", "error", *ENDING]
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.compaction.transcript import CLIPPED
 from mnemesh_orchestrator.llm.errors import (
     ContextOverflow,
@@ -21,9 +22,11 @@ from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings
 from mnemesh_orchestrator.model.runs import StopReason
+from mnemesh_orchestrator.model.steps import COMPACTION, StepFilter, StepStatus
 from mnemesh_types.messages import Role
+from mnemesh_types.usage import Usage
 
-from ..support.model import Held, Item, OneOffer, ScriptedModel, call, say
+from ..support.model import USAGE, Held, Item, OneOffer, ScriptedModel, call, say
 from ..support.world import ME, Process, World, require_valid
 from .conftest import LONG, Speaker, roles, small_agent, summary_of, talk
 
@@ -234,3 +237,38 @@ async def test_unavailable_recall_after_step_delays_compaction(
     assert summary_of(world.window(agent).messages) == "They spoke of work."
     assert len(world.waits) == 3
     assert len(speaker.summaries) == 1
+
+
+async def test_each_call_of_a_summary_model_is_a_step_with_a_trace_and_counts(
+    world: World, process: Process, speaker: Speaker
+) -> None:
+    failed = ProviderUnavailable("503", provider="scripted", status=503)
+    failed.usage = Usage(3, None, 3)
+    answers: list[Item] = [failed, say("They spoke of work.")]
+    handle = "openai/summaries"
+    agent = await small_agent(world, process, compaction_settings=CompactionSettings("all", model=handle))
+    await talk(process, agent, 6)
+    speaker.summary = lambda request: answers.pop(0)
+    speaker.used = 5_300
+    await process.send(agent, "And?", include_compaction_events=True)
+    run = await process.outcome(agent)
+    found = await process.steps.list(ME, StepFilter(run_id=run.id), PageQuery(50, ascending=True))
+    summaries = [step for step in found.items if step.origin == COMPACTION]
+    assert [(step.model, step.status, step.usage) for step in summaries] == [
+        (handle, StepStatus.FAILED, failed.usage),
+        ("scripted/one", StepStatus.SUCCESS, USAGE),
+    ]
+    (answered,) = (step for step in found.items if not step.origin)
+    assert (run.step_count, run.usage) == (1, answered.usage + failed.usage + USAGE)
+    for step in found.items:
+        assert (await process.steps.trace(ME, step.id)).step_id == step.id
+    assert "503" in (await process.steps.trace(ME, summaries[0].id)).response
+
+
+async def test_compaction_on_demand_returns_the_tokens_of_the_summary(
+    world: World, process: Process, speaker: Speaker
+) -> None:
+    agent = await small_agent(world, process)
+    await talk(process, agent, 4)
+    result = await process.compactions.compact(ME, None, agent.id, agent.default_conversation_id, None, dry_run=True)
+    assert result.usage == USAGE

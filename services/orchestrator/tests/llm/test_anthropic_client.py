@@ -198,10 +198,12 @@ async def test_broken_stream_is_not_retried_after_first_delta(
 ) -> None:
     fake.script = lambda _: fault
     events: list[LlmEvent] = []
-    with pytest.raises(errors.ProviderUnavailable):
+    with pytest.raises(errors.ProviderUnavailable) as caught:
         await collect(client, REQUEST, events)
     assert events
     assert not any(isinstance(event, LlmAnswer) for event in events)
+    assert caught.value.usage.prompt_tokens, "the tokens that were counted before the break"
+    assert json.loads(caught.value.response_body or "{}")["content"]
     assert len(fake.requests) == 1
 
 

@@ -131,7 +131,7 @@ class EpisodicSummarizer:
             llm_request = replace(llm_request, messages=(system, *llm_request.messages[1:]))
         llm_request = replace(llm_request, response_format=FORMAT)
         first_messages = llm_request.messages
-        answer = await complete_text(summary_model.client, llm_request, self.call_seconds)
+        answer = await complete_text(request, summary_model.client, llm_request, self.call_seconds)
         for _ in range(_MAX_ATTEMPTS - 1):
             problem = answer_problem(answer, material)
             if problem is None:
@@ -145,7 +145,7 @@ class EpisodicSummarizer:
             )
             llm_request = replace(llm_request, messages=(*first_messages, *retry))
             try:
-                answer = await complete_text(summary_model.client, llm_request, self.call_seconds)
+                answer = await complete_text(request, summary_model.client, llm_request, self.call_seconds)
             except (SummaryFailed, ContextOverflow):
                 break
         commits = parse_commits(answer, material, summary_model.info.handle)

@@ -5,12 +5,25 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mnemesh_types.messages import Message
+from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.compaction.planner import Cut, Sizes
 from mnemesh_orchestrator.llm.port import LlmClient, LlmRequest
 from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.episodes import EpisodeCommit
 from mnemesh_orchestrator.model.models import ModelInfo
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryCall:
+    """One call of a summary model. `error` is what ended it; None if the model answered."""
+
+    request: LlmRequest
+    request_body: str
+    response_body: str
+    usage: Usage
+    seconds: float
+    error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +35,7 @@ class CompactionRequest:
     the limit. The messages that leave must have at least `min_gain` tokens; None accepts any gain, for a compaction on
     demand or after the provider refused a request that the estimate allowed. `text_tokens` estimates a text,
     `request_tokens` a request.
-    `organization_id` decides which summary models may be used.
+    `organization_id` decides which summary models may be used. `on_call` receives every call of a model.
     """
 
     organization_id: str
@@ -36,6 +49,7 @@ class CompactionRequest:
     request_tokens: Callable[[LlmRequest], int]
     agent_id: str
     conversation_id: str
+    on_call: Callable[[SummaryCall], None]
     min_gain: int | None = None
 
 

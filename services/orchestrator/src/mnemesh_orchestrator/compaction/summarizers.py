@@ -1,6 +1,7 @@
 """Summarizers: a model that reads a transcript, or the agent's own model in its own context."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final
@@ -12,12 +13,14 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.text import well_formed
 from mnemesh_types.messages import Message, Role, TextPart
+from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.compaction.chunked_summary import MAX_PARTS, MIN_CAPACITY, ChunkedReader, part_capacity
 from mnemesh_orchestrator.compaction.port import (
     ModelCatalog,
     OrganizationModels,
     Summary,
+    SummaryCall,
     SummaryFailed,
     SummaryRequest,
 )
@@ -30,6 +33,7 @@ from mnemesh_orchestrator.llm.errors import (
     ProviderContentFilter,
     ProviderError,
 )
+from mnemesh_orchestrator.llm.failed_traces import failed_response, rendered
 from mnemesh_orchestrator.llm.history import arguments_object
 from mnemesh_orchestrator.llm.port import AnsweredCall, LlmAnswer, LlmClient, LlmRequest, ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.model.compaction import CompactionSettings
@@ -109,7 +113,7 @@ class TranscriptSummarizer:
             tokens = request.tokens if is_whole else min(request.tokens, limit // 3 // _CHARACTERS_PER_TOKEN)
             text = with_notes(notes, "\n".join(lines[start:end]), limit)
             llm_request = summary_model_request(replace(request, tokens=tokens), summary_model, text)
-            notes = await complete_text(summary_model.client, llm_request, self.call_seconds)
+            notes = await complete_text(request, summary_model.client, llm_request, self.call_seconds)
 
         if not lines:
             raise SummaryFailed("the messages that leave contain no text")
@@ -144,7 +148,7 @@ class SelfSummarizer:
         if info == compaction.llm_request.model and compaction.request_tokens(llm_request) > compaction.sizes.limit:
             raise SummaryFailed(f"{info.handle} does not accept the agent's context")
         try:
-            return _summary(await complete_text(client, llm_request, self.call_seconds))
+            return _summary(await complete_text(request, client, llm_request, self.call_seconds))
         except ContextOverflow as error:
             raise SummaryFailed(error.message) from error
         except SummaryFailed as error:
@@ -247,8 +251,8 @@ def prompt_for(request: SummaryRequest) -> str:
     return prompt if prompt else summary_prompt(request.mode).replace("{WORDS}", str(max(40, request.tokens * 3 // 5)))
 
 
-async def complete_text(client: LlmClient, request: LlmRequest, seconds: float) -> str:
-    """Returns the text that a model answers within a time limit.
+async def complete_text(summary: SummaryRequest, client: LlmClient, request: LlmRequest, seconds: float) -> str:
+    """Returns the text that a model answers within a time limit. The call is reported to the compaction.
 
     Raises:
         ContextOverflow: the request is too long for the model.
@@ -256,8 +260,7 @@ async def complete_text(client: LlmClient, request: LlmRequest, seconds: float) 
     """
     handle = request.model.handle
     try:
-        async with asyncio.timeout(seconds), aclosing(client.stream(request)) as events:  # type: ignore[type-var]
-            answers = [event async for event in events if isinstance(event, LlmAnswer)]
+        answers = await _reported_answers(summary.compaction.on_call, client, request, seconds)
     except ContextOverflow:
         raise
     except TimeoutError as error:
@@ -270,6 +273,24 @@ async def complete_text(client: LlmClient, request: LlmRequest, seconds: float) 
     if not text:
         raise SummaryFailed(f"{handle} returned no text")
     return text
+
+
+async def _reported_answers(
+    report: Callable[[SummaryCall], None], client: LlmClient, request: LlmRequest, seconds: float
+) -> list[LlmAnswer]:
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    try:
+        async with asyncio.timeout(seconds), aclosing(client.stream(request)) as events:  # type: ignore[type-var]
+            answers = [event async for event in events if isinstance(event, LlmAnswer)]
+    except BaseException as error:
+        usage = error.usage if isinstance(error, ProviderError) else Usage()
+        bodies = rendered(client, request), failed_response(error)
+        report(SummaryCall(request, *bodies, usage, clock() - began, error))
+        raise
+    for answer in answers:
+        report(SummaryCall(request, answer.request_body, answer.response_body, answer.usage, clock() - began))
+    return answers
 
 
 def _answer_text(answer: LlmAnswer) -> str:

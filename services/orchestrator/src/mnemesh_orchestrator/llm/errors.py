@@ -25,13 +25,15 @@ from mnemesh_kit.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from mnemesh_types.usage import Usage
 
 
 class ProviderError(MnemeshError):
     """A call to a provider failed.
 
     `is_retryable` means that the same request may succeed a moment later, so an adapter retries it within its budget
-    unless something was streamed. `retry_after` is the provider's own value in seconds, if it gave one.
+    unless something was streamed. `retry_after` is the provider's own value in seconds, if it gave one. `usage` are the
+    tokens that the provider counted nevertheless, and `response_body` is the answer as far as it arrived, as JSON text.
     """
 
     code = Unavailable.code
@@ -54,6 +56,8 @@ class ProviderError(MnemeshError):
         self.provider = provider
         self.status = status
         self.retry_after = retry_after
+        self.usage = Usage()
+        self.response_body: str | None = None
 
     def redact(self, secrets: Collection[str]) -> Self:
         """Returns this error without the secrets that its text or cause quote.
@@ -65,6 +69,8 @@ class ProviderError(MnemeshError):
                 self.message = self.message.replace(secret, "[key]")
                 self.args = (self.message,)
                 self.metadata = {name: value.replace(secret, "[key]") for name, value in self.metadata.items()}
+            if self.response_body is not None:
+                self.response_body = self.response_body.replace(secret, "[key]")
         if secrets:
             self.__cause__, self.__suppress_context__ = None, True  # The cause holds the whole answer of the provider.
         return self

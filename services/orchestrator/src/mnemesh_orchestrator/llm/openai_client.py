@@ -12,11 +12,12 @@ from mnemesh_types.messages import ContentPart
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS, SHORT_SECONDS, CallLimits, Sleep, with_retries
+from mnemesh_orchestrator.llm.errors import ProviderError
 from mnemesh_orchestrator.llm.port import AnsweredCall, FinishReason, LlmAnswer, LlmEvent, LlmRequest
 from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.schemas import without_added_nulls
 from mnemesh_orchestrator.llm.settings import ProviderSettings
-from mnemesh_orchestrator.llm.transport import remove_environment, stream_events, translate_error
+from mnemesh_orchestrator.llm.transport import add_partial_answer, remove_environment, stream_events, translate_error
 from mnemesh_orchestrator.llm.wire import encode_body
 
 if TYPE_CHECKING:
@@ -195,11 +196,15 @@ class OpenAiClient(ABC):
         events = stream_events(
             openai, self.endpoint.client, path, body, provider=provider, limits=self._limits, secrets=secrets
         )
-        async with aclosing(events):  # type: ignore[type-var]
-            async for chunk in events:
-                for event in answer.add(chunk):
-                    yield event
-        answer.check_complete()
+        try:
+            async with aclosing(events):  # type: ignore[type-var]
+                async for chunk in events:
+                    for event in answer.add(chunk):
+                        yield event
+            answer.check_complete()
+        except ProviderError as error:
+            add_partial_answer(error, answer)
+            raise
         yield LlmAnswer(
             content=answer.content,
             tool_calls=without_added_nulls(answer.tool_calls, request),

@@ -8,13 +8,17 @@ than the rest of a step.
 import asyncio
 import json
 from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import suppress
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from mnemesh_kit.failpoints import async_failpoint
+from mnemesh_types.messages import ContentPart
+from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.attempts import CallLimits, in_time
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError, ProviderTimeout, ProviderUnavailable
+from mnemesh_orchestrator.llm.port import AnsweredCall
 from mnemesh_orchestrator.llm.provider_errors import error_from_response, quote
 
 _JSON_CONTENT = {"headers": {"Content-Type": "application/json"}}
@@ -96,6 +100,38 @@ def translate_error(sdk: ModuleType, provider: str, error: Exception, secrets: C
     if isinstance(error, sdk.APIError):
         return error_from_response(provider, None, _redacted(error.body or error.message, secrets))
     return ProviderBadAnswer(f"{provider} answered with something that is not JSON.", provider=provider)
+
+
+class PartialAnswer(Protocol):
+    """An answer as far as it has arrived."""
+
+    @property
+    def content(self) -> tuple[ContentPart, ...]:
+        """Reasoning and text."""
+        ...
+
+    @property
+    def tool_calls(self) -> tuple[AnsweredCall, ...]:
+        """The tool calls in order."""
+        ...
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens that the provider has counted."""
+        ...
+
+    @property
+    def body(self) -> Any:
+        """The answer as a call without streaming would have returned it."""
+        ...
+
+
+def add_partial_answer(error: ProviderError, answer: PartialAnswer) -> None:
+    """Adds to an error what arrived before it: the counted tokens, and the answer for the trace."""
+    error.usage = answer.usage
+    with suppress(ValueError, TypeError, KeyError):  # The pieces of a broken answer may not fit together.
+        if answer.content or answer.tool_calls or error.usage != Usage():
+            error.response_body = json.dumps(answer.body, ensure_ascii=False)
 
 
 def remove_environment(client: Any, headers: Mapping[str, str]) -> None:

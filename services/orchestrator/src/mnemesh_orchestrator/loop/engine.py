@@ -3,7 +3,7 @@
 Gather, assemble, call the model, journal, run the tools, commit, continue or stop. Compact when the budget says so.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import structlog
@@ -12,6 +12,7 @@ from mnemesh_kit.errors import Internal, MnemeshError
 from mnemesh_types.messages import Message
 from mnemesh_types.usage import Usage
 
+from mnemesh_orchestrator.compaction.port import SummaryCall
 from mnemesh_orchestrator.errors import LeaseLost, RuleFault
 from mnemesh_orchestrator.llm.errors import FALLBACK_ERRORS, ContextOverflow, ProviderBadAnswer
 from mnemesh_orchestrator.loop import approvals
@@ -33,11 +34,13 @@ from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.state import OpenCommit, StepState, Turn, concluded, new_step
 from mnemesh_orchestrator.loop.step_commit import StepCommitter, messages_after_calls, step_messages
 from mnemesh_orchestrator.loop.step_messages import answer_id, step_id
+from mnemesh_orchestrator.loop.step_records import summary_step
+from mnemesh_orchestrator.loop.stop_reasons import STOP_ERRORS, failure
 from mnemesh_orchestrator.loop.tool_calls import CallResult, ToolExecution
 from mnemesh_orchestrator.loop.window_compaction import WindowCompactor
 from mnemesh_orchestrator.model.approvals import Resumption
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry, JournalledAnswer
-from mnemesh_orchestrator.model.runs import StopReason
+from mnemesh_orchestrator.model.runs import RunError, StopReason
 from mnemesh_orchestrator.model.steps import StepStatus
 
 _log = structlog.get_logger("mnemesh.loop")
@@ -70,7 +73,7 @@ class Engine:
         """Runs steps until the turn stops.
 
         Raises:
-            ProviderError: the model did not answer. The step leaves nothing.
+            ProviderError: the model did not answer. The step leaves its record and its trace.
             ContextWindowOverflow, SystemPromptOverflow: the next request does not fit, with every compaction.
             RuleFault: a rule prefills an argument that the tool does not take.
             LeaseLost: another process holds the run now.
@@ -78,12 +81,19 @@ class Engine:
         context, state = turn.context, turn.state
         await self._finish_compaction(turn)
         resumption = context.run.resumes
-        verdict = await (self._run_step(turn) if resumption is None else self._resume(turn, resumption))
-        while verdict.stop is None:
-            state.core = await self._retry.call(
-                lambda: self._context.core_memory(context.agent.id, context.conversation.holder_id)
-            )
-            verdict = await self._run_step(turn)
+        try:
+            verdict = await (self._run_step(turn) if resumption is None else self._resume(turn, resumption))
+            while verdict.stop is None:
+                state.core = await self._retry.call(
+                    lambda: self._context.core_memory(context.agent.id, context.conversation.holder_id)
+                )
+                verdict = await self._run_step(turn)
+        except LeaseLost:
+            raise
+        except Exception as error:
+            reason, run_error = failure(error)
+            self._conclude_open_step(turn, reason, StepStatus.FAILED, run_error)
+            raise
         if verdict.fault is not None:
             raise RuleFault(verdict.fault.removeprefix("Error: "))
         return verdict.stop
@@ -91,7 +101,7 @@ class Engine:
     async def _run_step(self, turn: Turn) -> Verdict:
         context, state = turn.context, turn.state
         state.step_number += 1
-        step = self._new_step(turn, step_id(context.run.id, state.step_number))
+        step = state.open_step = self._new_step(turn, step_id(context.run.id, state.step_number))
         committed = state.committed(step.id)
         entry = context.journal.entry(step.id, EntryKind.ANSWER)
         if entry is not None:
@@ -102,7 +112,8 @@ class Engine:
             await self._ask_model(turn, step)
         message = step.given.message
         if context.policy.requires_tool_call and not message.tool_calls:
-            self._conclude(turn, step, StopReason.NO_TOOL_CALL, StepStatus.FAILED)
+            error = STOP_ERRORS[StopReason.NO_TOOL_CALL]
+            self._conclude(turn, step, StopReason.NO_TOOL_CALL, StepStatus.FAILED, error)
             return Verdict(StopReason.NO_TOOL_CALL)
         if message.tool_calls and not step.is_journalled:
             await self._journal_answer(turn, step)
@@ -119,7 +130,7 @@ class Engine:
         the model is called again.
         """
         context, state = turn.context, turn.state
-        spent, calls, refusals = Usage(), 1, 0
+        calls, refusals = 1, 0
         refused: tuple[Assembled, ContextOverflow] | None = None
         while True:
             assembled = await self._build_request(turn, step)
@@ -134,6 +145,7 @@ class Engine:
                     assembled,
                     start_attempt=step.start_attempt,
                     on_first_event=lambda: state.mark_first_token(self._clock.monotonic() - context.started),
+                    spend=step.spend,
                 )
             except ContextOverflow as error:
                 if refusals == MAX_COMPACTIONS:
@@ -150,11 +162,10 @@ class Engine:
                 refusals, refused = 0, None
                 continue
             state.tokens = self._budget.learn(context, state, found.answer.usage.prompt_tokens)
-            spent += found.answer.usage
             problem = format_problem(context, found.answer)
             if problem is None:
                 step.record = found.record
-                step.accept(replace(found.answer, usage=spent), found.planned, is_journalled=False)
+                step.accept(replace(found.answer, usage=step.spent), found.planned, is_journalled=False)
                 return
             _log.warning("answer_format_invalid", attempt=calls, problem=problem)
             if calls == MAX_FORMAT_CALLS:
@@ -183,7 +194,9 @@ class Engine:
             compaction = None
             if attempt < MAX_COMPACTIONS:
                 gain = least_gain(state, fits=fits)
-                compaction = await self._compactor.compose(context, state, gain, assembled=assembled)
+                compaction = await self._compactor.compose(
+                    context, state, gain, self._recorder(turn), assembled=assembled
+                )
             if compaction is None:
                 break
             state.window = await self._compactor.journal_and_apply(context, step.id, compaction)
@@ -249,17 +262,47 @@ class Engine:
             )
 
     def _conclude(
-        self, turn: Turn, step: StepState, stop: StopReason | None, status: StepStatus = StepStatus.SUCCESS
+        self,
+        turn: Turn,
+        step: StepState,
+        stop: StopReason | None,
+        status: StepStatus = StepStatus.SUCCESS,
+        error: RunError | None = None,
     ) -> None:
-        usage = step.given.usage
-        turn.state.conclude(usage)
-        turn.context.journal.add_step(concluded(step.record, usage, stop, self._clock.now(), status))
+        usage = step.answer.usage if step.answer is not None else step.spent
+        turn.state.conclude(step.id, usage)
+        turn.context.journal.add_step(concluded(step.record, usage, stop, self._clock.now(), status, error))
+
+    def _recorder(self, turn: Turn) -> Callable[[SummaryCall], None]:
+        """Returns a function that records a call of a summary model as a step of the run."""
+
+        def record(call: SummaryCall) -> None:
+            context, state = turn.context, turn.state
+            state.count_summary_call(call.usage)
+            step = summary_step(context, state, call, self._clock.now())
+            context.journal.add_step(step)
+            context.journal.add_trace(
+                step.id, call.request_body, call.response_body, step.model_ms or 0, is_shared=False
+            )
+
+        return record
+
+    def _conclude_open_step(
+        self, turn: Turn, stop: StopReason, status: StepStatus, error: RunError | None = None
+    ) -> None:
+        """Concludes the step that an error or a cancellation ended, if the model was called for it."""
+        step = turn.state.open_step
+        if step is not None and (step.attempts or step.answer is not None):
+            if step.answer is None:
+                model_ms = round((self._clock.now() - step.record.created_at).total_seconds() * 1e3)
+                step.record = replace(step.record, attempts=step.attempts, model_ms=model_ms)
+            self._conclude(turn, step, stop, status, error)
 
     async def _compact_after(self, turn: Turn, step: StepState) -> None:
         """Compacts the window after a step. If that fails, the next request tries again."""
         context, state = turn.context, turn.state
         try:
-            compaction = await self._compactor.compose(context, state, gain_worth_it(state))
+            compaction = await self._compactor.compose(context, state, gain_worth_it(state), self._recorder(turn))
             if compaction is not None:
                 following = replace(compaction, after_step=True)
                 state.window = await self._compactor.journal_and_apply(context, step.id, following)
@@ -362,5 +405,6 @@ class Engine:
                     await self._commit(turn, step, cancelled_step_messages(context, step, entry))
                     self._conclude(turn, step, StopReason.CANCELLED, StepStatus.CANCELLED)
                 state.step_number += 1
+        self._conclude_open_step(turn, StopReason.CANCELLED, StepStatus.CANCELLED)
         if (closing := closing_step(context, state, self._clock.now())) is not None:
             await self._commit(turn, *closing)

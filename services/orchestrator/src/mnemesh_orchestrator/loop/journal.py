@@ -95,17 +95,18 @@ class JournalWriter:
         """Stores a concluded step with the next write."""
         self._steps.append(step)
 
-    def add_trace(self, step_id: str, request: str, response: str, model_ms: int) -> None:
+    def add_trace(self, step_id: str, request: str, response: str, model_ms: int, *, is_shared: bool = True) -> None:
         """Stores the request and the answer of a step with the next write, if traces are kept.
 
-        A later trace of the same step replaces an earlier one.
+        A later trace of the same step replaces an earlier one. With `is_shared`, the request is stored as its
+        difference from an earlier one, or later ones as their difference from it.
         """
         if self._journals.keeps_traces:
             whole, shared = self._whole_trace, None
-            if whole is not None and whole.step_id != step_id:
+            if is_shared and whole is not None and whole.step_id != step_id:
                 shared = shared_request(whole, request)
             trace = StepTrace(step_id, request, response, model_ms, self._journals.clock.now(), shared)
-            if shared is None:
+            if is_shared and shared is None:
                 self._whole_trace = trace
             self._traces = [known for known in self._traces if known.step_id != step_id]
             self._traces.append(trace)

@@ -8,8 +8,10 @@ from typing import Final
 import structlog
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import Internal
+from mnemesh_types.usage import Usage
 
-from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderUnavailable
+from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError, ProviderUnavailable
+from mnemesh_orchestrator.llm.failed_traces import failed_response, rendered
 from mnemesh_orchestrator.llm.formats import is_structured, text_problem
 from mnemesh_orchestrator.llm.port import FinishReason, LlmAnswer, LlmEvent, LlmRequest
 from mnemesh_orchestrator.loop.call_plan import plan_calls
@@ -56,8 +58,9 @@ class ModelCaller:
         *,
         start_attempt: Callable[[], int],
         on_first_event: Callable[[], None],
+        spend: Callable[[Usage], None],
     ) -> ModelAnswer:
-        """Returns the model's answer. Its deltas are published as they arrive.
+        """Returns the model's answer. Its deltas are published as they arrive, and its trace is kept.
 
         Args:
             context: the turn.
@@ -66,6 +69,7 @@ class ModelCaller:
             assembled: the request.
             start_attempt: counts an attempt of the step, and returns its number.
             on_first_event: is called once per attempt, when the model's first event has arrived.
+            spend: counts the tokens of an attempt, also of one that failed.
 
         Raises:
             ProviderBadAnswer: the answer is empty.
@@ -80,18 +84,27 @@ class ModelCaller:
             context.journal.publish_live(record.id, StepStarted(record.number, number))
             try:
                 answer = await self._stream(context, state, record.id, assembled.request, on_first_event)
-            except ProviderUnavailable as error:
+            except BaseException as error:
+                if isinstance(error, ProviderError):
+                    spend(error.usage)
+                request = rendered(state.model.client, assembled.request)
+                context.journal.add_trace(record.id, request, failed_response(error), self._ms_since(began))
                 # An error with a status is an answer of the provider, which the adapter has retried already.
-                if stream == MAX_INTERRUPTED_CALLS or error.status is not None:
+                is_broken = isinstance(error, ProviderUnavailable) and error.status is None
+                if stream == MAX_INTERRUPTED_CALLS or not is_broken:
                     raise
-                _log.warning("answer_interrupted", attempt=stream, error=error.message)
+                _log.warning("answer_interrupted", attempt=stream, error=str(error))
                 continue
-            model_ms = round((self._clock.monotonic() - began) * 1e3)
+            spend(answer.usage)
+            model_ms = self._ms_since(began)
             record = replace(record, attempts=attempt, model_ms=model_ms)
             context.journal.add_trace(record.id, answer.request_body, answer.response_body, model_ms)
             given, planned = self._accept(context, state, record, assembled, answer)
             return ModelAnswer(given, planned, record)
         raise Internal("the last attempt neither answered nor failed")
+
+    def _ms_since(self, began: float) -> int:
+        return round((self._clock.monotonic() - began) * 1e3)
 
     def _accept(
         self, context: TurnContext, state: TurnState, record: Step, assembled: Assembled, answer: LlmAnswer

@@ -25,7 +25,7 @@ from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.journal import JournalledAnswer
 from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
-from mnemesh_orchestrator.model.runs import Run, StopReason
+from mnemesh_orchestrator.model.runs import Run, RunError, StopReason
 from mnemesh_orchestrator.model.seen_revisions import SeenRevisions
 from mnemesh_orchestrator.model.steps import Step, StepStatus
 from mnemesh_orchestrator.prompt.packaging import event_type
@@ -126,6 +126,10 @@ class TurnState:
     approval: Approval | None = None
     """The approval that the turn stops for. Stored when the run ends."""
     open_commit: OpenCommit | None = None
+    open_step: "StepState | None" = None
+    """The step that runs and is not concluded."""
+    summary_calls: int = 0
+    """The number of calls of summary models."""
 
     @property
     def last_user_text(self) -> str:
@@ -150,10 +154,17 @@ class TurnState:
         if self.first_token_ms is None:
             self.first_token_ms = round(seconds * 1e3)
 
-    def conclude(self, usage: Usage) -> None:
+    def count_summary_call(self, usage: Usage) -> None:
+        """Counts a call of a summary model."""
+        self.usage += usage
+        self.summary_calls += 1
+
+    def conclude(self, step_id: str, usage: Usage) -> None:
         """Counts a step that is over."""
         self.usage += usage
         self.step_count += 1
+        if self.open_step is not None and self.open_step.id == step_id:
+            self.open_step = None
 
 
 @dataclass(slots=True)
@@ -163,6 +174,8 @@ class StepState:
     record: Step
     attempts: int = 0
     """The number of times that the model was called for this step."""
+    spent: Usage = Usage()
+    """The tokens of all these calls that the provider reported, those of unusable answers among them."""
     notes: tuple[str, ...] = ()
     """Notes for the model about its earlier answers to this step."""
     answer: JournalledAnswer | None = None
@@ -193,6 +206,10 @@ class StepState:
         """Counts a call of the model, and returns its number from 1."""
         self.attempts += 1
         return self.attempts
+
+    def spend(self, usage: Usage) -> None:
+        """Counts the tokens of a call of the model."""
+        self.spent += usage
 
     def accept(self, answer: JournalledAnswer, planned: tuple[PlannedCall, ...], *, is_journalled: bool) -> None:
         """Takes the answer that the step goes on with."""
@@ -226,13 +243,21 @@ def new_step(context: TurnContext, state: TurnState, step_id: str, now: datetime
     )
 
 
-def concluded(step: Step, usage: Usage, stop: StopReason | None, now: datetime, status: StepStatus) -> Step:
+def concluded(
+    step: Step,
+    usage: Usage,
+    stop: StopReason | None,
+    now: datetime,
+    status: StepStatus,
+    error: RunError | None = None,
+) -> Step:
     """Returns the record of a step that is over."""
     return replace(
         step,
         status=status,
         stop_reason=stop,
         usage=usage,
+        error=error,
         total_ms=round((now - step.created_at).total_seconds() * 1e3),
         completed_at=now,
     )

@@ -1,16 +1,18 @@
 """The compaction of a turn's window: composes the smaller window, and puts it in place of the larger one."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.ids import derive_id
 from mnemesh_types.messages import Message, Role, TextPart
+from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.compaction.compactor import summary_tokens
 from mnemesh_orchestrator.compaction.modes import effective_settings
 from mnemesh_orchestrator.compaction.planner import Sizes
-from mnemesh_orchestrator.compaction.port import CompactionPlan, CompactionRequest, Compactor
+from mnemesh_orchestrator.compaction.port import CompactionPlan, CompactionRequest, Compactor, SummaryCall
 from mnemesh_orchestrator.compaction.tokens import Measured, TokenEstimator
 from mnemesh_orchestrator.compaction.window_replacement import WindowReplacement
 from mnemesh_orchestrator.errors import WindowMoved
@@ -53,6 +55,7 @@ class WindowCompactor:
         context: TurnContext,
         state: TurnState,
         least_gain: int | None,
+        on_call: Callable[[SummaryCall], None],
         *,
         assembled: Assembled | None = None,
         settings: CompactionSettings | None = None,
@@ -65,15 +68,24 @@ class WindowCompactor:
             context: the turn.
             state: its state.
             least_gain: the tokens that have to leave; None if any gain will do.
+            on_call: receives every call of a summary model.
             assembled: the next request, if it is known.
             settings: settings that replace the agent's this time.
         """
         assembled = assembled or await self._context.assemble(context, state)
         measured = self._estimator.request(context.agent, assembled.request)
         window = with_system(state.window, assembled.system_text)
-        request = self._request(context, state, window, assembled, measured, least_gain, settings)
+        usages: list[Usage] = []
+
+        def report(call: SummaryCall) -> None:
+            usages.append(call.usage)
+            on_call(call)
+
+        request = self._request(context, state, window, assembled, measured, least_gain, report, settings)
         plan = await self._compactor.compact(request)
-        return None if plan is None else await self._composed(context, state, window, measured, plan)
+        if plan is None:
+            return None
+        return await self._composed(context, state, window, measured, plan, sum(usages, Usage()))
 
     def _request(
         self,
@@ -83,6 +95,7 @@ class WindowCompactor:
         assembled: Assembled,
         measured: Measured,
         least_gain: int | None,
+        on_call: Callable[[SummaryCall], None],
         settings: CompactionSettings | None,
     ) -> CompactionRequest:
         agent, handle = context.agent, state.model.info.handle
@@ -108,6 +121,7 @@ class WindowCompactor:
             request_tokens=lambda other: self._estimator.request(agent, other).total,
             agent_id=agent.id,
             conversation_id=window.conversation_id,
+            on_call=on_call,
             min_gain=least_gain,
         )
 
@@ -118,6 +132,7 @@ class WindowCompactor:
         window: ContextWindow,
         measured: Measured,
         plan: CompactionPlan,
+        usage: Usage,
     ) -> Compaction:
         summary = Message(
             id=derive_id("message", window.conversation_id, "summary", str(window.version)),
@@ -150,6 +165,7 @@ class WindowCompactor:
                 messages_after=len(smaller.messages),
                 tokens_before=measured.total,
                 tokens_after=after,
+                usage=usage,
             ),
             commits=plan.summary.commits,
         )

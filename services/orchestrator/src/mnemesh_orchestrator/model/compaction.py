@@ -6,6 +6,7 @@ from typing import Final
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_optional_text
 from mnemesh_types.messages import Message
+from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.model.episodes import EpisodeCommit
 from mnemesh_orchestrator.model.models import ModelSettings, require_handle, require_valid_settings
@@ -18,7 +19,8 @@ _MAX_SCOPE: Final = 255
 class CompactionResult:
     """Figures of a compaction.
 
-    Token counts are estimates of the whole request; message counts include the system message.
+    Token counts are estimates of the whole request; message counts include the system message. `usage` are the tokens
+    that summary models used, as their providers counted them.
     """
 
     summary: str
@@ -27,6 +29,7 @@ class CompactionResult:
     messages_after: int
     tokens_before: int
     tokens_after: int
+    usage: Usage = Usage()
 
 
 @dataclass(frozen=True, slots=True)

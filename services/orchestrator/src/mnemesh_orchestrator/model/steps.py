@@ -17,6 +17,9 @@ _FEEDBACK: Final = frozenset({"positive", "negative"})
 _MAX_TAGS: Final = 50
 _MAX_TAG: Final = 200
 
+COMPACTION: Final = "compaction"
+"""The origin of steps that are calls of summary models."""
+
 
 class StepStatus(StrEnum):
     """The status of a step."""
@@ -54,6 +57,8 @@ class Step:
     tags: tuple[str, ...] = ()
     trace_id: str | None = None
     """The id of the distributed trace, if tracing is on."""
+    origin: str | None = None
+    """COMPACTION for a call of a summary model; None for a step of the loop."""
 
 
 @dataclass(frozen=True, slots=True)

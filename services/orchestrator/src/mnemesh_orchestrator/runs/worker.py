@@ -20,12 +20,12 @@ from mnemesh_orchestrator.loop.delta_log import DeltaLog
 from mnemesh_orchestrator.loop.engine import Engine
 from mnemesh_orchestrator.loop.journal import Journals, JournalWriter, shielded
 from mnemesh_orchestrator.loop.state import Turn
+from mnemesh_orchestrator.loop.stop_reasons import STOP_ERRORS, failure
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
 from mnemesh_orchestrator.model.events import DurableBody, ErrorEvent, RunEvent, StopEvent, UsageEvent
 from mnemesh_orchestrator.model.runs import Run, RunError, StopReason, status_of
 from mnemesh_orchestrator.runs.event_broker import EventBroker
 from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
-from mnemesh_orchestrator.runs.stop_reasons import STOP_ERRORS, failure
 from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
 from mnemesh_orchestrator.store.base import Claim, RunFilter, RunStore, StartedRun
 from mnemesh_orchestrator.store.base.leases import LeaseStore
@@ -261,6 +261,8 @@ class RunWorker:
         except LeaseLost:
             raise
         except Exception as failed:
+            if not isinstance(failed, MnemeshError):
+                _log.exception("run_failed_unexpectedly")
             reason, error = failure(failed)
         if is_cancelled:
             turn, error = await self._cancel_turn(claim, turn, journal)

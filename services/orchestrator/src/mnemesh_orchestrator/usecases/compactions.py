@@ -1,11 +1,13 @@
 """Compactions of a conversation's window on request."""
 
 import msgspec
+import structlog
 from mnemesh_kit.errors import RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.principal import Principal
 
+from mnemesh_orchestrator.compaction.port import SummaryCall
 from mnemesh_orchestrator.compaction.summarizers import require_summary_model
 from mnemesh_orchestrator.compaction.window_replacement import WindowReplacement
 from mnemesh_orchestrator.errors import NothingToCompact
@@ -23,6 +25,8 @@ from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig
 from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
 from mnemesh_orchestrator.store.base import AgentStore
 from mnemesh_orchestrator.usecases.previews import PreviewService
+
+_log = structlog.get_logger("mnemesh.compaction")
 
 
 class CompactionService:
@@ -90,7 +94,7 @@ class CompactionService:
         self, caller: Principal, agent_id: str, conversation_id: str, settings: CompactionSettings | None
     ) -> Compaction:
         turn = await self._previews.turn(caller, agent_id, conversation_id, (), RunConfig())
-        compaction = await self._compactor.compose(turn.context, turn.state, None, settings=settings)
+        compaction = await self._compactor.compose(turn.context, turn.state, None, _log_call, settings=settings)
         if compaction is None:
             raise NothingToCompact(
                 "Nothing can leave the window: it has too few messages, or only messages that must stay."
@@ -109,3 +113,14 @@ class CompactionService:
             # An earlier attempt took effect under another epoch.
             return
         self._context.remember(window)
+
+
+def _log_call(call: SummaryCall) -> None:
+    """Logs a call of a summary model. It belongs to no run, so there is no step."""
+    _log.info(
+        "summary_model_called",
+        model=call.request.model.handle,
+        outcome="ok" if call.error is None else "failed",
+        total_tokens=call.usage.total_tokens,
+        ms=round(call.seconds * 1e3),
+    )

@@ -1263,12 +1263,17 @@ class CompactionResult(_message.Message):
     MESSAGES_AFTER_FIELD_NUMBER: _builtins.int
     TOKENS_BEFORE_FIELD_NUMBER: _builtins.int
     TOKENS_AFTER_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
     summary: _builtins.str
     summary_message_id: _builtins.str
     messages_before: _builtins.int
     messages_after: _builtins.int
     tokens_before: _builtins.int
     tokens_after: _builtins.int
+    @_builtins.property
+    def usage(self) -> _message_pb2.Usage:
+        """Tokens that summary models used, as their providers counted them."""
+
     def __init__(
         self,
         *,
@@ -1278,10 +1283,11 @@ class CompactionResult(_message.Message):
         messages_after: _builtins.int = ...,
         tokens_before: _builtins.int = ...,
         tokens_after: _builtins.int = ...,
+        usage: _message_pb2.Usage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_summary_message_id", b"_summary_message_id", "summary_message_id", b"summary_message_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_summary_message_id", b"_summary_message_id", "summary_message_id", b"summary_message_id", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_summary_message_id", b"_summary_message_id", "messages_after", b"messages_after", "messages_before", b"messages_before", "summary", b"summary", "summary_message_id", b"summary_message_id", "tokens_after", b"tokens_after", "tokens_before", b"tokens_before"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_summary_message_id", b"_summary_message_id", "messages_after", b"messages_after", "messages_before", b"messages_before", "summary", b"summary", "summary_message_id", b"summary_message_id", "tokens_after", b"tokens_after", "tokens_before", b"tokens_before", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__summary_message_id: _TypeAlias = _typing.Literal["summary_message_id"]  # noqa: Y015
     _WhichOneofArgType__summary_message_id: _TypeAlias = _typing.Literal["_summary_message_id", b"_summary_message_id"]  # noqa: Y015

@@ -538,7 +538,9 @@ Global___RunError: _TypeAlias = RunError  # noqa: Y015
 
 @_typing.final
 class Step(_message.Message):
-    """One model call and the tool calls that follow from its answer."""
+    """One model call and the tool calls that follow from its answer. A call that failed or was cancelled is a step too, with
+    the tokens that the provider reported. So is each call of a summary model within a run; see origin.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -570,7 +572,7 @@ class Step(_message.Message):
     agent_id: _builtins.str
     conversation_id: _builtins.str
     number: _builtins.int
-    """1-based number within the run."""
+    """1-based number within the run. That of the loop's step for a call of a summary model."""
     status: Global___StepStatus.ValueType
     stop_reason: _agents_pb2.StopReason.ValueType
     provider: _builtins.str
@@ -583,6 +585,7 @@ class Step(_message.Message):
     attempts: _builtins.int
     """Number of model calls of this step."""
     origin: _builtins.str
+    """"compaction" for a call of a summary model; absent for a step of the loop. Run.step_count counts the latter."""
     @_builtins.property
     def usage(self) -> _message_pb2.Usage: ...
     @_builtins.property

@@ -877,7 +877,9 @@ class StepTrace(_message.Message):
     request: _builtins.str
     """JSON text."""
     response: _builtins.str
-    """JSON text. For a streamed response, the assembled result."""
+    """JSON text. For a streamed response, the assembled result. For a call that failed, an object with "error" (reason,
+    message, metadata) and, if a part of the response arrived, "partial_response".
+    """
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration: ...
     def __init__(

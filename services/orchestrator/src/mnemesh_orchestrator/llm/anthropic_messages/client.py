@@ -10,11 +10,12 @@ from mnemesh_orchestrator.llm.anthropic_messages.answer import MessagesAnswer
 from mnemesh_orchestrator.llm.anthropic_messages.render import render_body
 from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS, SHORT_SECONDS, CallLimits, Sleep, with_retries
 from mnemesh_orchestrator.llm.dialects import DIALECTS
+from mnemesh_orchestrator.llm.errors import ProviderError
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmEvent, LlmRequest
 from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.schemas import without_added_nulls
 from mnemesh_orchestrator.llm.settings import ProviderSettings
-from mnemesh_orchestrator.llm.transport import remove_environment, stream_events, translate_error
+from mnemesh_orchestrator.llm.transport import add_partial_answer, remove_environment, stream_events, translate_error
 from mnemesh_orchestrator.llm.wire import encode_body
 
 if TYPE_CHECKING:
@@ -88,11 +89,15 @@ class AnthropicMessagesClient:
             limits=self._limits,
             secrets=self._settings.secrets,
         )
-        async with aclosing(events):  # type: ignore[type-var]
-            async for event in events:
-                for delta in answer.add(event):
-                    yield delta
-        answer.check_complete()
+        try:
+            async with aclosing(events):  # type: ignore[type-var]
+                async for event in events:
+                    for delta in answer.add(event):
+                        yield delta
+            answer.check_complete()
+        except ProviderError as error:
+            add_partial_answer(error, answer)
+            raise
         yield LlmAnswer(
             content=answer.content,
             tool_calls=without_added_nulls(answer.tool_calls, request),

@@ -5,6 +5,7 @@ from typing import Final
 
 from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh.agents.v1 import agents_service_pb2 as rpc
+from mnemesh_types.convert import usage_to_proto
 
 from mnemesh_orchestrator.model.compaction import CompactionResult, CompactionSettings
 from mnemesh_orchestrator.rpc.convert.fields import enum_from_proto, plain_fields, present_fields
@@ -62,4 +63,4 @@ def compaction_override_from_proto(request: rpc.CompactConversationRequest) -> C
 
 def compaction_result_to_proto(result: CompactionResult) -> pb.CompactionResult:
     """Returns the message of the figures of a compaction."""
-    return pb.CompactionResult(**asdict(result))
+    return pb.CompactionResult(**{**asdict(result), "usage": usage_to_proto(result.usage)})

@@ -37,6 +37,7 @@ def step_to_proto(step: Step) -> pb.Step:
         feedback=step.feedback,
         trace_id=step.trace_id,
         attempts=step.attempts,
+        origin=step.origin,
         create_time=timestamp_to_proto(step.created_at),
         completion_time=optional_timestamp_to_proto(step.completed_at),
     )

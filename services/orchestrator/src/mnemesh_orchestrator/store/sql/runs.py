@@ -20,7 +20,7 @@ from mnemesh_orchestrator.model.events import RunEvent
 from mnemesh_orchestrator.model.journal import JournalEntry
 from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus
-from mnemesh_orchestrator.model.steps import Step, StepTrace
+from mnemesh_orchestrator.model.steps import Step, StepStatus, StepTrace
 from mnemesh_orchestrator.store.sql import approvals
 from mnemesh_orchestrator.store.sql import turn_statements as sql
 from mnemesh_orchestrator.store.sql.conversation_leases import (
@@ -117,7 +117,9 @@ class SqlRunStore:
         """See RunStore."""
 
         def write(conn: sa.Connection) -> bool:
-            last_message_at = run.completed_at if run.step_count else None
+            # A failed step leaves no message. It is the last one, so it is among those that are written now.
+            committed = run.step_count - sum(step.status is StepStatus.FAILED and not step.origin for step in steps)
+            last_message_at = run.completed_at if committed > 0 else None
             require_lease(
                 lease,
                 conn.execute(sql.RELEASE_LEASE, {**lease_parameters(lease), "new_last_message_at": last_message_at}),

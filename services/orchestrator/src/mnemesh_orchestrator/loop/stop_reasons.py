@@ -2,7 +2,6 @@
 
 from typing import Final
 
-import structlog
 from mnemesh_kit.errors import MnemeshError, typed_error
 
 from mnemesh_orchestrator.errors import ContextWindowOverflow, RuleFault, SystemPromptOverflow
@@ -13,8 +12,6 @@ from mnemesh_orchestrator.llm.errors import (
     ProviderPaymentRequired,
 )
 from mnemesh_orchestrator.model.runs import RunError, StopReason
-
-_log = structlog.get_logger("mnemesh.runs")
 
 _STOPS: tuple[tuple[type[MnemeshError], StopReason], ...] = (
     (SystemPromptOverflow, StopReason.CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT),
@@ -39,7 +36,5 @@ STOP_ERRORS: Final = {
 def failure(error: Exception) -> tuple[StopReason, RunError]:
     """Returns the stop reason of a turn that an exception ended, and the error that clients see."""
     known = typed_error(error)
-    if not isinstance(error, MnemeshError):
-        _log.exception("run_failed_unexpectedly")
     stop = next((reason for kind, reason in _STOPS if isinstance(known, kind)), StopReason.ERROR)
     return stop, RunError(known.reason, known.message, dict(known.metadata))
