@@ -56,6 +56,22 @@ async def test_a_request_id_with_other_content_is_refused(mesh: Mesh, fake_opena
     assert refused.value.reason == "REQUEST_ID_REUSED"
 
 
+async def test_send_message_and_start_run_are_one_operation(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    agent = await create(mesh)
+    fake_openai.script = ["Once."]
+    sent: dict[str, Any] = {"request_id": "r-1", "agent_id": agent.id}
+    sent["messages"] = [runs_pb2.InputMessage(content=[text_part("Hello")])]
+    run = (await mesh.stubs.runs.StartRun(runs_service_pb2.StartRunRequest(**sent))).run
+    again = mesh.stubs.runs.SendMessage(runs_service_pb2.SendMessageRequest(**sent))
+    events = [response.event async for response in again]
+    assert (events[0].run_id, events[0].accepted.replayed) == (run.id, True)
+    sent["messages"] = [runs_pb2.InputMessage(content=[text_part("Other")])]
+    with pytest.raises(InvalidArgument) as refused:
+        await mesh.stubs.runs.StartRun(runs_service_pb2.StartRunRequest(**sent))
+    assert refused.value.reason == "REQUEST_ID_REUSED"
+    assert len(fake_openai.requests) == 1
+
+
 async def test_the_same_otid_is_the_same_run(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     fake_openai.script = ["Only once.", "Another."]

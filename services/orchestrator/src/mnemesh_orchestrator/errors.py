@@ -73,6 +73,12 @@ class RunEnded(FailedPrecondition):
     reason = "RUN_ENDED"
 
 
+class OtidReused(InvalidArgument):
+    """A message has the otid of an earlier one and other content, or is sent beside messages of an earlier run."""
+
+    reason = "OTID_REUSED"
+
+
 class IdentifierKeyTaken(AlreadyExists):
     """Another identity of the project has the key."""
 

@@ -12,10 +12,10 @@ from mnemesh_kit.errors import MnemeshError, NotFound, RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.paging import PageQuery
-from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost, RunUnderWay
+from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost, OtidReused, RunUnderWay
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentState, AgentType, AttachedTool, Correction
 from mnemesh_orchestrator.model.events import MessageEvent, RunEvent, StopEvent, UsageEvent
-from mnemesh_orchestrator.model.inputs import InputMessage
+from mnemesh_orchestrator.model.inputs import InputMessage, sent_messages
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry, JournalledAnswer
 from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.model.models import ModelSettings
@@ -338,6 +338,7 @@ class AgentStoreSuite:
 
 
 def a_run(agent: Agent, clock: FrozenClock, *, otid: str | None = None, **fields: Any) -> Run:
+    sent = (InputMessage((TextPart(fields.pop("text", "Hello")),), otid=otid),)
     return Run(
         id=new_id("run"),
         organization_id=fields.pop("organization_id", agent.organization_id),
@@ -346,7 +347,8 @@ def a_run(agent: Agent, clock: FrozenClock, *, otid: str | None = None, **fields
         conversation_id=fields.pop("conversation_id", agent.default_conversation_id),
         created_at=clock.now(),
         updated_at=clock.now(),
-        input=(InputMessage((TextPart("Hello"),), otid=otid),),
+        input=sent,
+        sent=sent_messages(sent),
         **fields,
     )
 
@@ -514,6 +516,31 @@ class RunStoreSuite:
         assert (ended.run.id, ended.run.status) == (first.run.id, RunStatus.COMPLETED)
         other = await made(agents, an_agent(clock))
         assert not (await runs.start(None, a_run(other, clock, otid="o-1"), "me", reject_busy=True)).replayed
+
+    async def test_an_otid_is_not_used_for_other_content(
+        self, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        first = await runs.start(None, a_run(agent, clock, otid="o-1"), "me", reject_busy=False)
+        with pytest.raises(OtidReused) as refused:
+            await runs.start(None, a_run(agent, clock, otid="o-1", text="Other"), "me", reject_busy=False)
+        assert refused.value.metadata == {"field": "messages[0].otid", "run_id": first.run.id}
+        assert [run.id for run in (await runs.list(ORG, RunFilter(), ALL)).items] == [first.run.id]
+
+    async def test_an_input_is_retried_by_one_run_at_a_time(
+        self, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        first = a_run(agent, clock)
+        retries = [a_run(agent, clock, retried_run_ids=(first.id,)) for _ in range(2)]
+        await runs.start(None, first, "me", reject_busy=False)
+        assert (await runs.newest_attempt(ORG, first.id)).id == first.id
+        await runs.start(None, retries[0], "me", reject_busy=False)
+        for run in (first, retries[0]):
+            assert (await runs.newest_attempt(ORG, run.id)).id == retries[0].id
+        with pytest.raises(RunUnderWay) as refused:
+            await runs.start(None, retries[1], "me", reject_busy=False)
+        assert refused.value.metadata == {"resource_id": retries[0].id}
+        with pytest.raises(NotFound):
+            await runs.newest_attempt(OTHER_ORG, first.id)
 
     async def test_anothers_otid_gives_nothing_away(self, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
         await runs.start(None, a_run(agent, clock, otid="o-1"), "me", reject_busy=False)

@@ -67,7 +67,7 @@ def step_messages(
             context.takes_heartbeat,
             heartbeat=verdict.goes_on or any(item.gated and item.heartbeat for item in step.planned),
         )
-    messages = [replace(item, step_id=step.id) for item in answer.leading]
+    messages = [replace(item, step_id=item.step_id or step.id) for item in answer.leading]
     if message.content or message.tool_calls:
         messages.append(message)
     return (*messages, *messages_after_calls(context, step.id, results, verdict, message.created_at))

@@ -56,17 +56,26 @@ def input_id(run_id: str, ordinal: int) -> str:
 
 
 def input_messages(run: Run, window: ContextWindow) -> tuple[Message, ...]:
+    """Returns the part of a run's input that is to enter the window: all of it, or nothing if the window holds it.
+
+    The window holds it if the run was resumed after a crash, or if it retries a run that committed it.
+    """
+    messages = recorded_input(run)
+    # Runs of earlier releases stored the input of each attempt under ids of its own.
+    held = {input_id(run_id, ordinal) for run_id in run.retried_run_ids for ordinal in range(len(run.input))}
+    held |= {message.id for message in messages}
+    return () if any(message.id in held for message in window.messages) else messages
+
+
+def recorded_input(run: Run) -> tuple[Message, ...]:
     """Returns a run's input as messages, dated when it was sent.
 
-    Returns nothing if the window holds the input already: a run that is resumed after a crash, or one that retries a
-    failed run, may have committed it.
+    Every attempt at an input returns the same messages: their ids, run and step are those of the first attempt, so that
+    recall stores each of them once.
     """
-    first_ids = {input_id(run_id, 0) for run_id in (run.id, *run.retried_run_ids)}
-    if any(message.id in first_ids for message in window.messages):
-        return ()
     return tuple(
         Message(
-            id=input_id(run.id, ordinal),
+            id=input_id(run.first_run_id, ordinal),
             role=message.role,
             created_at=run.created_at,
             content=message.content,
@@ -74,7 +83,8 @@ def input_messages(run: Run, window: ContextWindow) -> tuple[Message, ...]:
             otid=message.otid,
             sender_id=message.sender_id,
             group_id=message.group_id,
-            run_id=run.id,
+            step_id=step_id(run.first_run_id, 1),
+            run_id=run.first_run_id,
             conversation_id=run.conversation_id,
         )
         for ordinal, message in enumerate(run.input)

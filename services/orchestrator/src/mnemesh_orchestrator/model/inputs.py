@@ -1,12 +1,16 @@
 """The messages that clients send."""
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_no_nul, require_optional_text
 from mnemesh_types.messages import ContentPart, ImagePart, Role, TextPart
+
+from mnemesh_orchestrator.errors import OtidReused
 
 _MAX_MESSAGES: Final = 100
 _MAX_TEXT_BYTES: Final = 1_048_576
@@ -25,6 +29,74 @@ class InputMessage:
     otid: str | None = None
     sender_id: str | None = None
     group_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SentMessage:
+    """A message as its client sent it: the client's id, and hashes of the message and of the whole input."""
+
+    otid: str | None
+    message_hash: str | None
+    input_hash: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMessage:
+    """A message with an otid that a run has. The hashes are None for runs of earlier releases: any content matches."""
+
+    run_id: str
+    message_hash: str | None
+    input_hash: str | None
+
+
+def sent_messages(messages: Sequence[InputMessage]) -> tuple[SentMessage, ...]:
+    """Returns an input as a repeated request is recognised by it; empty if no message has an otid."""
+    if not any(message.otid for message in messages):
+        return ()
+    hashes = [_hash(message) for message in messages]
+    whole = hashlib.sha256("".join(hashes).encode()).hexdigest()[:32]
+    return tuple(SentMessage(message.otid, hash_, whole) for message, hash_ in zip(messages, hashes, strict=True))
+
+
+def _hash(message: InputMessage) -> str:
+    return hashlib.sha256(msgspec.json.encode(message)).hexdigest()[:32]
+
+
+def repeated_run_id(sent: Sequence[SentMessage], known: Mapping[str, KnownMessage]) -> str | None:
+    """Returns the id of the run that has the whole input, or None if it has none of the messages.
+
+    Args:
+        sent: The input.
+        known: The messages with these otids that runs of the conversation have, by otid.
+
+    Raises:
+        OtidReused: A run has some of the messages and not the others, or has an otid with other content.
+    """
+    first = next((known[item.otid] for item in sent if item.otid in known), None)
+    if first is None:
+        return None
+    for index, item in enumerate(sent):
+        field, run_id = f"messages[{index}]", first.run_id
+        found = known.get(item.otid) if item.otid else None
+        if found is None and (item.otid or first.input_hash not in (None, item.input_hash)):
+            raise OtidReused(
+                f"{field} is new, and another message of the request was sent before. Send the new messages alone.",
+                field=field,
+                run_id=run_id,
+            )
+        if found is not None and found.run_id != run_id:
+            raise OtidReused(
+                f"{field}.otid belongs to another run than the messages before it. Send each input as it was sent.",
+                field=f"{field}.otid",
+                run_id=found.run_id,
+            )
+        if found is not None and found.message_hash not in (None, item.message_hash):
+            raise OtidReused(
+                f"{field}.otid was used before with other content. Use a new one.",
+                field=f"{field}.otid",
+                run_id=run_id,
+            )
+    return first.run_id
 
 
 def require_valid_inputs(
@@ -47,6 +119,12 @@ def require_valid_inputs(
         raise InvalidArgument(f"{field} must have at most {_MAX_MESSAGES} messages.", field=field)
     for index, message in enumerate(messages):
         _require_valid_input(message, f"{field}[{index}]")
+    otids: set[str] = set()
+    for index, message in enumerate(messages):
+        if message.otid and message.otid in otids:
+            path = f"{field}[{index}].otid"
+            raise InvalidArgument(f"{path} must differ from the otids of the other messages.", field=path)
+        otids.add(message.otid or "")
     return tuple(messages)
 
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.model.approvals import Resumption
-from mnemesh_orchestrator.model.inputs import InputMessage
+from mnemesh_orchestrator.model.inputs import InputMessage, SentMessage
 from mnemesh_orchestrator.model.run_config import RunConfig
 
 
@@ -91,6 +91,13 @@ class Run:
     """The runs that this run retries: the latest, then the runs that it retried itself."""
     resumes: Resumption | None = None
     """The approval that this run answers."""
+    sent: tuple[SentMessage, ...] = field(default=(), compare=False)
+    """The input as the client sent it, by which a repeat is recognised. Known only until the run is stored."""
+
+    @property
+    def first_run_id(self) -> str:
+        """The run whose input this run has: itself, or the first of the runs that it retries."""
+        return self.retried_run_ids[-1] if self.retried_run_ids else self.id
 
 
 @dataclass(frozen=True, slots=True)

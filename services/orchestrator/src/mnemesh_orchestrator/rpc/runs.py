@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Final
 
 import grpc
 from mnemesh.agents.v1 import runs_pb2, runs_service_pb2_grpc
@@ -32,6 +32,9 @@ from mnemesh_orchestrator.usecases.approvals import ApprovalService
 from mnemesh_orchestrator.usecases.runs import RunService
 from mnemesh_orchestrator.usecases.steps import StepService
 
+_SENDING: Final = "SendMessage"
+"""The operation of SendMessage and StartRun. Their requests have the same fields, so the same id is the same run."""
+
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -49,7 +52,7 @@ class RunsServicer(runs_service_pb2_grpc.RunServiceServicer):
         """Starts a run and streams its events."""
         address, config = address_from_proto(request), config_from_proto(request.config)
         messages = inputs_from_proto(request.messages)
-        key = request_key(request, "SendMessage")
+        key = request_key(request, _SENDING)
         async for event in self._service.send(current_principal(), key, *address, messages, config):
             if event.is_included(config.include_events):
                 yield rpc.SendMessageResponse(event=await _event_to_proto(event))
@@ -58,7 +61,7 @@ class RunsServicer(runs_service_pb2_grpc.RunServiceServicer):
         """Starts a run in the background."""
         address, config = address_from_proto(request), config_from_proto(request.config)
         messages = inputs_from_proto(request.messages)
-        key = request_key(request, "StartRun")
+        key = request_key(request, _SENDING)
         run = await self._service.start(current_principal(), key, *address, messages, config)
         return rpc.StartRunResponse(run=run_to_proto(run))
 

@@ -18,7 +18,7 @@ from mnemesh_orchestrator.model.approvals import ApprovalAnswer
 from mnemesh_orchestrator.model.claims import StartedRun
 from mnemesh_orchestrator.model.conversations import default_conversation_id
 from mnemesh_orchestrator.model.events import DurableBody, RunEvent, StopEvent, UsageEvent
-from mnemesh_orchestrator.model.inputs import InputMessage, require_valid_inputs
+from mnemesh_orchestrator.model.inputs import InputMessage, require_valid_inputs, sent_messages
 from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig, require_keepalive, valid_config
 from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter, RunStatus, StopReason
 from mnemesh_orchestrator.processors.chain import Processors
@@ -142,6 +142,7 @@ class RunService:
             input=tuple(messages),
             config=config,
             background=background,
+            sent=sent_messages(messages),
         )
 
     async def _start(self, key: RequestKey | None, run: Run, answer: ApprovalAnswer | None = None) -> StartedRun:
@@ -218,22 +219,23 @@ class RunService:
     async def retry(self, caller: Principal, key: RequestKey | None, run_id: str) -> Run:
         """Starts a new run in the background with the input of a failed or cancelled one, and returns it.
 
-        Messages that a step of the old run committed are not repeated. Calls that were approved and not executed are
-        executed.
-
-        Raises:
-            NotFound: The run does not exist.
-            RunEnded: The run completed.
-            RunUnderWay: The run has not ended.
+        The input keeps its message ids, so the record and the window show it once. Calls that were approved and not
+        executed are executed. Of a run that was retried before, the newest retry counts. Raises NotFound, RunEnded if it
+        completed, RunUnderWay if it has not ended.
         """
-        before = await self._store.get(caller.organization_id, run_id)
+        if (repeated := await self._store.find_repeated(key, await self.get(caller, run_id))) is not None:
+            return repeated
+        before = await self._store.newest_attempt(caller.organization_id, run_id)
         if not before.status.ended:
-            raise RunUnderWay("The run has not ended. Cancel it first, or wait for its end.", resource_id=run_id)
+            raise RunUnderWay("The run has not ended. Cancel it first, or wait for its end.", resource_id=before.id)
         if before.status is RunStatus.COMPLETED:
-            raise RunEnded("The run completed. Only failed and cancelled runs can be retried.", resource_id=run_id)
-        messages = [replace(message, otid=None) for message in before.input]
-        retry = self.new_run(caller, before.agent_id, before.conversation_id, messages, before.config, background=True)
-        retry = replace(retry, retried_run_ids=(run_id, *before.retried_run_ids), resumes=before.resumes)
+            raise RunEnded("The run completed. Only failed and cancelled runs can be retried.", resource_id=before.id)
+        retry = replace(
+            self.new_run(caller, before.agent_id, before.conversation_id, before.input, before.config, background=True),
+            retried_run_ids=(before.id, *before.retried_run_ids),
+            resumes=before.resumes,
+            sent=(),  # a client that sends the otids again gets the first run
+        )
         return (await self._start(key, retry)).run
 
     async def cancel(self, caller: Principal, filter_: RunFilter, run_ids: Sequence[str]) -> dict[str, CancelOutcome]:

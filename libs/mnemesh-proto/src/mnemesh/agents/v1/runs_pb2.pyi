@@ -151,7 +151,10 @@ class InputMessage(_message.Message):
     """USER, SYSTEM or ASSISTANT; UNSPECIFIED is USER."""
     name: _builtins.str
     otid: _builtins.str
-    """Message id assigned by the client. Sending the same otid again returns the same run, during the run and after it."""
+    """Message id assigned by the client, for as long as the run exists. A request all of whose messages were sent before in
+    one run, with the same otids and the same content, returns that run, during it and after it. Other content under
+    the same otid, and a new message beside one that was sent before, fail with OTID_REUSED.
+    """
     sender_id: _builtins.str
     """Id of the identity or agent that sends the message."""
     group_id: _builtins.str

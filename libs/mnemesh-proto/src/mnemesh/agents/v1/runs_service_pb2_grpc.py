@@ -117,8 +117,9 @@ class RunServiceServicer:
     def SendMessage(self, request, context):
         """Sends input to an agent and streams the turn until it ends. Runs of a conversation are processed in order.
 
-        Idempotent: a repeated call with the same request_id, or with a message with the same otid, streams the same run.
-        Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN.
+        Idempotent: a repeated call with the same request_id, or with the same messages under the same otids, streams the
+        same run. SendMessage and StartRun are one operation: the same request_id is the same run. Both keys are kept as
+        long as the run. Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN, OTID_REUSED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -162,8 +163,10 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RetryRun(self, request, context):
-        """Starts a background run with the input of a run that failed or was cancelled. Input that a step already committed is
-        not sent again. Errors: NOT_FOUND, RUN_ENDED if the run completed, FAILED_PRECONDITION if it has not ended.
+        """Starts a background run with the input of a run that failed or was cancelled. The input keeps its message ids and
+        the run_id of the first attempt: however often it is retried, recall stores it once, and the window shows it once.
+        If the run was retried before, its newest retry counts. Errors: NOT_FOUND; RUN_ENDED if the run or its newest retry
+        completed; FAILED_PRECONDITION if one of them has not ended. Metadata of both: resource_id (of that run).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

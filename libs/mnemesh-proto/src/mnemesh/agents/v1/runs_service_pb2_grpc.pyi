@@ -41,8 +41,9 @@ class RunServiceStub:
     SendMessage: _grpc.UnaryStreamMultiCallable[_runs_service_pb2.SendMessageRequest, _runs_service_pb2.SendMessageResponse]
     """Sends input to an agent and streams the turn until it ends. Runs of a conversation are processed in order.
 
-    Idempotent: a repeated call with the same request_id, or with a message with the same otid, streams the same run.
-    Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN.
+    Idempotent: a repeated call with the same request_id, or with the same messages under the same otids, streams the
+    same run. SendMessage and StartRun are one operation: the same request_id is the same run. Both keys are kept as
+    long as the run. Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN, OTID_REUSED.
     """
     StartRun: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.StartRunRequest, _runs_service_pb2.StartRunResponse]
     """Same as SendMessage, in the background. Use StreamRun to follow the run."""
@@ -58,8 +59,10 @@ class RunServiceStub:
     CancelRuns: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.CancelRunsRequest, _runs_service_pb2.CancelRunsResponse]
     """Cancels running and queued runs. Runs that have ended do not change."""
     RetryRun: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.RetryRunRequest, _runs_service_pb2.RetryRunResponse]
-    """Starts a background run with the input of a run that failed or was cancelled. Input that a step already committed is
-    not sent again. Errors: NOT_FOUND, RUN_ENDED if the run completed, FAILED_PRECONDITION if it has not ended.
+    """Starts a background run with the input of a run that failed or was cancelled. The input keeps its message ids and
+    the run_id of the first attempt: however often it is retried, recall stores it once, and the window shows it once.
+    If the run was retried before, its newest retry counts. Errors: NOT_FOUND; RUN_ENDED if the run or its newest retry
+    completed; FAILED_PRECONDITION if one of them has not ended. Metadata of both: resource_id (of that run).
     """
     DeleteRun: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.DeleteRunRequest, _runs_service_pb2.DeleteRunResponse]
     """Deletes the record of an ended run. Its messages are kept. Errors: FAILED_PRECONDITION if the run has not ended."""
@@ -87,8 +90,9 @@ class RunServiceAsyncStub(RunServiceStub):
     SendMessage: _aio.UnaryStreamMultiCallable[_runs_service_pb2.SendMessageRequest, _runs_service_pb2.SendMessageResponse]  # type: ignore[assignment]
     """Sends input to an agent and streams the turn until it ends. Runs of a conversation are processed in order.
 
-    Idempotent: a repeated call with the same request_id, or with a message with the same otid, streams the same run.
-    Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN.
+    Idempotent: a repeated call with the same request_id, or with the same messages under the same otids, streams the
+    same run. SendMessage and StartRun are one operation: the same request_id is the same run. Both keys are kept as
+    long as the run. Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN, OTID_REUSED.
     """
     StartRun: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.StartRunRequest, _runs_service_pb2.StartRunResponse]  # type: ignore[assignment]
     """Same as SendMessage, in the background. Use StreamRun to follow the run."""
@@ -104,8 +108,10 @@ class RunServiceAsyncStub(RunServiceStub):
     CancelRuns: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.CancelRunsRequest, _runs_service_pb2.CancelRunsResponse]  # type: ignore[assignment]
     """Cancels running and queued runs. Runs that have ended do not change."""
     RetryRun: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.RetryRunRequest, _runs_service_pb2.RetryRunResponse]  # type: ignore[assignment]
-    """Starts a background run with the input of a run that failed or was cancelled. Input that a step already committed is
-    not sent again. Errors: NOT_FOUND, RUN_ENDED if the run completed, FAILED_PRECONDITION if it has not ended.
+    """Starts a background run with the input of a run that failed or was cancelled. The input keeps its message ids and
+    the run_id of the first attempt: however often it is retried, recall stores it once, and the window shows it once.
+    If the run was retried before, its newest retry counts. Errors: NOT_FOUND; RUN_ENDED if the run or its newest retry
+    completed; FAILED_PRECONDITION if one of them has not ended. Metadata of both: resource_id (of that run).
     """
     DeleteRun: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.DeleteRunRequest, _runs_service_pb2.DeleteRunResponse]  # type: ignore[assignment]
     """Deletes the record of an ended run. Its messages are kept. Errors: FAILED_PRECONDITION if the run has not ended."""
@@ -135,8 +141,9 @@ class RunServiceServicer:
     ) -> _typing.Union[_abc.Iterator[_runs_service_pb2.SendMessageResponse], _abc.AsyncIterator[_runs_service_pb2.SendMessageResponse]]:
         """Sends input to an agent and streams the turn until it ends. Runs of a conversation are processed in order.
 
-        Idempotent: a repeated call with the same request_id, or with a message with the same otid, streams the same run.
-        Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN.
+        Idempotent: a repeated call with the same request_id, or with the same messages under the same otids, streams the
+        same run. SendMessage and StartRun are one operation: the same request_id is the same run. Both keys are kept as
+        long as the run. Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN, OTID_REUSED.
         """
 
     def StartRun(
@@ -182,8 +189,10 @@ class RunServiceServicer:
         request: _runs_service_pb2.RetryRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_runs_service_pb2.RetryRunResponse, _abc.Awaitable[_runs_service_pb2.RetryRunResponse]]:
-        """Starts a background run with the input of a run that failed or was cancelled. Input that a step already committed is
-        not sent again. Errors: NOT_FOUND, RUN_ENDED if the run completed, FAILED_PRECONDITION if it has not ended.
+        """Starts a background run with the input of a run that failed or was cancelled. The input keeps its message ids and
+        the run_id of the first attempt: however often it is retried, recall stores it once, and the window shows it once.
+        If the run was retried before, its newest retry counts. Errors: NOT_FOUND; RUN_ENDED if the run or its newest retry
+        completed; FAILED_PRECONDITION if one of them has not ended. Metadata of both: resource_id (of that run).
         """
 
     def DeleteRun(

@@ -155,6 +155,11 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_PROCESSOR_FAILED: _ErrorReason.ValueType  # 518
     """INTERNAL. An operator's processor failed or exceeded its time limit. Nothing is stored. Metadata: processor."""
+    ERROR_REASON_OTID_REUSED: _ErrorReason.ValueType  # 519
+    """INVALID_ARGUMENT. A message has the otid of an earlier message of the conversation and other content, or the request
+    has some of the messages of an earlier run and others. Nothing is stored. Metadata: field, run_id (of the earlier
+    run).
+    """
     ERROR_REASON_FILE_NOT_ATTACHED: _ErrorReason.ValueType  # 600
     """FAILED_PRECONDITION. The file is not attached to the agent. Metadata: file_name."""
     ERROR_REASON_FILE_OPEN_LIMIT_EXCEEDED: _ErrorReason.ValueType  # 601
@@ -313,6 +318,11 @@ Metadata: processor.
 """
 ERROR_REASON_PROCESSOR_FAILED: ErrorReason.ValueType  # 518
 """INTERNAL. An operator's processor failed or exceeded its time limit. Nothing is stored. Metadata: processor."""
+ERROR_REASON_OTID_REUSED: ErrorReason.ValueType  # 519
+"""INVALID_ARGUMENT. A message has the otid of an earlier message of the conversation and other content, or the request
+has some of the messages of an earlier run and others. Nothing is stored. Metadata: field, run_id (of the earlier
+run).
+"""
 ERROR_REASON_FILE_NOT_ATTACHED: ErrorReason.ValueType  # 600
 """FAILED_PRECONDITION. The file is not attached to the agent. Metadata: file_name."""
 ERROR_REASON_FILE_OPEN_LIMIT_EXCEEDED: ErrorReason.ValueType  # 601

@@ -43,9 +43,11 @@ class RunStore(Protocol):
         conversation.
 
         With an `answer`, the run decides the pending approval of the conversation, and is claimed before the waiting
-        runs. A repeat returns the first run: by its key, by the otid of a message, or by the same decisions.
+        runs. A repeat returns the first run: by its key, by the otids of its messages, or by the same decisions.
 
         Raises:
+            OtidReused: Another run has an otid with other content, or only some of the messages.
+            RunUnderWay: The run retries an input that another run has retried since.
             PendingApproval: The conversation waits for an approval, and `answer` is None.
             NoPendingApproval: No approval is pending, or it was decided differently.
             ApprovalMismatch: The decisions do not match the pending calls.
@@ -60,7 +62,12 @@ class RunStore(Protocol):
 
         Raises:
             RequestIdReused: The key was used before with other content.
+            OtidReused: Another run has an otid with other content, or only some of the messages.
         """
+        ...
+
+    async def newest_attempt(self, organization_id: str, run_id: str) -> Run:
+        """Returns the newest run with the input of a run: the run itself, or its latest retry. Raises NotFound."""
         ...
 
     async def claim_next(self, conversation_id: str, instance_id: str) -> Claim | None:

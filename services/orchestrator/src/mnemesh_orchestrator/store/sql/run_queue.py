@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
-from mnemesh_kit.errors import RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
 
 from mnemesh_orchestrator.errors import NoPendingApproval
@@ -25,6 +24,7 @@ from mnemesh_orchestrator.store.sql.conversation_leases import (
 from mnemesh_orchestrator.store.sql.conversation_rows import decode_conversation
 from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
 from mnemesh_orchestrator.store.sql.run_journal import newest_event
+from mnemesh_orchestrator.store.sql.run_repeats import find_repeated_run, require_newest_attempt
 from mnemesh_orchestrator.store.sql.run_rows import decode_run, run_row
 from mnemesh_orchestrator.store.sql.tables import runs
 
@@ -43,6 +43,8 @@ def start_run(
     before = find_repeated_run(conn, key, run)
     if before is not None:
         return StartedRun(before, replayed=True)
+    if run.retried_run_ids:
+        require_newest_attempt(conn, run)
     conversation = find_conversation(
         conn, lease_clock, run.organization_id, run.agent_id, run.conversation_id, sql.QUEUED_CONVERSATION
     )
@@ -83,25 +85,6 @@ def claim_next_run(
     resumed = first.status == RunStatus.RUNNING
     thread = decode_conversation(conversation.thread)
     return Claim(run, decode_agent(conversation), thread, lease, resumed, first.cancel_requested, first.claims)
-
-
-def find_repeated_run(conn: sa.Connection, key: RequestKey | None, run: Run) -> Run | None:
-    """See RunStore.find_repeated."""
-    if key is not None:
-        request = {"p_organization": key.organization_id, "p_method": key.method, "p_request": key.request_id}
-        row = conn.execute(sql.RUN_BY_REQUEST, request).first()
-        if row is not None and row.request_fingerprint != key.fingerprint:
-            raise RequestIdReused(
-                "This request_id was used before with other content.", field="request_id", request_id=key.request_id
-            )
-        if row is not None:
-            return decode_run(row)
-    otids = [message.otid for message in run.input if message.otid]
-    if not otids:
-        return None
-    message = {"p_organization": run.organization_id, "p_conversation": run.conversation_id, "p_otids": otids}
-    row = conn.execute(sql.RUN_BY_OTID, message).first()
-    return None if row is None else decode_run(row)
 
 
 def _claim_new(
@@ -149,7 +132,16 @@ def _answer(
 
 def _insert_run(conn: sa.Connection, key: RequestKey | None, run: Run, queue_number: int) -> None:
     conn.execute(sql.INSERT_RUN, run_row(key, run, queue_number))
-    otids = {message.otid for message in run.input if message.otid}
+    otids = [
+        {
+            "conversation_id": run.conversation_id,
+            "otid": item.otid,
+            "run_id": run.id,
+            "message_hash": item.message_hash,
+            "input_hash": item.input_hash,
+        }
+        for item in run.sent
+        if item.otid
+    ]
     if otids:
-        rows = [{"conversation_id": run.conversation_id, "otid": otid, "run_id": run.id} for otid in otids]
-        conn.execute(sql.INSERT_OTID, rows)
+        conn.execute(sql.INSERT_OTID, otids)

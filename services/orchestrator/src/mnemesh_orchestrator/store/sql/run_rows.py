@@ -62,6 +62,7 @@ def run_row(key: RequestKey | None, run: Run, queue_number: int) -> dict[str, An
         "request_method": key and key.method,
         "request_id": key and key.request_id,
         "request_fingerprint": key and key.fingerprint,
+        "first_run_id": run.first_run_id if run.retried_run_ids else None,
         "document": _ENCODE(_Document(run.input, run.config, run.retried_run_ids, run.resumes)),
         "created_at": run.created_at,
         "updated_at": run.updated_at,

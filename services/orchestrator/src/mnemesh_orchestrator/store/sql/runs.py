@@ -30,7 +30,8 @@ from mnemesh_orchestrator.store.sql.conversation_leases import (
 )
 from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
 from mnemesh_orchestrator.store.sql.run_journal import forget_journal, newest_event, record_run, unfinished_decision
-from mnemesh_orchestrator.store.sql.run_queue import claim_next_run, find_repeated_run, start_run
+from mnemesh_orchestrator.store.sql.run_queue import claim_next_run, start_run
+from mnemesh_orchestrator.store.sql.run_repeats import find_repeated_run, newest_attempt
 from mnemesh_orchestrator.store.sql.run_rows import (
     decode_entry,
     decode_event,
@@ -73,6 +74,10 @@ class SqlRunStore:
     async def find_repeated(self, key: RequestKey | None, run: Run) -> Run | None:
         """See RunStore."""
         return await self._database.read(lambda conn: find_repeated_run(conn, key, run))
+
+    async def newest_attempt(self, organization_id: str, run_id: str) -> Run:
+        """See RunStore."""
+        return await self._database.read(lambda conn: newest_attempt(conn, organization_id, run_id))
 
     async def claim_next(self, conversation_id: str, instance_id: str) -> Claim | None:
         """See RunStore."""

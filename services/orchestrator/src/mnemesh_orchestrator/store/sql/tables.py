@@ -133,6 +133,8 @@ runs = sa.Table(
     sa.Column("request_method", sa.Text),
     sa.Column("request_id", sa.Text),
     sa.Column("request_fingerprint", sa.Text),
+    # The run whose input a retry has.
+    sa.Column("first_run_id", sa.Text),
     sa.Column("document", sa.LargeBinary, nullable=False),
     sa.Column("outcome", sa.LargeBinary),
     sa.Column("created_at", UtcDateTime, nullable=False),
@@ -141,6 +143,7 @@ runs = sa.Table(
     sa.Index("runs_by_agent", "agent_id", "created_at", "id"),
     sa.Index("runs_by_request", "organization_id", "request_method", "request_id", unique=True),
     _partial_index("runs_unfinished", "conversation_id", "queue_number", where="status IN ('created', 'running')"),
+    _partial_index("runs_retries", "first_run_id", "queue_number", where="first_run_id IS NOT NULL"),
     _partial_index("runs_one_running", "conversation_id", where="status = 'running'", unique=True),
 )
 
@@ -150,6 +153,9 @@ run_otids = sa.Table(
     sa.Column("conversation_id", sa.Text, primary_key=True),
     sa.Column("otid", sa.Text, primary_key=True),
     sa.Column("run_id", sa.Text, sa.ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
+    # Hashes of the message and of the whole input, as they were sent. NULL in rows of earlier releases.
+    sa.Column("message_hash", sa.Text),
+    sa.Column("input_hash", sa.Text),
     sa.Index("run_otids_by_run", "run_id"),
 )
 

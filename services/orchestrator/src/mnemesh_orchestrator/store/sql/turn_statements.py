@@ -41,15 +41,20 @@ RUN_BY_REQUEST: Final = sa.select(runs).where(
     runs.c.request_method == sa.bindparam("p_method"),
     runs.c.request_id == sa.bindparam("p_request"),
 )
-RUN_BY_OTID: Final = (
-    sa.select(runs)
-    .join(run_otids, run_otids.c.run_id == runs.c.id)
+RUN_BY_ID: Final = sa.select(runs).where(runs.c.organization_id == _ORGANIZATION, runs.c.id == _RUN)
+KNOWN_OTIDS: Final = (
+    sa.select(run_otids.c.otid, run_otids.c.run_id, run_otids.c.message_hash, run_otids.c.input_hash)
+    .join(runs, runs.c.id == run_otids.c.run_id)
     .where(
         runs.c.organization_id == _ORGANIZATION,
         run_otids.c.conversation_id == _CONVERSATION,
         run_otids.c.otid.in_(sa.bindparam("p_otids", expanding=True)),
     )
-    .order_by(runs.c.queue_number)
+)
+NEWEST_RETRY: Final = (
+    sa.select(runs)
+    .where(runs.c.organization_id == _ORGANIZATION, runs.c.first_run_id == _RUN)
+    .order_by(runs.c.queue_number.desc())
     .limit(1)
 )
 LEASE_HOLDS: Final = sa.and_(conversations.c.lease_owner.is_not(None), conversations.c.lease_expires_at > NOW)

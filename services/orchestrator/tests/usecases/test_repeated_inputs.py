@@ -1,0 +1,155 @@
+"""An input is taken once: under its request_id, under its otids, and however often a run that failed is retried."""
+
+from collections.abc import Sequence
+
+import pytest
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.paging import PageQuery
+from mnemesh_orchestrator.errors import OtidReused, RunEnded, RunUnderWay
+from mnemesh_orchestrator.llm.errors import ProviderRefused
+from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.inputs import InputMessage, KnownMessage, repeated_run_id, sent_messages
+from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus
+from mnemesh_types.messages import Role, TextPart
+
+from ..support.model import Held, call, say
+from ..support.world import ME, Process, World, lines, require_valid
+
+NO = ProviderRefused("No.", provider="scripted", status=400)
+
+
+def sent(otid: str | None, text: str = "Hello") -> InputMessage:
+    return InputMessage((TextPart(text),), otid=otid)
+
+
+async def start(process: Process, agent: Agent, *messages: InputMessage) -> Run:
+    process.clock.advance(1)
+    return await process.runs.start(ME, None, agent.id, "", messages, RunConfig())
+
+
+async def run_ids(process: Process, agent: Agent) -> list[str]:
+    page = await process.runs.list(ME, RunFilter(agent_ids=(agent.id,)), PageQuery(100, ascending=True))
+    return [run.id for run in page.items]
+
+
+async def retried(process: Process, run: Run) -> Run:
+    process.clock.advance(1)
+    retry = await process.runs.retry(ME, None, run.id)
+    await process.follow(retry)
+    return await process.runs.get(ME, retry.id)
+
+
+def user_texts(world: World, agent: Agent) -> list[str]:
+    window = world.window(agent).messages
+    require_valid(window)
+    return [message.text for message in window if message.role is Role.USER]
+
+
+async def test_an_input_is_said_once_however_often_it_is_retried(world: World, process: Process) -> None:
+    agent = await world.agent(process, initial_messages=())
+    world.model.follow(NO, NO, say("Hello yourself."))
+    await process.send(agent, otid="o-1")
+    first = await process.outcome(agent)
+    second = await retried(process, first)
+    third = await retried(process, first)
+    assert (second.retried_run_ids, third.retried_run_ids) == ((first.id,), (second.id, first.id))
+    assert third.status is RunStatus.COMPLETED
+    for run in (first, second, third):
+        with pytest.raises(RunEnded) as refused:
+            await process.runs.retry(ME, None, run.id)
+        assert refused.value.metadata["resource_id"] == third.id
+    assert user_texts(world, agent) == ["Hello"]
+    assert world.window(agent).messages[1].otid == "o-1"
+
+
+async def test_an_input_that_a_step_stored_is_not_said_again(world: World, process: Process) -> None:
+    agent = await world.agent(process, initial_messages=())
+    work = call("archival_memory_insert", content="tea")
+    world.model.follow(work, NO, work, NO, say("Done."))
+    await process.send(agent)
+    first = await process.outcome(agent)
+    await retried(process, first)
+    assert (await retried(process, first)).status is RunStatus.COMPLETED
+    assert user_texts(world, agent) == ["Hello"]
+
+
+async def test_an_input_that_left_the_window_enters_it_again_and_is_stored_once(world: World, process: Process) -> None:
+    agent = await world.agent(process, initial_messages=())
+    world.model.follow(call("archival_memory_insert", content="tea"), NO, say("Done."))
+    await process.send(agent)
+    await process.windows.reset(ME, None, agent.id, agent.default_conversation_id, add_default=False)
+    assert (await retried(process, await process.outcome(agent))).status is RunStatus.COMPLETED
+    assert lines(world.turn(agent)) == ["user text: Hello", "assistant text: Done."]
+    assert [item.message.text for item in await world.recall.search(agent.id, "Hello", roles=("user",))] == ["Hello"]
+
+
+async def test_a_run_is_retried_by_one_run_at_a_time(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    held = Held(say("Hello."))
+    world.model.follow(NO, held)
+    await process.send(agent)
+    failed = await process.outcome(agent)
+    retry = await process.runs.retry(ME, None, failed.id)
+    await held.asked.wait()
+    with pytest.raises(RunUnderWay) as refused:
+        await process.runs.retry(ME, None, failed.id)
+    assert refused.value.metadata["resource_id"] == retry.id
+    held.released.set()
+    await process.follow(retry)
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["during", "after"])
+async def test_the_same_messages_are_the_same_run(world: World, process: Process, *, ended: bool) -> None:
+    agent = await world.agent(process)
+    held = Held(say("Hello."))
+    world.model.follow(held)
+    messages = [sent("o-1"), sent(None, "there"), sent("o-2", "Ada")]
+    run = await start(process, agent, *messages)
+    await held.asked.wait()
+    if ended:
+        held.released.set()
+        await process.follow(run)
+    assert (await start(process, agent, *messages)).id == run.id
+    assert (await start(process, agent, messages[2])).id == run.id
+    held.released.set()
+    await process.idle()
+    assert await run_ids(process, agent) == [run.id]
+
+
+@pytest.mark.parametrize(
+    ("messages", "field"),
+    [
+        ([sent("o-1", "Other")], "messages[0].otid"),
+        ([InputMessage((TextPart("Hello"),), Role.SYSTEM, otid="o-1")], "messages[0].otid"),
+        ([sent("o-1"), sent("o-9", "New")], "messages[1]"),
+        ([sent("o-9", "New"), sent("o-1")], "messages[0]"),
+        ([sent("o-1"), sent(None, "New")], "messages[1]"),
+        ([sent("o-1"), sent("o-3")], "messages[1].otid"),
+    ],
+)
+async def test_messages_that_would_be_lost_are_refused(
+    world: World, process: Process, messages: Sequence[InputMessage], field: str
+) -> None:
+    agent = await world.agent(process)
+    world.model.follow(say("One."), say("Two."), say("Three."))
+    runs = [await start(process, agent, sent("o-1")), await start(process, agent, sent("o-3"))]
+    with pytest.raises(OtidReused) as refused:
+        await start(process, agent, *messages)
+    assert (refused.value.reason, refused.value.metadata["field"]) == ("OTID_REUSED", field)
+    assert refused.value.metadata["run_id"] in {run.id for run in runs}
+    assert await run_ids(process, agent) == [run.id for run in runs]
+    await process.follow(await start(process, agent, sent("o-9", "New")))
+
+
+async def test_one_otid_for_two_messages_of_a_request_is_refused(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    with pytest.raises(InvalidArgument) as refused:
+        await start(process, agent, sent("o-1"), sent("o-1", "Other"))
+    assert refused.value.metadata["field"] == "messages[1].otid"
+
+
+def test_runs_of_earlier_releases_match_any_content() -> None:
+    earlier = {"o-1": KnownMessage("run-1", None, None)}
+    assert repeated_run_id(sent_messages([sent("o-1", "Any"), sent(None, "thing")]), earlier) == "run-1"
+    assert sent_messages([sent(None)]) == ()
