@@ -220,8 +220,9 @@ class RunService:
         """Starts a new run in the background with the input of a failed or cancelled one, and returns it.
 
         The input keeps its message ids, so the record and the window show it once. Calls that were approved and not
-        executed are executed. Of a run that was retried before, the newest retry counts. Raises NotFound, RunEnded if it
-        completed, RunUnderWay if it has not ended.
+        executed are executed. Of a run that was retried before, the newest retry counts.
+
+        Raises NotFound, RunEnded if it completed, RunUnderWay if it has not ended.
         """
         if (repeated := await self._store.find_repeated(key, await self.get(caller, run_id))) is not None:
             return repeated
