@@ -16,8 +16,9 @@ class SqlConfig(ServerConfig):
 
     database_url: str | None = None
     """`sqlite:////path` or `postgresql://…`; by default <service>.db in the data directory."""
-    sqlite_synchronous: Literal["NORMAL", "FULL"] = "NORMAL"
-    """FULL also survives a loss of power, for a disk flush per write."""
+    sqlite_synchronous: Literal["NORMAL", "FULL"] = "FULL"
+    """FULL flushes each write to the disk before it is acknowledged. NORMAL can lose the last writes in a power
+    failure."""
 
     @property
     def database(self) -> str:

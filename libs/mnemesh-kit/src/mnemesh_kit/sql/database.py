@@ -22,7 +22,7 @@ class Engine(Protocol):
     """A kind of SQL engine.
 
     Example:
-        >>> engine = SqliteEngine(sa.make_url("sqlite:////tmp/blocks.db"), synchronous="NORMAL", readers=2)
+        >>> engine = SqliteEngine(sa.make_url("sqlite:////tmp/blocks.db"), synchronous="FULL", readers=2)
         >>> await engine.read(lambda conn: conn.execute(sa.select(1)).scalar_one())
         1
     """
@@ -67,7 +67,7 @@ class Database:
         cls,
         url: str,
         *,
-        synchronous: str = "NORMAL",
+        synchronous: str = "FULL",
         readers: int = 2,
         postgres_settings: Mapping[str, str] | None = None,
     ) -> Self:
@@ -75,7 +75,8 @@ class Database:
 
         Args:
             url: `sqlite:////absolute/path.db` or `postgresql://user:password@host/database`.
-            synchronous: SQLite's setting. NORMAL survives a crash of the process; FULL also a loss of power.
+            synchronous: FULL makes a write of SQLite durable before its result is returned. NORMAL does not: the writes
+                since the last checkpoint survive a crash of the process, but not a power failure.
             readers: the number of concurrent reads on SQLite.
             postgres_settings: settings of each connection to PostgreSQL, by name.
 

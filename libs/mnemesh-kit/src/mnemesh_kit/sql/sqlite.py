@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, TypeVar, cast
 
 import sqlalchemy as sa
 
 from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.errors import Unavailable
+from mnemesh_kit.sql.group_commit import GroupWriter, LogFile
 
 T = TypeVar("T")
 
@@ -34,42 +36,44 @@ class SqliteEngine:
     def __init__(self, url: sa.URL, *, synchronous: str, readers: int) -> None:
         if not url.database or url.database == ":memory:":
             raise ValueError("An SQLite database must be a file: readers and the writer have different connections.")
-        self._writer = _Lane(_engine(url, "IMMEDIATE", synchronous), threads=1, name="sqlite-writer")
-        self._reader = _Lane(
-            _engine(url, "DEFERRED", synchronous, query_only=True), threads=readers, name="sqlite-reader"
-        )
+        self._written = _Connections(_engine(url, "IMMEDIATE"))
+        self._read = _Connections(_engine(url, "DEFERRED", query_only=True))
+        log = LogFile(url.database) if synchronous == "FULL" else None
+        self._writer = GroupWriter(self._written.changes, log)
+        self._readers = ThreadPoolExecutor(readers, thread_name_prefix="sqlite-reader")
 
     async def read(self, fn: Callable[[sa.Connection], T]) -> T:
         """Runs `fn` in a deferred transaction of a reader."""
-        return await self._reader.submit(fn)
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(self._readers, context.run, self._read.run, fn)
 
     async def write(self, fn: Callable[[sa.Connection], T]) -> T:
         """Runs `fn` under BEGIN IMMEDIATE, after all earlier writes."""
-        return await self._writer.submit(fn)
+        return await self._writer.submit(partial(self._written.run, fn))
 
     async def alter(self, fn: Callable[[sa.Connection], T]) -> T:
-        """Runs `fn` as a write: SQLite's schema changes are transactional."""
-        return await self._writer.submit(fn)
+        """Runs `fn` as a write: SQLite's schema changes are transactional. A checkpoint makes it durable."""
+        result = await self.write(fn)
+        await self._writer.submit(self._written.checkpoint)
+        return result
 
     async def close(self) -> None:
         """Waits for running transactions and closes the connections."""
-        await asyncio.gather(self._reader.close(), self._writer.close())
+        await asyncio.gather(self._writer.close(), asyncio.to_thread(self._readers.shutdown, wait=True))
+        self._read.close()
+        self._written.close()
 
 
-class _Lane:
-    """Threads with one connection each, and their common queue."""
+class _Connections:
+    """One connection per thread, and the execution of transactions on it."""
 
-    def __init__(self, engine: sa.Engine, *, threads: int, name: str) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
         self._local = threading.local()
         self._open: list[sa.Connection] = []
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
-    async def submit(self, fn: Callable[[sa.Connection], T]) -> T:
-        context = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, self._run, fn)
-
-    def _run(self, fn: Callable[[sa.Connection], T]) -> T:
+    def run(self, fn: Callable[[sa.Connection], T]) -> T:
+        """Runs `fn` in a transaction on this thread's connection. Repeats it while another process writes."""
         for attempt in range(1, WRITE_ATTEMPTS + 1):
             try:
                 connection = self._connection()
@@ -86,22 +90,33 @@ class _Lane:
                 time.sleep(BUSY_BACKOFF.delay(attempt))
         raise AssertionError("unreachable")
 
+    def changes(self) -> int:
+        """Returns the number of rows that this thread's connection has changed; 0 before it is opened."""
+        driver: sqlite3.Connection | None = getattr(self._local, "driver", None)
+        return 0 if driver is None else driver.total_changes
+
+    def checkpoint(self) -> None:
+        """Moves the log to the database file, which flushes both."""
+        self._connection()
+        self._local.driver.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
     def _connection(self) -> sa.Connection:
         connection: sa.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = self._engine.connect()
+            self._local.driver = connection.connection.driver_connection
             self._open.append(connection)
         return connection
 
-    async def close(self) -> None:
-        await asyncio.to_thread(self._threads.shutdown, wait=True)
+    def close(self) -> None:
+        """Closes the connections. Their threads have ended."""
         for connection in self._open:
             connection.close()
         self._open.clear()
         self._engine.dispose()
 
 
-def _engine(url: sa.URL, begin: str, synchronous: str, *, query_only: bool = False) -> sa.Engine:
+def _engine(url: sa.URL, begin: str, *, query_only: bool = False) -> sa.Engine:
     engine = sa.create_engine(
         url.set(drivername="sqlite+pysqlite"),
         poolclass=sa.NullPool,
@@ -110,7 +125,7 @@ def _engine(url: sa.URL, begin: str, synchronous: str, *, query_only: bool = Fal
     )
     pragmas = (
         "PRAGMA journal_mode=WAL",
-        f"PRAGMA synchronous={synchronous}",
+        "PRAGMA synchronous=NORMAL",  # with FULL, the writer flushes the log: see group_commit
         "PRAGMA foreign_keys=ON",
         "PRAGMA temp_store=MEMORY",
         f"PRAGMA cache_size=-{CACHE_KILOBYTES}",

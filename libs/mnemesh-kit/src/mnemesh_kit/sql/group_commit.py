@@ -1,0 +1,182 @@
+"""Group commit on SQLite: one thread writes, and one flush of the log makes all writes durable that waited together.
+
+In WAL mode with `synchronous=NORMAL`, a commit writes to the log without flushing it. The writer flushes the log itself
+before it returns the results, so a power failure loses only writes whose result was not returned. While the disk
+flushes, further writes queue up; they are executed together and share the next flush. SQLite still flushes the log
+before each checkpoint, so the database file never refers to missing pages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from mnemesh_kit.errors import Unavailable
+from mnemesh_kit.metrics import Counter
+
+T = TypeVar("T")
+_log = structlog.get_logger("mnemesh.sql")
+
+FLUSHES: Final = Counter("mnemesh_sqlite_flushes", "Flushes of SQLite's log to the disk by the writer.")
+"""The flushes of this process. The ratio of write transactions to flushes is the size of a group."""
+MAX_GROUP: Final = 32
+"""The maximum number of writes that share a flush. It bounds the time that the first of them waits for the others."""
+
+
+class LogFile:
+    """The write-ahead log of a database file. It is opened at the first flush, after SQLite created it."""
+
+    def __init__(self, database: str) -> None:
+        self._path = f"{database}-wal"
+        self._descriptor: int | None = None
+
+    def flush(self) -> None:
+        """Flushes the log to the disk. Blocks. Raises OSError."""
+        if self._descriptor is None:
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+            directory = os.open(Path(self._path).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(directory)  # the entry of the new file
+            finally:
+                os.close(directory)
+        os.fdatasync(self._descriptor)
+        FLUSHES.inc()
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+@dataclass(slots=True)
+class _Write:
+    future: asyncio.Future[Any]
+    call: Callable[[], Any]
+    result: Any = None
+    error: BaseException | None = None
+
+    def execute(self) -> None:
+        try:
+            self.result = self.call()
+        except BaseException as error:  # the caller receives it
+            self.error = error
+
+    def deliver(self) -> None:
+        """Runs on the caller's event loop."""
+        if self.future.done():  # the caller was cancelled
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+class GroupWriter:
+    """Executes functions in order in one thread. Returns each result after the log was flushed.
+
+    Example:
+        >>> writer = GroupWriter(changes=lambda: connection.total_changes, log=LogFile("/var/lib/mnemesh/blocks.db"))
+        >>> await writer.submit(lambda: insert_block(connection))
+    """
+
+    def __init__(self, changes: Callable[[], int], log: LogFile | None) -> None:
+        """Creates a writer. The thread starts with the first write.
+
+        Args:
+            changes: returns the number of rows that the connection has changed since it was opened. Called in the
+                thread. A group that changed nothing is not flushed.
+            log: the log to flush; None flushes nothing.
+        """
+        self._changes = changes
+        self._log = log
+        self._queue: SimpleQueue[_Write | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    async def submit(self, fn: Callable[[], T]) -> T:
+        """Executes `fn` in the thread, with the caller's context variables, and returns its result.
+
+        If the caller is cancelled, `fn` is executed nevertheless.
+
+        Raises:
+            Unavailable: the log could not be flushed, so the result may not survive a power failure.
+        """
+        if self._is_closed:
+            raise RuntimeError("The database is closed.")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="sqlite-writer", daemon=True)
+            self._thread.start()
+        context = contextvars.copy_context()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._queue.put(_Write(future, lambda: context.run(fn)))
+        return await future
+
+    async def close(self) -> None:
+        """Waits for the submitted writes and ends the thread."""
+        self._is_closed = True
+        if self._thread is not None:
+            self._queue.put(None)
+            await asyncio.to_thread(self._thread.join)
+        if self._log is not None:
+            self._log.close()
+
+    def _work(self) -> None:
+        while (first := self._queue.get()) is not None and self._execute_group(first):
+            pass
+
+    def _execute_group(self, first: _Write) -> bool:
+        """Executes a write and those that wait. Returns False if the writer was closed."""
+        group = [first]
+        is_open = True
+        before = self._changes() if self._log is not None else 0
+        first.execute()
+        while self._log is not None and len(group) < MAX_GROUP:
+            try:
+                write = self._queue.get_nowait()
+            except Empty:
+                break
+            if write is None:
+                is_open = False
+                break
+            write.execute()
+            group.append(write)
+        if self._log is not None and self._changes() != before:
+            self._flush(self._log, group)
+        _deliver(group)
+        return is_open
+
+    def _flush(self, log: LogFile, group: list[_Write]) -> None:
+        try:
+            log.flush()
+        except OSError as error:
+            _log.error("sqlite_flush_failed", error=str(error), writes=len(group))
+            for write in group:
+                if write.error is None:
+                    write.error = Unavailable("The database could not be flushed to the disk. Retry later.")
+                    write.error.__cause__ = error
+
+
+def _deliver(group: list[_Write]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Write]] = {}
+    for write in group:
+        by_loop.setdefault(write.future.get_loop(), []).append(write)
+    for loop, writes in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_deliver_all, writes)
+        except RuntimeError:  # the loop of these callers is closed, so no one waits
+            continue
+
+
+def _deliver_all(writes: list[_Write]) -> None:
+    for write in writes:
+        write.deliver()
