@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 from mnemesh.types.v1 import paging_pb2
 from mnemesh_kit.errors import InvalidArgument, NotFound, PageTokenInvalid
-from mnemesh_kit.paging import Cursor, Page, PageQuery, next_page_token, page_query, paginate
+from mnemesh_kit.paging import MAX_PAGE_BYTES, Cursor, Page, PageQuery, fitting, next_page_token, page_query, paginate
 from mnemesh_kit.sql import Database, UtcDateTime
 
 metadata = sa.MetaData()
@@ -54,6 +54,28 @@ async def test_pages_cover_each_row_once_nulls_last(filled: Database, size: int,
         assert len(page.items) == size
         query = replace(query, cursor=page.next_cursor)
     assert seen == order
+
+
+@pytest.mark.parametrize(("sizes", "count"), [([], 0), ([9], 1), ([3, 3], 2), ([3, 4], 1), ([3, 3, 0, 1], 3)])
+def test_a_page_of_bytes_has_at_least_one_item(sizes: list[int], count: int) -> None:
+    assert fitting(sizes, int, max_bytes=6) == count
+
+
+async def test_pages_that_are_bounded_by_bytes_cover_each_row_once(filled: Database) -> None:
+    query, seen = PageQuery(limit=100, ascending=True), []
+    half = MAX_PAGE_BYTES // 2
+    while True:
+        page = await filled.read(
+            lambda conn, query=query: paginate(  # type: ignore[misc]
+                conn, sa.select(things.c.id), query, key=things.c.rank, id=things.c.id, scope=sa.true(),
+                size_of=lambda row: half + 1 if row.id in "cg" else half,
+            )
+        )  # fmt: skip
+        seen.append("".join(row.id for row in page.items))
+        if page.next_cursor is None:
+            break
+        query = replace(query, cursor=page.next_cursor)
+    assert seen == ["ad", "c", "g", "fb", "e"]
 
 
 @pytest.mark.parametrize(("ascending", "order"), [(True, ASCENDING), (False, DESCENDING)])

@@ -1,4 +1,4 @@
-"""Pages of lists: page sizes, opaque tokens that are bound to their query, and keyset conditions.
+"""Pages of lists: page sizes in rows and bytes, opaque tokens that are bound to their query, and keyset conditions.
 
 Rows are ordered by a key column and then by id, so the order is total. Rows whose key is NULL come last in both
 directions.
@@ -9,10 +9,10 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 import sqlalchemy as sa
@@ -26,6 +26,9 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 Scalar = str | int | float | bool | None
+
+MAX_PAGE_BYTES: Final = 3_000_000
+"""The largest size of the items of a page. gRPC clients refuse responses above 4 MB unless they are configured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,16 @@ def next_page_token(query: PageQuery, page: Page[Any]) -> str:
     return base64.urlsafe_b64encode(encoded).decode().rstrip("=")
 
 
+def fitting(items: Sequence[T], size_of: Callable[[T], int], max_bytes: int = MAX_PAGE_BYTES) -> int:
+    """Returns how many items from the beginning fit into a page of `max_bytes`; at least one, if there is one."""
+    total = 0
+    for count, item in enumerate(items):
+        total += size_of(item)
+        if total > max_bytes and count:
+            return count
+    return len(items)
+
+
 def paginate(
     conn: sa.Connection,
     stmt: sa.Select[Any],
@@ -119,6 +132,7 @@ def paginate(
     key: sa.ColumnElement[Any],
     id: sa.ColumnElement[str],  # noqa: A002  (it is the id column)
     scope: sa.ColumnElement[bool],
+    size_of: Callable[[sa.Row[Any]], int] | None = None,
 ) -> Page[sa.Row[Any]]:
     """Reads one page of a select.
 
@@ -130,6 +144,7 @@ def paginate(
         id: the id column, which breaks ties.
         scope: the condition under which a row is visible to the caller. `after_id` and `before_id` may name any visible
             row, also one that the filters of `stmt` exclude.
+        size_of: returns the size of a row in a response, in bytes; a page ends before it exceeds MAX_PAGE_BYTES.
 
     Returns:
         The rows of the page, in order.
@@ -154,7 +169,9 @@ def paginate(
         order = (order[0].nulls_last(), order[1])
     rows = conn.execute(paged.order_by(*order).limit(query.limit + 1)).all()
     shown = tuple(rows[: query.limit])
-    more = len(rows) > query.limit
+    if size_of is not None:
+        shown = shown[: fitting(shown, size_of)]
+    more = len(rows) > len(shown)
     return Page(shown, Cursor(_scalar(shown[-1]._page_key), shown[-1]._page_id) if more else None)
 
 
