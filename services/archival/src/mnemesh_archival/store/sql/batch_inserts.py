@@ -1,0 +1,145 @@
+"""Records a batch of passages: decides which are new, and their archive, points and positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+from mnemesh_kit.ids import derive_id
+
+from mnemesh_archival.errors import ArchiveReembedding, PassageExists
+from mnemesh_archival.model.archives import Archive, Provenance
+from mnemesh_archival.model.inserts import InsertTarget, plan_inserts
+from mnemesh_archival.model.operations import InsertPoints, point_of
+from mnemesh_archival.model.passages import Passage, content_hash, strand_of
+from mnemesh_archival.store.base.passage_ledger import DefaultArchive, InsertBatch
+from mnemesh_archival.store.sql import archive_rows, operation_rows, reembedding_rows
+from mnemesh_archival.store.sql import passage_rows as rows
+from mnemesh_archival.store.sql.tables import archives, passages
+
+DEFAULT_ARCHIVE_NAME = "Archival memory"
+
+
+def record(
+    conn: sa.Connection, organization_id: str, batch: InsertBatch, now: datetime
+) -> tuple[list[str], InsertPoints | None]:
+    """Records a batch and its operation.
+
+    Returns:
+        The entries as the request ledger stores them, and the operation, if there is any.
+    """
+    row = _resolve(conn, organization_id, batch, now)
+    for agent_id in {passage.agent_id for passage in batch.passages if passage and passage.agent_id}:
+        archive_rows.require_agent(conn, organization_id, agent_id)
+    valid = [passage for passage in batch.passages if passage is not None]
+    known = {found.id for found in rows.rows(conn, organization_id, [passage.id for passage in valid])}
+    duplicates = None
+    if row.deduplicate:
+        hashes = [content_hash(passage.text) for passage in valid]
+        duplicates = rows.duplicates(conn, organization_id, row.id, hashes)
+    plan = plan_inserts(batch.passages, row.id, known, batch.caller_ids, duplicates)
+    if not any(entry.passage_id for entry in plan.entries):
+        raise PassageExists(next(passage.id for passage in valid))
+    operation = _add_insert(conn, organization_id, batch, plan.new, now) if plan.new else None
+    return [msgspec.json.encode(entry).decode() for entry in plan.entries], operation
+
+
+def _resolve(conn: sa.Connection, organization_id: str, batch: InsertBatch, now: datetime) -> sa.Row[Any]:
+    """Returns the archive of the batch; creates the default archive of an agent that has none."""
+    row = target_row(conn, organization_id, batch.target)
+    if row is None:
+        assert batch.target.agent_id is not None  # noqa: S101 - an archive target raises if it does not exist
+        row = _create_default(conn, organization_id, batch.target.agent_id, batch.default, now)
+    if row.embedder != batch.embedder:
+        raise ArchiveReembedding(row.id)
+    reembedding_rows.require_not_paused(conn, organization_id, row.id, now)
+    return row
+
+
+def _create_default(
+    conn: sa.Connection, organization_id: str, agent_id: str, default: DefaultArchive, now: datetime
+) -> sa.Row[Any]:
+    """Creates the default archive of an agent. Its id derives from the agent's id and the first unused number."""
+    number = 0
+    while True:
+        archive_id = derive_id("archive", organization_id, agent_id, str(number))
+        if (
+            conn.execute(sa.select(archives.c.id).where(archive_rows.is_archive(organization_id, archive_id))).first()
+            is None
+        ):
+            break
+        number += 1
+    archive = Archive(
+        id=archive_id,
+        name=DEFAULT_ARCHIVE_NAME,
+        description=None,
+        embedder=default.embedder,
+        dimension=default.dimension,
+        metadata=None,
+        deduplicate=False,
+        created_at=now,
+        updated_at=now,
+        provenance=Provenance(created_by_id=default.subject_id, last_updated_by_id=default.subject_id),
+        created_for_agent_id=agent_id,
+    )
+    archive_rows.insert(conn, organization_id, archive)
+    archive_rows.attach(conn, organization_id, agent_id, archive_id, now)
+    return archive_rows.require(conn, organization_id, archive_id)
+
+
+def _add_insert(
+    conn: sa.Connection,
+    organization_id: str,
+    batch: InsertBatch,
+    new: Sequence[Passage],
+    now: datetime,
+) -> InsertPoints:
+    points = [_free_point(conn, organization_id, passage.id, passage.id in batch.caller_ids) for passage in new]
+    first = rows.next_position(conn, organization_id, new[0].archive_id)
+    conn.execute(
+        passages.insert(),
+        [
+            {
+                "organization_id": organization_id,
+                "id": passage.id,
+                "archive_id": passage.archive_id,
+                "point_id": str(point),
+                "state": "pending",
+                "tags": msgspec.json.encode(passage.tags).decode(),
+                "content_hash": content_hash(passage.text),
+                "agent_id": passage.agent_id,
+                "position": position,
+                "strand": strand_of(passage),
+                "created_at": passage.created_at,
+            }
+            for position, (passage, point) in enumerate(zip(new, points, strict=True), start=first)
+        ],
+    )
+    operation = InsertPoints(batch.operation_id, organization_id, batch.embedder, tuple(new), tuple(points))
+    operation_rows.add(conn, operation, now)
+    return operation
+
+
+def _free_point(conn: sa.Connection, organization_id: str, passage_id: str, from_caller: bool) -> UUID:
+    """Returns the UUID of the passage, or another if a different organization imported the same passage id."""
+    point = point_of(passage_id)
+    if (
+        from_caller
+        and conn.execute(sa.select(passages.c.id).where(passages.c.point_id == str(point))).first() is not None
+    ):
+        return point_of(derive_id("passage", organization_id, passage_id))
+    return point
+
+
+def target_row(conn: sa.Connection, organization_id: str, target: InsertTarget) -> sa.Row[Any] | None:
+    """Returns the archive of a target; None for an agent without archives."""
+    if target.archive_id is not None:
+        return archive_rows.require(conn, organization_id, target.archive_id)
+    assert target.agent_id is not None  # noqa: S101 - a target is either
+    archive_rows.require_agent(conn, organization_id, target.agent_id)
+    attached = archive_rows.attached(conn, organization_id, target.agent_id)
+    return attached[0] if attached else None
