@@ -25,6 +25,16 @@ def configured() -> Iterator[None]:
     root.setLevel(level)
 
 
+@pytest.mark.usefixtures("configured")
+def test_lines_have_the_bound_context(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    configure_logging(ServerConfig(), "orchestrator")
+    with structlog.contextvars.bound_contextvars(run_id="run-1"):
+        structlog.get_logger().info("answer_interrupted")
+    structlog.get_logger().info("call_finished")
+    inside, outside = map(json.loads, capsysbinary.readouterr().err.splitlines())
+    assert (inside["run_id"], "run_id" in outside) == ("run-1", False)
+
+
 @pytest.mark.parametrize("value", ["half \ud800", {"\ud800": ["\0"]}, Unprintable(), 1 << 70])
 @pytest.mark.usefixtures("configured")
 def test_a_line_is_written_whatever_its_fields_are(value: object, capsysbinary: pytest.CaptureFixture[bytes]) -> None:

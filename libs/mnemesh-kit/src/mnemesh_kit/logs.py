@@ -34,6 +34,7 @@ def configure_logging(config: ServerConfig, service: str) -> None:
         return event
 
     shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
         identify,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),

@@ -44,6 +44,7 @@ from mnemesh_orchestrator.loop.context_builder import ContextBuilder
 from mnemesh_orchestrator.loop.delta_log import DeltaLog
 from mnemesh_orchestrator.loop.engine import Engine
 from mnemesh_orchestrator.loop.journal import Journals
+from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.loop.model_call import ModelCaller
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.step_commit import StepCommitter
@@ -68,6 +69,7 @@ from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
 from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.sealing import SecretBox
 from mnemesh_orchestrator.store.base.stores import Stores
+from mnemesh_orchestrator.store.sql.queue_counts import QueueCounts
 from mnemesh_orchestrator.store.sql.run_retention import SqlRunRetention
 from mnemesh_orchestrator.store.sql.stores import sql_stores
 from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
@@ -86,6 +88,7 @@ from mnemesh_orchestrator.usecases.system_prompts import SystemPromptService
 from mnemesh_orchestrator.usecases.tool_runs import ToolRunner
 
 PURGE_SECONDS = 3600.0
+COUNT_SECONDS = 15.0
 UNFINISHED_SECONDS = 15.0
 LATE_APPROVALS_SECONDS = 5.0
 SHARED_RECOVERY_SECONDS = 1.0
@@ -118,6 +121,7 @@ class Orchestrator:
     replica_watcher: ReplicaWatcher
     event_broker: EventBroker
     token_estimator: TokenEstimator
+    metrics: TurnMetrics
 
 
 def build(
@@ -155,16 +159,19 @@ def build(
     context = ContextBuilder(services.recall, services.core_memory, services.archival, services.tools, clock)
     broker, deltas = EventBroker(), DeltaLog(stores.deltas)
     journals = Journals(stores.runs, deltas, broker, clock, keeps_traces=config.step_trace_days > 0)
-    tools = ToolExecution(builtin, services.tools, services.core_memory, retry, clock, processors)
+    metrics = TurnMetrics()
+    tools = ToolExecution(builtin, services.tools, services.core_memory, retry, clock, processors, metrics)
     estimator = TokenEstimator()
     summarizing = model_compactor(models, services.episodes, services.recall, clock, call_seconds=summary_seconds)
     replacement = WindowReplacement(services.recall)
-    compactor = WindowCompactor(context, summarizing, estimator, replacement, retry, clock)
+    compactor = WindowCompactor(context, summarizing, estimator, replacement, retry, clock, metrics)
     committer = StepCommitter(services.recall, context, retry)
-    engine = Engine(context, ContextBudget(estimator), compactor, ModelCaller(clock), tools, committer, retry, clock)
+    engine = Engine(
+        context, ContextBudget(estimator), compactor, ModelCaller(clock, metrics), tools, committer, retry, clock
+    )
     turns = TurnBuilder(stores.runs, journals, context, services.recall, models, builtin, retry, clock)
     renewer = LeaseRenewer(stores.leases, clock, instance_id)
-    worker = RunWorker(stores.runs, stores.leases, renewer, broker, deltas, journals, engine, turns, clock)
+    worker = RunWorker(stores.runs, stores.leases, renewer, broker, deltas, journals, engine, turns, clock, metrics)
     lock = ConversationLock(stores.leases, renewer, worker.start_next, ids)
     windows = ContextWindowService(
         stores.agents,
@@ -213,6 +220,7 @@ def build(
         replica_watcher=ReplicaWatcher(stores.leases, renewer, worker, broker),
         event_broker=broker,
         token_estimator=estimator,
+        metrics=metrics,
     )
 
 
@@ -246,6 +254,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
         ids=ids,
     )
     await orchestrator.lease_renewer.leave_queues()
+    counts = QueueCounts(database)
     return Assembly(
         name="orchestrator",
         servicers=_servicers(orchestrator),
@@ -258,17 +267,33 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
             periodic(UNFINISHED_SECONDS, orchestrator.conversations.finish_all),
             periodic(LATE_APPROVALS_SECONDS, orchestrator.approvals.expire),
             periodic(PURGE_SECONDS, _purge(config, database, stores, clock)),
+            *([periodic(COUNT_SECONDS, counts.refresh)] if config.metrics_port is not None else []),
         ],
-        metrics=[
-            Gauge(
-                "mnemesh_prompt_estimate_error",
-                "Mean error of the estimated size of requests to models, as a share of the size that providers "
-                "counted, over the last hundred answers.",
-                lambda: orchestrator.token_estimator.mean_error,
-            )
-        ],
+        metrics=[*orchestrator.metrics.all, *_gauges(orchestrator, counts)],
         close=[instance.close, database.close, channels.close, models.close, orchestrator.worker.stop],
     )
+
+
+def _gauges(orchestrator: Orchestrator, counts: QueueCounts) -> list[Gauge]:
+    return [
+        Gauge("mnemesh_runs_active", "Runs that this process executes.", lambda: orchestrator.worker.active_runs),
+        Gauge(
+            "mnemesh_runs_waiting",
+            "Stored runs that wait for their conversation, of all replicas; read every 15 seconds.",
+            lambda: counts.runs_waiting,
+        ),
+        Gauge(
+            "mnemesh_approvals_waiting",
+            "Approvals that wait for a decision, of all replicas; read every 15 seconds.",
+            lambda: counts.approvals_waiting,
+        ),
+        Gauge(
+            "mnemesh_prompt_estimate_error",
+            "Mean error of the estimated size of requests to models, as a share of the size that providers "
+            "counted, over the last hundred answers.",
+            lambda: orchestrator.token_estimator.mean_error,
+        ),
+    ]
 
 
 def _servicers(orchestrator: Orchestrator) -> list[tuple[Callable[[Any, Any], None], Any]]:

@@ -9,7 +9,7 @@ from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.wiring import assemble
 
 
-async def test_the_error_of_estimates_is_served(tmp_path: Path, unused_tcp_port: int) -> None:
+async def test_metrics_of_runs_are_served(tmp_path: Path, unused_tcp_port: int) -> None:
     config = Config(port=0, data_dir=str(tmp_path), shutdown_grace_seconds=0, metrics_port=unused_tcp_port)
     server = RunningServer()
     await server.start(await assemble(config), config)
@@ -19,4 +19,6 @@ async def test_the_error_of_estimates_is_served(tmp_path: Path, unused_tcp_port:
         response.close()
     finally:
         await server.stop()
-    assert "mnemesh_prompt_estimate_error 0.0" in lines
+    gauges = ("prompt_estimate_error", "runs_active", "runs_waiting", "approvals_waiting")
+    assert not {f"mnemesh_{name} 0.0" for name in gauges} - set(lines)
+    assert "mnemesh_lease_takeovers_total 0.0" in lines

@@ -17,6 +17,7 @@ from mnemesh_orchestrator.llm.port import FinishReason, LlmAnswer, LlmEvent, Llm
 from mnemesh_orchestrator.loop.call_plan import plan_calls
 from mnemesh_orchestrator.loop.context_builder import Assembled
 from mnemesh_orchestrator.loop.deltas import DeltaStream
+from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.loop.state import TurnContext, TurnState
 from mnemesh_orchestrator.loop.step_messages import answer_id, answer_message, call_id
 from mnemesh_orchestrator.model.approvals import PlannedCall
@@ -46,8 +47,9 @@ class ModelAnswer:
 class ModelCaller:
     """Sends one request to the model of a turn. Sends it again if the answer breaks off."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, metrics: TurnMetrics) -> None:
         self._clock = clock
+        self._metrics = metrics
 
     async def call(
         self,
@@ -82,11 +84,13 @@ class ModelCaller:
             # Numbers go on after a takeover: followers replace the deltas of lower attempts by those of higher ones.
             number = attempt + MAX_CALLS_PER_HOLDER * context.claims
             context.journal.publish_live(record.id, StepStarted(record.number, number))
+            sent = self._clock.monotonic()
             try:
                 answer = await self._stream(context, state, record.id, assembled.request, on_first_event)
             except BaseException as error:
-                if isinstance(error, ProviderError):
-                    spend(error.usage)
+                usage = error.usage if isinstance(error, ProviderError) else Usage()
+                self._metrics.model_called(state.model.info, self._clock.monotonic() - sent, usage, error)
+                spend(usage)
                 request = rendered(state.model.client, assembled.request)
                 context.journal.add_trace(record.id, request, failed_response(error), self._ms_since(began))
                 # An error with a status is an answer of the provider, which the adapter has retried already.
@@ -95,6 +99,7 @@ class ModelCaller:
                     raise
                 _log.warning("answer_interrupted", attempt=stream, error=str(error))
                 continue
+            self._metrics.model_called(state.model.info, self._clock.monotonic() - sent, answer.usage)
             spend(answer.usage)
             model_ms = self._ms_since(began)
             record = replace(record, attempts=attempt, model_ms=model_ms)

@@ -16,6 +16,7 @@ from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.loop import approvals
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED, run_custom, single_attempt
 from mnemesh_orchestrator.loop.message_events import return_event
+from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.loop.policy import CallOutcome
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.rules import OutputUnmapped, RulesSolver
@@ -80,6 +81,7 @@ class ToolExecution:
         retry: RetryPolicy,
         clock: Clock,
         processors: Processors,
+        metrics: TurnMetrics,
     ) -> None:
         self._builtin = builtin
         self._tools = tools
@@ -87,6 +89,7 @@ class ToolExecution:
         self._retry = retry
         self._clock = clock
         self._processors = processors
+        self._metrics = metrics
 
     async def run(
         self,
@@ -160,6 +163,7 @@ class ToolExecution:
             result = ToolResult(ok=False, text=refusal)
         else:
             result = await self._execute(calls, item)
+            self._metrics.tool_called(item.call.name, self._builtin.names, ok=result.ok)
         changed = seen.since(before) if seen is not None else None
         journalled = await self._journal(calls, item, result, changed)
         return replace(journalled, violation=refusal is not None, denied=is_denied)

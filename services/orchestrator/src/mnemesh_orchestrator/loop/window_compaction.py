@@ -19,6 +19,7 @@ from mnemesh_orchestrator.errors import WindowMoved
 from mnemesh_orchestrator.loop.context_budget import SHORT_RETURN, limit, start_of_turn, trigger
 from mnemesh_orchestrator.loop.context_builder import Assembled, ContextBuilder, with_system
 from mnemesh_orchestrator.loop.message_events import summary_event
+from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.state import TurnContext, TurnState
 from mnemesh_orchestrator.model.compaction import Compaction, CompactionResult, CompactionSettings
@@ -42,6 +43,7 @@ class WindowCompactor:
         replacement: WindowReplacement,
         retry: RetryPolicy,
         clock: Clock,
+        metrics: TurnMetrics,
     ) -> None:
         self._context = context
         self._compactor = compactor
@@ -49,6 +51,7 @@ class WindowCompactor:
         self._replacement = replacement
         self._retry = retry
         self._clock = clock
+        self._metrics = metrics
 
     async def compose(
         self,
@@ -79,6 +82,7 @@ class WindowCompactor:
 
         def report(call: SummaryCall) -> None:
             usages.append(call.usage)
+            self._metrics.model_called(call.request.model, call.seconds, call.usage, call.error)
             on_call(call)
 
         request = self._request(context, state, window, assembled, measured, least_gain, report, settings)

@@ -14,11 +14,13 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_types.usage import Usage
+from structlog.contextvars import bind_contextvars
 
 from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.loop.delta_log import DeltaLog
 from mnemesh_orchestrator.loop.engine import Engine
 from mnemesh_orchestrator.loop.journal import Journals, JournalWriter, shielded
+from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.loop.state import Turn
 from mnemesh_orchestrator.loop.stop_reasons import STOP_ERRORS, failure
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
@@ -26,6 +28,7 @@ from mnemesh_orchestrator.model.events import DurableBody, ErrorEvent, RunEvent,
 from mnemesh_orchestrator.model.runs import Run, RunError, StopReason, status_of
 from mnemesh_orchestrator.runs.event_broker import EventBroker
 from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
+from mnemesh_orchestrator.runs.run_reports import report_end
 from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
 from mnemesh_orchestrator.store.base import Claim, RunFilter, RunStore, StartedRun
 from mnemesh_orchestrator.store.base.leases import LeaseStore
@@ -64,6 +67,7 @@ class RunWorker:
         engine: Engine,
         turns: TurnBuilder,
         clock: Clock,
+        metrics: TurnMetrics,
     ) -> None:
         self._store = store
         self._leases = leases
@@ -74,6 +78,7 @@ class RunWorker:
         self._engine = engine
         self._turns = turns
         self._clock = clock
+        self._metrics = metrics
         self._active: dict[str, _Active] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -97,6 +102,8 @@ class RunWorker:
             return
         context.run(set_remaining, None)
         active = _Active(claim, cancelled=claim.cancelled)
+        if claim.resumed:
+            self._metrics.takeovers.inc()
         self._active[claim.run.id] = active
         self._renewer.keep(claim.lease, lambda: self._lose(active))
         loop = asyncio.get_running_loop()
@@ -122,9 +129,15 @@ class RunWorker:
         if not active.lost:
             self._broker.end(run_id)
 
-    def publish(self, events: Sequence[RunEvent]) -> None:
-        """Publishes the events of a run that ended without having begun."""
+    def end_unbegun(self, run: Run, events: Sequence[RunEvent]) -> None:
+        """Publishes and reports the end of a run that ended without having begun."""
         self._broker.publish(events)
+        report_end(run, self._metrics)
+
+    @property
+    def active_runs(self) -> int:
+        """The number of runs that this process executes."""
+        return len(self._active)
 
     def holds(self, run_id: str) -> bool:
         """Returns whether this process executes the run."""
@@ -218,20 +231,21 @@ class RunWorker:
     async def _run(self, active: _Active) -> None:
         active.has_begun = True
         run = active.claim.run
-        log = _log.bind(run_id=run.id, agent_id=run.agent_id)
+        # Every log line of this task names the run.
+        bind_contextvars(run_id=run.id, agent_id=run.agent_id, conversation_id=run.conversation_id)
         has_next = False
         try:
             with as_principal(Principal(run.organization_id, run.subject_id)):
                 has_next = await self._run_and_finish(active)
         except LeaseLost:
             active.lost = True
-            log.warning("run_taken_over")
+            _log.warning("run_taken_over")
         except asyncio.CancelledError:
-            log.info("run_interrupted")
+            _log.info("run_interrupted")
         except Exception as error:
             # This process resumes the run from its journal, or another does once the lease has expired.
             active.lost = True
-            log.exception("run_not_recorded", error=str(error))
+            _log.exception("run_not_recorded", error=str(error))
         finally:
             self._release(active)
         if has_next:
@@ -310,4 +324,6 @@ class RunWorker:
             total_ms=round((self._clock.monotonic() - started) * 1e3),
         )
         approval = state.approval if state is not None and reason is StopReason.REQUIRES_APPROVAL else None
-        return await journal.finish(ended, bodies, approval, state.tokens.corrections if state is not None else ())
+        has_next = await journal.finish(ended, bodies, approval, state.tokens.corrections if state is not None else ())
+        report_end(ended, self._metrics)
+        return has_next

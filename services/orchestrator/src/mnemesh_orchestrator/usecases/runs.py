@@ -266,7 +266,7 @@ class RunService:
             )
             events = [RunEvent(run.id, now, body, number) for number, body in enumerate(bodies, 1)]
             if await self._store.cancel_waiting(replace(ended, last_sequence=len(events)), events):
-                self._worker.publish(events)
+                self._worker.end_unbegun(ended, events)
                 return CancelOutcome.CANCELLED
         if run.status.ended:
             return CancelOutcome.ENDED_BEFORE
