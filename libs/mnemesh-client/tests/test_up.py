@@ -139,6 +139,8 @@ async def test_a_mesh_runs_in_the_background_and_is_maintained_after_down(comman
     code, out, _ = await commands.run("doctor")
     assert code == 0
     assert out.count(" is serving version ") == len(SERVICE_NAMES)
+    assert "sandbox       level " in out
+    assert "; memory: " in out
     code, out, err = await commands.run("maintain")
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert "Another mesh" in err

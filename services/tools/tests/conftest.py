@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import grpc
@@ -23,7 +25,14 @@ from mnemesh_tools.wiring import assemble
 _WITHOUT_NAMESPACES = {layer.LANDLOCK, layer.SECCOMP} | ({layer.OWN_UID} if os.geteuid() == 0 else set())
 PROFILES = {"all layers": None, "no namespaces": _WITHOUT_NAMESPACES}
 SETTINGS = SandboxSettings(
-    minimum=Level.MINIMAL, max_concurrent=4, cpu_seconds=2, memory_mb=256, processes=24, disk_mb=8, stream_bytes=100_000
+    minimum=Level.MINIMAL,
+    max_concurrent=4,
+    cpu_seconds=2,
+    memory_mb=256,
+    processes=24,
+    disk_mb=8,
+    files=2_000,
+    stream_bytes=100_000,
 )
 
 Run = Callable[..., Coroutine[Any, Any, Outcome]]
@@ -36,6 +45,23 @@ async def sandbox(request: pytest.FixtureRequest) -> Sandbox:
     if opened.isolation.level is Level.NONE:
         pytest.skip(f"this host supports no isolation: {dict(opened.isolation.missing)}")
     return opened
+
+
+@pytest_asyncio.fixture
+async def unconfined() -> Sandbox:
+    """A sandbox as on a host with neither namespaces nor Landlock: nothing confines the files of a tool."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can change the uid of a tool")
+    return await Sandbox.open(SETTINGS, layers={layer.OWN_UID, layer.SECCOMP})
+
+
+@pytest.fixture
+def directories(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The directory in which this test creates the working directories of tools."""
+    with TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        monkeypatch.setattr(tempfile, "tempdir", made)
+        yield Path(made)
 
 
 @pytest.fixture

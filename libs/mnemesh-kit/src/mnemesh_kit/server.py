@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Mapping, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +46,8 @@ class Assembly:
     """Tasks that run while the server runs. If one raises an exception, the server stops."""
     metrics: Sequence[Metric] = field(default_factory=tuple)
     """The service's own counters, gauges and histograms."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """What an operator wants to know about the server's host. `GetServerInfo` returns it, also without a token."""
     close: Sequence[Hook] = field(default_factory=tuple)
     """Hooks that run in reverse order after all calls are over."""
 
@@ -115,7 +117,7 @@ class RunningServer:
         for add, servicer in assembly.servicers:
             add(servicer, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        info = ServerInfoServicer(assembly.name, assembly.service_names)
+        info = ServerInfoServicer(assembly.name, assembly.service_names, assembly.properties)
         server_service_pb2_grpc.add_ServerServiceServicer_to_server(info, server)
         reflected = (*assembly.service_names, SERVER_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(reflected, server)

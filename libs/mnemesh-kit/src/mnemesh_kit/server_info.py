@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any, Final
 
@@ -24,18 +24,22 @@ def version_of(distribution: str) -> str:
 class ServerInfoServicer(server_service_pb2_grpc.ServerServiceServicer):
     """Answers with the facts of one server, which are read once."""
 
-    def __init__(self, service: str, proto_services: Sequence[str]) -> None:
+    def __init__(
+        self, service: str, proto_services: Sequence[str], properties: Mapping[str, str] | None = None
+    ) -> None:
         """Reads the versions of the service's distribution and of the contracts.
 
         Args:
             service: the short name of the service, such as `blocks`.
             proto_services: full names of the gRPC services that the server serves.
+            properties: what an operator wants to know about the server's host.
         """
         self._info = server_service_pb2.GetServerInfoResponse(
             service=service,
             version=version_of(f"mnemesh-{service}"),
             contract_version=version_of(_CONTRACTS),
             proto_services=proto_services,
+            properties=properties or {},
         )
 
     async def GetServerInfo(

@@ -16,7 +16,7 @@ from mnemesh_tools.model.builtin_tools import BuiltinTools
 from mnemesh_tools.rpc.executions import ExecutionServicer
 from mnemesh_tools.rpc.mcp_servers import McpServersServicer
 from mnemesh_tools.rpc.tools import ToolsServicer
-from mnemesh_tools.sandbox import Isolation, Sandbox
+from mnemesh_tools.sandbox import Isolation, Level, Sandbox
 from mnemesh_tools.store.sql.tools import SqlToolStore
 from mnemesh_tools.usecases.executions import ExecutionService
 from mnemesh_tools.usecases.tools import ToolService
@@ -45,18 +45,28 @@ async def assemble(
         ],
         service_names=service("tools").proto_services,
         background=[periodic(PURGE_SECONDS, store.purge_ledger)],
+        properties=_properties(sandbox.isolation, config),
         close=[database.close],
     )
+
+
+def _properties(isolation: Isolation, config: Config) -> dict[str, str]:
+    """Returns the sandbox's level, and the bounds that hold on this host."""
+    bounds = {f"sandbox.{resource}": bound for resource, bound in isolation.bounds.items()}
+    return {"sandbox.level": isolation.level.name.lower(), "sandbox.minimum": config.min_sandbox, **bounds}
 
 
 def _log_isolation(isolation: Isolation, config: Config) -> None:
     fields = {
         "level": isolation.level.name.lower(),
         "minimum": config.min_sandbox,
+        "bounds": isolation.bounds,
         "layers": sorted(isolation.layers),
         "missing": dict(isolation.missing),
     }
     if isolation.level < config.sandbox.minimum:
         _log.error("sandbox_below_minimum", **fields)
+    elif isolation.level is Level.MINIMAL:
+        _log.warning("sandbox_minimal", **fields)
     else:
         _log.info("sandbox_probed", **fields)

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from mnemesh_tools.sandbox import Isolation, Level, Sandbox, SandboxSettings, Sa
 from mnemesh_tools.sandbox.inside import plan as layer
 from mnemesh_tools.sandbox.isolation import probe
 
+from . import attempts
 from .support import source_of
 
 
@@ -42,45 +42,75 @@ async def test_probe_removes_the_layers_that_the_host_refuses() -> None:
     assert layer.PID_NAMESPACE in isolation.missing
 
 
+@pytest.mark.parametrize(
+    ("layers", "level"),
+    [
+        ({layer.OWN_UID, layer.SECCOMP}, Level.MINIMAL),
+        ({layer.LANDLOCK, layer.SECCOMP}, Level.MINIMAL),
+        ({layer.OWN_UID, layer.LANDLOCK, layer.SECCOMP}, Level.RESTRICTED),
+        (set(layer.LAYERS) - {layer.LANDLOCK}, Level.FULL),
+        (set(layer.LAYERS) - {layer.SECCOMP}, Level.NONE),
+        ({layer.SECCOMP}, Level.NONE),
+    ],
+)
+def test_level_of_a_set_of_layers(layers: set[str], level: Level) -> None:
+    assert Isolation(frozenset(layers)).level is level
+
+
+_AS_USER = """
+import asyncio, json, os, sys
+from mnemesh_tools.sandbox import Sandbox, SandboxSettings, Level, Task
+layers, sources, arguments = json.load(sys.stdin)
+async def main():
+    settings = SandboxSettings(minimum=Level.MINIMAL, memory_mb=256, disk_mb=8, files=2000)
+    box = await Sandbox.open(settings, layers=layers)
+    if box.isolation.level is Level.NONE:
+        return [0, dict(box.isolation.missing)]
+    arguments["server"] = os.getpid()
+    out = [await box.run(Task(source, "tool", arguments if "numbers" in source else {}), 20) for source in sources]
+    return [int(box.isolation.level), *([one.status.value, one.text] for one in out)]
+print(json.dumps(asyncio.run(main())))
+"""
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="the other tests run as an ordinary user already")
-def test_an_ordinary_user_can_execute_tools() -> None:
+@pytest.mark.parametrize("layers", [None, [layer.LANDLOCK, layer.SECCOMP]], ids=["all layers", "no namespaces"])
+def test_an_ordinary_user_can_execute_tools(layers: list[str] | None) -> None:
     """Uses an interpreter of the system and a copy of the package, which that user can read."""
     python = next((path for path in ("/usr/bin/python3", "/usr/local/bin/python3") if Path(path).exists()), None)
     if python is None:
         pytest.skip("this machine has no interpreter that an ordinary user can run")
-    copy = Path(tempfile.mkdtemp(prefix="mnemesh-copy-"))
-    copy.chmod(0o755)
-    try:
-        package = copy / "mnemesh_tools"
+    with tempfile.TemporaryDirectory(prefix="mnemesh-copy-") as made:
+        copy = Path(made)
+        copy.chmod(0o755)
+        package, temporary = copy / "mnemesh_tools", copy / "tmp"
         shutil.copytree(Path(mnemesh_tools.sandbox.__file__).parent, package / "sandbox")
         (package / "__init__.py").touch()
-        script = textwrap.dedent("""
-            import asyncio, json
-            from mnemesh_tools.sandbox import Sandbox, SandboxSettings, Level, Task
-            async def main():
-                box = await Sandbox.open(SandboxSettings(minimum=Level.MINIMAL))
-                if box.isolation.level is Level.NONE:
-                    return [0, dict(box.isolation.missing)]
-                out = await box.run(Task("def tool():\\n    import os\\n    return os.getuid()", "tool"), 20)
-                return [int(box.isolation.level), out.text]
-            print(json.dumps(asyncio.run(main())))
-        """)
+        temporary.mkdir()
+        os.chown(temporary, 65534, 65534)
+        own_uid = source_of("import os; return os.getuid()")
+        sources = [own_uid, attempts.KERNEL, attempts.MANY_BYTES, attempts.DEEP_TREE, attempts.MEMORY_OF_PROCESSES]
         done = subprocess.run(
-            [python, "-c", script],
+            [python, "-c", _AS_USER],
+            input=json.dumps([layers, sources, {"numbers": attempts.numbers(), "path": "/gone"}]),
             user=65534,
             group=65534,
             extra_groups=[],
             cwd="/",
             capture_output=True,
             text=True,
-            env={"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
+            env={"PYTHONPATH": made, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(temporary)},
             timeout=60,
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        level, text = json.loads(done.stdout)
-        pool = SandboxSettings()
-        # The free uids of the pool depend on other processes of this machine.
-        assert level == Level.NONE or text == "65534" or int(text) - pool.first_uid in range(pool.uids)
-    finally:
-        shutil.rmtree(copy)
+        level, *outcomes = json.loads(done.stdout)
+        if level == Level.NONE:
+            return
+        uid, kernel, disk, _, memory = outcomes
+        assert uid == ["success", "65534" if level == Level.MINIMAL else "61000"]
+        assert kernel == ["success", "[]"]
+        assert disk[0] != "success"
+        assert memory[0] == "killed"
+        assert "its processes needed more than 256 MB of memory together" in memory[1]
+        assert list(temporary.iterdir()) == []

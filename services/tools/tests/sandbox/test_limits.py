@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from mnemesh_tools.sandbox import OutcomeStatus
@@ -101,15 +98,6 @@ async def test_size_of_a_file_is_limited(run: Run) -> None:
     outcome = await run(source_of("open('big', 'wb').write(b'x' * 20_000_000)"))
     assert outcome.status is OutcomeStatus.ERROR
     assert "OSError" in outcome.text
-
-
-@pytest.fixture
-def directories(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The directory in which this test creates the working directories of tools."""
-    with TemporaryDirectory() as made:
-        Path(made).chmod(0o755)
-        monkeypatch.setattr(tempfile, "tempdir", made)
-        yield Path(made)
 
 
 async def test_working_directory_is_removed(directories: Path, run: Run) -> None:

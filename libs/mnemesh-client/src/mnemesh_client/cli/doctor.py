@@ -39,6 +39,8 @@ _MODEL_VARIABLES: Final = (
     "ANTHROPIC_API_KEY",
 )
 _MIN_FREE_BYTES: Final = 500 * 1024 * 1024
+_LEVELS: Final = ("none", "minimal", "restricted", "full")
+_BOUNDS: Final = ("memory", "processes", "disk")
 _OFFLINE_EMBEDDER: Final = "mnemesh/wordllama-256"
 
 
@@ -89,6 +91,7 @@ async def examine(config: MeshConfig, connection: Connection, env: Mapping[str, 
         for (name, address), state in zip(addresses.items(), states, strict=True):
             if state == "SERVING":
                 findings.append(await _check_version(mnemesh, name, address))
+                findings += await _check_sandbox(mnemesh) if name == "tools" else []
             else:
                 findings.append(_diagnose(name, address, state, running))
         findings.append(await _check_model(mnemesh, env))
@@ -162,6 +165,22 @@ async def _check_version(mnemesh: Mnemesh, name: str, address: str) -> Finding:
     if version != CLIENT_VERSION:
         return Finding(name, f"{address} is serving version {version}; this client is {CLIENT_VERSION}", "note")
     return Finding(name, f"{address} is serving version {version}")
+
+
+async def _check_sandbox(mnemesh: Mnemesh) -> list[Finding]:
+    """Returns the finding on the sandbox's level and bounds, if the tools service reports them."""
+    try:
+        properties = (await mnemesh.server_info("tools")).properties
+    except MnemeshError:
+        return []
+    level, minimum = properties.get("sandbox.level"), properties.get("sandbox.minimum")
+    if level not in _LEVELS or minimum not in _LEVELS:
+        return []
+    bounds = [f"{name}: {properties[f'sandbox.{name}']}" for name in _BOUNDS if f"sandbox.{name}" in properties]
+    text = f"level {level}; {'; '.join(bounds)}"
+    if _LEVELS.index(level) < _LEVELS.index(minimum):
+        return [Finding("sandbox", f"{text}. Custom tools are refused below level {minimum}.", "problem")]
+    return [Finding("sandbox", text, "note" if level == "minimal" else "ok")]
 
 
 def _diagnose(name: str, address: str, state: str, running: bool) -> Finding:

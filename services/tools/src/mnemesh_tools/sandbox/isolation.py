@@ -1,4 +1,4 @@
-"""The isolation layers that this host supports, found by candidates them, and the level that they amount to."""
+"""The isolation layers that this host supports, found by trying them, and the level that they amount to."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from mnemesh_tools.sandbox.inside import descendants, watch
 from mnemesh_tools.sandbox.inside import plan as layer
 
 WANTED_AS_ROOT = frozenset(layer.LAYERS) - {layer.USER_NAMESPACE}
@@ -28,9 +29,9 @@ class Level(IntEnum):
     NONE = 0
     """Tools are not executed."""
     MINIMAL = 1
-    """No network and no files of others. Tools share the uid and the process table of the server."""
+    """No network and no IPC. Tools share the uid of the server, or read every file that its mode allows."""
     RESTRICTED = 2
-    """No network, no files of others, and no access to the processes of the server."""
+    """Also no files of others, and no access to the processes of the server."""
     FULL = 3
     """Separate namespaces for processes, network, IPC and files, and a filter for system calls."""
 
@@ -47,15 +48,28 @@ class Isolation:
     def level(self) -> Level:
         """The highest level whose conditions are all met."""
         layers = self.layers
-        offline = bool({layer.SECCOMP, layer.NETWORK_NAMESPACE} & layers)
-        files = bool({layer.PRIVATE_ROOT, layer.LANDLOCK, layer.OWN_UID} & layers)
         apart = layer.OWN_UID in layers or {layer.USER_NAMESPACE, layer.PID_NAMESPACE} <= layers
-        namespaces = _NAMESPACES - {layer.PRIVATE_PROC} <= layers
-        if not (offline and files):
+        if layer.SECCOMP not in layers or not (self.confines_files or layer.OWN_UID in layers):
             return Level.NONE
-        if not apart:
+        if not (self.confines_files and apart):
             return Level.MINIMAL
-        return Level.FULL if namespaces and layer.SECCOMP in layers else Level.RESTRICTED
+        return Level.FULL if _NAMESPACES - {layer.PRIVATE_PROC} <= layers else Level.RESTRICTED
+
+    @property
+    def confines_files(self) -> bool:
+        """Tools read only the system and the interpreter, and write only their own directory."""
+        return bool({layer.PRIVATE_ROOT, layer.LANDLOCK} & self.layers)
+
+    @property
+    def bounds(self) -> dict[str, str]:
+        """How each resource of an execution is bounded on this host."""
+        measured = f"measured every {watch.INTERVAL:g} s"
+        if layer.PRIVATE_ROOT in self.layers:
+            disk = "file system of limited size"
+        else:
+            disk = measured if self.confines_files else "tools cannot create files"
+        memory = measured if descendants.supported() else "of each process only: the kernel does not list children"
+        return {"memory": memory, "processes": "kernel", "disk": disk}
 
 
 async def probe(

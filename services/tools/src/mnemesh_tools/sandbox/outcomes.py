@@ -5,24 +5,29 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import dataclass
 from typing import Any, Final
 
+from mnemesh_tools.sandbox.inside import watch
 from mnemesh_tools.sandbox.process import Captured, EndedProcess
 from mnemesh_tools.sandbox.task import Outcome, OutcomeStatus, Task, clean
 
 MAX_ERROR_CHARS: Final = 1000
 
 
-def outcome_of(task: Task, ended: EndedProcess, seconds: float, cpu_seconds: int, memory_mb: int) -> Outcome:
-    """Returns the outcome of `task`: its result, or the reason why it has none.
+@dataclass(frozen=True, slots=True)
+class OutcomeLimits:
+    """The limits that the texts of outcomes name."""
 
-    Args:
-        task: The task.
-        ended: Its process.
-        seconds: The time limit of the process.
-        cpu_seconds: The limit of processor time.
-        memory_mb: The limit of memory.
-    """
+    seconds: float
+    cpu_seconds: int
+    memory_mb: int
+    disk_mb: int
+    files: int
+
+
+def outcome_of(task: Task, ended: EndedProcess, limits: OutcomeLimits) -> Outcome:
+    """Returns the outcome of `task`: its result, or the reason why it has none."""
 
     def outcome(status: OutcomeStatus, text: str, **more: Any) -> Outcome:
         streams = (_text(ended.stdout), _text(ended.stderr))
@@ -33,17 +38,19 @@ def outcome_of(task: Task, ended: EndedProcess, seconds: float, cpu_seconds: int
 
     if ended.timed_out:
         return failed(
-            OutcomeStatus.TIMED_OUT, "TimeoutError", f"it ran longer than {seconds:g} seconds and was stopped"
+            OutcomeStatus.TIMED_OUT, "TimeoutError", f"it ran longer than {limits.seconds:g} seconds and was stopped"
         )
+    if ended.exceeded is not None:
+        return failed(OutcomeStatus.KILLED, *_exceeded(ended.exceeded, limits))
     answer = _answer(ended.result)
     if answer is None:
-        return failed(*_without_answer(ended, cpu_seconds))
+        return failed(*_without_answer(ended, limits.cpu_seconds))
     if answer["ok"]:
         known = task.agent.blocks if task.agent is not None else {}
         changed = {label: clean(value) for label, value in answer["blocks"].items() if label in known}
         return outcome(OutcomeStatus.SUCCESS, answer["text"], chars=answer["chars"], changed_blocks=changed)
     if answer["kind"] == "MemoryError":
-        return failed(OutcomeStatus.KILLED, "MemoryError", f"it needed more than {memory_mb} MB of memory")
+        return failed(OutcomeStatus.KILLED, "MemoryError", f"it needed more than {limits.memory_mb} MB of memory")
     return failed(OutcomeStatus.ERROR, answer["kind"], answer["text"])
 
 
@@ -61,6 +68,19 @@ def _answer(result: Captured) -> dict[str, Any] | None:
     if not all(isinstance(value, str) for value in answer.get("blocks", {}).values()):
         return None
     return answer
+
+
+def _exceeded(limit: str, limits: OutcomeLimits) -> tuple[str, str]:
+    match limit:
+        case watch.MEMORY:
+            return "MemoryError", f"its processes needed more than {limits.memory_mb} MB of memory together"
+        case watch.DISK:
+            return (
+                "ResourceError",
+                f"its files needed more than {limits.disk_mb} MB, or were more than {limits.files:,}",
+            )
+        case _:
+            return "ResourceError", "one of its processes cannot be measured"
 
 
 def _without_answer(ended: EndedProcess, cpu_seconds: int) -> tuple[OutcomeStatus, str, str]:

@@ -44,6 +44,8 @@ class EndedProcess:
     """The wait status of the runner. None if the server stopped it."""
     refused: tuple[str, str] | None
     """The layer that the host refused, and the reason."""
+    exceeded: str | None
+    """The limit of all processes together that the tool exceeded, of `inside.watch`."""
     timed_out: bool
     duration: float
 
@@ -82,8 +84,8 @@ async def run(
     finally:
         await asyncio.shield(_end(process, ended, reading))
     result, report, stdout, stderr = await asyncio.gather(*reading)
-    status, refused = _read_report(report.data)
-    return EndedProcess(result, stdout, stderr, status, refused, timed_out, time.monotonic() - started)
+    status, refused, exceeded = _read_report(report.data)
+    return EndedProcess(result, stdout, stderr, status, refused, exceeded, timed_out, time.monotonic() - started)
 
 
 def _start(plan_for: Callable[[int, int], Plan], task: bytes) -> tuple[subprocess.Popen[bytes], list[int]]:
@@ -108,7 +110,7 @@ def _start(plan_for: Callable[[int, int], Plan], task: bytes) -> tuple[subproces
             stderr=ends[3][1],
             env={},
             cwd="/",
-            pass_fds=(plan.result_fd, plan.report_fd),
+            pass_fds=[fd for fd in (plan.result_fd, plan.report_fd, plan.claim_fd) if fd is not None],
             start_new_session=True,
         )
         ours.pop_all()
@@ -156,13 +158,17 @@ async def _collect(fd: int, limit: int) -> Captured:
     return Captured(bytes(kept), dropped)
 
 
-def _read_report(data: bytes) -> tuple[int | None, tuple[str, str] | None]:
+def _read_report(data: bytes) -> tuple[int | None, tuple[str, str] | None, str | None]:
+    """Returns the wait status, the refused layer with its reason, and the exceeded limit."""
     status: int | None = None
     refused: tuple[str, str] | None = None
+    exceeded: str | None = None
     for line in data.splitlines():
         fact: dict[str, Any] = json.loads(line)
         if "layer" in fact:
             refused = (fact["layer"], fact["reason"])
+        elif "exceeded" in fact:
+            exceeded = fact["exceeded"]
         elif refused is None:
             status = fact["status"]
-    return status, refused
+    return status, refused, exceeded

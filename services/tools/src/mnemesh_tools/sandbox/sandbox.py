@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from mnemesh_tools.sandbox import process
+from mnemesh_tools.sandbox.inside import plan as layer
 from mnemesh_tools.sandbox.inside.plan import Limits, Plan
 from mnemesh_tools.sandbox.isolation import Isolation, Level, probe
-from mnemesh_tools.sandbox.outcomes import outcome_of
+from mnemesh_tools.sandbox.outcomes import OutcomeLimits, outcome_of
 from mnemesh_tools.sandbox.task import Outcome, Task
 from mnemesh_tools.sandbox.uids import UidPool
-from mnemesh_tools.sandbox.work_directory import work_directory
+from mnemesh_tools.sandbox.work_directory import remove_leftovers, work_directory
 
 _MEGABYTE: Final = 1024 * 1024
 _PROBE: Final = Task("def probe():\n    return 'ran'\n", "probe")
@@ -34,6 +35,8 @@ class SandboxSettings:
     memory_mb: int = 512
     processes: int = 32
     disk_mb: int = 64
+    files: int = 16_384
+    """The number of files and directories of a task."""
     open_files: int = 256
     stream_bytes: int = 500_000
     """The number of bytes to keep of stdout, and of stderr."""
@@ -71,6 +74,7 @@ class Sandbox:
             settings: The limits of every task.
             layers: The layers to try; by default all.
         """
+        await asyncio.to_thread(remove_leftovers, range(settings.first_uid, settings.first_uid + settings.uids))
         probing = cls(settings, Isolation(frozenset()))
 
         async def attempt(chosen: Collection[str]) -> tuple[str, str] | None:
@@ -104,7 +108,8 @@ class Sandbox:
             ended = await self._process(task, self._isolation.layers, seconds)
         if ended.refused is not None:
             raise SandboxUnavailable(Isolation(frozenset(), dict([ended.refused])), settings.minimum)
-        return outcome_of(task, ended, seconds, settings.cpu_seconds, settings.memory_mb)
+        limits = OutcomeLimits(seconds, settings.cpu_seconds, settings.memory_mb, settings.disk_mb, settings.files)
+        return outcome_of(task, ended, limits)
 
     def require_minimum(self) -> None:
         """Raises `SandboxUnavailable` if the isolation of the host is below the configured minimum."""
@@ -114,29 +119,33 @@ class Sandbox:
     async def _process(self, task: Task, layers: Collection[str], seconds: float) -> process.EndedProcess:
         settings = self._settings
         with ExitStack() as stack:
-            uid = stack.enter_context(self._uids.claim())
-            async with work_directory(uid, layers) as directory:
+            uid, claim = settings.first_uid, None
+            if layer.OWN_UID in layers:
+                uid, claim = stack.enter_context(self._uids.claim())
+            async with work_directory(uid if claim is not None else None, layers) as directory:
                 return await process.run(
-                    self._plan_factory(sorted(layers), uid, directory),
+                    self._plan_factory(sorted(layers), uid, claim, directory),
                     task.to_json(),
                     seconds=seconds,
                     stream_bytes=settings.stream_bytes,
                     result_bytes=settings.result_chars * 12 + _MEGABYTE,
                 )
 
-    def _plan_factory(self, layers: list[str], uid: int, directory: str | None) -> Callable[[int, int], Plan]:
+    def _plan_factory(
+        self, layers: list[str], uid: int, claim: int | None, directory: str | None
+    ) -> Callable[[int, int], Plan]:
         settings = self._settings
         limits = Limits(
             cpu_seconds=settings.cpu_seconds,
             memory_bytes=settings.memory_mb * _MEGABYTE,
             processes=settings.processes,
-            file_bytes=settings.disk_mb * _MEGABYTE,
             open_files=settings.open_files,
             disk_bytes=settings.disk_mb * _MEGABYTE,
+            files=settings.files,
             output_chars=settings.result_chars,
         )
 
         def plan(result_fd: int, report_fd: int) -> Plan:
-            return Plan(layers, limits, uid, os.getpid(), self._python, result_fd, report_fd, directory)
+            return Plan(layers, limits, uid, os.getpid(), self._python, result_fd, report_fd, claim, directory)
 
         return plan

@@ -34,7 +34,7 @@ def kill_all(uid: int | None) -> None:
 def _kill_descendants() -> None:
     """Stops all processes before it kills any, so that none can fork another one."""
     stopped: set[int] = set()
-    while new := _descendants() - stopped:
+    while new := descendants() - stopped:
         for pid in new:
             _signal(pid, signal.SIGSTOP)
         stopped |= new
@@ -42,8 +42,13 @@ def _kill_descendants() -> None:
         _signal(pid, signal.SIGKILL)
 
 
-def _descendants() -> set[int]:
-    """Returns all descendants. They include orphans, because this process is their subreaper."""
+def supported() -> bool:
+    """Returns whether the kernel lists the children of a process."""
+    return os.path.exists(f"/proc/self/task/{os.getpid()}/children")
+
+
+def descendants() -> set[int]:
+    """Returns all descendants of this process. They include orphans, because this process is their subreaper."""
     found: set[int] = set()
     waiting = [os.getpid()]
     while waiting:

@@ -32,6 +32,7 @@ from .plan import (
     LayerFailed,
     Plan,
 )
+from .watch import Watch
 
 _NAMESPACES = {NETWORK_NAMESPACE: linux.CLONE_NEWNET, IPC_NAMESPACE: linux.CLONE_NEWIPC}
 
@@ -62,12 +63,14 @@ def _outer(plan: Plan) -> None:
     child = os.fork()
     if child == 0:
         os.close(ready)
+        if plan.claim_fd is not None:
+            os.close(plan.claim_fd)
         _inside(plan, go)
     os.close(go)
     for number in (0, 1, 2, plan.result_fd):
         os.close(number)
     os.write(ready, b".")
-    status = _wait(child)
+    status = _wait(child, Watch(plan), plan)
     if PID_NAMESPACE not in plan.layers:
         descendants.kill_all(plan.uid if OWN_UID in plan.layers else None)
         _report(plan, {"status": status})
@@ -105,10 +108,21 @@ def _unshare_users_and_pids(plan: Plan) -> None:
             raise LayerFailed(PID_NAMESPACE, str(error)) from error
 
 
-def _wait(child: int) -> int | None:
-    """Waits until `child` ends, and reaps other children; returns None if SIGTERM arrives first."""
+def _wait(child: int, watch: Watch | None = None, plan: Plan | None = None) -> int | None:
+    """Waits until `child` ends, and reaps other children.
+
+    Returns None if SIGTERM arrives first, or if `watch` finds that the tool exceeds a limit, which is reported.
+    """
     while True:
-        if signal.sigwait({signal.SIGTERM, signal.SIGCHLD}) == signal.SIGTERM:
+        if watch is None or plan is None:
+            number = signal.sigwait({signal.SIGTERM, signal.SIGCHLD})
+        else:
+            if (limit := watch.exceeded()) is not None:
+                _report(plan, {"exceeded": limit})
+                return None
+            arrived = signal.sigtimedwait({signal.SIGTERM, signal.SIGCHLD}, watch.seconds)
+            number = arrived.si_signo if arrived is not None else 0
+        if number == signal.SIGTERM:
             return None
         while True:
             try:
@@ -197,6 +211,7 @@ def _restrict(plan: Plan) -> None:
     if USER_NAMESPACE in plan.layers:
         linux.drop_capabilities()
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of the uid clears it
+    linux.prctl(linux.PR_SET_DUMPABLE, 1)  # so that the outer process can measure it without CAP_SYS_PTRACE
     _keep_library_readable(library)
     _limit(plan)
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
@@ -204,7 +219,10 @@ def _restrict(plan: Plan) -> None:
         linux.landlock_restrict(ruleset)
     if SECCOMP in plan.layers:
         try:
-            seccomp.restrict(shares_processes=OWN_UID not in plan.layers and PID_NAMESPACE not in plan.layers)
+            seccomp.restrict(
+                shares_processes=OWN_UID not in plan.layers and PID_NAMESPACE not in plan.layers,
+                creates_files=directory is not None,
+            )
         except (OSError, KeyError) as error:
             raise LayerFailed(SECCOMP, str(error)) from error
 
@@ -233,11 +251,13 @@ def _keep_library_readable(library: dict[str, int]) -> None:
 
 def _limit(plan: Plan) -> None:
     limits = plan.limits
+    creates_files = PRIVATE_ROOT in plan.layers or plan.work_directory is not None
+    file_bytes = limits.disk_bytes if creates_files else 0
     for kind, soft, hard in (
         (resource.RLIMIT_CPU, limits.cpu_seconds, limits.cpu_seconds + 1),
         (resource.RLIMIT_AS, limits.memory_bytes, limits.memory_bytes),
         (resource.RLIMIT_NPROC, limits.processes, limits.processes),
-        (resource.RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes),
+        (resource.RLIMIT_FSIZE, file_bytes, file_bytes),
         (resource.RLIMIT_NOFILE, limits.open_files, limits.open_files),
         (resource.RLIMIT_CORE, 0, 0),
         (resource.RLIMIT_MEMLOCK, 0, 0),

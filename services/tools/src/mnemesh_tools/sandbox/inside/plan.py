@@ -30,7 +30,8 @@ LAYERS = (
 # The files of the host that a private root contains, all read-only.
 SYSTEM_DIRECTORIES = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types")
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+# Without /dev/zero: a shared mapping of it is memory that no measurement of a process shows.
+DEVICES = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class Limits:
     cpu_seconds: int
     memory_bytes: int
     processes: int
-    file_bytes: int
     open_files: int
     disk_bytes: int
+    files: int
     output_chars: int
 
 
@@ -57,6 +58,8 @@ class Plan:
     python_directories: list[str]
     result_fd: int
     report_fd: int
+    claim_fd: int | None = None
+    """The lock on the uid, which the outer process holds until no process of the tool is left."""
     work_directory: str | None = None
 
     def to_json(self) -> str:

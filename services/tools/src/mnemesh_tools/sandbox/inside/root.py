@@ -76,7 +76,7 @@ def _bind(source: str, target: str) -> None:
 
 def _work_directory(plan: Plan) -> None:
     os.mkdir("/new/tmp")
-    options = f"mode=1777,size={plan.limits.disk_bytes},nr_inodes=16384"
+    options = f"mode=1777,size={plan.limits.disk_bytes},nr_inodes={plan.limits.files}"
     linux.mount("tmpfs", "/new/tmp", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
     os.mkdir(f"/new{WORK_DIRECTORY}")
     os.chmod(f"/new{WORK_DIRECTORY}", 0o777)  # noqa: S103 - only the tool uses it, under its own uid

@@ -1,86 +1,32 @@
-"""A seccomp filter that denies system calls to tools: sockets, namespaces, mounts, tracing, kernel keys."""
+"""A seccomp filter that denies system calls to tools: sockets, IPC, namespaces, mounts, tracing, kernel keys."""
 
 from __future__ import annotations
 
 import errno
 
-from . import linux
+from . import linux, syscalls
 
 _ARCHITECTURE = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
-_X32_BIT = 0x4000_0000
-
-# The number of each call on x86_64 and on aarch64, or None if the architecture does not have it.
-_DENIED: dict[str, tuple[int | None, int | None]] = {
-    "socket": (41, 198),
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "process_madvise": (440, 440),
-    "pidfd_getfd": (438, 438),
-    "kcmp": (312, 272),
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "pivot_root": (155, 41),
-    "chroot": (161, 51),
-    "open_tree": (428, 428),
-    "move_mount": (429, 429),
-    "fsopen": (430, 430),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "fspick": (433, 433),
-    "mount_setattr": (442, 442),
-    "name_to_handle_at": (303, 264),
-    "open_by_handle_at": (304, 265),
-    "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "bpf": (321, 280),
-    "perf_event_open": (298, 241),
-    "userfaultfd": (323, 282),
-    "keyctl": (250, 219),
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "kexec_load": (246, 104),
-    "kexec_file_load": (320, 294),
-    "init_module": (175, 105),
-    "finit_module": (313, 273),
-    "delete_module": (176, 106),
-    "swapon": (167, 224),
-    "swapoff": (168, 225),
-    "reboot": (169, 142),
-    "acct": (163, 89),
-    "quotactl": (179, 60),
-    "syslog": (103, 116),
-    "settimeofday": (164, 170),
-    "clock_settime": (227, 112),
-    "personality": (135, 92),
-    "fanotify_init": (300, 262),
-    "seccomp": (317, 277),
-}
-# A tool that shares its uid and its process table with the server must not signal or limit other processes.
-_DENIED_IN_SHARED_TABLE: dict[str, tuple[int | None, int | None]] = {
-    "kill": (62, 129),
-    "tkill": (200, 130),
-    "tgkill": (234, 131),
-    "rt_sigqueueinfo": (129, 138),
-    "rt_tgsigqueueinfo": (297, 240),
-    "pidfd_send_signal": (424, 424),
-    "prlimit64": (302, 261),
-    "setpriority": (141, 140),
-    "sched_setaffinity": (203, 122),
-    "sched_setscheduler": (144, 119),
-}
-_CLONE = (56, 220)
-_CLONE3 = (435, 435)
-_IOCTL = (16, 29)
-_TIOCSTI = 0x5412
 
 _LOAD = 0x20  # loads the word at offset k of the description of the call
-_EQUALS, _AT_LEAST, _HAS_BITS, _RETURN = 0x15, 0x35, 0x45, 0x06
+_AND = 0x54
+_EQUALS, _ABOVE, _HAS_BITS, _RETURN = 0x15, 0x25, 0x45, 0x06
 _ALLOW, _ERRNO = 0x7FFF_0000, 0x0005_0000
-_NUMBER, _ARCH, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
+_NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
+_DENY, _ABSENT = _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS
+
+_AF_UNIX, _SOCK_STREAM, _SOCKET_TYPE = 1, 1, 0xF
+_O_CREAT, _O_TRUNC, _O_TMPFILE = 0x40, 0x200, 0x40_0000
+_MAP_SHARED, _MAP_ANONYMOUS, _MAP_HUGETLB = 0x1, 0x20, 0x4_0000
+_PR_SET_DUMPABLE = 4
+# They make the kernel send signals, to any process of the same uid.
+_F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
+_FIOSETOWN, _SIOCSPGRP = 0x8901, 0x8902
+# They write into a terminal's input.
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+
+_Instruction = tuple[int, int, int, int]
+"""The code, the jump if true, the jump if false, and the operand."""
 
 
 def supported() -> bool:
@@ -88,24 +34,74 @@ def supported() -> bool:
     return linux.machine() in _ARCHITECTURE
 
 
-def restrict(*, shares_processes: bool) -> None:
+def restrict(*, shares_processes: bool, creates_files: bool) -> None:
     """Denies these calls permanently to this process and its future descendants. Requires no_new_privs.
 
     Args:
         shares_processes: Also denies signals, because the tool shares its uid and its process table with others.
+        creates_files: The tool has a directory of its own. Otherwise the calls that create files are denied.
     """
     column = 0 if linux.machine() == "x86_64" else 1
-    denied = {**_DENIED, **(_DENIED_IN_SHARED_TABLE if shares_processes else {})}
-    deny, absent = _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS
-    program = [(_LOAD, 0, 0, _ARCH), (_EQUALS, 1, 0, _ARCHITECTURE[linux.machine()]), (_RETURN, 0, 0, deny)]
-    program += [(_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, deny)]
+    denied = {
+        **syscalls.DENIED,
+        **(syscalls.DENIED_IN_SHARED_TABLE if shares_processes else {}),
+        **({} if creates_files else syscalls.DENIED_WITHOUT_DIRECTORY),
+    }
+    program: list[_Instruction] = [
+        (_LOAD, 0, 0, _ARCH),
+        (_EQUALS, 1, 0, _ARCHITECTURE[linux.machine()]),
+        (_RETURN, 0, 0, _DENY),
+        (_LOAD, 0, 0, _NUMBER),
+        (_ABOVE, 0, 1, syscalls.NEWEST),
+        (_RETURN, 0, 0, _ABSENT),
+    ]
     for numbers in denied.values():
         if (number := numbers[column]) is not None:
-            program += [(_EQUALS, 0, 1, number), (_RETURN, 0, 0, deny)]
-    # A filter cannot read the flags of clone3, which a pointer passes. Without clone3, the C library uses clone.
-    program += [(_EQUALS, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, absent)]
-    program += [(_EQUALS, 0, 3, _CLONE[column]), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
-    program += [(_HAS_BITS, 0, 1, linux.CLONE_NEWUSER), (_RETURN, 0, 0, deny), (_LOAD, 0, 0, _NUMBER)]
-    program += [(_EQUALS, 0, 3, _IOCTL[column]), (_LOAD, 0, 0, _SECOND_ARGUMENT)]
-    program += [(_EQUALS, 0, 1, _TIOCSTI), (_RETURN, 0, 0, deny), (_RETURN, 0, 0, _ALLOW)]
-    linux.install_filter(program)
+            program += [(_EQUALS, 0, 1, number), (_RETURN, 0, 0, _DENY)]
+    for numbers, rule in _argument_rules(creates_files):
+        if (number := numbers[column]) is not None:
+            program += [(_EQUALS, 0, len(rule) + 1, number), *rule, (_LOAD, 0, 0, _NUMBER)]
+    linux.install_filter([*program, (_RETURN, 0, 0, _ALLOW)])
+
+
+def _argument_rules(creates_files: bool) -> list[tuple[syscalls.Numbers, list[_Instruction]]]:
+    """Returns the instructions for each call whose arguments decide. A rule that does not return allows the call."""
+    shared = _MAP_SHARED | _MAP_ANONYMOUS if creates_files else _MAP_SHARED
+    rules: list[tuple[syscalls.Numbers, list[_Instruction]]] = [
+        # A filter cannot read the flags of clone3, which a pointer passes. Without clone3, the C library uses clone.
+        (syscalls.CLONE3, [(_RETURN, 0, 0, _ABSENT)]),
+        (syscalls.CLONE, _deny_bits(0, linux.CLONE_NEWUSER)),
+        # Anonymous shared memory and huge pages are memory that a measurement of the processes does not show.
+        (syscalls.MMAP, [*_deny_bits(3, _MAP_HUGETLB), *_deny_all_bits(3, shared)]),
+        (syscalls.PRCTL, _deny_values(0, _PR_SET_DUMPABLE)),
+        (syscalls.FCNTL, _deny_values(1, _F_SETOWN, _F_SETSIG, _F_SETOWN_EX)),
+        (syscalls.IOCTL, _deny_values(1, _TIOCSTI, _TIOCLINUX, _FIOSETOWN, _SIOCSPGRP)),
+        (syscalls.PRLIMIT64, _require_value(0, 0)),
+        # Datagram sockets could send to any address, and asyncio needs a pair of connected streams.
+        (syscalls.SOCKETPAIR, [*_require_value(0, _AF_UNIX), *_require_value(1, _SOCK_STREAM, _SOCKET_TYPE)]),
+    ]
+    if not creates_files:
+        creating = _O_CREAT | _O_TRUNC | _O_TMPFILE
+        rules += [(syscalls.OPEN, _deny_bits(1, creating)), (syscalls.OPENAT, _deny_bits(2, creating))]
+    return rules
+
+
+def _deny_bits(argument: int, bits: int) -> list[_Instruction]:
+    return [_load(argument), (_HAS_BITS, 0, 1, bits), (_RETURN, 0, 0, _DENY)]
+
+
+def _deny_all_bits(argument: int, bits: int) -> list[_Instruction]:
+    return [_load(argument), (_AND, 0, 0, bits), (_EQUALS, 0, 1, bits), (_RETURN, 0, 0, _DENY)]
+
+
+def _deny_values(argument: int, *values: int) -> list[_Instruction]:
+    denials = [one for value in values for one in ((_EQUALS, 0, 1, value), (_RETURN, 0, 0, _DENY))]
+    return [_load(argument), *denials]
+
+
+def _require_value(argument: int, value: int, mask: int = 0xFFFF_FFFF) -> list[_Instruction]:
+    return [_load(argument), (_AND, 0, 0, mask), (_EQUALS, 1, 0, value), (_RETURN, 0, 0, _DENY)]
+
+
+def _load(argument: int) -> _Instruction:
+    return _LOAD, 0, 0, _ARGUMENTS + 8 * argument

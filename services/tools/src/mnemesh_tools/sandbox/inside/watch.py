@@ -1,0 +1,203 @@
+"""Measures the processes and files of a running tool, for the limits that the kernel does not enforce.
+
+The kernel limits each process. The outer process sums over all of them and ends the tool that exceeds a limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Collection, Iterator
+
+from . import descendants
+from .plan import OWN_UID, PRIVATE_ROOT, Plan
+
+INTERVAL = 0.05
+_LONGEST_INTERVAL = 0.5
+_MAX_DEPTH = 100
+_BLOCK = 512
+# A process starts with this many slots for descriptors. Each further one can be a socket with full buffers.
+_FREE_DESCRIPTORS = 64
+_SOCKET_BYTES = 425_984
+# A process that starts cannot be read for a moment.
+_UNREADABLE_TIMES = 5
+
+MEMORY = "memory"
+DISK = "disk"
+UNREADABLE = "unreadable"
+
+
+class Watch:
+    """The measurement of one tool. It runs in the outer process, which the tool cannot reach."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._limits = plan.limits
+        self._uid = plan.uid if OWN_UID in plan.layers else None
+        # The private root has a file system of limited size.
+        self._directory = None if PRIVATE_ROOT in plan.layers else plan.work_directory
+        self._next = 0.0
+        self._unreadable: dict[int, int] = {}
+
+    @property
+    def seconds(self) -> float:
+        """The time until the next measurement."""
+        return max(0.0, self._next - time.monotonic())
+
+    def exceeded(self) -> str | None:
+        """Measures if it is time to; returns the limit that the tool exceeds, or None."""
+        if self.seconds > 0:
+            return None
+        started = time.monotonic()
+        try:
+            return self._measure()
+        finally:
+            now = time.monotonic()
+            self._next = now + min(_LONGEST_INTERVAL, max(INTERVAL, 10 * (now - started)))
+
+    def _measure(self) -> str | None:
+        processes = {pid: _fields(f"/proc/{pid}/status") for pid in descendants.descendants()}
+        if sum(map(_resident, processes.values())) > self._limits.memory_bytes:
+            with _effective_uid(self._uid):
+                proportional = sum(_proportional(pid, status) for pid, status in processes.items())
+            if proportional > self._limits.memory_bytes:
+                return MEMORY
+        # The first thread has ended and others have not: its memory and its descriptors are not shown.
+        unreadable = {
+            pid for pid, status in processes.items() if b"VmRSS" not in status and status.get(b"Threads", 0) > 1
+        }
+        size = 0
+        if self._directory is not None:
+            with _effective_uid(self._uid):
+                size, closed = _deleted_files([pid for pid, status in processes.items() if self._is_started(status)])
+            unreadable |= closed
+        self._unreadable = {pid: self._unreadable.get(pid, 0) + 1 for pid in unreadable}
+        if any(times >= _UNREADABLE_TIMES for times in self._unreadable.values()):
+            return UNREADABLE
+        if self._directory is None:
+            return None
+        return DISK if _tree_exceeds(self._directory, self._limits.disk_bytes - size, self._limits.files) else None
+
+    def _is_started(self, status: dict[bytes, int]) -> bool:
+        """Returns whether a process has the tool's uid, and descriptors: it has not ended."""
+        return status.get(b"FDSize", 0) > 0 and self._uid in (None, status.get(b"Uid"))
+
+
+@contextlib.contextmanager
+def _effective_uid(uid: int | None) -> Iterator[None]:
+    """Runs the block with the tool's uid, which can read /proc of the tool's processes without CAP_SYS_PTRACE.
+
+    The real and the saved uid stay, so the tool cannot signal this process.
+    """
+    if uid is None:
+        yield
+        return
+    own_uid, own_gid = os.geteuid(), os.getegid()
+    os.setegid(uid)
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(own_uid)
+        os.setegid(own_gid)
+
+
+def _resident(status: dict[bytes, int]) -> int:
+    """Returns the bytes of memory of a process, with all that it shares with others."""
+    kilobytes = sum(status.get(name, 0) for name in (b"RssAnon", b"RssShmem", b"VmSwap", b"VmPTE"))
+    return 1024 * kilobytes + _socket_bytes(status)
+
+
+def _proportional(pid: int, status: dict[bytes, int]) -> int:
+    """Returns the bytes of memory of a process, with its part of the memory that it shares with others."""
+    parts = _fields(f"/proc/{pid}/smaps_rollup")
+    if not parts:
+        return _resident(status)
+    kilobytes = sum(parts.get(name, 0) for name in (b"Pss_Anon", b"Pss_Shmem", b"SwapPss")) + status.get(b"VmPTE", 0)
+    return 1024 * kilobytes + _socket_bytes(status)
+
+
+def _socket_bytes(status: dict[bytes, int]) -> int:
+    return max(0, status.get(b"FDSize", 0) - _FREE_DESCRIPTORS) * _SOCKET_BYTES
+
+
+def _fields(path: str) -> dict[bytes, int]:
+    """Returns the numbers of a file with lines like `Name: 12 kB`; none if the process has ended."""
+    try:
+        with open(path, "rb") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return {}
+    found: dict[bytes, int] = {}
+    for line in lines:
+        name, _, text = line.partition(b":")
+        words = text.split()
+        if words and words[0].isdigit():
+            found[name] = int(words[0])
+    return found
+
+
+def _deleted_files(pids: Collection[int]) -> tuple[int, set[int]]:
+    """Returns the bytes of deleted files that these processes still use, and the processes that cannot be read."""
+    files: dict[tuple[int, int], int] = {}
+    unreadable: set[int] = set()
+    for pid in pids:
+        try:
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                found = os.stat(f"/proc/{pid}/fd/{name}")
+                if stat.S_ISREG(found.st_mode) and found.st_nlink == 0:
+                    files[found.st_dev, found.st_ino] = found.st_blocks * _BLOCK
+            with open(f"/proc/{pid}/maps", "rb") as maps:
+                for line in maps:
+                    if line.endswith(b"(deleted)\n"):
+                        start, _, end = line.split(maxsplit=1)[0].partition(b"-")
+                        key = (-1, int(line.split(maxsplit=5)[4]))
+                        files[key] = files.get(key, 0) + int(end, 16) - int(start, 16)
+        except PermissionError:
+            unreadable.add(pid)
+        except OSError:
+            continue  # the process or the descriptor is gone
+    return sum(files.values()), unreadable
+
+
+def _tree_exceeds(directory: str, max_bytes: int, max_files: int) -> bool:
+    """Returns whether a directory has more bytes or files than this, or is nested too deeply to be measured."""
+    left = [max_bytes, max_files]
+
+    def visit(parent: int, depth: int) -> bool:
+        with os.scandir(parent) as entries:
+            for entry in entries:
+                try:
+                    found = os.stat(entry.name, dir_fd=parent, follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                left[0] -= found.st_blocks * _BLOCK
+                left[1] -= 1
+                if min(left) < 0 or (stat.S_ISDIR(found.st_mode) and enter(entry.name, parent, depth + 1)):
+                    return True
+        return min(left) < 0
+
+    def enter(name: str, parent: int | None, depth: int) -> bool:
+        try:
+            child = open_directory(name, parent)
+        except OSError:
+            return False  # removed or replaced in the meantime
+        try:
+            return depth > _MAX_DEPTH or visit(child, depth)
+        except FileNotFoundError:
+            return False
+        finally:
+            os.close(child)
+
+    return enter(directory, None, 0)
+
+
+def open_directory(name: str, parent: int | None = None) -> int:
+    """Opens a directory, also if its owner has revoked the permissions. Does not follow a symbolic link."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(name, flags, dir_fd=parent)
+    except PermissionError:
+        os.chmod(name, stat.S_IRWXU, dir_fd=parent)
+        return os.open(name, flags, dir_fd=parent)

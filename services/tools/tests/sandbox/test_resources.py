@@ -1,0 +1,78 @@
+"""The uids and the working directories of tools."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from mnemesh_tools.sandbox.inside import plan as layer
+from mnemesh_tools.sandbox.uids import NoUidLeft, UidPool
+from mnemesh_tools.sandbox.work_directory import remove_leftovers, remove_tree, work_directory
+
+
+def test_claimed_uids_differ_between_servers_until_the_last_process_ends(tmp_path: Path) -> None:
+    first, second = (UidPool(61_000, 2, (str(tmp_path),)) for _ in range(2))
+    with first.claim() as (one, claim):
+        with second.claim() as (two, _):
+            assert {one, two} == {61_000, 61_001}
+            with pytest.raises(NoUidLeft):
+                first.claim().__enter__()
+        kept = subprocess.Popen(["/bin/sleep", "60"], pass_fds=[claim])
+    try:
+        for _ in range(3):
+            with second.claim() as (other, _):
+                assert other != one
+    finally:
+        kept.kill()
+        kept.wait()
+    with UidPool(one, 1, (str(tmp_path),)).claim() as (again, _):
+        assert again == one
+
+
+def test_claims_are_in_a_directory_that_nobody_else_can_enter(tmp_path: Path) -> None:
+    """A directory that somebody else prepared is not used."""
+    prepared, free = tmp_path / "prepared", tmp_path / "free"
+    for directory in (prepared, free):
+        directory.mkdir()
+    (prepared / "mnemesh-tools-uids").mkdir(mode=0o755)
+    with UidPool(61_000, 1, (str(prepared), str(free))).claim():
+        assert stat.S_IMODE((free / "mnemesh-tools-uids").stat().st_mode) == 0o700
+    with pytest.raises(NoUidLeft):
+        UidPool(61_000, 1, (str(prepared),)).claim().__enter__()
+
+
+def test_tree_of_any_depth_is_removed(tmp_path: Path) -> None:
+    top = os.open(tmp_path, os.O_RDONLY)
+    (tmp_path / "tree").mkdir()
+    here = os.open("tree", os.O_RDONLY, dir_fd=top)
+    for number in range(3_000):
+        os.mkdir("d", dir_fd=here)
+        os.symlink("/", "link", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        if number % 500 == 0:
+            os.fchmod(below, 0)
+            os.fchmod(below, 0o500 if os.geteuid() else 0o700)
+        os.close(here)
+        here = below
+    os.close(here)
+    remove_tree(str(tmp_path / "tree"))
+    assert os.listdir(top) == []  # noqa: PTH208 - a descriptor
+    os.close(top)
+
+
+async def test_directories_of_killed_servers_are_removed(directories: Path) -> None:
+    """Those that are in use or belong to somebody else are kept."""
+    left, other = directories / "mnemesh-tool-left", directories / "mnemesh-tool-other"
+    async with work_directory(None, {layer.LANDLOCK}) as used:
+        assert used is not None
+        for directory in (left, other):
+            (directory / "d").mkdir(parents=True)
+        if os.geteuid() == 0:
+            os.chown(other, 1234, 1234)
+        remove_leftovers(range(61_000, 61_001))
+        assert Path(used).exists()
+    assert not left.exists()
+    assert other.exists() == (os.geteuid() == 0)
