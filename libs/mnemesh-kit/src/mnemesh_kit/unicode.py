@@ -7,7 +7,7 @@ valid in a Python or JavaScript string, but in neither UTF-8 nor protobuf; Postg
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
 MAX_TEXT_BYTES: Final = 1 << 20
 """The largest number of bytes of a stored text."""
@@ -90,3 +90,16 @@ class PieceJoiner:
 
 def _mended(escape: re.Match[str]) -> str:
     return "\\ufffd" if escape["lone"] or escape["nul"] else escape[0]
+
+
+def well_formed_value(value: Any) -> Any:
+    """Returns a decoded JSON value with every string, also those that are keys, made well-formed."""
+    match value:
+        case str():
+            return well_formed(value)
+        case dict():
+            return {well_formed_value(key): well_formed_value(item) for key, item in value.items()}
+        case list():
+            return [well_formed_value(item) for item in value]
+        case _:
+            return value

@@ -186,4 +186,5 @@ def _pieces(answer: LlmAnswer) -> list[LlmEvent]:
 
 
 def _cut(text: str) -> list[str]:
-    return [text[start : start + _PIECE] for start in range(0, len(text), _PIECE)]
+    size = max(_PIECE, len(text) // 1000)
+    return [text[start : start + size] for start in range(0, len(text), size)]

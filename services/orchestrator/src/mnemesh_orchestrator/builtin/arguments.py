@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.text import MAX_TEXT_BYTES, require_json_object
+
 from mnemesh_orchestrator.builtin.schemas import HEARTBEAT, THINKING
 from mnemesh_orchestrator.model.models import ToolSchema
 
@@ -21,6 +24,8 @@ _KINDS: Final[Mapping[str, str]] = {
 
 _INT32: Final = 2**31 - 1
 _MAX_QUOTED_CHARACTERS: Final = 2000
+_RESERVED_BYTES: Final = 100
+"""Space for `request_heartbeat`, which the loop adds when the call is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,18 @@ def check(values: Mapping[str, Any], schema: ToolSchema) -> Mapping[str, Any] | 
     return checked
 
 
+def storage_problem(values: Mapping[str, Any]) -> str | None:
+    """Returns why a message cannot hold the arguments of a call; None if it can. A tool runs only if it can."""
+    try:
+        text = json.dumps(values, ensure_ascii=False)
+        require_json_object(text, "arguments", max_bytes=MAX_TEXT_BYTES - _RESERVED_BYTES)
+    except InvalidArgument as error:
+        return error.message.removeprefix("arguments ").removesuffix(".")
+    except UnicodeEncodeError:
+        return "they hold half of a character (a lone surrogate)"
+    return None
+
+
 def storable_arguments(text: str) -> str:
     """Returns the arguments of a call as a message can store them: a JSON object as text.
 
@@ -107,7 +124,8 @@ def _parse_object(text: str) -> dict[str, Any]:
         value = _first_value(value)
     if not isinstance(value, dict):
         raise ValueError(f"they are {_kind(value)}")
-    _require_encodable(value)
+    if (problem := storage_problem(value)) is not None:
+        raise ValueError(problem)
     return value
 
 
@@ -135,14 +153,6 @@ def _float(text: str) -> float:
 
 
 _DECODER: Final = json.JSONDecoder(strict=False, parse_constant=_refuse_constant, parse_float=_float)
-
-
-def _require_encodable(value: dict[str, Any]) -> None:
-    """Refuses lone surrogates, which can be neither stored nor sent."""
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise ValueError("they hold half of a character (a lone surrogate)") from None
 
 
 def _is_true(value: object) -> bool:

@@ -9,6 +9,7 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_types.messages import Role
 
 from mnemesh_orchestrator.compaction.chunked_summary import MIN_CAPACITY, ChunkedReader
+from mnemesh_orchestrator.compaction.completion import complete_text
 from mnemesh_orchestrator.compaction.extraction import FORMAT, Material, answer_problem, parse_commits, rendered_length
 from mnemesh_orchestrator.compaction.merge import merge_commits
 from mnemesh_orchestrator.compaction.planner import count_turns, split_turns
@@ -17,7 +18,6 @@ from mnemesh_orchestrator.compaction.snapshot import EPISODES, EPISODIC_HEADING,
 from mnemesh_orchestrator.compaction.summarizers import (
     CALL_SECONDS,
     SummaryModel,
-    complete_text,
     instruction_message,
     summary_model_request,
     summary_models,

@@ -1,26 +1,20 @@
 """Summarizers: a model that reads a transcript, or the agent's own model in its own context."""
 
-import asyncio
-from collections.abc import Callable
-from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlsplit
 
 import structlog
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import derive_id
-from mnemesh_kit.text import well_formed
 from mnemesh_types.messages import Message, Role, TextPart
-from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.compaction.chunked_summary import MAX_PARTS, MIN_CAPACITY, ChunkedReader, part_capacity
+from mnemesh_orchestrator.compaction.completion import SEND_MESSAGE, complete_text
 from mnemesh_orchestrator.compaction.port import (
     ModelCatalog,
     OrganizationModels,
     Summary,
-    SummaryCall,
     SummaryFailed,
     SummaryRequest,
 )
@@ -29,13 +23,8 @@ from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE, transcript,
 from mnemesh_orchestrator.llm.errors import (
     ContextOverflow,
     ModelUnknown,
-    ProviderBadAnswer,
-    ProviderContentFilter,
-    ProviderError,
 )
-from mnemesh_orchestrator.llm.failed_traces import failed_response, rendered
-from mnemesh_orchestrator.llm.history import arguments_object
-from mnemesh_orchestrator.llm.port import AnsweredCall, LlmAnswer, LlmClient, LlmRequest, ToolChoice, ToolChoiceKind
+from mnemesh_orchestrator.llm.port import LlmClient, LlmRequest, ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
 
@@ -54,10 +43,9 @@ CALL_SECONDS: Final = 120.0
 _USABLE_SHARE: Final = 0.8
 _CHARACTERS_PER_TOKEN: Final = 3
 """The ratio for notes, which may be in any language."""
-_SEND_MESSAGE: Final = "send_message"
 _ANSWER_AS_TEXT: Final = "call no tool; answer with the notes as plain text."
 _ANSWER_BY_TOOL: Final = (
-    f"give the notes to {_SEND_MESSAGE}, as plain text, and call no other tool. The user does not see them."
+    f"give the notes to {SEND_MESSAGE}, as plain text, and call no other tool. The user does not see them."
 )
 _ACKNOWLEDGEMENT: Final = "Understood. I will answer with the notes alone."
 
@@ -175,8 +163,8 @@ class SelfSummarizer:
 def _tool_choice(request: LlmRequest) -> ToolChoice:
     """Returns the tool choice of the agent's own requests if notes can be written with it, otherwise no tool."""
     choice = request.tool_choice
-    can_speak = any(tool.name == _SEND_MESSAGE for tool in request.tools)
-    return choice if can_speak and choice.name in (None, _SEND_MESSAGE) else ToolChoice()
+    can_speak = any(tool.name == SEND_MESSAGE for tool in request.tools)
+    return choice if can_speak and choice.name in (None, SEND_MESSAGE) else ToolChoice()
 
 
 def _instruction(request: SummaryRequest, choice: ToolChoice) -> str:
@@ -249,60 +237,6 @@ def prompt_for(request: SummaryRequest) -> str:
     """Returns the prompt of the summary: the agent's own, or the mode's."""
     prompt = request.compaction.settings.prompt
     return prompt if prompt else summary_prompt(request.mode).replace("{WORDS}", str(max(40, request.tokens * 3 // 5)))
-
-
-async def complete_text(summary: SummaryRequest, client: LlmClient, request: LlmRequest, seconds: float) -> str:
-    """Returns the text that a model answers within a time limit. The call is reported to the compaction.
-
-    Raises:
-        ContextOverflow: the request is too long for the model.
-        SummaryFailed: the model did not answer, or returned no text.
-    """
-    handle = request.model.handle
-    try:
-        answers = await _reported_answers(summary.compaction.on_call, client, request, seconds)
-    except ContextOverflow:
-        raise
-    except TimeoutError as error:
-        raise SummaryFailed(f"{handle} took longer than {seconds:g} s", is_down=True) from error
-    except (ProviderBadAnswer, ProviderContentFilter) as error:
-        raise SummaryFailed(error.message) from error
-    except (ProviderError, MnemeshError) as error:
-        raise SummaryFailed(error.message, is_down=True) from error
-    text = well_formed("\n".join(_answer_text(answer) for answer in answers)).strip()
-    if not text:
-        raise SummaryFailed(f"{handle} returned no text")
-    return text
-
-
-async def _reported_answers(
-    report: Callable[[SummaryCall], None], client: LlmClient, request: LlmRequest, seconds: float
-) -> list[LlmAnswer]:
-    clock = asyncio.get_running_loop().time
-    began = clock()
-    try:
-        async with asyncio.timeout(seconds), aclosing(client.stream(request)) as events:  # type: ignore[type-var]
-            answers = [event async for event in events if isinstance(event, LlmAnswer)]
-    except BaseException as error:
-        usage = error.usage if isinstance(error, ProviderError) else Usage()
-        bodies = rendered(client, request), failed_response(error)
-        report(SummaryCall(request, *bodies, usage, clock() - began, error))
-        raise
-    for answer in answers:
-        report(SummaryCall(request, answer.request_body, answer.response_body, answer.usage, clock() - began))
-    return answers
-
-
-def _answer_text(answer: LlmAnswer) -> str:
-    sent = "\n".join(filter(None, map(_sent_message, answer.tool_calls)))
-    # If the answer uses the tool, its plain text is a thought.
-    return sent or "\n".join(part.text for part in answer.content if isinstance(part, TextPart))
-
-
-def _sent_message(call: AnsweredCall) -> str:
-    arguments = arguments_object(call.arguments)
-    text = arguments.get("message") if call.name == _SEND_MESSAGE else None
-    return text if isinstance(text, str) else ""
 
 
 def _summary(text: str) -> Summary:

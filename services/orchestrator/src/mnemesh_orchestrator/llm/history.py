@@ -24,6 +24,9 @@ OPENING: Final = "[The conversation that is in view begins here.]"
 CLOSING: Final = "[Please go on.]"
 BRIDGE: Final = "[The tools have returned.]"
 _WORD = re.compile(r"[a-zA-Z0-9_-]+")
+_MAX_NAME: Final = 64
+_NAME = re.compile(rf"[\w-]{{1,{_MAX_NAME}}}")
+_NO_NAME = re.compile(r"[^\w-]+")
 _ALPHANUMERIC = re.compile(r"[a-zA-Z0-9]+")
 _DIGITS: Final = string.digits + string.ascii_letters
 
@@ -228,7 +231,12 @@ def _wire_calls(
                 call, keeps_thinking, thoughts
             ),  # type: ignore[misc]
         )
-        yield WireCall(_unique_id(call.id, used_ids, id_format), call.name, arguments)
+        yield WireCall(_unique_id(call.id, used_ids, id_format), _wire_name(call.name), arguments)
+
+
+def _wire_name(name: str) -> str:
+    """Returns the name of a call in the history. Providers refuse a whole request for a name that no tool can have."""
+    return name if _NAME.fullmatch(name) else _NO_NAME.sub("_", name)[:_MAX_NAME] or "_"
 
 
 def _arguments(call: ToolCall, keeps_thinking: bool, thoughts: str | None) -> str:

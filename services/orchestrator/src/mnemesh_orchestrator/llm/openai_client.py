@@ -8,9 +8,11 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 from urllib.parse import quote
 
+from mnemesh_kit.unicode import well_formed_value
 from mnemesh_types.messages import ContentPart
 from mnemesh_types.usage import Usage
 
+from mnemesh_orchestrator.llm.answers import reading
 from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS, SHORT_SECONDS, CallLimits, Sleep, with_retries
 from mnemesh_orchestrator.llm.errors import ProviderError
 from mnemesh_orchestrator.llm.port import AnsweredCall, FinishReason, LlmAnswer, LlmEvent, LlmRequest
@@ -80,7 +82,7 @@ class OpenAiEndpoint:
         import openai
 
         try:
-            return await self.client.get(path, cast_to=object, options=_SHORT)
+            return well_formed_value(await self.client.get(path, cast_to=object, options=_SHORT))
         except (openai.APIError, ValueError) as error:
             raise translate_error(openai, self.name, error, self.secrets) from None
 
@@ -93,7 +95,7 @@ class OpenAiEndpoint:
         import openai
 
         try:
-            return await self.client.post(path, body=body, cast_to=object, options=_SHORT)
+            return well_formed_value(await self.client.post(path, body=body, cast_to=object, options=_SHORT))
         except (openai.APIError, ValueError) as error:
             raise translate_error(openai, self.name, error, self.secrets) from None
 
@@ -199,17 +201,21 @@ class OpenAiClient(ABC):
         try:
             async with aclosing(events):  # type: ignore[type-var]
                 async for chunk in events:
-                    for event in answer.add(chunk):
-                        yield event
+                    with reading(provider):
+                        deltas = tuple(answer.add(chunk))
+                    for delta in deltas:
+                        yield delta
             answer.check_complete()
+            with reading(provider):
+                whole = LlmAnswer(
+                    content=answer.content,
+                    tool_calls=without_added_nulls(answer.tool_calls, request),
+                    finish_reason=answer.finish_reason,
+                    usage=answer.usage,
+                    request_body=body.decode(),
+                    response_body=json.dumps(answer.body, ensure_ascii=False),
+                )
         except ProviderError as error:
             add_partial_answer(error, answer)
             raise
-        yield LlmAnswer(
-            content=answer.content,
-            tool_calls=without_added_nulls(answer.tool_calls, request),
-            finish_reason=answer.finish_reason,
-            usage=answer.usage,
-            request_body=body.decode(),
-            response_body=json.dumps(answer.body, ensure_ascii=False),
-        )
+        yield whole

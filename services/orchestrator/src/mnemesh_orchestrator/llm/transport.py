@@ -13,9 +13,11 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from mnemesh_kit.failpoints import async_failpoint
+from mnemesh_kit.unicode import well_formed
 from mnemesh_types.messages import ContentPart
 from mnemesh_types.usage import Usage
 
+from mnemesh_orchestrator.llm.answers import UNREADABLE, valid_usage
 from mnemesh_orchestrator.llm.attempts import CallLimits, in_time
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError, ProviderTimeout, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import AnsweredCall
@@ -75,7 +77,7 @@ async def stream_events(
                 return
             async for event in in_time(stream, deadline - clock()):
                 yield event
-    except (TimeoutError, sdk.APIError, httpx2.HTTPError, ValueError) as error:
+    except (TimeoutError, sdk.APIError, httpx2.HTTPError, ValueError, RecursionError) as error:
         raise translate_error(sdk, provider, error, secrets) from error
 
 
@@ -128,10 +130,10 @@ class PartialAnswer(Protocol):
 
 def add_partial_answer(error: ProviderError, answer: PartialAnswer) -> None:
     """Adds to an error what arrived before it: the counted tokens, and the answer for the trace."""
-    error.usage = answer.usage
-    with suppress(ValueError, TypeError, KeyError):  # The pieces of a broken answer may not fit together.
+    with suppress(*UNREADABLE):  # The pieces of a broken answer may not fit together.
+        error.usage = valid_usage(answer.usage)
         if answer.content or answer.tool_calls or error.usage != Usage():
-            error.response_body = json.dumps(answer.body, ensure_ascii=False)
+            error.response_body = well_formed(json.dumps(answer.body, ensure_ascii=False))
 
 
 def remove_environment(client: Any, headers: Mapping[str, str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mnemesh_types.messages import Message, ToolCall
 
-from mnemesh_orchestrator.builtin.arguments import ParseFailure, check, parse
+from mnemesh_orchestrator.builtin.arguments import ParseFailure, check, parse, storage_problem
 from mnemesh_orchestrator.llm.formats import is_structured, text_problem, value_problem
 from mnemesh_orchestrator.loop.rules import OutputUnmapped, Prefilled, RulesSolver
 from mnemesh_orchestrator.loop.toolbox import SPEAKING, SPOKEN, Toolbox
@@ -60,6 +60,8 @@ def _planned(ordinal: int, call: ToolCall, toolbox: Toolbox, prefilled: Mapping[
     if isinstance(parsed, ParseFailure):
         return PlannedCall(ordinal, call, {}, problem=parsed.text)
     values = {**parsed.values, **{name: argument.value for name, argument in prefilled.items()}}
+    if prefilled and (unstorable := storage_problem(values)) is not None:
+        return PlannedCall(ordinal, call, {}, problem=f"Error: the arguments cannot be stored: {unstorable}.")
     if call.name == SPEAKING and is_structured(toolbox.speech_format) and SPOKEN in values:
         text, problem = _spoken(values[SPOKEN], toolbox.speech_format)
         if problem is not None:

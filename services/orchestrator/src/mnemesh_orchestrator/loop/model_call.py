@@ -1,6 +1,6 @@
 """The call of a model for a step's answer."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final
@@ -10,10 +10,11 @@ from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import Internal
 from mnemesh_types.usage import Usage
 
+from mnemesh_orchestrator.llm.answers import well_formed_events
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError, ProviderUnavailable
 from mnemesh_orchestrator.llm.failed_traces import failed_response, rendered
 from mnemesh_orchestrator.llm.formats import is_structured, text_problem
-from mnemesh_orchestrator.llm.port import FinishReason, LlmAnswer, LlmEvent, LlmRequest
+from mnemesh_orchestrator.llm.port import FinishReason, LlmAnswer, LlmRequest
 from mnemesh_orchestrator.loop.call_plan import plan_calls
 from mnemesh_orchestrator.loop.context_builder import Assembled
 from mnemesh_orchestrator.loop.deltas import DeltaStream
@@ -154,8 +155,8 @@ class ModelCaller:
         answer: LlmAnswer | None = None
         is_first = True
         try:
-            events: AsyncIterator[LlmEvent]
-            async with aclosing(state.model.client.stream(request)) as events:  # type: ignore[type-var]
+            events = well_formed_events(state.model.client.stream(request), state.model.info.provider)
+            async with aclosing(events):  # type: ignore[type-var]
                 async for event in events:
                     if is_first:
                         on_first_event()

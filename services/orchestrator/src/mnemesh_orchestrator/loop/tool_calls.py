@@ -240,14 +240,7 @@ class ToolExecution:
         self, calls: _Calls, item: PlannedCall, result: ToolResult, seen: Mapping[str, int] | None
     ) -> CallResult:
         call, run = item.call, calls.context.run
-        returned = ToolReturn.from_text(
-            call.id,
-            call.name,
-            ToolStatus.SUCCESS if result.ok else ToolStatus.ERROR,
-            result.text.replace("\0", "�"),
-            result.stdout,
-            result.stderr,
-        )
+        returned = result.to_return(call.id, call.name)
         at = self._clock.now()
         entry = JournalEntry(calls.step_id, EntryKind.RESULT, at, item.ordinal, result=returned, seen=seen)
         event: MessageEvent | None = return_event(calls.step_id, item.ordinal, returned, at)

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+from mnemesh_kit.unicode import MAX_TEXT_BYTES, well_formed
+from mnemesh_types.messages import ToolReturn, ToolStatus
+
 
 @dataclass(frozen=True, slots=True)
 class CustomTool:
@@ -30,3 +33,14 @@ class ToolResult:
     text: str
     stdout: tuple[str, ...] = ()
     stderr: tuple[str, ...] = ()
+
+    def to_return(self, call_id: str, name: str) -> ToolReturn:
+        """Returns the result as the return of a call: every text is well-formed and at most 1 MB."""
+        return ToolReturn.from_text(
+            call_id,
+            name,
+            ToolStatus.SUCCESS if self.ok else ToolStatus.ERROR,
+            well_formed(self.text, MAX_TEXT_BYTES),
+            tuple(well_formed(line, MAX_TEXT_BYTES) for line in self.stdout),
+            tuple(well_formed(line, MAX_TEXT_BYTES) for line in self.stderr),
+        )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 import structlog
+from mnemesh_kit.unicode import MAX_TEXT_BYTES, well_formed
 from mnemesh_types.messages import TextPart
 
 from mnemesh_orchestrator.errors import InputRefused, ProcessorFailed
@@ -131,8 +132,8 @@ class Processors:
         if task.cancelled():
             raise _Unusable("was cancelled")
         text = task.result()
-        if not isinstance(text, str) or "\0" in text or len(text) > _MAX_TEXT_CHARACTERS:
-            raise _Unusable("must return a text without NUL characters of at most 1 MB")
+        if not isinstance(text, str) or len(text) > _MAX_TEXT_CHARACTERS or well_formed(text, MAX_TEXT_BYTES) != text:
+            raise _Unusable("must return a text of at most 1 MB without NUL characters and lone surrogates")
         return text
 
     def _abandon(self, task: asyncio.Task[str]) -> None:

@@ -8,8 +8,7 @@ from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, derive_id
 from mnemesh_kit.principal import Principal
-from mnemesh_kit.text import well_formed
-from mnemesh_types.messages import ToolReturn, ToolStatus
+from mnemesh_types.messages import ToolReturn
 
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, parse
 from mnemesh_orchestrator.builtin.call import BuiltinCall
@@ -84,8 +83,7 @@ class ToolRunner:
             result = await self._builtin.execute(built_in)
         else:
             result = await self._custom(key, agent, attached.tool_id, arguments, step)
-        status = ToolStatus.SUCCESS if result.ok else ToolStatus.ERROR
-        return ToolReturn.from_text(call, name, status, well_formed(result.text), result.stdout, result.stderr)
+        return result.to_return(call, name)
 
     async def _custom(
         self, key: RequestKey | None, agent: Agent, tool_id: str, arguments: str, step: str

@@ -6,6 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+from mnemesh_kit.unicode import well_formed_value
+
+from mnemesh_orchestrator.llm.answers import reading
 from mnemesh_orchestrator.llm.anthropic_messages.answer import MessagesAnswer
 from mnemesh_orchestrator.llm.anthropic_messages.render import render_body
 from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS, SHORT_SECONDS, CallLimits, Sleep, with_retries
@@ -63,9 +66,10 @@ class AnthropicMessagesClient:
         import anthropic
 
         try:
-            return await self._client().get(path, cast_to=object, options={"timeout": SHORT_SECONDS})
+            found = await self._client().get(path, cast_to=object, options={"timeout": SHORT_SECONDS})
         except (anthropic.APIError, ValueError) as error:
             raise translate_error(anthropic, self._provider, error, self._settings.secrets) from None
+        return well_formed_value(found)
 
     async def close(self) -> None:
         """Closes the connection pool."""
@@ -92,20 +96,24 @@ class AnthropicMessagesClient:
         try:
             async with aclosing(events):  # type: ignore[type-var]
                 async for event in events:
-                    for delta in answer.add(event):
+                    with reading(self._provider):
+                        deltas = tuple(answer.add(event))
+                    for delta in deltas:
                         yield delta
             answer.check_complete()
+            with reading(self._provider):
+                whole = LlmAnswer(
+                    content=answer.content,
+                    tool_calls=without_added_nulls(answer.tool_calls, request),
+                    finish_reason=answer.finish_reason,
+                    usage=answer.usage,
+                    request_body=body.decode(),
+                    response_body=json.dumps(answer.body, ensure_ascii=False),
+                )
         except ProviderError as error:
             add_partial_answer(error, answer)
             raise
-        yield LlmAnswer(
-            content=answer.content,
-            tool_calls=without_added_nulls(answer.tool_calls, request),
-            finish_reason=answer.finish_reason,
-            usage=answer.usage,
-            request_body=body.decode(),
-            response_body=json.dumps(answer.body, ensure_ascii=False),
-        )
+        yield whole
 
     def _client(self) -> "AsyncAnthropic":
         if self._opened is None:

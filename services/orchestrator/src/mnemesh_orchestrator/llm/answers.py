@@ -1,0 +1,189 @@
+"""What every answer of a provider goes through before the loop sees it: made well-formed, and bounded.
+
+A step whose tools ran must be stored, so whatever cannot be stored is replaced or refused here, before a tool runs. The
+bounds are those of recall's messages.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import replace
+from typing import Final
+
+import structlog
+from mnemesh_kit.unicode import MAX_TEXT_BYTES, PieceJoiner, well_formed, well_formed_json
+from mnemesh_types.messages import (
+    ContentPart,
+    ImagePart,
+    OmittedReasoningPart,
+    ReasoningPart,
+    RedactedReasoningPart,
+    SummarizedReasoningPart,
+    TextPart,
+)
+from mnemesh_types.usage import Usage
+from msgspec import structs
+
+from mnemesh_orchestrator.llm.errors import ProviderBadAnswer
+from mnemesh_orchestrator.llm.port import (
+    AnsweredCall,
+    LlmAnswer,
+    LlmEvent,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+)
+
+_log = structlog.get_logger("mnemesh.llm")
+
+MAX_CALLS: Final = 128
+"""The largest number of tool calls of an answer."""
+MAX_ANSWER_BYTES: Final = 8 << 20
+"""The largest number of bytes of all texts and arguments of an answer."""
+UNNAMED: Final = "unnamed"
+"""The name of a call that has none. No tool has it, so the model is told that there is no such tool."""
+UNREADABLE: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What reading an answer raises if it has another form than the API documents."""
+
+_MAX_NAME: Final = 512
+_MAX_OPAQUE_BYTES: Final = 10 << 20
+_MAX_TOKENS: Final = 10**12
+
+
+async def well_formed_events(events: AsyncIterator[LlmEvent], provider: str) -> AsyncIterator[LlmEvent]:
+    """Yields the events of a call with well-formed texts. A character that is split between two deltas is kept.
+
+    Raises:
+        ProviderBadAnswer: the answer exceeds `MAX_CALLS` or `MAX_ANSWER_BYTES`.
+    """
+    text, reasoning, calls = PieceJoiner(), PieceJoiner(), dict[int, PieceJoiner]()
+    async with aclosing(events):  # type: ignore[type-var]
+        async for event in events:
+            match event:
+                case TextDelta(piece):
+                    yield TextDelta(text.add(piece))
+                case ReasoningDelta(piece):
+                    yield ReasoningDelta(reasoning.add(piece))
+                case ToolCallDelta(index, name, arguments):
+                    joiner = calls.setdefault(index, PieceJoiner())
+                    yield ToolCallDelta(index, well_formed(name)[:_MAX_NAME], joiner.add(arguments))
+                case _:
+                    for rest in _rests(text, reasoning, calls):
+                        yield rest
+                    yield well_formed_answer(event, provider)
+
+
+def well_formed_answer(answer: LlmAnswer, provider: str) -> LlmAnswer:
+    """Returns an answer that can be stored: its texts are well-formed and bounded, and every call has a name.
+
+    Args:
+        answer: the answer as the provider gave it.
+        provider: the provider's name, for errors.
+
+    Raises:
+        ProviderBadAnswer: the answer exceeds `MAX_CALLS` or `MAX_ANSWER_BYTES`.
+    """
+    if len(answer.tool_calls) > MAX_CALLS:
+        raise ProviderBadAnswer(
+            f"The model's answer has {len(answer.tool_calls):,} tool calls; at most {MAX_CALLS} are accepted.",
+            provider=provider,
+        )
+    with reading(provider):
+        content = tuple(part for given in answer.content if (part := _part(given)) is not None)
+        calls = tuple(_call(call) for call in answer.tool_calls)
+        size = sum(map(_size, content)) + sum(len(call.arguments) for call in calls)
+    if size > MAX_ANSWER_BYTES:
+        raise ProviderBadAnswer(
+            f"The model's answer has {size:,} bytes; at most {MAX_ANSWER_BYTES:,} are accepted.", provider=provider
+        )
+    return replace(
+        answer,
+        content=content,
+        tool_calls=calls,
+        usage=valid_usage(answer.usage),
+        request_body=well_formed(answer.request_body),
+        response_body=well_formed(answer.response_body),
+    )
+
+
+@contextmanager
+def reading(provider: str) -> Iterator[None]:
+    """Makes an answer whose form no adapter expects a ProviderBadAnswer. Errors of providers pass unchanged."""
+    try:
+        yield
+    except UNREADABLE as error:
+        _log.warning("provider_answer_unreadable", provider=provider, exc_info=error)
+        raise ProviderBadAnswer(f"{provider} returned an answer in an undocumented form.", provider=provider) from error
+
+
+def _rests(text: PieceJoiner, reasoning: PieceJoiner, calls: dict[int, PieceJoiner]) -> Iterator[LlmEvent]:
+    """Yields what the last deltas left over: halves of characters, whose other halves never came."""
+    if rest := text.end():
+        yield TextDelta(rest)
+    if rest := reasoning.end():
+        yield ReasoningDelta(rest)
+    for index, joiner in calls.items():
+        if rest := joiner.end():
+            yield ToolCallDelta(index, "", rest)
+
+
+def _part(part: ContentPart) -> ContentPart | None:
+    """Returns a part that can be stored; None if nothing of it can."""
+    match part:
+        case TextPart(text, signature):
+            return TextPart(well_formed(text, MAX_TEXT_BYTES), _opaque(signature))
+        case ReasoningPart(text, is_native, signature):
+            return ReasoningPart(well_formed(text, MAX_TEXT_BYTES), is_native, _opaque(signature))
+        case RedactedReasoningPart(data):
+            return part if _opaque(data) is not None else None
+        case OmittedReasoningPart(signature):
+            return OmittedReasoningPart(_opaque(signature))
+        case SummarizedReasoningPart(id_, summaries, encrypted):
+            if well_formed(id_) != id_ or len(id_) > _MAX_NAME:
+                return ReasoningPart(well_formed("\n".join(summaries), MAX_TEXT_BYTES), is_native=True)
+            texts = tuple(well_formed(summary, MAX_TEXT_BYTES) for summary in summaries)
+            return SummarizedReasoningPart(id_, texts, _opaque(encrypted))
+        case ImagePart():
+            return None
+    return part
+
+
+def _opaque(text: object) -> str | None:
+    """Returns a text that only the provider can read; None if it cannot be stored, because a changed one is invalid."""
+    if not isinstance(text, str) or len(text) > _MAX_OPAQUE_BYTES or well_formed(text) != text:
+        return None
+    return text if text.isascii() or len(text.encode()) <= _MAX_OPAQUE_BYTES else None
+
+
+def _call(call: AnsweredCall) -> AnsweredCall:
+    name, provider_id = well_formed(str(call.name))[:_MAX_NAME], call.provider_id
+    if provider_id is not None:
+        provider_id = well_formed(str(provider_id))[:_MAX_NAME]
+    return AnsweredCall(name if name.strip() else UNNAMED, _arguments(str(call.arguments)), provider_id)
+
+
+def _arguments(text: str) -> str:
+    """Returns the arguments of a call. Those that are too long become a text that is no JSON, so that no tool runs."""
+    text = well_formed_json(text)
+    size = len(text) if text.isascii() else len(text.encode())
+    if size <= MAX_TEXT_BYTES:
+        return text
+    return f"(The arguments had {size:,} bytes; at most {MAX_TEXT_BYTES:,} are accepted.)"
+
+
+def valid_usage(usage: Usage) -> Usage:
+    """Returns the token counts without those that are no counts."""
+    counts = {name: getattr(usage, name) for name in Usage.__dataclass_fields__}
+    return Usage(**{name: count if _is_count(count) else None for name, count in counts.items()})
+
+
+def _is_count(value: object) -> bool:
+    return value is None or (isinstance(value, int) and 0 <= value <= _MAX_TOKENS)
+
+
+def _size(part: ContentPart) -> int:
+    return sum(
+        len(text.encode())
+        for value in structs.astuple(part)
+        for text in (value if isinstance(value, tuple) else (value,))
+        if isinstance(text, str)
+    )
