@@ -71,7 +71,7 @@ async def test_pages_that_are_bounded_by_bytes_cover_each_row_once(filled: Datab
                 size_of=lambda row: half + 1 if row.id in "cg" else half,
             )
         )  # fmt: skip
-        seen.append("".join(row.id for row in page.items))
+        seen.append("".join(item.id for item in page.items))
         if page.next_cursor is None:
             break
         query = replace(query, cursor=page.next_cursor)
