@@ -303,6 +303,35 @@ async def test_agents_share_a_named_memory(mesh: Mesh, provider: FakeProvider) -
     assert await facts(mesh, one) == []
 
 
+async def test_facts_stay_in_sight_after_a_failed_extraction_until_they_are_retracted(
+    mesh: Mesh, provider: FakeProvider, calendar: Calendar
+) -> None:
+    agent = await create(mesh, provider)
+    await talk(agent, "Remember: the boat is red.", "Remember: the car is green.", *("Well.",) * 4)
+    await agent.compact()
+    scripted = provider.script
+    provider.script = lambda body: "I would rather not." if asks_for_memories(body) else "They spoke."
+    for _ in range(2):
+        for _ in range(4):
+            await turn(agent, "Well.")
+        done = await agent.compact()
+        assert {"- the car is green.", "- the boat is red."} <= set(done.summary.splitlines())
+        assert "[NOTES]\nThey spoke.\n\n[RECENT TURNS]" in done.summary
+    notes = [said(request.body) for request in provider.requests if "earlier notes: " in said(request.body)]
+    assert notes
+    assert not [text for text in notes if "the boat is red" in text], "the memory is not part of the notes"
+    provider.script = scripted
+    calendar.turn_to(AUGUST)
+    await talk(agent, "Forget: the boat is red.", *("Well.",) * 4)
+    done = await agent.compact()
+    assert "- the car is green." in done.summary
+    assert "boat" not in done.summary
+    drawn = [said(request.body) for request in provider.requests if asks_for_memories(request.body)]
+    assert "Earlier notes:\nThey spoke.\n" in drawn[-1]
+    assert await facts(mesh, agent) == ["the car is green."]
+    assert sorted(await facts(mesh, agent, valid_at_time=JUNE)) == ["the boat is red.", "the car is green."]
+
+
 async def test_a_model_that_draws_nothing_is_asked_for_notes(mesh: Mesh, provider: FakeProvider) -> None:
     agent = await create(mesh, provider)
     await talk(agent, "Remember: the boat is red.", *("Well.",) * 5)

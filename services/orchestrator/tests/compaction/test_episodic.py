@@ -115,6 +115,23 @@ async def test_contradicted_fact_is_replaced(world: World, process: Process, spe
     assert [len(ids) for ids in world.episodes.sources.values()] == [1, 2], "a repeated fact has more evidence"
 
 
+async def test_known_facts_include_those_that_the_turns_are_about(
+    world: World, process: Process, speaker: Speaker
+) -> None:
+    agent = await episodic_agent(world, process)
+    for number in range(70):
+        world.episodes.add(agent.id, f"The harbour number {number} is quiet.", 0.9)
+    world.episodes.add(agent.id, "the boat is red.", 0.1)
+    speaker.summary = memories
+    await process.send(agent, "Remember: the boat is blue.")
+    await talk(process, agent, 5, "Hello")
+    await compact(process, agent)
+    known = speaker.summaries[-1].messages[-1].text
+    assert known.count("harbour") <= 120
+    assert "the boat is red." in known
+    assert "the boat is blue." in world.episodes.closed_texts().values()
+
+
 def test_episodic_mode_triggers_at_four_fifths() -> None:
     from mnemesh_orchestrator.compaction.modes import trigger_ratio
 

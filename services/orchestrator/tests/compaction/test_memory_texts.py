@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from mnemesh_orchestrator.compaction.extraction import Material, answer_problem, parse_commits
+from mnemesh_orchestrator.compaction.merge import merge_commits
 from mnemesh_orchestrator.compaction.planner import Sizes, plan_whole_turns
-from mnemesh_orchestrator.compaction.snapshot import snapshot, with_commits
+from mnemesh_orchestrator.compaction.snapshot import join_notes, snapshot, split_notes, with_commits
 from mnemesh_orchestrator.model.episodes import (
     Change,
     Episode,
@@ -168,6 +169,31 @@ def test_contradiction_is_valid_from_its_message() -> None:
         answer([{**FACT, "relation": "contradicts", "known_fact": "f1"}]), replace(MATERIAL, facts=later), "m"
     )[0].changes
     assert found[0].told_at > NOW + timedelta(days=1), "no fact ends before it starts"
+
+
+def test_a_retraction_closes_the_fact_and_states_nothing() -> None:
+    retracted = {**FACT, "text": "Forget the boat.", "relation": "retracts", "known_fact": "f1"}
+    (change,) = parse_commits(answer([retracted]), MATERIAL, "m")[0].changes
+    assert (change.change, change.fact_id, change.text) == (Change.RETRACT, "fact-4", "The boat is  red.")
+    later = with_commits(BUNDLE, [replace(PAINTED, changes=(change,))])
+    assert sorted(f.id for f in later.facts) == ["fact-1", "fact-2", "fact-3"]
+    # A fact of an earlier part that is not stored yet ends.
+    pending = replace(change, fact_id="new-0000-0000")
+    (first, second) = merge_commits([PAINTED], [replace(PAINTED, changes=(pending,))])
+    assert (first.changes[0].ended_at, second.changes) == (change.told_at, ())
+    assert PAINTED.without("fact-4").changes[0].change is Change.ADD
+    assert replace(PAINTED, changes=(change,)).without("fact-4").changes == ()
+
+
+@pytest.mark.parametrize("notes", ["", "They spoke.\n\n[RECENT TURNS]\nof old."])
+@pytest.mark.parametrize("turns", [0, 4])
+def test_notes_below_a_snapshot_are_read_back(notes: str, turns: int) -> None:
+    text = snapshot(BUNDLE, turns, always, notes)
+    memory, found = split_notes(text)
+    assert found == notes
+    assert memory.startswith("[MEMORY:EPISODIC]")
+    assert split_notes("Plain notes.") == ("", "Plain notes.")
+    assert split_notes(join_notes(memory, "More.")) == (memory, "More.")
 
 
 BAD_FACTS: dict[str, tuple[dict[str, Any], str]] = {

@@ -252,6 +252,11 @@ class Episodes(EpisodesClient):
         """The facts that others replaced, and the ids of these."""
         return {fact.id: fact.superseded_by_id for fact in self._known() if fact.HasField("superseded_by_id")}
 
+    def closed_texts(self) -> dict[str, str]:
+        """Returns the texts of the facts that others replaced, and the texts of these."""
+        texts = {fact.id: fact.text for fact in self._known()}
+        return {texts[old]: texts[new] for old, new in self.closed.items()}
+
     @property
     def sources(self) -> dict[str, list[str]]:
         """By fact, the messages from which it was learned, in the order in which the facts were learned."""

@@ -29,6 +29,7 @@ from mnemesh_orchestrator.model.episodes import (
 
 _MOST_MESSAGES: Final = 10_000
 """The maximum number of ids that recall accepts as the source of one memory."""
+_RETRACTED: Final = "retracted in the conversation"
 
 
 class EpisodesClient:
@@ -65,6 +66,12 @@ class EpisodesClient:
             tuple(_episode_from_proto(hit.episode) for hit in looked_back.hits),
         )
 
+    async def search_facts(self, scope: MemoryScope, query: str, limit: int) -> tuple[Fact, ...]:
+        """See EpisodesPort."""
+        facts = rpc.SearchFactsRequest(query=query, limit=limit, filter=rpc.FactFilter(scopes=[_scope_to_proto(scope)]))
+        found = await self._stub.SearchFacts(facts, timeout=deadlines.READ)
+        return tuple(_fact_from_proto(hit.fact) for hit in found.hits)
+
 
 def commit_to_proto(commit: EpisodeCommit) -> pb.EpisodeCommit:
     """Returns the message of an episode and its changes of facts."""
@@ -100,6 +107,11 @@ def _change_to_proto(commit: EpisodeCommit, change: FactChange) -> pb.FactOperat
     if change.change is Change.CONFIRM:
         confirm = pb.ConfirmOperation(fact_id=fact_id, source=source, confidence=change.confidence)
         return pb.FactOperation(confirm=confirm)
+    if change.change is Change.RETRACT:
+        invalidate = pb.InvalidateOperation(
+            fact_id=fact_id, invalid_time=timestamp_to_proto(change.told_at), reason=_RETRACTED, source=source
+        )
+        return pb.FactOperation(invalidate=invalidate)
     fact = pb.Fact(
         text=change.text,
         tags=change.tags,

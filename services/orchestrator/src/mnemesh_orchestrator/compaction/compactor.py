@@ -20,6 +20,7 @@ from mnemesh_orchestrator.compaction.port import (
     SummaryFailed,
     SummaryRequest,
 )
+from mnemesh_orchestrator.compaction.stored_memory import MemoryHead, StoredMemory, without_memory
 from mnemesh_orchestrator.compaction.summarizers import CALL_SECONDS, SelfSummarizer, TranscriptSummarizer
 from mnemesh_orchestrator.compaction.transcript import CLIPPED, SUMMARY_NOTE, clipped, digest
 from mnemesh_orchestrator.ports.episodes import EpisodesPort
@@ -41,9 +42,12 @@ class ModelCompactor:
     It never raises because of a model: if every model of the chain fails, the summary consists of excerpts.
     """
 
-    def __init__(self, summarizers: Mapping[str, Summarizer], *, total_seconds: float = TOTAL_SECONDS) -> None:
-        """Takes the summarizers by the names that the table of modes uses."""
+    def __init__(
+        self, summarizers: Mapping[str, Summarizer], memory: StoredMemory, *, total_seconds: float = TOTAL_SECONDS
+    ) -> None:
+        """Takes the summarizers by the names that the table of modes uses, and the memory that windows show."""
         self._summarizers = summarizers
+        self._memory = memory
         self._total_seconds = total_seconds
 
     async def compact(self, request: CompactionRequest) -> CompactionPlan | None:
@@ -58,23 +62,32 @@ class ModelCompactor:
         except TimeoutError:
             _log.warning("summary_timed_out", seconds=self._total_seconds)
             plan = None
-        return plan or _with_digest(request, cut)
+        if plan is not None:
+            return plan
+        head = await self._head(request, mode, cut)
+        return _plan(request, _DIGEST, cut, _digest(request, _read_by_fallback(cut, head), head), head)
 
     async def _summarize(self, request: CompactionRequest, first: Mode, cut: Cut) -> CompactionPlan | None:
         """Returns the plan with the summary of the first mode that succeeds. A fallback evicts by its own planner."""
         down: set[str] = set()
         for mode in fallback_chain(first):
             mode_cut = cut if mode is first else _choose_cut(request, mode) or cut
-            limit = _summary_limit(request, mode_cut)
+            head = None if mode is first else await self._head(request, first, mode_cut)
+            to_read, limit = _read_by_fallback(mode_cut, head), _notes_limit(request, mode_cut, head)
             try:
                 summary = await self._summarizers[mode.summarizer].summarize(
-                    SummaryRequest(request, mode_cut, mode.name, limit), down
+                    SummaryRequest(request, to_read, mode.name, limit), down
                 )
             except SummaryFailed as error:
                 _log.warning("summary_failed", mode=mode.name, error=str(error))
                 continue
-            return CompactionPlan(mode_cut, _shortened(request, summary, limit), mode.name)
+            return _plan(request, mode.name, mode_cut, summary, head)
         return None
+
+    async def _head(self, request: CompactionRequest, mode: Mode, cut: Cut) -> MemoryHead | None:
+        """Returns the memory that the window shows above the notes of a fallback; None if it shows none."""
+        head = await self._memory.head(request, cut) if mode.shows_memory else None
+        return None if head is None or head.is_empty else head
 
 
 def model_compactor(
@@ -87,12 +100,13 @@ def model_compactor(
     total_seconds: float = TOTAL_SECONDS,
 ) -> ModelCompactor:
     """Returns the compactor with the summarizers of every mode."""
+    memory = StoredMemory(episodes)
     summarizers: dict[str, Summarizer] = {
         "transcript": TranscriptSummarizer(models, clock, call_seconds),
         "self": SelfSummarizer(models, call_seconds),
-        "episodic": EpisodicSummarizer(models, episodes, recall, clock, call_seconds),
+        "episodic": EpisodicSummarizer(models, memory, recall, clock, call_seconds),
     }
-    return ModelCompactor(summarizers, total_seconds=total_seconds)
+    return ModelCompactor(summarizers, memory, total_seconds=total_seconds)
 
 
 def summary_tokens(clip_chars: int | None, limit: int) -> int:
@@ -117,10 +131,28 @@ def _summary_limit(request: CompactionRequest, cut: Cut) -> int:
     return min(request.sizes.summary, cut.evicted_tokens - _NOTE_TOKENS)
 
 
-def _with_digest(request: CompactionRequest, cut: Cut) -> CompactionPlan:
+def _notes_limit(request: CompactionRequest, cut: Cut, head: MemoryHead | None) -> int:
+    """Returns the token limit of a summary. Half of it is the memory's, if the window shows one."""
     limit = _summary_limit(request, cut)
+    return limit if head is None else limit // 2
+
+
+def _read_by_fallback(cut: Cut, head: MemoryHead | None) -> Cut:
+    return cut if head is None else without_memory(cut)
+
+
+def _digest(request: CompactionRequest, cut: Cut, head: MemoryHead | None) -> Summary:
+    limit = _notes_limit(request, cut, head)
     text = digest(cut.evicted, min(_clip_chars(request), max(limit, 1) * 4))
-    return CompactionPlan(cut, _shortened(request, Summary(SUMMARY_NOTE + text, text), limit), _DIGEST)
+    return Summary(SUMMARY_NOTE + text, text)
+
+
+def _plan(request: CompactionRequest, mode: str, cut: Cut, summary: Summary, head: MemoryHead | None) -> CompactionPlan:
+    limit = _summary_limit(request, cut)
+    if head is not None:
+        notes = _shortened(request, summary, _notes_limit(request, cut, head))
+        summary = head.with_notes(request, cut, notes.text, limit)
+    return CompactionPlan(cut, _shortened(request, summary, limit), mode)
 
 
 def _shortened(request: CompactionRequest, summary: Summary, limit: int) -> Summary:

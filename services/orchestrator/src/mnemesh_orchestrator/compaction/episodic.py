@@ -14,7 +14,8 @@ from mnemesh_orchestrator.compaction.extraction import FORMAT, Material, answer_
 from mnemesh_orchestrator.compaction.merge import merge_commits
 from mnemesh_orchestrator.compaction.planner import count_turns, split_turns
 from mnemesh_orchestrator.compaction.port import ModelCatalog, Summary, SummaryFailed, SummaryRequest
-from mnemesh_orchestrator.compaction.snapshot import EPISODES, EPISODIC_HEADING, snapshot, with_commits
+from mnemesh_orchestrator.compaction.snapshot import snapshot, split_notes, with_commits
+from mnemesh_orchestrator.compaction.stored_memory import StoredMemory, fits
 from mnemesh_orchestrator.compaction.summarizers import (
     CALL_SECONDS,
     SummaryModel,
@@ -27,13 +28,10 @@ from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE, summary_tex
 from mnemesh_orchestrator.llm.errors import ContextOverflow
 from mnemesh_orchestrator.llm.formats import format_instruction
 from mnemesh_orchestrator.model.episodes import EpisodeCommit, MemoryBundle, MemoryScope
-from mnemesh_orchestrator.ports.episodes import EpisodesPort
 from mnemesh_orchestrator.ports.recall import RecallPort
 
 _log = structlog.get_logger("mnemesh.compaction")
 
-_KNOWN_FACTS: Final = 100
-"""The number of most salient facts that the model sees, and may contradict or confirm."""
 _MAX_ATTEMPTS: Final = 3
 _QUOTED_CHARACTERS_PER_TOKEN: Final = 4
 """The characters of an unusable answer that are shown to the model, per token of its summaries."""
@@ -51,7 +49,7 @@ class EpisodicSummarizer:
     """
 
     models: ModelCatalog
-    episodes: EpisodesPort
+    memory: StoredMemory
     recall: RecallPort
     clock: Clock
     call_seconds: float = CALL_SECONDS
@@ -82,7 +80,7 @@ class EpisodicSummarizer:
             raise SummaryFailed("no turn leaves the window")
         scope = MemoryScope(compaction.agent_id, compaction.settings.memory_scope)
         try:
-            bundle = await self.episodes.bundle(scope, EPISODES, _KNOWN_FACTS)
+            bundle = await self.memory.read(scope, messages)
             stored = await self.recall.get_context(compaction.conversation_id)
         except MnemeshError as error:
             raise SummaryFailed(error.message) from error
@@ -155,18 +153,13 @@ class EpisodicSummarizer:
 
 
 def _earlier_notes(request: SummaryRequest) -> str:
-    """Returns the summary at the head of the window, unless it is memory that recall holds already."""
+    """Returns the summary at the head of the window, without the memory that recall holds already."""
     notes = [summary_text(message) for message in request.cut.evicted if message.role is Role.SUMMARY]
-    return "" if not notes or notes[-1].startswith(EPISODIC_HEADING) else notes[-1]
+    return split_notes(notes[-1])[1] if notes else ""
 
 
 def _summary(request: SummaryRequest, bundle: MemoryBundle, commits: tuple[EpisodeCommit, ...]) -> Summary:
     compaction = request.compaction
-    clip = compaction.settings.clip_chars
     remaining = compaction.messages[request.cut.end : compaction.turn_start]
-
-    def fits(text: str) -> bool:
-        return compaction.text_tokens(text) <= request.tokens and (clip is None or len(text) <= clip)
-
-    text = snapshot(with_commits(bundle, commits), count_turns(remaining), fits)
+    text = snapshot(with_commits(bundle, commits), count_turns(remaining), fits(compaction, request.tokens))
     return Summary(SUMMARY_NOTE + text, text, commits)

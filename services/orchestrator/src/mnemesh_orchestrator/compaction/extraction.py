@@ -25,7 +25,12 @@ _MAX_MESSAGE_CHARACTERS: Final = 20_000
 _MAX_EPISODES: Final = 10
 _MAX_FACTS: Final = 100
 _MAX_TAGS: Final = 20
-_CHANGES: Final = {"new": Change.ADD, "contradicts": Change.SUPERSEDE, "confirms": Change.CONFIRM}
+_CHANGES: Final = {
+    "new": Change.ADD,
+    "contradicts": Change.SUPERSEDE,
+    "confirms": Change.CONFIRM,
+    "retracts": Change.RETRACT,
+}
 
 _SHARE: Final = {"type": "number", "description": "from 0 to 1"}
 _TAGS: Final = {"type": "array", "items": {"type": "string"}}
@@ -49,7 +54,10 @@ _FACT: Final = _object_schema(
     salience=_SHARE,
     messages={"type": "array", "items": {"type": "string"}, "description": "labels of the messages it comes from"},
     relation={"type": "string", "enum": list(_CHANGES)},
-    known_fact={"type": ["string", "null"], "description": "label of the known fact that it contradicts or confirms"},
+    known_fact={
+        "type": ["string", "null"],
+        "description": "label of the known fact that it contradicts, confirms or retracts",
+    },
 )
 SCHEMA: Final = _object_schema(episodes={"type": "array", "items": _EPISODE}, facts={"type": "array", "items": _FACT})
 FORMAT: Final = ResponseFormat("json_schema", "memories", json.dumps(SCHEMA, separators=(",", ":")), strict=True)
@@ -168,15 +176,16 @@ class _AnswerReader:
         messages = self._material.messages
         known = self._facts.get(item["known_fact"] or "")
         change = Change.ADD if known is None else _CHANGES[item["relation"]]
-        if known is None and item["relation"] == "confirms":
+        if known is None and item["relation"] in ("confirms", "retracts"):
             return None
-        # A fact is valid from its first message, a contradiction from its last.
-        told_at = messages[indexes[-1 if change is Change.SUPERSEDE else 0]].created_at
-        if change is Change.SUPERSEDE and known is not None and known.valid_from is not None:
+        # A fact is valid from its first message. A contradiction or a retraction counts from its last.
+        closes = change in (Change.SUPERSEDE, Change.RETRACT)
+        told_at = messages[indexes[-1 if closes else 0]].created_at
+        if closes and known is not None and known.valid_from is not None:
             told_at = max(told_at, known.valid_from + timedelta(microseconds=1))
         return FactChange(
             change=change,
-            text=text,
+            text=known.text if known is not None and change is Change.RETRACT else text,
             message_ids=tuple(messages[index].id for index in indexes),
             told_at=told_at,
             tags=_tags(item["tags"]),

@@ -12,8 +12,8 @@ _PENDING = re.compile(r"new-(\d+)-(\d+)")
 def merge_commits(commits: Sequence[EpisodeCommit], later: Sequence[EpisodeCommit]) -> tuple[EpisodeCommit, ...]:
     """Returns the commits of the earlier parts, then those of a later one.
 
-    Facts that are not stored yet have the ids of the snapshot. A contradicted fact is closed, and its contradiction is
-    new. A confirmed fact gets more messages as evidence.
+    Facts that are not stored yet have the ids of the snapshot. A contradicted or retracted fact is closed, and a
+    contradiction is new. A confirmed fact gets more messages as evidence.
     """
     changes = [list(commit.changes) for commit in commits]
     for commit in later:
@@ -30,7 +30,8 @@ def merge_commits(commits: Sequence[EpisodeCommit], later: Sequence[EpisodeCommi
                 changes[commit_index][change_index] = replace(earlier, message_ids=tuple(sources))
             else:
                 changes[commit_index][change_index] = replace(earlier, ended_at=change.told_at)
-                own_changes.append(replace(change, change=Change.ADD, fact_id=None))
+                if change.change is not Change.RETRACT:
+                    own_changes.append(replace(change, change=Change.ADD, fact_id=None))
         changes.append(own_changes)
     all_commits = zip((*commits, *later), changes, strict=True)
     return tuple(replace(commit, changes=tuple(own_changes)) for commit, own_changes in all_commits)

@@ -24,6 +24,8 @@ class Mode:
     fallback: str | None
     trigger_ratio: float = 0.9
     fallback_keeps_cut: bool = False
+    shows_memory: bool = False
+    """The head of the window shows episodes and facts, also if a fallback writes the summary."""
 
 
 MODES: Final[Mapping[str, Mode]] = {
@@ -33,7 +35,15 @@ MODES: Final[Mapping[str, Mode]] = {
         Mode("all", plan_all, "transcript", None),
         Mode("self_compact_sliding_window", plan_sliding, "self", "sliding_window"),
         Mode("self_compact_all", plan_all, "self", "all"),
-        Mode("episodic", plan_whole_turns, "episodic", "sliding_window", trigger_ratio=0.8, fallback_keeps_cut=True),
+        Mode(
+            "episodic",
+            plan_whole_turns,
+            "episodic",
+            "sliding_window",
+            trigger_ratio=0.8,
+            fallback_keeps_cut=True,
+            shows_memory=True,
+        ),
     )
 }
 

@@ -3,6 +3,7 @@
 Pure: the same memory and commits give the same bytes.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -15,38 +16,48 @@ FACTS: Final = 20
 _MAX_LINE_CHARACTERS: Final = 2_000
 EPISODIC_HEADING: Final = "[MEMORY:EPISODIC]"
 _SEMANTIC_HEADING: Final = "[MEMORY:SEMANTIC]"
+_NOTES_HEADING: Final = "[NOTES]"
 _RECENT_HEADING: Final = "[RECENT TURNS]"
+_NOTES: Final = re.compile(
+    rf"\n\n{re.escape(_NOTES_HEADING)}\n(.*?)"
+    rf"(?:\n\n{re.escape(_RECENT_HEADING)}\nThe last \d+ follow as messages\.)?\Z",
+    re.DOTALL,
+)
 _EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """The lines of a snapshot: episodes, oldest first, and facts, most important first."""
+    """The lines of a snapshot: episodes, oldest first, and facts, most important first; then notes."""
 
     episodes: tuple[str, ...]
     facts: tuple[str, ...]
     turns: int
+    notes: str
 
     def text(self) -> str:
         episodes = (f"{index}) {line}" for index, line in enumerate(self.episodes, 1))
         sections = [
             "\n".join((EPISODIC_HEADING, *episodes)) if self.episodes else "",
             "\n".join((_SEMANTIC_HEADING, *(f"- {line}" for line in self.facts))) if self.facts else "",
+            f"{_NOTES_HEADING}\n{self.notes}" if self.notes else "",
             f"{_RECENT_HEADING}\nThe last {self.turns} follow as messages." if self.turns else "",
         ]
         return "\n\n".join(filter(None, sections))
 
 
-def snapshot(bundle: MemoryBundle, turns: int, fits: Callable[[str], bool]) -> str:
+def snapshot(bundle: MemoryBundle, turns: int, fits: Callable[[str], bool], notes: str = "") -> str:
     """Returns the text, short enough for `fits`: older episodes are dropped first, then the last facts, then the end of
     the episode.
 
-    `turns` is the number of whole turns that stay in the window after it.
+    `turns` is the number of whole turns that stay in the window after it. `notes` are about turns whose memories could
+    not be extracted.
     """
     lines = _Lines(
         tuple(_line(episode.summary) for episode in bundle.episodes[-EPISODES:]),
         tuple(_line(fact.text) for fact in rank_facts(bundle.facts)[:FACTS]),
         turns,
+        notes,
     )
     while not fits(text := lines.text()):
         if len(lines.episodes) > 1:
@@ -59,6 +70,19 @@ def snapshot(bundle: MemoryBundle, turns: int, fits: Callable[[str], bool]) -> s
         else:
             break
     return text
+
+
+def split_notes(text: str) -> tuple[str, str]:
+    """Returns the memory and the notes of the text at the head of a window. A text without memory is all notes."""
+    if not text.startswith((EPISODIC_HEADING, _SEMANTIC_HEADING)):
+        return "", text
+    found = _NOTES.search(text)
+    return (text, "") if found is None else (text[: found.start()], found[1])
+
+
+def join_notes(memory: str, notes: str) -> str:
+    """Returns a text whose parts `split_notes` returns. Either may be empty."""
+    return f"{memory}\n\n{_NOTES_HEADING}\n{notes}" if memory and notes else memory or notes
 
 
 def rank_facts(facts: Sequence[Fact]) -> list[Fact]:
@@ -82,6 +106,8 @@ def with_commits(bundle: MemoryBundle, commits: Sequence[EpisodeCommit]) -> Memo
             replaced = None if change.fact_id is None else facts.pop(change.fact_id, None)
             if replaced is not None:
                 known_texts.discard(_key(replaced.text))
+            if change.change is Change.RETRACT:
+                continue
             tags = change.tags or (replaced.tags if replaced else ())
             if change.ended_at is not None:
                 continue

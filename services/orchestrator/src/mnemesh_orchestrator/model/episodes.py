@@ -61,14 +61,16 @@ class Change(StrEnum):
     ADD = "add"
     SUPERSEDE = "supersede"
     CONFIRM = "confirm"
+    RETRACT = "retract"
 
 
 @dataclass(frozen=True, slots=True)
 class FactChange:
     """A statement and its evidence.
 
-    `fact_id` is the fact that it supersedes or confirms. A statement that was contradicted before it was stored is
-    valid from `told_at` until `ended_at`.
+    `fact_id` is the fact that it supersedes, confirms or retracts. A retraction says that the fact holds no longer from
+    `told_at` on, and states nothing in its place: `text` is the fact's. A statement that was contradicted before it was
+    stored is valid from `told_at` until `ended_at`.
     """
 
     change: Change
@@ -107,8 +109,9 @@ class EpisodeCommit:
     model: str | None = None
 
     def without(self, fact_id: str) -> "EpisodeCommit":
-        """Returns the commit for a fact that was closed meanwhile: a contradiction becomes a new fact, a confirmation
-        is left out.
+        """Returns the commit for a fact that was closed meanwhile.
+
+        A contradiction becomes a new fact. A confirmation or a retraction is left out.
         """
         changes = (
             replace(change, change=Change.ADD, fact_id=None) if change.fact_id == fact_id else change

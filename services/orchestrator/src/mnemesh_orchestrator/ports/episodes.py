@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
-from mnemesh_orchestrator.model.episodes import MemoryBundle, MemoryHits, MemoryScope
+from mnemesh_orchestrator.model.episodes import Fact, MemoryBundle, MemoryHits, MemoryScope
 
 
 class EpisodesPort(Protocol):
@@ -12,6 +12,10 @@ class EpisodesPort(Protocol):
 
     async def bundle(self, scope: MemoryScope, max_episodes: int, max_facts: int) -> MemoryBundle:
         """Returns the latest episodes and the most salient facts that are valid now."""
+        ...
+
+    async def search_facts(self, scope: MemoryScope, query: str, limit: int) -> tuple[Fact, ...]:
+        """Returns at most `limit` facts that are valid now, most similar to the query first."""
         ...
 
     async def search(
