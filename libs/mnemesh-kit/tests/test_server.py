@@ -434,12 +434,6 @@ async def test_metrics_are_served_on_the_configured_port(unused_tcp_port: int) -
     assert f'mnemesh_rpcs_total{{code="OK",method="/{SERVICE}/GetBlock"}} 1.0' in text
 
 
-async def test_messages_of_20_megabytes_are_accepted() -> None:
-    async with serving() as service, calling(service.address) as stub:
-        large = rpc.GetBlockRequest(block_id="x" * (20 << 20))
-        assert len((await stub.GetBlock(large)).block.id) == 20 << 20
-
-
 async def test_a_failed_background_task_is_reported() -> None:
     server = RunningServer()
 

@@ -117,8 +117,9 @@ async def test_bytes_that_are_not_a_request_are_refused(target: Target) -> None:
         await target.require_bytes_refused(method)
 
 
-async def test_ten_megabytes_of_text_are_refused(target: Target) -> None:
-    huge = "x" * 10_000_000
+@pytest.mark.parametrize("size", [2_000_000, 10_000_000])
+async def test_megabytes_of_text_are_refused(target: Target, size: int) -> None:
+    huge = "x" * size
     by_owner = pb.Author(owner=pb.OwnerAuthor())
     edit = rpc.EditBlockRequest(
         agent_id=target.agent, label="human", author=by_owner, rethink=rpc.RethinkEdit(value=huge)
@@ -135,5 +136,9 @@ async def test_ten_megabytes_of_text_are_refused(target: Target) -> None:
     )
     await target.require_refused(
         ((BY_NAME[name], request.SerializeToString()) for name, request in requests),
-        (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION),
+        (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            grpc.StatusCode.FAILED_PRECONDITION,
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+        ),
     )

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.errors import InvalidArgument, PermissionDenied
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import DEFAULT_PRINCIPAL
+from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal
 from mnemesh_recall.model.contexts import NewContext, StepCommit
 from mnemesh_recall.model.episode_operations import EpisodeCommit, NewFact
 from mnemesh_recall.model.episodes import Scope, ScopeKind
@@ -91,3 +91,32 @@ async def test_an_invalid_argument_is_refused_before_the_store_is_called(call: A
     with pytest.raises(InvalidArgument) as refused:
         await call
     assert refused.value.field == field
+
+
+CLIENT = Principal(DEFAULT_PRINCIPAL.organization_id, DEFAULT_PRINCIPAL.subject_id)
+
+
+def append(**changes: Any) -> Any:
+    batch = MessageBatch(agent_id=AGENT, conversation_id=CONVERSATION, messages=(USER, replace(USER, **changes)))
+    return messages.append_messages(CLIENT, batch, None)
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        *((append(role=role), "messages[1].role") for role in set(Role) - {Role.USER, Role.SYSTEM}),
+        (append(run_id=new_id("run")), "messages[1].run_id"),
+        (append(step_id=new_id("step")), "messages[1].step_id"),
+        (append(model="a/b"), "messages[1].model"),
+        (
+            episodes.commit_episode(
+                CLIENT, EpisodeCommit(lease=WriterLease(new_id("run"), 1 << 62), conversation_id=CONVERSATION), None
+            ),
+            "lease",
+        ),
+    ],
+)
+async def test_a_client_does_not_write_as_the_step_loop(call: Any, field: str) -> None:
+    with pytest.raises(PermissionDenied) as refused:
+        await call
+    assert refused.value.metadata == {"field": field, "required_role": "service"}

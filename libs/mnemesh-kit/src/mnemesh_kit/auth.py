@@ -1,4 +1,10 @@
-"""Authentication: principals that the metadata names, on loopback only, or HS256 tokens verified by each service."""
+"""Authentication: principals that the metadata names, on loopback only, or HS256 tokens verified by each service.
+
+A token has the claims `org`, `sub` and `exp`, and says where and as what it is valid:
+
+- `roles`: `client` or `service`. Without the claim, the token is one of a client.
+- `aud`: `mnemesh` for every service of the mesh, or the name of one service. A token with the role `service` names one.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +13,19 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from mnemesh_kit.config import ConfigError, ServerConfig, StartupError
 from mnemesh_kit.errors import InvalidArgument, Unauthenticated
 from mnemesh_kit.ids import is_id
-from mnemesh_kit.principal import DEFAULT_PRINCIPAL, ORGANIZATION_KEY, SUBJECT_KEY, Principal
+from mnemesh_kit.principal import DEFAULT_PRINCIPAL, ORGANIZATION_KEY, SUBJECT_KEY, Principal, Role
 
 AUTHORIZATION_KEY: Final = "authorization"
+MESH_AUDIENCE: Final = "mnemesh"
+"""The audience of a token that is valid for every service."""
 MESH_TOKEN_SECONDS: Final = 300
 MIN_KEY_BYTES: Final = 32
+MAX_TOKEN_BYTES: Final = 8192
 _CACHED: Final = 4096
 _SUBJECT: Final = re.compile(r"([a-z_]+)-.+")
 
@@ -42,14 +51,18 @@ class Authenticator(Protocol):
         ...
 
 
-def authenticator(config: ServerConfig) -> Authenticator:
+def authenticator(config: ServerConfig, service: str) -> Authenticator:
     """Returns the authenticator for a server with this configuration.
+
+    Args:
+        config: the settings of the server.
+        service: the short name of the service, which is the audience of calls between services.
 
     Raises:
         StartupError: no keys are configured, and other machines could reach the server.
     """
     if config.auth_key_file is not None:
-        return TokenAuthenticator(read_keys(config.auth_key_file))
+        return TokenAuthenticator(read_keys(config.auth_key_file), service)
     if not is_loopback(config.host):
         raise StartupError(
             f"Refusing to listen on {config.host} without authentication: "
@@ -69,7 +82,10 @@ def is_loopback(host: str) -> bool:
 
 
 class LoopbackAuthenticator:
-    """Trusts the principal that the metadata names. Without one, the caller is the default principal."""
+    """Trusts the principal that the metadata names. Without one, the caller is the default principal.
+
+    Every caller has the role of a service: whoever can connect to the loopback interface may do everything.
+    """
 
     def __init__(self) -> None:
         self._checked: dict[tuple[str | bytes, str | bytes], Principal] = {}
@@ -83,7 +99,7 @@ class LoopbackAuthenticator:
         asserted = (organization or DEFAULT_PRINCIPAL.organization_id, subject or DEFAULT_PRINCIPAL.subject_id)
         known = self._checked.get(asserted)
         if known is None:
-            known = _checked(*asserted)
+            known = _checked(*asserted, Role.SERVICE)
             if len(self._checked) >= _CACHED:
                 self._checked.clear()
             self._checked[asserted] = known
@@ -91,10 +107,11 @@ class LoopbackAuthenticator:
 
 
 class TokenAuthenticator:
-    """Accepts bearer tokens signed with one of the keys. The claims `org` and `sub` are the principal."""
+    """Accepts bearer tokens signed with one of the keys. The claims `org`, `sub` and `roles` are the principal."""
 
-    def __init__(self, keys: tuple[bytes, ...]) -> None:
+    def __init__(self, keys: tuple[bytes, ...], service: str) -> None:
         self._keys = keys
+        self._service = service
         self._verified: dict[str, tuple[Principal, float]] = {}
 
     def principal(self, metadata: Mapping[str, str | bytes]) -> Principal:
@@ -110,53 +127,100 @@ class TokenAuthenticator:
                 self._verified.clear()
             self._verified[token] = known
         if known[1] <= time.time():
-            raise Unauthenticated("The token has expired.")
+            raise Unauthenticated("The token has expired. Create another with `mnemesh tokens create`.")
         return known[0]
 
     def _verify(self, token: str) -> tuple[Principal, float]:
+        if len(token) > MAX_TOKEN_BYTES:
+            raise Unauthenticated(f"The token is longer than {MAX_TOKEN_BYTES:,} bytes.")
+        try:
+            claims = self._claims(token)
+            principal = _checked(claims["org"], claims["sub"], self._role(claims))
+            return principal, float(claims["exp"])
+        except Unauthenticated:
+            raise
+        except InvalidArgument as error:
+            raise Unauthenticated("The token does not name a valid organization and subject.") from error
+        # A token is input of a stranger. The parsers of JSON and of numbers raise many kinds of errors.
+        except Exception as error:
+            raise Unauthenticated("The token is not valid.") from error
+
+    def _claims(self, token: str) -> Mapping[str, Any]:
         import jwt  # noqa: PLC0415  (only if tokens are in use)
 
+        options: Any = {"require": ["exp", "org", "sub"], "verify_aud": False}
         for key in self._keys:
             try:
-                claims = jwt.decode(token, key, algorithms=["HS256"], options={"require": ["exp", "org", "sub"]})
+                return jwt.decode(token, key, algorithms=["HS256"], options=options)
             except jwt.InvalidSignatureError:
                 continue
             except jwt.ExpiredSignatureError as error:
-                raise Unauthenticated("The token has expired.") from error
-            except jwt.InvalidTokenError as error:
-                raise Unauthenticated("The token is not valid.") from error
-            try:
-                return _checked(claims["org"], claims["sub"]), float(claims["exp"])
-            except InvalidArgument as error:
-                raise Unauthenticated("The token does not name a valid organization and subject.") from error
+                raise Unauthenticated("The token has expired. Create another with `mnemesh tokens create`.") from error
         raise Unauthenticated("The token is not signed by a key of this mesh.")
+
+    def _role(self, claims: Mapping[str, Any]) -> Role:
+        """Returns the role of a token for this service. Tokens from before roles existed are those of clients."""
+        audience = claims.get("aud", MESH_AUDIENCE)
+        audiences = audience if isinstance(audience, list) else [audience]
+        roles = claims.get("roles", [Role.CLIENT])
+        if not isinstance(roles, list):
+            raise Unauthenticated("The claim roles of the token must be a list.")
+        if Role.SERVICE in roles and self._service in audiences:
+            return Role.SERVICE
+        if Role.CLIENT in roles and (MESH_AUDIENCE in audiences or self._service in audiences):
+            return Role.CLIENT
+        raise Unauthenticated(f"The token is not valid for the service {self._service}.")
 
 
 class TokenMint:
-    """Signs the short-lived tokens with which one service calls another for a principal."""
+    """Signs the short-lived tokens with which a holder of the key calls a service for a principal."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, role: Role = Role.CLIENT) -> None:
         self._key = key
-        self._minted: dict[Principal, tuple[str, float]] = {}
+        self._role = role
+        self._minted: dict[tuple[Principal, str], tuple[str, float]] = {}
 
-    def header(self, principal: Principal) -> str:
+    def header(self, principal: Principal, audience: str = MESH_AUDIENCE) -> str:
         """Returns the value of the authorization metadata. A token is reused for half of its lifetime."""
         now = time.time()
-        known = self._minted.get(principal)
+        known = self._minted.get((principal, audience))
         if known is None or known[1] <= now:
             if len(self._minted) >= _CACHED:
                 self._minted.clear()
-            token = mint_token(self._key, principal, MESH_TOKEN_SECONDS)
-            known = self._minted[principal] = (f"Bearer {token}", now + MESH_TOKEN_SECONDS / 2)
+            token = mint_token(self._key, principal, MESH_TOKEN_SECONDS, role=self._role, audience=audience)
+            known = self._minted[principal, audience] = (f"Bearer {token}", now + MESH_TOKEN_SECONDS / 2)
         return known[0]
 
 
-def mint_token(key: bytes, principal: Principal, seconds: float) -> str:
-    """Returns a signed token for `principal` that expires after `seconds`."""
+def mint_token(
+    key: bytes,
+    principal: Principal,
+    seconds: float,
+    *,
+    role: Role = Role.CLIENT,
+    audience: str = MESH_AUDIENCE,
+) -> str:
+    """Returns a signed token for `principal` that expires after `seconds`.
+
+    Args:
+        key: signs the token.
+        principal: the caller. Its own role is not used.
+        seconds: the time for which the token is valid.
+        role: the role of the holder.
+        audience: `mnemesh` for every service, or the name of the only service that accepts the token. A token with the
+            role `service` needs the name of a service.
+    """
     import jwt  # noqa: PLC0415
 
     now = int(time.time())
-    claims = {"org": principal.organization_id, "sub": principal.subject_id, "iat": now, "exp": now + int(seconds)}
+    claims = {
+        "org": principal.organization_id,
+        "sub": principal.subject_id,
+        "aud": audience,
+        "roles": [role.value],
+        "iat": now,
+        "exp": now + int(seconds),
+    }
     return jwt.encode(claims, key, algorithm="HS256")
 
 
@@ -176,10 +240,10 @@ def read_keys(path: str) -> tuple[bytes, ...]:
     return keys
 
 
-def _checked(organization: object, subject: object) -> Principal:
+def _checked(organization: object, subject: object, role: Role) -> Principal:
     if not isinstance(organization, str) or not is_id(organization, "org"):
         raise InvalidArgument("The organization must be an id of the form org-<uuid4>.", field=ORGANIZATION_KEY)
     kind = _SUBJECT.fullmatch(subject) if isinstance(subject, str) else None
     if kind is None or not is_id(str(subject), kind[1]):
         raise InvalidArgument("The subject must be an id of the form user-<uuid4>.", field=SUBJECT_KEY)
-    return Principal(organization, str(subject))
+    return Principal(organization, str(subject), role)

@@ -11,19 +11,21 @@ from typing import Any, Final
 
 import grpc
 
-from mnemesh_kit.auth import AUTHORIZATION_KEY, TokenMint, read_keys
+from mnemesh_kit.auth import AUTHORIZATION_KEY, MESH_AUDIENCE, TokenMint, read_keys
 from mnemesh_kit.correlation import METADATA_KEY, current_correlation_id
 from mnemesh_kit.deadline import remaining
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, by_reason, from_rpc_error
 from mnemesh_kit.failpoints import async_failpoint
-from mnemesh_kit.principal import ORGANIZATION_KEY, SUBJECT_KEY, current_principal
+from mnemesh_kit.principal import ORGANIZATION_KEY, SUBJECT_KEY, Role, current_principal
 from mnemesh_kit.retries import request_id_number, service_config, service_descriptor
+from mnemesh_kit.services import SERVICES
 from mnemesh_kit.transport import CHANNEL_OPTIONS
 
 DEADLINE_SECONDS: Final = 10.0
 STREAM_DEADLINE_SECONDS: Final = 3600.0
 
 Metadata = tuple[tuple[str, str], ...]
+_SERVICE_OF: Final = {name: spec.name for spec in SERVICES for name in spec.proto_services}
 
 
 class Channels:
@@ -40,6 +42,7 @@ class Channels:
         *,
         errors: Sequence[type[MnemeshError]] = (),
         auth_key_file: str | None = None,
+        role: Role = Role.CLIENT,
         token: str | None = None,
         deadline: float = DEADLINE_SECONDS,
     ) -> None:
@@ -48,12 +51,14 @@ class Channels:
         Args:
             errors: error classes of the caller. A remote error with the reason of one is raised as that class.
             auth_key_file: a file of keys. Calls carry tokens for the current principal, signed with the first key.
+            role: the role of these tokens. A service of the mesh calls the others as one.
             token: a bearer token for all calls instead, for clients outside of the mesh.
             deadline: the timeout in seconds of calls without a timeout.
         """
         self.known = by_reason(errors)
         self.deadline = deadline
-        self._mint = TokenMint(read_keys(auth_key_file)[0]) if auth_key_file is not None else None
+        self._mint = TokenMint(read_keys(auth_key_file)[0], role) if auth_key_file is not None else None
+        self._role = role
         self._token = token
         self._channels: dict[str, Channel] = {}
 
@@ -70,7 +75,12 @@ class Channels:
         for channel in channels.values():
             await channel.close()
 
-    def metadata(self) -> Metadata:
+    def audience(self, method: str) -> str:
+        """Returns the audience of the tokens for a method. A token of a service is valid for the called one only."""
+        is_service = self._role is Role.SERVICE
+        return _SERVICE_OF.get(method.split("/")[1], MESH_AUDIENCE) if is_service else MESH_AUDIENCE
+
+    def metadata(self, audience: str) -> Metadata:
         """Returns the metadata of a call: the correlation id, and a token or the current principal."""
         correlation_id = current_correlation_id()
         head: Metadata = ((METADATA_KEY, correlation_id),) if correlation_id else ()
@@ -78,7 +88,7 @@ class Channels:
             return (*head, (AUTHORIZATION_KEY, f"Bearer {self._token}"))
         principal = current_principal()
         if self._mint is not None:
-            return (*head, (AUTHORIZATION_KEY, self._mint.header(principal)))
+            return (*head, (AUTHORIZATION_KEY, self._mint.header(principal, audience)))
         return (*head, (ORGANIZATION_KEY, principal.organization_id), (SUBJECT_KEY, principal.subject_id))
 
 
@@ -114,7 +124,7 @@ class Channel(grpc.aio.Channel):
         inner = self._inner(method).unary_stream(
             method, _adding_request_id(method, request_serializer), response_deserializer
         )
-        return _Streaming(inner, self._channels)
+        return _Streaming(method, inner, self._channels)
 
     def stream_unary(
         self,
@@ -136,7 +146,7 @@ class Channel(grpc.aio.Channel):
     ) -> Any:
         """Returns a callable from an iterator of requests to an asynchronous iterator of responses."""
         inner = self._inner(method).stream_stream(method, request_serializer, response_deserializer)
-        return _Streaming(inner, self._channels)
+        return _Streaming(method, inner, self._channels)
 
     async def close(self, grace: float | None = None) -> None:
         """Closes the gRPC channels."""
@@ -183,10 +193,11 @@ class _Single:
         self._method = method
         self._inner = inner
         self._channels = channels
+        self._audience = channels.audience(method)
 
     async def __call__(self, request: Any, *, timeout: float | None = None, **options: Any) -> Any:  # noqa: ASYNC109
         channels = self._channels
-        metadata = (*channels.metadata(), *(options.pop("metadata", None) or ()))
+        metadata = (*channels.metadata(self._audience), *(options.pop("metadata", None) or ()))
         await async_failpoint("call.before", self._method)
         try:
             response = await self._inner(
@@ -201,13 +212,14 @@ class _Single:
 class _Streaming:
     """A method with a stream of responses."""
 
-    def __init__(self, inner: Any, channels: Channels) -> None:
+    def __init__(self, method: str, inner: Any, channels: Channels) -> None:
         self._inner = inner
         self._channels = channels
+        self._audience = channels.audience(method)
 
     def __call__(self, request: Any, *, timeout: float | None = None, **options: Any) -> Stream:
         channels = self._channels
-        metadata = (*channels.metadata(), *(options.pop("metadata", None) or ()))
+        metadata = (*channels.metadata(self._audience), *(options.pop("metadata", None) or ()))
         bounded = _bounded(timeout or STREAM_DEADLINE_SECONDS)
         return Stream(self._inner(request, timeout=bounded, metadata=metadata, **options), channels.known)
 

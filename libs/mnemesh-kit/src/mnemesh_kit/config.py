@@ -37,6 +37,8 @@ class ServerConfig:
     """The port on `host` that serves Prometheus metrics over HTTP. Unset: no metrics."""
     auth_key_file: str | None = None
     """A file of HS256 keys, one per line: the first signs, all verify. Unset: no authentication, loopback only."""
+    max_concurrent_calls: int = 2000
+    """How many calls of clients may be open at the same time. Calls of other services are not counted."""
     shutdown_grace_seconds: float = 10.0
     """How long running calls may take to finish after SIGTERM."""
 

@@ -1,14 +1,15 @@
 """The work around every call of a server: identification, deadline, errors, log and metrics.
 
 One gRPC interceptor wraps the handler of each method once. Unary and streaming calls share the code, and a call costs
-no extra task. Around each handler, in this order:
+no extra task. For each call, in this order:
 
 1. The correlation id of the caller, or a new one, becomes current.
-2. The remaining time of the caller becomes the limit of outgoing calls.
-3. The authenticated caller becomes the current principal.
-4. The handler runs.
-5. An error becomes a status with typed details; the trace of an unexpected one is logged.
-6. The call is logged in one line, and counted if metrics are configured.
+2. The authenticated caller becomes the current principal. A call that its role does not allow ends here.
+3. gRPC receives the request. It is parsed if it is not too large.
+4. The remaining time of the caller becomes the limit of outgoing calls.
+5. The handler runs.
+6. An error becomes a status with typed details; the trace of an unexpected one is logged.
+7. The call is logged in one line, and counted if metrics are configured.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from typing import Any, Final
 
 import grpc
 import structlog
-from google.protobuf.message import DecodeError
 
+from mnemesh_kit.access import RpcRule
+from mnemesh_kit.admission import Admission, OpenService
 from mnemesh_kit.auth import Authenticator
 from mnemesh_kit.correlation import METADATA_KEY, set_correlation_id
 from mnemesh_kit.deadline import set_remaining
@@ -31,7 +33,6 @@ from mnemesh_kit.errors import (
     INTERNAL_TEXT,
     MAX_ERROR_MESSAGE_BYTES,
     Internal,
-    InvalidArgument,
     MnemeshError,
     to_trailers,
     truncated,
@@ -39,14 +40,12 @@ from mnemesh_kit.errors import (
 )
 from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.metrics import Metrics
-from mnemesh_kit.principal import set_principal
+from mnemesh_kit.request_bounds import Unreadable, bounded_parser, readable
 
 EXEMPT: Final = ("/grpc.health.v1.", "/grpc.reflection.", "/mnemesh.server.v1.")
 """Methods that need no token, and are neither logged nor measured."""
 _log = structlog.get_logger("mnemesh.rpc")
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
-_MALFORMED: Final = object()
-"""The request of a call whose bytes could not be parsed."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -54,12 +53,11 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class Call:
     """One call on its way through the pipeline."""
 
-    __slots__ = ("code", "context", "metadata", "method", "started")
+    __slots__ = ("code", "context", "method", "started")
 
     def __init__(self, method: str, context: Context) -> None:
         self.method = method
         self.context = context
-        self.metadata: dict[str, str | bytes] = dict(context.invocation_metadata() or ())
         self.started = time.perf_counter()
         self.code = grpc.StatusCode.OK
 
@@ -67,39 +65,72 @@ class Call:
 class Pipeline(grpc.aio.ServerInterceptor):
     """The only interceptor of a server."""
 
-    def __init__(self, authenticator: Authenticator, metrics: Metrics | None = None) -> None:
-        self._authenticator = authenticator
+    def __init__(self, authenticator: Authenticator, max_calls: int, metrics: Metrics | None = None) -> None:
+        self._admission = Admission(authenticator, max_calls)
         self._metrics = metrics
         self._handlers: dict[str, Any] = {}
+        self._open_handlers: dict[str, Any] = {}
+        self._open_services: dict[str, OpenService] = {}
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Returns the wrapped handler of a method; the same one for every call."""
+        """Returns the wrapped handler of a method, the same one for every call, or one that refuses the call."""
         method = handler_call_details.method
-        known = self._handlers.get(method)
+        known = self._open_handlers.get(method)
         if known is not None:
             return known
-        handler = await continuation(handler_call_details)
-        if handler is None or method.startswith(EXEMPT):
-            return handler
-        wrapped = self._wrapped(method, handler)
-        self._handlers[method] = wrapped
+        if method.startswith(EXEMPT):
+            return await self._open(method, continuation, handler_call_details)
+        metadata = dict(handler_call_details.invocation_metadata or ())
+        correlation_id = metadata.get(METADATA_KEY)
+        set_correlation_id(correlation_id if isinstance(correlation_id, str) else None)
+        try:
+            rule = self._admission.admit(method, metadata)
+        except MnemeshError as error:
+            return self._refusing(method, error)
+        known = self._handlers.get(method)
+        if known is None:
+            handler = await continuation(handler_call_details)
+            if handler is None:
+                return None
+            known = self._handlers[method] = self._wrapped(method, handler, rule)
+        return known
+
+    async def _open(self, method: str, continuation: Callable[..., Awaitable[Any]], details: Any) -> Any:
+        handler = await continuation(details)
+        if handler is None:
+            return None
+        service = self._open_services.setdefault(method.split("/")[1], OpenService())
+        wrapped = self._open_handlers[method] = service.wrap(handler)
         return wrapped
 
-    def _wrapped(self, method: str, handler: Any) -> Any:
+    def _refusing(self, method: str, error: MnemeshError) -> Any:
+        """Returns a handler that ends the call without reading its request."""
+
+        async def serve(_requests: Any, context: Context) -> None:
+            call = Call(method, context)
+            try:
+                await _refuse(call, error)
+            finally:
+                self._finish(call)
+
+        return grpc.stream_unary_rpc_method_handler(serve)
+
+    def _wrapped(self, method: str, handler: Any, rule: RpcRule) -> Any:
         kind = "_".join(
             "stream" if side else "unary" for side in (handler.request_streaming, handler.response_streaming)
         )
         inner = getattr(handler, kind)
+        if handler.request_streaming:
+            inner = _reading(inner)
         behavior = self._streaming(method, inner) if handler.response_streaming else self._single(method, inner)
         make_handler = getattr(grpc, f"{kind}_rpc_method_handler")
-        deserialize = handler.request_deserializer
         return make_handler(
             behavior,
-            request_deserializer=deserialize if handler.request_streaming else _marking_malformed(deserialize),
+            request_deserializer=bounded_parser(method, rule, handler.request_deserializer or bytes),
             response_serializer=handler.response_serializer,
         )
 
@@ -143,12 +174,9 @@ class Pipeline(grpc.aio.ServerInterceptor):
         return serve
 
     def _begin(self, call: Call, request: Any) -> None:
-        correlation_id = call.metadata.get(METADATA_KEY)
-        set_correlation_id(correlation_id if isinstance(correlation_id, str) else None)
         set_remaining(call.context.time_remaining())
-        set_principal(self._authenticator.principal(call.metadata))
-        if request is _MALFORMED:
-            raise InvalidArgument("The request is not a message of this method; strings must be valid UTF-8.")
+        if type(request) is Unreadable:
+            raise request.error
 
     def _finish(self, call: Call) -> None:
         seconds = time.perf_counter() - call.started
@@ -156,6 +184,13 @@ class Pipeline(grpc.aio.ServerInterceptor):
         _log.info("call", method=call.method, code=code, ms=round(seconds * 1000, 2))
         if self._metrics is not None:
             self._metrics.record(call.method, code, seconds)
+
+
+def _reading(handler: Callable[..., Any]) -> Callable[..., Any]:
+    def serve(requests: Any, context: Context) -> Any:
+        return handler(readable(requests), context)
+
+    return serve
 
 
 async def _refuse(call: Call, error: BaseException) -> None:
@@ -189,17 +224,3 @@ def _status(call: Call, refusal: MnemeshError) -> tuple[grpc.StatusCode, str, tu
     except Exception:
         _log.exception("error_not_encodable", method=call.method, error_type=type(refusal).__name__)
         return grpc.StatusCode.INTERNAL, INTERNAL_TEXT, ()
-
-
-def _marking_malformed(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
-    """Lets the pipeline refuse bytes that are not a message: gRPC itself would answer INTERNAL."""
-    if deserialize is None:
-        return None
-
-    def parse(raw: bytes) -> Any:
-        try:
-            return deserialize(raw)
-        except DecodeError:
-            return _MALFORMED
-
-    return parse

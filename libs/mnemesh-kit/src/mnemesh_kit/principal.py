@@ -1,15 +1,25 @@
-"""The principal: the organization and the subject for which a call or a background task acts."""
+"""The principal: the organization, the subject and the role for which a call or a background task acts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
 ORGANIZATION_KEY: Final = "mnemesh-organization"
 SUBJECT_KEY: Final = "mnemesh-subject"
+
+
+class Role(StrEnum):
+    """What a caller may call; see `mnemesh_kit.access`."""
+
+    CLIENT = "client"
+    """An owner of the organization's data."""
+    SERVICE = "service"
+    """A service of the mesh, such as the step loop of the orchestrator, on behalf of the principal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +28,16 @@ class Principal:
 
     organization_id: str
     subject_id: str
+    role: Role = field(default=Role.CLIENT, compare=False)
+    """The role of the credential of the call. It is not part of the identity: a run stores the other two."""
 
 
 DEFAULT_PRINCIPAL: Final = Principal(
     organization_id="org-00000000-0000-4000-8000-000000000000",
     subject_id="user-00000000-0000-4000-8000-000000000000",
+    role=Role.SERVICE,
 )
+"""The caller of a mesh without authentication, which may call everything."""
 
 _current: ContextVar[Principal] = ContextVar("mnemesh_principal", default=DEFAULT_PRINCIPAL)
 

@@ -15,6 +15,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from mnemesh.server.v1 import server_service_pb2_grpc
 
+from mnemesh_kit.access import largest_request
 from mnemesh_kit.auth import authenticator
 from mnemesh_kit.config import ServerConfig, StartupError
 from mnemesh_kit.interceptors import Pipeline
@@ -23,7 +24,7 @@ from mnemesh_kit.server_info import SERVICE_NAME as SERVER_SERVICE
 from mnemesh_kit.server_info import ServerInfoServicer
 from mnemesh_kit.sql.database import TRANSACTIONS
 from mnemesh_kit.tracing import server_interceptors
-from mnemesh_kit.transport import SERVER_OPTIONS
+from mnemesh_kit.transport import server_options
 
 _log = structlog.get_logger("mnemesh.server")
 
@@ -107,13 +108,14 @@ class RunningServer:
                 _log.exception("close_failed", hook=_name(close))
 
     def _build(self, assembly: Assembly, config: ServerConfig) -> grpc.aio.Server:
-        checked = authenticator(config)
+        checked = authenticator(config, assembly.name)
         if config.metrics_port is not None:
             self.metrics = Metrics([TRANSACTIONS, *assembly.metrics])
             _require_free(config.host, config.metrics_port, "MNEMESH_METRICS_PORT")
             self.metrics.serve(config.host, config.metrics_port)
-        pipeline = Pipeline(checked, self.metrics)
-        server = grpc.aio.server(interceptors=(*server_interceptors(), pipeline), options=SERVER_OPTIONS)
+        pipeline = Pipeline(checked, config.max_concurrent_calls, self.metrics)
+        options = server_options(largest_request(tuple(assembly.service_names)))
+        server = grpc.aio.server(interceptors=(*server_interceptors(), pipeline), options=options)
         for add, servicer in assembly.servicers:
             add(servicer, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+MAX_CONNECTION_CALLS: Final = 1_000
+"""How many calls may be open on one connection."""
 
 _SIZES: Final = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_metadata_size", 64 * 1024),
 )
 
@@ -23,6 +24,7 @@ _KEEPALIVE: Final = (
 
 CHANNEL_OPTIONS: Final = (
     *_SIZES,
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     *_KEEPALIVE,
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 500),
@@ -30,11 +32,19 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.enable_retries", 1),
 )
 
-SERVER_OPTIONS: Final = (
-    *_SIZES,
-    *_KEEPALIVE,
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-    # Otherwise two processes could share a port, and each would get half of the calls.
-    ("grpc.so_reuseport", 0),
-)
+
+def server_options(max_request_bytes: int) -> tuple[tuple[str, int], ...]:
+    """Returns the options of a server whose largest request has `max_request_bytes` bytes."""
+    return (
+        *_SIZES,
+        ("grpc.max_receive_message_length", max_request_bytes),
+        *_KEEPALIVE,
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+        # A client with more open calls waits. Other clients are not affected.
+        ("grpc.max_concurrent_streams", MAX_CONNECTION_CALLS),
+        # Compressed requests are refused: 60 KB could become 64 MB before the size is checked. Bit 0 is "identity".
+        ("grpc.compression_enabled_algorithms_bitset", 1),
+        # Otherwise two processes could share a port, and each would get half of the calls.
+        ("grpc.so_reuseport", 0),
+    )

@@ -21,6 +21,7 @@ from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.idempotency import RETENTION
 from mnemesh_kit.ids import IdSource, RandomIds
 from mnemesh_kit.metrics import Gauge
+from mnemesh_kit.principal import Role
 from mnemesh_kit.server import Assembly
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import Database, open_database
@@ -230,7 +231,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     is_sqlite = config.database.startswith("sqlite")
     instance = Instance(config.data_path / "orchestrator.owner", alone=is_sqlite)
     database = await open_database(config, "mnemesh_orchestrator")
-    channels = Channels(errors=REMOTE, auth_key_file=config.auth_key_file)
+    channels = Channels(errors=REMOTE, auth_key_file=config.auth_key_file, role=Role.SERVICE)
     stores = sql_stores(database, clock)
     credentials = CredentialSealer(
         SecretBox(config.secrets_key_file, config.data_path / "secrets.key" if is_sqlite else None)

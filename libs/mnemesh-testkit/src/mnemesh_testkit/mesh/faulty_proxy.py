@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
-from mnemesh_kit.transport import CHANNEL_OPTIONS, SERVER_OPTIONS
+from mnemesh_kit.transport import CHANNEL_OPTIONS, MAX_MESSAGE_BYTES, server_options
 
 from mnemesh_testkit.mesh.reserved_ports import ReservedPort
 
@@ -75,7 +75,7 @@ class FaultyProxy(grpc.GenericRpcHandler):
         options += [("grpc.enable_retries", 0), ("grpc.initial_reconnect_backoff_ms", 50)]
         options += [("grpc.min_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200)]
         self._channel = grpc.aio.insecure_channel(self._target, options=options)
-        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        self._server = grpc.aio.server(options=server_options(MAX_MESSAGE_BYTES))
         self._server.add_generic_rpc_handlers((self,))
         self._server.add_insecure_port(self.address)
         await self._server.start()

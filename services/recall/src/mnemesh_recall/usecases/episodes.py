@@ -11,6 +11,7 @@ from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
 
+from mnemesh_recall.model.caller_rules import require_lease_holder
 from mnemesh_recall.model.episode_operations import (
     EpisodeCommit,
     EpisodeCommitResult,
@@ -63,6 +64,7 @@ class EpisodeService:
         self, caller: Principal, commit: EpisodeCommit, key: RequestKey | None
     ) -> EpisodeCommitResult:
         """Stores an episode and runs operations on facts."""
+        require_lease_holder(caller, commit.lease)
         require_commit(commit)
         result = await self._store.commit_episode(caller.organization_id, commit, key)
         self._indexer.notify()

@@ -10,6 +10,7 @@ from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
 from mnemesh_types.messages import Message
 
+from mnemesh_recall.model.caller_rules import require_appendable
 from mnemesh_recall.model.context_rules import (
     require_update,
     valid_batch,
@@ -93,6 +94,7 @@ class MessageService:
 
     async def append_messages(self, caller: Principal, batch: MessageBatch, key: RequestKey | None) -> AppendResult:
         """Stores messages, all or none."""
+        require_appendable(caller, batch.messages)
         result = await self._store.append_messages(caller.organization_id, valid_batch(batch), key)
         self._indexer.notify()
         return result

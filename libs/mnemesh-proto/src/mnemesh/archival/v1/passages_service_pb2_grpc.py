@@ -149,6 +149,7 @@ class PassageServiceServicer:
         holds it. Archives that were created by CreateArchive are kept, with their passages, unless
         delete_unshared_archives is set. With delete_shared_passages, also deletes the passages that the agent wrote to
         archives that are kept. Later writes for the agent fail with ERASED. Idempotent.
+        Requires the role service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

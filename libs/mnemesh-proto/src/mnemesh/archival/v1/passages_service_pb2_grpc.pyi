@@ -69,6 +69,7 @@ class PassageServiceStub:
     holds it. Archives that were created by CreateArchive are kept, with their passages, unless
     delete_unshared_archives is set. With delete_shared_passages, also deletes the passages that the agent wrote to
     archives that are kept. Later writes for the agent fail with ERASED. Idempotent.
+    Requires the role service.
     """
 
 @_typing.type_check_only
@@ -112,6 +113,7 @@ class PassageServiceAsyncStub(PassageServiceStub):
     holds it. Archives that were created by CreateArchive are kept, with their passages, unless
     delete_unshared_archives is set. With delete_shared_passages, also deletes the passages that the agent wrote to
     archives that are kept. Later writes for the agent fail with ERASED. Idempotent.
+    Requires the role service.
     """
 
 class PassageServiceServicer:
@@ -192,6 +194,7 @@ class PassageServiceServicer:
         holds it. Archives that were created by CreateArchive are kept, with their passages, unless
         delete_unshared_archives is set. With delete_shared_passages, also deletes the passages that the agent wrote to
         archives that are kept. Later writes for the agent fail with ERASED. Idempotent.
+        Requires the role service.
         """
 
 def add_PassageServiceServicer_to_server(servicer: PassageServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -198,7 +198,9 @@ Global___CoreMemory: _TypeAlias = CoreMemory  # noqa: Y015
 
 @_typing.final
 class Author(_message.Message):
-    """The author of a change: an agent, through a tool, or an owner, through the API. Owners may write read-only blocks."""
+    """The author of a change: an agent, through a tool, or an owner, through the API. Owners may write read-only blocks.
+    Every caller of the organization is an owner of its blocks, and may also record an edit as an agent's.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

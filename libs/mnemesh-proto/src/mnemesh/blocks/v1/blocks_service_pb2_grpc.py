@@ -246,6 +246,7 @@ class BlockServiceServicer:
         """Creates blocks that belong to one conversation: copies of the agent's blocks with the given labels. They replace
         the agent's blocks in every request that names the conversation. Labels that are already isolated keep their
         block. Errors: BLOCK_LABEL_NOT_FOUND; NOT_FOUND if the conversation has blocks of another agent; ERASED.
+        Requires the role service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -253,6 +254,7 @@ class BlockServiceServicer:
 
     def ReleaseBlocks(self, request, context):
         """Deletes the blocks of a conversation and refuses later writes to them. Idempotent.
+        Requires the role service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -261,6 +263,7 @@ class BlockServiceServicer:
     def EraseAgent(self, request, context):
         """Erases an agent: detaches all its blocks and, with delete_unshared_blocks, deletes the blocks that no other agent
         holds. Later writes for the agent fail with ERASED. Idempotent.
+        Requires the role service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -86,12 +86,16 @@ class BlockServiceStub:
     """Creates blocks that belong to one conversation: copies of the agent's blocks with the given labels. They replace
     the agent's blocks in every request that names the conversation. Labels that are already isolated keep their
     block. Errors: BLOCK_LABEL_NOT_FOUND; NOT_FOUND if the conversation has blocks of another agent; ERASED.
+    Requires the role service.
     """
     ReleaseBlocks: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.ReleaseBlocksRequest, _blocks_service_pb2.ReleaseBlocksResponse]
-    """Deletes the blocks of a conversation and refuses later writes to them. Idempotent."""
+    """Deletes the blocks of a conversation and refuses later writes to them. Idempotent.
+    Requires the role service.
+    """
     EraseAgent: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.EraseAgentRequest, _blocks_service_pb2.EraseAgentResponse]
     """Erases an agent: detaches all its blocks and, with delete_unshared_blocks, deletes the blocks that no other agent
     holds. Later writes for the agent fail with ERASED. Idempotent.
+    Requires the role service.
     """
 
 @_typing.type_check_only
@@ -152,12 +156,16 @@ class BlockServiceAsyncStub(BlockServiceStub):
     """Creates blocks that belong to one conversation: copies of the agent's blocks with the given labels. They replace
     the agent's blocks in every request that names the conversation. Labels that are already isolated keep their
     block. Errors: BLOCK_LABEL_NOT_FOUND; NOT_FOUND if the conversation has blocks of another agent; ERASED.
+    Requires the role service.
     """
     ReleaseBlocks: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.ReleaseBlocksRequest, _blocks_service_pb2.ReleaseBlocksResponse]  # type: ignore[assignment]
-    """Deletes the blocks of a conversation and refuses later writes to them. Idempotent."""
+    """Deletes the blocks of a conversation and refuses later writes to them. Idempotent.
+    Requires the role service.
+    """
     EraseAgent: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.EraseAgentRequest, _blocks_service_pb2.EraseAgentResponse]  # type: ignore[assignment]
     """Erases an agent: detaches all its blocks and, with delete_unshared_blocks, deletes the blocks that no other agent
     holds. Later writes for the agent fail with ERASED. Idempotent.
+    Requires the role service.
     """
 
 class BlockServiceServicer:
@@ -290,6 +298,7 @@ class BlockServiceServicer:
         """Creates blocks that belong to one conversation: copies of the agent's blocks with the given labels. They replace
         the agent's blocks in every request that names the conversation. Labels that are already isolated keep their
         block. Errors: BLOCK_LABEL_NOT_FOUND; NOT_FOUND if the conversation has blocks of another agent; ERASED.
+        Requires the role service.
         """
 
     def ReleaseBlocks(
@@ -297,7 +306,9 @@ class BlockServiceServicer:
         request: _blocks_service_pb2.ReleaseBlocksRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_blocks_service_pb2.ReleaseBlocksResponse, _abc.Awaitable[_blocks_service_pb2.ReleaseBlocksResponse]]:
-        """Deletes the blocks of a conversation and refuses later writes to them. Idempotent."""
+        """Deletes the blocks of a conversation and refuses later writes to them. Idempotent.
+        Requires the role service.
+        """
 
     def EraseAgent(
         self,
@@ -306,6 +317,7 @@ class BlockServiceServicer:
     ) -> _typing.Union[_blocks_service_pb2.EraseAgentResponse, _abc.Awaitable[_blocks_service_pb2.EraseAgentResponse]]:
         """Erases an agent: detaches all its blocks and, with delete_unshared_blocks, deletes the blocks that no other agent
         holds. Later writes for the agent fail with ERASED. Idempotent.
+        Requires the role service.
         """
 
 def add_BlockServiceServicer_to_server(servicer: BlockServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -111,7 +111,9 @@ class CommitEpisodeRequest(_message.Message):
     LEASE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     conversation_id: _builtins.str
-    """The conversation that the memories come from, and the lease on it. Absent if an owner acts outside a run."""
+    """The conversation that the memories come from, and the lease on it. Absent if an owner acts outside a run: a lease
+    requires the role service.
+    """
     @_builtins.property
     def scope(self) -> _episodes_pb2.MemoryScope:
         """Default scope of the episode and the facts."""

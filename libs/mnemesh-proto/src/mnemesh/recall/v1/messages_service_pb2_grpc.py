@@ -132,6 +132,7 @@ class MessageServiceServicer:
 
         Idempotent: a repeated call with the same request_id returns the first result. Errors: ALREADY_EXISTS if the
         conversation already has a window.
+        Requires the role service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -172,6 +173,7 @@ class MessageServiceServicer:
         The content of a step is its agent, its conversation, and for each message and hidden message: id, role, parts,
         calls, returns, decisions, name, otid, model, run id, step id and turn id. Times, system_text, the lease and
         base_version are not content, because a new lease holder renders and timestamps the step again.
+        Requires the role service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -183,6 +185,7 @@ class MessageServiceServicer:
 
         Errors: LEASE_LOST; WINDOW_MOVED if the current version differs from base_version; the errors of CommitEpisode,
         such as FACT_CLOSED.
+        Requires the role service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -192,6 +195,7 @@ class MessageServiceServicer:
         """Creates a window that shares the messages of another window, in the same order, under its own system message.
 
         Errors: NOT_FOUND; ALREADY_EXISTS if the new conversation already has a window.
+        Requires the role service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -200,6 +204,7 @@ class MessageServiceServicer:
     def DeleteContext(self, request, context):
         """Deletes a window and its system message. The other messages stay in recall unless delete_messages is set; messages
         that a fork shows are always kept. Errors: NOT_FOUND.
+        Requires the role service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -207,7 +212,9 @@ class MessageServiceServicer:
 
     def AppendMessages(self, request, context):
         """Stores up to 1000 messages, all or none. Without a conversation_id the messages enter no window; with one they are
-        appended to its window. Idempotent by message id.
+        appended to its window. Idempotent by message id. Clients may append messages of the roles USER and
+        SYSTEM without run_id, step_id and model; everything else is written by services and fails with PERMISSION_DENIED
+        (metadata: required_role, field). ImportTraces stores a history that a client brings along.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -263,6 +270,7 @@ class MessageServiceServicer:
     def EraseAgent(self, request, context):
         """Erases an agent: all its windows, messages, turns, episodes and facts. They are invisible at once; maintenance
         removes the bytes from the files. Later writes for the agent fail with ERASED. Idempotent.
+        Requires the role service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -47,6 +47,7 @@ class MessageServiceStub:
 
     Idempotent: a repeated call with the same request_id returns the first result. Errors: ALREADY_EXISTS if the
     conversation already has a window.
+    Requires the role service.
     """
     GetContext: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.GetContextRequest, _messages_service_pb2.GetContextResponse]
     """Returns the window as one consistent read. If if_version equals the current version, the response has not_modified
@@ -74,6 +75,7 @@ class MessageServiceStub:
     The content of a step is its agent, its conversation, and for each message and hidden message: id, role, parts,
     calls, returns, decisions, name, otid, model, run id, step id and turn id. Times, system_text, the lease and
     base_version are not content, because a new lease holder renders and timestamps the step again.
+    Requires the role service.
     """
     ReplaceContext: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.ReplaceContextRequest, _messages_service_pb2.ReplaceContextResponse]
     """Replaces the window (for a compaction or a reset) and stores new messages and memories in the same transaction.
@@ -81,19 +83,24 @@ class MessageServiceStub:
 
     Errors: LEASE_LOST; WINDOW_MOVED if the current version differs from base_version; the errors of CommitEpisode,
     such as FACT_CLOSED.
+    Requires the role service.
     """
     ForkContext: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.ForkContextRequest, _messages_service_pb2.ForkContextResponse]
     """Creates a window that shares the messages of another window, in the same order, under its own system message.
 
     Errors: NOT_FOUND; ALREADY_EXISTS if the new conversation already has a window.
+    Requires the role service.
     """
     DeleteContext: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.DeleteContextRequest, _messages_service_pb2.DeleteContextResponse]
     """Deletes a window and its system message. The other messages stay in recall unless delete_messages is set; messages
     that a fork shows are always kept. Errors: NOT_FOUND.
+    Requires the role service.
     """
     AppendMessages: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.AppendMessagesRequest, _messages_service_pb2.AppendMessagesResponse]
     """Stores up to 1000 messages, all or none. Without a conversation_id the messages enter no window; with one they are
-    appended to its window. Idempotent by message id.
+    appended to its window. Idempotent by message id. Clients may append messages of the roles USER and
+    SYSTEM without run_id, step_id and model; everything else is written by services and fails with PERMISSION_DENIED
+    (metadata: required_role, field). ImportTraces stores a history that a client brings along.
     """
     GetMessages: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.GetMessagesRequest, _messages_service_pb2.GetMessagesResponse]
     """Returns messages by id, in the requested order. Unknown ids are omitted."""
@@ -123,6 +130,7 @@ class MessageServiceStub:
     EraseAgent: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.EraseAgentRequest, _messages_service_pb2.EraseAgentResponse]
     """Erases an agent: all its windows, messages, turns, episodes and facts. They are invisible at once; maintenance
     removes the bytes from the files. Later writes for the agent fail with ERASED. Idempotent.
+    Requires the role service.
     """
 
 @_typing.type_check_only
@@ -144,6 +152,7 @@ class MessageServiceAsyncStub(MessageServiceStub):
 
     Idempotent: a repeated call with the same request_id returns the first result. Errors: ALREADY_EXISTS if the
     conversation already has a window.
+    Requires the role service.
     """
     GetContext: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.GetContextRequest, _messages_service_pb2.GetContextResponse]  # type: ignore[assignment]
     """Returns the window as one consistent read. If if_version equals the current version, the response has not_modified
@@ -171,6 +180,7 @@ class MessageServiceAsyncStub(MessageServiceStub):
     The content of a step is its agent, its conversation, and for each message and hidden message: id, role, parts,
     calls, returns, decisions, name, otid, model, run id, step id and turn id. Times, system_text, the lease and
     base_version are not content, because a new lease holder renders and timestamps the step again.
+    Requires the role service.
     """
     ReplaceContext: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.ReplaceContextRequest, _messages_service_pb2.ReplaceContextResponse]  # type: ignore[assignment]
     """Replaces the window (for a compaction or a reset) and stores new messages and memories in the same transaction.
@@ -178,19 +188,24 @@ class MessageServiceAsyncStub(MessageServiceStub):
 
     Errors: LEASE_LOST; WINDOW_MOVED if the current version differs from base_version; the errors of CommitEpisode,
     such as FACT_CLOSED.
+    Requires the role service.
     """
     ForkContext: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.ForkContextRequest, _messages_service_pb2.ForkContextResponse]  # type: ignore[assignment]
     """Creates a window that shares the messages of another window, in the same order, under its own system message.
 
     Errors: NOT_FOUND; ALREADY_EXISTS if the new conversation already has a window.
+    Requires the role service.
     """
     DeleteContext: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.DeleteContextRequest, _messages_service_pb2.DeleteContextResponse]  # type: ignore[assignment]
     """Deletes a window and its system message. The other messages stay in recall unless delete_messages is set; messages
     that a fork shows are always kept. Errors: NOT_FOUND.
+    Requires the role service.
     """
     AppendMessages: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.AppendMessagesRequest, _messages_service_pb2.AppendMessagesResponse]  # type: ignore[assignment]
     """Stores up to 1000 messages, all or none. Without a conversation_id the messages enter no window; with one they are
-    appended to its window. Idempotent by message id.
+    appended to its window. Idempotent by message id. Clients may append messages of the roles USER and
+    SYSTEM without run_id, step_id and model; everything else is written by services and fails with PERMISSION_DENIED
+    (metadata: required_role, field). ImportTraces stores a history that a client brings along.
     """
     GetMessages: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.GetMessagesRequest, _messages_service_pb2.GetMessagesResponse]  # type: ignore[assignment]
     """Returns messages by id, in the requested order. Unknown ids are omitted."""
@@ -220,6 +235,7 @@ class MessageServiceAsyncStub(MessageServiceStub):
     EraseAgent: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.EraseAgentRequest, _messages_service_pb2.EraseAgentResponse]  # type: ignore[assignment]
     """Erases an agent: all its windows, messages, turns, episodes and facts. They are invisible at once; maintenance
     removes the bytes from the files. Later writes for the agent fail with ERASED. Idempotent.
+    Requires the role service.
     """
 
 class MessageServiceServicer:
@@ -243,6 +259,7 @@ class MessageServiceServicer:
 
         Idempotent: a repeated call with the same request_id returns the first result. Errors: ALREADY_EXISTS if the
         conversation already has a window.
+        Requires the role service.
         """
 
     def GetContext(
@@ -285,6 +302,7 @@ class MessageServiceServicer:
         The content of a step is its agent, its conversation, and for each message and hidden message: id, role, parts,
         calls, returns, decisions, name, otid, model, run id, step id and turn id. Times, system_text, the lease and
         base_version are not content, because a new lease holder renders and timestamps the step again.
+        Requires the role service.
         """
 
     def ReplaceContext(
@@ -297,6 +315,7 @@ class MessageServiceServicer:
 
         Errors: LEASE_LOST; WINDOW_MOVED if the current version differs from base_version; the errors of CommitEpisode,
         such as FACT_CLOSED.
+        Requires the role service.
         """
 
     def ForkContext(
@@ -307,6 +326,7 @@ class MessageServiceServicer:
         """Creates a window that shares the messages of another window, in the same order, under its own system message.
 
         Errors: NOT_FOUND; ALREADY_EXISTS if the new conversation already has a window.
+        Requires the role service.
         """
 
     def DeleteContext(
@@ -316,6 +336,7 @@ class MessageServiceServicer:
     ) -> _typing.Union[_messages_service_pb2.DeleteContextResponse, _abc.Awaitable[_messages_service_pb2.DeleteContextResponse]]:
         """Deletes a window and its system message. The other messages stay in recall unless delete_messages is set; messages
         that a fork shows are always kept. Errors: NOT_FOUND.
+        Requires the role service.
         """
 
     def AppendMessages(
@@ -324,7 +345,9 @@ class MessageServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_messages_service_pb2.AppendMessagesResponse, _abc.Awaitable[_messages_service_pb2.AppendMessagesResponse]]:
         """Stores up to 1000 messages, all or none. Without a conversation_id the messages enter no window; with one they are
-        appended to its window. Idempotent by message id.
+        appended to its window. Idempotent by message id. Clients may append messages of the roles USER and
+        SYSTEM without run_id, step_id and model; everything else is written by services and fails with PERMISSION_DENIED
+        (metadata: required_role, field). ImportTraces stores a history that a client brings along.
         """
 
     def GetMessages(
@@ -384,6 +407,7 @@ class MessageServiceServicer:
     ) -> _typing.Union[_messages_service_pb2.EraseAgentResponse, _abc.Awaitable[_messages_service_pb2.EraseAgentResponse]]:
         """Erases an agent: all its windows, messages, turns, episodes and facts. They are invisible at once; maintenance
         removes the bytes from the files. Later writes for the agent fail with ERASED. Idempotent.
+        Requires the role service.
         """
 
 def add_MessageServiceServicer_to_server(servicer: MessageServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -178,6 +178,7 @@ class ToolServiceServicer:
     def EnsureBaseTools(self, request, context):
         """Stores the definitions of the built-in tools that the caller ships, so that lists contain them. Restores deleted
         ones. Idempotent.
+        Requires the role service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -65,6 +65,7 @@ class ToolServiceStub:
     EnsureBaseTools: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.EnsureBaseToolsRequest, _tools_service_pb2.EnsureBaseToolsResponse]
     """Stores the definitions of the built-in tools that the caller ships, so that lists contain them. Restores deleted
     ones. Idempotent.
+    Requires the role service.
     """
 
 @_typing.type_check_only
@@ -104,6 +105,7 @@ class ToolServiceAsyncStub(ToolServiceStub):
     EnsureBaseTools: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.EnsureBaseToolsRequest, _tools_service_pb2.EnsureBaseToolsResponse]  # type: ignore[assignment]
     """Stores the definitions of the built-in tools that the caller ships, so that lists contain them. Restores deleted
     ones. Idempotent.
+    Requires the role service.
     """
 
 class ToolServiceServicer:
@@ -195,6 +197,7 @@ class ToolServiceServicer:
     ) -> _typing.Union[_tools_service_pb2.EnsureBaseToolsResponse, _abc.Awaitable[_tools_service_pb2.EnsureBaseToolsResponse]]:
         """Stores the definitions of the built-in tools that the caller ships, so that lists contain them. Restores deleted
         ones. Idempotent.
+        Requires the role service.
         """
 
 def add_ToolServiceServicer_to_server(servicer: ToolServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -38,7 +38,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_ABORTED: _ErrorReason.ValueType  # 7
     """ABORTED. A concurrent change conflicts with the operation. Read the resource again and retry."""
     ERROR_REASON_RESOURCE_EXHAUSTED: _ErrorReason.ValueType  # 8
-    """RESOURCE_EXHAUSTED. A server limit was reached."""
+    """RESOURCE_EXHAUSTED. A server limit was reached. Metadata: limit, and size if the request is too large."""
     ERROR_REASON_UNAVAILABLE: _ErrorReason.ValueType  # 9
     """UNAVAILABLE. The service or one of its stores is unreachable. Retry with back-off."""
     ERROR_REASON_DEADLINE_EXCEEDED: _ErrorReason.ValueType  # 10
@@ -46,9 +46,11 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_UNIMPLEMENTED: _ErrorReason.ValueType  # 11
     """UNIMPLEMENTED. The contract defines the RPC, but this server does not implement it."""
     ERROR_REASON_PERMISSION_DENIED: _ErrorReason.ValueType  # 12
-    """PERMISSION_DENIED. The caller's role does not allow the call."""
+    """PERMISSION_DENIED. The caller's role does not allow the call. Metadata: required_role, and field if a field of the
+    request is the cause.
+    """
     ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 13
-    """UNAUTHENTICATED. The token is missing, expired, or signed with an unknown key."""
+    """UNAUTHENTICATED. The token is missing, expired, signed with an unknown key, or for another service."""
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 14
     """INTERNAL. A defect of the server. The server log contains the stack trace. Metadata: correlation_id (of the log
     lines).
@@ -201,7 +203,7 @@ ERROR_REASON_FAILED_PRECONDITION: ErrorReason.ValueType  # 6
 ERROR_REASON_ABORTED: ErrorReason.ValueType  # 7
 """ABORTED. A concurrent change conflicts with the operation. Read the resource again and retry."""
 ERROR_REASON_RESOURCE_EXHAUSTED: ErrorReason.ValueType  # 8
-"""RESOURCE_EXHAUSTED. A server limit was reached."""
+"""RESOURCE_EXHAUSTED. A server limit was reached. Metadata: limit, and size if the request is too large."""
 ERROR_REASON_UNAVAILABLE: ErrorReason.ValueType  # 9
 """UNAVAILABLE. The service or one of its stores is unreachable. Retry with back-off."""
 ERROR_REASON_DEADLINE_EXCEEDED: ErrorReason.ValueType  # 10
@@ -209,9 +211,11 @@ ERROR_REASON_DEADLINE_EXCEEDED: ErrorReason.ValueType  # 10
 ERROR_REASON_UNIMPLEMENTED: ErrorReason.ValueType  # 11
 """UNIMPLEMENTED. The contract defines the RPC, but this server does not implement it."""
 ERROR_REASON_PERMISSION_DENIED: ErrorReason.ValueType  # 12
-"""PERMISSION_DENIED. The caller's role does not allow the call."""
+"""PERMISSION_DENIED. The caller's role does not allow the call. Metadata: required_role, and field if a field of the
+request is the cause.
+"""
 ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 13
-"""UNAUTHENTICATED. The token is missing, expired, or signed with an unknown key."""
+"""UNAUTHENTICATED. The token is missing, expired, signed with an unknown key, or for another service."""
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 14
 """INTERNAL. A defect of the server. The server log contains the stack trace. Metadata: correlation_id (of the log
 lines).

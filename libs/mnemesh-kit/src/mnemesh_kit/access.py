@@ -1,0 +1,145 @@
+"""Who may call each RPC, and how large its request may be: one table for all services.
+
+A test compares the table with the contracts, so that an RPC without an entry fails it. At run time, an RPC without an
+entry is one for services.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from mnemesh_kit.principal import Role
+from mnemesh_kit.transport import MAX_MESSAGE_BYTES
+
+MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
+"""The largest request, except for RPCs that carry images, imports, batches, or the blocks of an agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class RpcRule:
+    """What the kit checks before the request of an RPC is parsed."""
+
+    role: Role
+    """The role that a caller needs. A service may call what a client may call."""
+    max_request_bytes: int
+
+
+UNLISTED: Final = RpcRule(Role.SERVICE, MAX_REQUEST_BYTES)
+"""The rule of an RPC that is not in the table."""
+
+
+def _rules(service: str, *, client: str = "", large: str = "", internal: str = "") -> dict[str, RpcRule]:
+    """Returns the rules of one service.
+
+    Args:
+        service: the full name of the gRPC service.
+        client: the RPCs that clients may call.
+        large: those RPCs of any role whose requests may be as large as a message can be.
+        internal: the RPCs that services of the mesh may call.
+    """
+    unlimited = set(large.split())
+    return {
+        f"/{service}/{name}": RpcRule(role, MAX_MESSAGE_BYTES if name in unlimited else MAX_REQUEST_BYTES)
+        for role, names in ((Role.CLIENT, client), (Role.SERVICE, internal))
+        for name in names.split()
+    }
+
+
+RPC_RULES: Final[Mapping[str, RpcRule]] = {
+    **_rules(
+        "mnemesh.agents.v1.AgentService",
+        client="CreateAgent GetAgent ListAgents CountAgents UpdateAgent DeleteAgent AttachTool DetachTool "
+        "SetToolApproval RunTool GetContextWindow PreviewRequest RecompileAgent ResetMessages CompactConversation "
+        "ListTags GetSystemPrompt ListSystemPrompts ExportAgent ImportAgent",
+        large="PreviewRequest ImportAgent",
+    ),
+    **_rules(
+        "mnemesh.agents.v1.RunService",
+        client="SendMessage StartRun AnswerApproval GetRun ListRuns CancelRuns RetryRun DeleteRun StreamRun ListSteps "
+        "GetStep GetStepTrace SetStepFeedback",
+        large="SendMessage StartRun AnswerApproval",
+    ),
+    **_rules(
+        "mnemesh.agents.v1.ModelService",
+        client="ListModels GetModel UpdateModel ListEmbeddingModels CreateProvider GetProvider ListProviders "
+        "UpdateProvider DeleteProvider RefreshProvider CheckProvider",
+    ),
+    **_rules(
+        "mnemesh.agents.v1.ConversationService",
+        client="CreateConversation GetConversation ListConversations UpdateConversation DeleteConversation "
+        "ForkConversation",
+    ),
+    **_rules(
+        "mnemesh.agents.v1.GroupService",
+        client="CreateGroup GetGroup ListGroups CountGroups UpdateGroup DeleteGroup ListGroupMessages "
+        "ResetGroupMessages",
+    ),
+    **_rules(
+        "mnemesh.agents.v1.IdentityService",
+        client="CreateIdentity UpsertIdentity GetIdentity ListIdentities CountIdentities UpdateIdentity "
+        "UpsertIdentityProperties DeleteIdentity EraseIdentity AttachIdentity DetachIdentity ListIdentityAgents "
+        "ListIdentityBlocks",
+    ),
+    **_rules(
+        "mnemesh.blocks.v1.BlockService",
+        client="CreateBlock GetBlock ListBlocks CountBlocks UpdateBlock DeleteBlock AttachBlock DetachBlock "
+        "ListBlockAgents GetCoreMemory BatchGetCoreMemory EditBlock ListBlockRevisions RevertBlock",
+        internal="IsolateBlocks ReleaseBlocks EraseAgent",
+    ),
+    **_rules(
+        "mnemesh.recall.v1.MessageService",
+        client="GetContext BatchGetContextIds AppendMessages GetMessages ListMessages UpdateMessage DeleteMessage "
+        "SearchMessages",
+        internal="CreateContext CommitStep ReplaceContext ForkContext DeleteContext EraseAgent",
+        large="CreateContext CommitStep ReplaceContext AppendMessages UpdateMessage",
+    ),
+    **_rules(
+        "mnemesh.recall.v1.TraceService",
+        client="ListTurns ListToolInteractions ExportTraces ImportTraces",
+        large="ImportTraces",
+    ),
+    **_rules(
+        "mnemesh.recall.v1.EpisodeService",
+        client="CommitEpisode GetEpisode ListEpisodes SearchEpisodes UpdateEpisode DeleteEpisode CreateFact GetFact "
+        "ListFacts SearchFacts UpdateFact SupersedeFact InvalidateFact DeleteFact ListFactHistory GetMemoryBundle "
+        "ListMemoryScopes EraseMemoryScope",
+    ),
+    **_rules(
+        "mnemesh.archival.v1.ArchiveService",
+        client="CreateArchive GetArchive ListArchives CountArchives UpdateArchive DeleteArchive AttachArchive "
+        "DetachArchive ListArchiveAgents",
+    ),
+    **_rules(
+        "mnemesh.archival.v1.PassageService",
+        client="InsertPassages GetPassage ListPassages UpdatePassage DeletePassage SearchPassages GetArchivalSummary",
+        internal="EraseAgent",
+        large="InsertPassages",
+    ),
+    **_rules(
+        "mnemesh.tools.v1.ToolService",
+        client="CreateTool UpsertTool GetTool BatchGetTools ListTools CountTools UpdateTool DeleteTool GenerateSchema "
+        "SearchTools",
+        internal="EnsureBaseTools",
+    ),
+    **_rules(
+        "mnemesh.tools.v1.ExecutionService",
+        client="ExecuteTool",
+        large="ExecuteTool",
+    ),
+    **_rules(
+        "mnemesh.tools.v1.McpServerService",
+        client="CreateMcpServer GetMcpServer ListMcpServers UpdateMcpServer DeleteMcpServer ListMcpServerTools "
+        "GetMcpServerTool RefreshMcpServer RunMcpServerTool TestMcpServer",
+    ),
+}
+"""The path of each RPC, as `/package.Service/Method` → its rule."""
+
+
+def largest_request(services: tuple[str, ...]) -> int:
+    """Returns the size of the largest request that these gRPC services accept."""
+    return max(
+        (rule.max_request_bytes for path, rule in RPC_RULES.items() if path.split("/")[1] in services),
+        default=MAX_REQUEST_BYTES,
+    )
