@@ -379,6 +379,52 @@ async def test_an_export_can_be_imported_completely(recall: Any) -> None:
     assert [turn.id for turn in await turns(recall, PEER)] == ["turn_0001", "turn_0002", "turn_0003"]
 
 
+async def test_inline_images_survive_an_export_and_an_import(recall: Any) -> None:
+    await open_window(recall)
+    png = pb.ContentPart(image=pb.ImagePart(inline=pb.InlineImage(data=bytes(range(256)), media_type="image/png")))
+    file = pb.ContentPart(image=pb.ImagePart(file_id="file-1"))
+    look, drawn = said("what is this?"), returning("c1", "a drawing")
+    look.content.extend([png, file])
+    drawn.tool_returns[0].content.append(png)
+    await tell(recall, look, calling("c1"), drawn)
+    records = await exported(recall, record_types=[1])
+    images = [list(record.raw_trace.media.images) for record in records]
+    assert images[0][0].startswith("data:image/png;base64,AAECAwQF")
+    assert images == [[images[0][0], "file-1"], [], [images[0][0]]]
+    conversation = derive_id("conv", PEER)
+    await open_window(recall, agent=PEER, conversation=conversation)
+    await take_in(recall, records, extend_window=True)
+    window = (await recall.GetContext(rpc.GetContextRequest(conversation_id=conversation))).context
+    assert list(window.messages[1].content) == [part("what is this?"), png, file]
+    assert list(window.messages[3].tool_returns[0].content) == [part("a drawing"), png]
+    again = await exported(recall, PEER, record_types=[1])
+    assert [bare(record) for record in again] == [bare(record) for record in records]
+    odd = "data:image/png;base64,%%%"
+    await take_in(recall, [line("odd", 1, 1, turn="odd", media=traces_pb2.TraceMedia(images=[odd]))])
+    assert list((await exported(recall, PEER, record_types=[1]))[-1].raw_trace.media.images) == [odd]
+
+
+async def test_pages_are_bounded_by_bytes(recall: Any) -> None:
+    await open_window(recall)
+    for number in range(4):
+        id_, big = f"c{number}", str(number) * 900_000
+        await tell(recall, said("dig"), calling(id_), returning(id_, big))
+    request = traces.ListTurnsRequest(agent_id=AGENT, include_traces=True, page_size=100)
+    seen = []
+    while True:
+        page = await recall.traces.ListTurns(request)
+        assert page.ByteSize() < 4 << 20
+        seen.append([turn.index for turn in page.turns])
+        request.page_token = page.next_page_token
+        if not page.next_page_token:
+            break
+    assert seen == [[1, 2, 3], [4]]
+    listed = await recall.ListMessages(rpc.ListMessagesRequest(agent_ids=[AGENT], page_size=100))
+    assert (len(listed.messages), bool(listed.next_page_token)) == (12, True)
+    calls = await recall.traces.ListToolInteractions(traces.ListToolInteractionsRequest(agent_id=AGENT, page_size=100))
+    assert (len(calls.tool_interactions), bool(calls.next_page_token)) == (3, True)
+
+
 def line(id_: str, seq: int, kind: int, turn: str = "turn_0001", **more: Any) -> traces.TraceRecord:
     trace = traces_pb2.RawTrace(
         id=id_, create_time=at(seq), turn_id=turn, seq=seq, trace_type=traces_pb2.TraceType.ValueType(kind), **more

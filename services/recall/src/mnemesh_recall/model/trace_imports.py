@@ -12,6 +12,7 @@ import msgspec
 from mnemesh_kit.ids import derive_id
 from mnemesh_types.messages import ContentPart, ImagePart, Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
+from mnemesh_recall.model.trace_media import image_at
 from mnemesh_recall.model.traces import (
     NUMBERED_TURN,
     OVERRIDABLE,
@@ -99,7 +100,7 @@ def _message(agent_id: str, group: Sequence[_TraceWithCall]) -> Message:
         else:
             if trace.content:
                 content.append(TextPart(trace.content))
-            content += [ImagePart(url=url) for url in (trace.media.images if trace.media else ())]
+            content += _images(trace)
     own = OWN_ID.fullmatch(first.id)
     # The parts of a group that was split must have different ids.
     source_id = own[1] if own and len(group) > 1 else first.id
@@ -122,7 +123,12 @@ def _return(item: _TraceWithCall) -> ToolReturn:
     failed = trace.tool_error is not None
     text = trace.tool_error if failed else (trace.content if trace.tool_result is None else as_text(trace.tool_result))
     status = ToolStatus.ERROR if failed else ToolStatus.SUCCESS
-    return ToolReturn.from_text(item.call_id, trace.tool_name or "", status, text or "")
+    content = (TextPart(text or ""), *_images(trace))
+    return ToolReturn(item.call_id, trace.tool_name or "", status, content)
+
+
+def _images(trace: Trace) -> list[ImagePart]:
+    return [image_at(location) for location in (trace.media.images if trace.media is not None else ())]
 
 
 def _arguments(value: str | None) -> str:

@@ -6,7 +6,7 @@ from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
-from mnemesh_kit.text import require_json, require_json_object, require_optional_text
+from mnemesh_kit.text import require_json, require_json_object, require_optional_text, require_text
 
 from mnemesh_recall.model.episode_operations import NewEpisode, NewFact
 from mnemesh_recall.model.episode_rules import (
@@ -16,13 +16,15 @@ from mnemesh_recall.model.episode_rules import (
     require_tags,
 )
 from mnemesh_recall.model.episodes import Episode, Fact
-from mnemesh_recall.model.message_rules import MAX_TEXT_BYTES, require_content_text, require_name
+from mnemesh_recall.model.message_rules import MAX_IMAGE_BYTES, MAX_TEXT_BYTES, require_content_text, require_name
 from mnemesh_recall.model.query_rules import require_short
 from mnemesh_recall.model.trace_operations import InteractionFilter, Record, TraceExport, TraceImport, TurnFilter
 from mnemesh_recall.model.traces import Media, Trace
 
 MAX_TURN_IDS: Final = 1_000
 MAX_URLS: Final = 100
+MAX_MEDIA_BYTES: Final = MAX_IMAGE_BYTES * 4 // 3 + 1024
+"""The length of the largest image as a data URL."""
 
 
 def require_turn_filter(filter_: TurnFilter) -> None:
@@ -104,7 +106,7 @@ def _require_media(media: Media, field: str) -> None:
         if len(urls) > MAX_URLS:
             raise InvalidArgument(f"{field}.{name} must be at most {MAX_URLS}.", field=f"{field}.{name}")
         for index, url in enumerate(urls):
-            require_content_text(url, f"{field}.{name}[{index}]")
+            require_text(url, f"{field}.{name}[{index}]", max_bytes=MAX_MEDIA_BYTES)
 
 
 def _require_episode(episode: Episode, field: str) -> None:

@@ -13,7 +13,6 @@ import msgspec
 from mnemesh_types.messages import (
     ClientReturn,
     ContentPart,
-    ImagePart,
     Message,
     Role,
     ToolCall,
@@ -23,6 +22,7 @@ from mnemesh_types.messages import (
 )
 
 from mnemesh_recall.model.searchable_text import is_event
+from mnemesh_recall.model.trace_media import locations_of
 
 
 class TraceType(StrEnum):
@@ -45,7 +45,7 @@ SOURCE_EVENTS: Final[Mapping[TraceType, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """URLs or file ids of the images, audio and video of a trace."""
+    """URLs, data URLs or file ids of the images, audio and video of a trace."""
 
     images: tuple[str, ...] = ()
     audio: tuple[str, ...] = ()
@@ -211,13 +211,12 @@ def traces_of_message(message: Message) -> list[Trace]:
 
 
 def _trace_fields(message: Message) -> Iterator[tuple[TraceType, dict[str, Any]]]:
-    text, images = text_of(message.content), _images(message.content)
-    media = Media(images=images) if images else None
+    text, media = text_of(message.content), _media(message.content)
     if message.role is Role.USER:
         yield TraceType.USER, {"content": text, "media": media}
         return
     if message.role is Role.TOOL and not message.tool_returns:
-        yield TraceType.TOOL_RESULT, {"tool_name": message.name, "tool_result": as_json(text)}
+        yield TraceType.TOOL_RESULT, {"tool_name": message.name, "media": media, "tool_result": as_json(text)}
         return
     if message.role is Role.ASSISTANT and (text or media or not message.tool_calls):
         yield TraceType.ASSISTANT, {"content": text, "media": media}
@@ -234,14 +233,15 @@ def _trace_fields(message: Message) -> Iterator[tuple[TraceType, dict[str, Any]]
             {
                 "tool_name": item.name or None,
                 "tool_call_id": item.tool_call_id,
+                "media": _media(item.content),
                 **({"tool_error": outcome} if failed else {"tool_result": as_json(outcome)}),
             },
         )
 
 
-def _images(parts: Iterable[ContentPart]) -> tuple[str, ...]:
-    locations = (part.url if part.url is not None else part.file_id for part in parts if isinstance(part, ImagePart))
-    return tuple(location for location in locations if location is not None)
+def _media(parts: Iterable[ContentPart]) -> Media | None:
+    images = locations_of(parts)
+    return Media(images=images) if images else None
 
 
 def as_json(text: str) -> str:

@@ -216,7 +216,9 @@ Global___RawTrace: _TypeAlias = RawTrace  # noqa: Y015
 
 @_typing.final
 class TraceMedia(_message.Message):
-    """URLs or file ids of attached media."""
+    """URLs or file ids of attached media, in their order. An inline image of a message or of a tool return is a data URL with
+    its bytes (data:image/png;base64,…); an import makes it an inline image again. Levels of detail are not part of traces.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

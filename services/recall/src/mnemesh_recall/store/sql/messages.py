@@ -31,7 +31,7 @@ from mnemesh_recall.model.search import SearchScope
 from mnemesh_recall.store.sql import contexts, episode_writes, message_filters, message_rows, retention, steps, windows
 from mnemesh_recall.store.sql.fulltext import documents, ranking
 from mnemesh_recall.store.sql.fulltext.engines import fulltext_index
-from mnemesh_recall.store.sql.rows import COLUMNS, message_from_row
+from mnemesh_recall.store.sql.rows import COLUMNS, message_from_row, row_bytes
 from mnemesh_recall.store.sql.tables import messages, request_ledger
 from mnemesh_recall.store.sql.transaction import Transaction
 
@@ -122,7 +122,9 @@ class SqlMessageStore:
         key = _m.sequence_id if len(filter_.agent_ids) == 1 else _m.row_id
         scope = message_filters.owned(organization_id)
         return await self._database.read(
-            lambda conn: paginate(conn, statement, page, key=key, id=_m.id, scope=scope).map(message_from_row)
+            lambda conn: paginate(conn, statement, page, key=key, id=_m.id, scope=scope, size_of=row_bytes).map(
+                message_from_row
+            )
         )
 
     async def update_message(

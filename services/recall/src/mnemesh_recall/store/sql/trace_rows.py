@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from mnemesh_kit.errors import NotFound
-from mnemesh_kit.paging import Cursor, Page, PageQuery, paginate
+from mnemesh_kit.paging import MAX_PAGE_BYTES, Cursor, Page, PageQuery, fitting, paginate
 from mnemesh_types.messages import Message, Role
 
 from mnemesh_recall.model.tool_interactions import ToolInteraction, pair
@@ -54,6 +54,8 @@ def list_turns(conn: sa.Connection, organization_id: str, filter_: TurnFilter, p
     if filter_.compacted is not None:
         statement = statement.where(~in_window() if filter_.compacted else in_window())
     page_of_rows = paginate(conn, statement, page, key=_t.turn_index, id=_t.turn_id, scope=of_agent)
+    if filter_.with_traces:
+        page_of_rows = _fitting_page(conn, filter_.agent_id, page_of_rows)
     rows = page_of_rows.items
     ids = [row.turn_id for row in rows]
     counts = _counts(conn, filter_.agent_id, ids)
@@ -78,6 +80,20 @@ def list_turns(conn: sa.Connection, organization_id: str, filter_: TurnFilter, p
         ),
         page_of_rows.next_cursor,
     )
+
+
+def _fitting_page(conn: sa.Connection, agent_id: str, page: Page[Any]) -> Page[Any]:
+    """Returns as much of a page of turns as fits into a response with the traces."""
+    columns = (_m.content, _m.tool_calls, _m.tool_returns)
+    size = sum((sa.func.coalesce(sa.func.sum(sa.func.length(column)), 0) for column in columns), sa.literal(0))
+    ids = [row.turn_id for row in page.items]
+    statement = sa.select(_m.turn_id, size).where(_m.agent_id == agent_id, _m.turn_id.in_(ids)).group_by(_m.turn_id)
+    sizes = {turn_id: int(size) for turn_id, size in conn.execute(statement)}
+    count = fitting(page.items, lambda row: sizes.get(row.turn_id, 0))
+    if count == len(page.items):
+        return page
+    last = page.items[count - 1]
+    return Page(page.items[:count], Cursor(last.turn_index, last.turn_id))
 
 
 def traces(conn: sa.Connection, agent_id: str, turn_ids: Sequence[str]) -> dict[str, tuple[Trace, ...]]:
@@ -128,6 +144,7 @@ def list_interactions(
         else None
     )
     found: list[tuple[Cursor, ToolInteraction]] = []
+    size = 0
     for interaction in _interactions(conn, organization_id, filter_, start, ascending=page.ascending):
         cursor = Cursor(interaction.calling.sequence_id, interaction.call.id)
         if stop is not None and _reached(cursor, stop, ascending=page.ascending):
@@ -137,10 +154,17 @@ def list_interactions(
         if filter_.statuses and interaction.status not in filter_.statuses:
             continue
         found.append((cursor, interaction))
-        if len(found) > page.limit:
+        size += _interaction_bytes(interaction)
+        if len(found) > page.limit or size > MAX_PAGE_BYTES:
             break
-    kept = found[: page.limit]
-    return Page(tuple(item for _, item in kept), kept[-1][0] if len(found) > page.limit else None)
+    limit = min(page.limit, fitting(found, lambda item: _interaction_bytes(item[1])))
+    kept = found[:limit]
+    return Page(tuple(item for _, item in kept), kept[-1][0] if len(found) > limit else None)
+
+
+def _interaction_bytes(interaction: ToolInteraction) -> int:
+    returned = interaction.tool_return
+    return len(interaction.call.arguments) + (0 if returned is None else len(returned.text))
 
 
 def _reached(cursor: Cursor, stop: Cursor, *, ascending: bool) -> bool:
