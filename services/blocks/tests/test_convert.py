@@ -34,6 +34,7 @@ blocks = st.builds(
     template_name=maybe,
     preserve_on_migration=st.booleans(),
     identity_ids=st.lists(text).map(tuple),
+    created_for_agent_id=maybe,
     created_at=moments,
     updated_at=moments,
     provenance=st.builds(Provenance, text, text, maybe, maybe, maybe, maybe, maybe),

@@ -79,6 +79,19 @@ class OtidReused(InvalidArgument):
     reason = "OTID_REUSED"
 
 
+class EmbedderUnknown(InvalidArgument):
+    """The embedder of an agent is not configured."""
+
+    reason = "EMBEDDER_UNKNOWN"
+
+    def __init__(self, handle: str, problem: str) -> None:
+        super().__init__(
+            f"agent.embedder must be a configured embedder: {problem}. ListEmbedders returns the available ones.",
+            field="agent.embedder",
+            embedder=handle,
+        )
+
+
 class IdentifierKeyTaken(AlreadyExists):
     """Another identity of the project has the key."""
 

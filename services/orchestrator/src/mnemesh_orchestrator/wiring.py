@@ -38,6 +38,7 @@ from mnemesh_orchestrator.compaction.window_replacement import WindowReplacement
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.errors import REMOTE
 from mnemesh_orchestrator.llm.credentials import CredentialSealer
+from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.llm.registry import Providers
 from mnemesh_orchestrator.loop.context_budget import ContextBudget
@@ -186,11 +187,14 @@ def build(
         clock,
     )
     previews = PreviewService(windows, turns, context, clock, ids)
-    lifecycle = AgentLifecycle(stores.agents, services, models, prompts, context, worker, clock, ids)
+    embedders = EmbedderDirectory(config.default_embedder)
+    lifecycle = AgentLifecycle(stores.agents, services, models, embedders, prompts, context, worker, clock, ids)
     streamer = RunStreamer(stores.runs, stores.deltas, deltas, broker, clock)
     runs = RunService(stores.runs, stores.leases, worker, streamer, models, clock, ids, processors)
     return Orchestrator(
-        agents=AgentService(stores.agents, services.tools, builtin, context, models, prompts, clock, stores.approvals),
+        agents=AgentService(
+            stores.agents, services.tools, builtin, context, models, embedders, prompts, clock, stores.approvals
+        ),
         lifecycle=lifecycle,
         prompts=SystemPromptService(prompts),
         windows=windows,
@@ -213,7 +217,7 @@ def build(
         steps=StepService(stores.steps),
         identities=IdentityService(stores.identities, lifecycle, services.core_memory, clock, ids),
         approvals=ApprovalService(stores.approvals, runs, worker, clock, config.approval_timeout_seconds),
-        models=ModelService(stores.providers, models, config.default_embedder),
+        models=ModelService(stores.providers, models, embedders),
         providers=ProviderService(stores.providers, models, credentials, clock, ids, config.provider_hosts),
         worker=worker,
         lease_renewer=renewer,

@@ -11,7 +11,7 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
 from mnemesh_orchestrator.model.archival import PassageHit
 from mnemesh_orchestrator.model.context_window import MessageHit
-from mnemesh_orchestrator.model.core_memory import AgentAuthor, Block, BlockEdit, CoreMemory
+from mnemesh_orchestrator.model.core_memory import AgentAuthor, Block, BlockEdit, CoreMemory, NewBlock
 from mnemesh_orchestrator.model.episodes import MemoryHits, MemoryScope
 
 NOW = datetime(2026, 1, 20, 12, 0, tzinfo=UTC)
@@ -41,9 +41,9 @@ class Services:
         self._note("edit", request_id, author, label, edit)
         return Block("block-1", label, "", 10)
 
-    async def create(self, request_id: str, agent_id: str, block: Block, *_: object) -> Block:
+    async def create(self, request_id: str, agent_id: str, block: NewBlock) -> Block:
         self._note("create", request_id, agent_id, block)
-        return block
+        return Block("block-1", block.label, block.value, 20_000, block.description)
 
     async def detach(self, request_id: str, agent_id: str, label: str) -> None:
         self._note("detach", request_id, agent_id, label)
@@ -56,7 +56,7 @@ class Services:
         self._note("describe", request_id, block_id, description)
         return Block(block_id, "x", "", 10, description)
 
-    async def insert(self, request_id: str, agent_id: str, text: str, tags: Any = ()) -> str:
+    async def insert(self, request_id: str, agent_id: str, text: str, tags: Any = (), **_: Any) -> str:
         self._note("insert", request_id, agent_id, text, tuple(tags))
         return "passage-1"
 

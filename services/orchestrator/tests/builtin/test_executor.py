@@ -19,6 +19,7 @@ from mnemesh_orchestrator.model.core_memory import (
     BlockEdit,
     CoreMemory,
     InsertLine,
+    NewBlock,
     Patch,
     ReplaceAll,
     ReplaceUnique,
@@ -249,12 +250,12 @@ HELD = CoreMemory(
     [
         (
             {"command": "create", "path": "/memories/team/plans", "description": "Plans", "file_text": "none"},
-            ("create", "step-1/0/0", "agent-1", Block("", "team_plans", "none", 0, "Plans")),
+            ("create", "step-1/0/0", "agent-1", NewBlock("team_plans", "none", "Plans")),
             "Successfully created memory block 'team_plans'",
         ),
         (
             {"command": "create", "path": "/plans", "description": "Plans"},
-            ("create", "step-1/0/0", "agent-1", Block("", "plans", "", 0, "Plans")),
+            ("create", "step-1/0/0", "agent-1", NewBlock("plans", "", "Plans")),
             "Successfully created memory block 'plans'",
         ),
         (

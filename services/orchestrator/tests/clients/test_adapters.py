@@ -32,6 +32,7 @@ from mnemesh_orchestrator.model.core_memory import (
     Block,
     BlockEdit,
     InsertLine,
+    NewBlock,
     Patch,
     ReplaceAll,
     ReplaceUnique,
@@ -153,13 +154,14 @@ async def test_an_edit_names_its_author(
 
 async def test_blocks_are_made_given_taken_and_renamed(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
     client = BlocksClient(channel)
-    await client.create("r1", "agent-1", Block("", "plans", "v", 0, "d"), metadata="{}", tags=["t"])
+    await client.create("r1", "agent-1", NewBlock("plans", "v", "d", metadata="{}", tags=("t",)))
     await client.attach("r2", "agent-1", "block-1")
     await client.detach("r3", "agent-1", "plans")
     await client.relabel("r4", "block-1", "goals")
     await client.describe("r5", "block-1", "")
     await client.erase_agent("r6", "agent-1")
-    made, given, taken, renamed, described, erased = fakes.requests
+    await client.erase_agent("r7", "agent-1", unshared=True)
+    made, given, taken, renamed, described, *erased = fakes.requests
     assert made.block == blocks_pb2.Block(label="plans", value="v", description="d", metadata="{}", tags=["t"])
     assert list(made.agent_ids) == ["agent-1"]
     assert given.block_id == "block-1"
@@ -167,8 +169,9 @@ async def test_blocks_are_made_given_taken_and_renamed(fakes: FakeServices, chan
     assert (renamed.block.id, renamed.block.label, list(renamed.update_mask.paths)) == ("block-1", "goals", ["label"])
     assert described.block.HasField("description")
     assert list(described.update_mask.paths) == ["description"]
-    assert erased.delete_unshared_blocks
-    assert [request.request_id for request in fakes.requests] == ["r1", "r2", "r3", "r4", "r5", "r6"]
+    assert made.created_for_agent_id == "agent-1"
+    assert [request.delete_unshared_blocks for request in erased] == [False, True]
+    assert [request.request_id for request in fakes.requests] == ["r1", "r2", "r3", "r4", "r5", "r6", "r7"]
 
 
 async def test_windows_are_forked_and_deleted(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
@@ -262,7 +265,7 @@ async def test_passages_are_stored_found_and_counted(fakes: FakeServices, channe
     stored = passages.InsertResult()
     stored.passage.id = "passage-1"
     fakes.responses["InsertPassages"] = passages.InsertPassagesResponse(results=[stored])
-    assert await client.insert("r1", "agent-1", "Tea.", ["food"]) == "passage-1"
+    assert await client.insert("r1", "agent-1", "Tea.", ["food"], embedder="a/b") == "passage-1"
     hit = passages.PassageHit(score=0.5, vector_rank=2)
     hit.passage.text = "Tea."
     hit.passage.create_time.FromDatetime(NOW)
@@ -276,13 +279,14 @@ async def test_passages_are_stored_found_and_counted(fakes: FakeServices, channe
     fakes.responses["GetArchivalSummary"] = passages.GetArchivalSummaryResponse(not_modified=True, revision=3)
     assert await client.summary("agent-1", 3) is None
     await client.attach("r2", "agent-1", "archive-1")
-    await client.erase_agent("r3", "agent-1")
+    await client.erase_agent("r3", "agent-1", unshared=True)
     inserted, searched, *_, attached, erased = fakes.requests
     assert (inserted.agent_id, list(inserted.passages[0].tags)) == ("agent-1", ["food"])
+    assert inserted.default_embedder == "a/b"
     assert searched.filter.agent_id == "agent-1"
     assert searched.filter.tag_match == passages.TAG_MATCH_ALL
     assert searched.filter.end_date == "2026-01-01"
-    assert (attached.archive_id, erased.request_id) == ("archive-1", "r3")
+    assert (attached.archive_id, erased.request_id, erased.delete_unshared_archives) == ("archive-1", "r3", True)
 
 
 async def test_a_passage_that_could_not_be_stored_is_an_error(fakes: FakeServices, channel: grpc.aio.Channel) -> None:

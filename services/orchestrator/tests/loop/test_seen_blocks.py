@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.creation import NewBlock
+from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.runs import RunStatus
 from mnemesh_types.messages import ToolReturn
 

@@ -8,7 +8,7 @@ import pytest
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderAuth, ProviderBadAnswer, ProviderPaymentRequired
 from mnemesh_orchestrator.llm.port import FinishReason
 from mnemesh_orchestrator.model.agents import AgentType
-from mnemesh_orchestrator.model.creation import NewBlock
+from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.events import StopEvent
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import ExitLoop, RequiresApproval, RunFirst

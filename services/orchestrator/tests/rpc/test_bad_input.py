@@ -379,6 +379,8 @@ async def test_cancellation_of_missing_run_reports_not_found(wire: Wire) -> None
 UNANSWERED_FIELDS: list[tuple[Any, str]] = [
     (creating(agent={"enable_sleeptime": True}), "agent.enable_sleeptime"),
     (creating(secrets={"KEY": "x"}), "secrets"),
+    (creating(agent={"secrets": [{"key": "KEY", "value": "x"}]}), "agent.secrets"),
+    (creating(agent={"group_ids": ["group-1"]}), "agent.group_ids"),
     (creating(folder_ids=[derive_id("source", "a test")]), "folder_ids"),
     (creating(include_multi_agent_tools=True), "include_multi_agent_tools"),
     (creating(include_default_folder=True), "include_default_folder"),

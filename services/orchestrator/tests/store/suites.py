@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 from mnemesh_kit.clock import FrozenClock
@@ -14,6 +15,7 @@ from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost, OtidReused, RunUnderWay
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentState, AgentType, AttachedTool, Correction
+from mnemesh_orchestrator.model.erasure import ErasureScope
 from mnemesh_orchestrator.model.events import MessageEvent, RunEvent, StopEvent, UsageEvent
 from mnemesh_orchestrator.model.inputs import InputMessage, sent_messages
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry, JournalledAnswer
@@ -289,10 +291,13 @@ class AgentStoreSuite:
         agent = await made(agents, an_agent(clock))
         started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
         assert started.claim is not None
-        assert await agents.begin_deletion(ORG, agent.id)
+        scope = ErasureScope(unshared_blocks=True)
+        assert await agents.begin_deletion(ORG, agent.id, scope) == scope
         # Who asks again takes the deletion up where it stopped.
-        assert await agents.begin_deletion(ORG, agent.id)
-        assert [(agent.state, draft) for agent, draft in await agents.unfinished()] == [(AgentState.DELETING, b"")]
+        assert await agents.begin_deletion(ORG, agent.id) == scope
+        assert [(agent.state, draft) for agent, draft in await agents.unfinished()] == [
+            (AgentState.DELETING, msgspec.json.encode(scope))
+        ]
         with pytest.raises(LeaseLost):
             await runs.write(started.claim.lease)
         assert await runs.claim_next(agent.default_conversation_id, "me") is None

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mnemesh.archival.v1 import archives_service_pb2 as archives_rpc
+from mnemesh.archival.v1.archives_pb2 import Archive
 from mnemesh.archival.v1.passages_service_pb2 import ListPassagesRequest, PassageFilter
 from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2
 from mnemesh.recall.v1 import (
@@ -125,9 +127,9 @@ class Blocks(BlocksClient):
         self.effects.extend([request_id] * (self._changes(author.agent_id) - before))
         return block
 
-    async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
+    async def erase_agent(self, request_id: str, agent_id: str, **scope: Any) -> Erased:
         self.erased.append(agent_id)
-        return await super().erase_agent(request_id, agent_id)
+        return await super().erase_agent(request_id, agent_id, **scope)
 
     def _changes(self, agent_id: str) -> int:
         memory = run_now(super().get(agent_id))
@@ -213,9 +215,9 @@ class Recall(RecallClient):
             self.learned += [change.text for commit in memories for change in commit.changes]
         return window
 
-    async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
+    async def erase_agent(self, request_id: str, agent_id: str, **scope: Any) -> Erased:
         self.erased.append(agent_id)
-        return await super().erase_agent(request_id, agent_id)
+        return await super().erase_agent(request_id, agent_id, **scope)
 
 
 class Rows(Mapping[str, list[Message]]):
@@ -309,6 +311,15 @@ class Archival(ArchivalClient):
         self._inserted.append(passage_id)
         return passage_id
 
+    def archives(self) -> list[Archive]:
+        """All archives."""
+        return list(run_now(self._archives.ListArchives(archives_rpc.ListArchivesRequest())).archives)
+
+    def take(self, agent_id: str, archive_id: str) -> None:
+        """Detaches an archive from an agent, as an owner may at any time."""
+        request = archives_rpc.DetachArchiveRequest(agent_id=agent_id, archive_id=archive_id)
+        run_now(self._archives.DetachArchive(request))
+
     async def texts(self, agent_id: str) -> list[str]:
         """The texts of an agent's passages, in the order in which they were inserted."""
         request = ListPassagesRequest(
@@ -317,9 +328,9 @@ class Archival(ArchivalClient):
         passages = (await self._passages.ListPassages(request)).passages
         return [passage.text for passage in sorted(passages, key=lambda passage: self._inserted.index(passage.id))]
 
-    async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
+    async def erase_agent(self, request_id: str, agent_id: str, **scope: Any) -> Erased:
         self.erased.append(agent_id)
-        return await super().erase_agent(request_id, agent_id)
+        return await super().erase_agent(request_id, agent_id, **scope)
 
 
 Run = Callable[[Mapping[str, Any], Mapping[str, str]], tuple[ToolResult, Mapping[str, str]]]

@@ -19,7 +19,8 @@ from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
 from mnemesh_orchestrator.model.context_window import ContextWindow
-from mnemesh_orchestrator.model.creation import AgentDraft, NewBlock
+from mnemesh_orchestrator.model.core_memory import NewBlock
+from mnemesh_orchestrator.model.creation import AgentDraft
 from mnemesh_orchestrator.model.events import Delta, DurableBody, MessageEvent, RunEvent
 from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.models import ModelSettings

@@ -9,15 +9,18 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.principal import Principal
+from mnemesh_orchestrator.errors import EmbedderUnknown
 from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentState, AgentType, AttachedTool
-from mnemesh_orchestrator.model.creation import AgentDraft, NewBlock
+from mnemesh_orchestrator.model.core_memory import NewBlock
+from mnemesh_orchestrator.model.creation import AgentDraft
+from mnemesh_orchestrator.model.erasure import ErasureScope
 from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.rules import ContinueLoop, ExitLoop
 from mnemesh_types.messages import Role, TextPart
 
 from ..support.faults import Crash, Faults
-from ..support.model import say
+from ..support.model import call, say
 from ..support.world import ME, SYSTEM, Process, World, lines
 
 DRAFT = AgentDraft(
@@ -247,6 +250,52 @@ async def test_deleting_erases_every_tier_and_only_once_it_is_asked(world: World
     assert (await process.agents.get(ME, other.id)).id == other.id
     await process.lifecycle.delete(ME, agent.id)
     await process.lifecycle.delete(ME, new_id("agent"))
+
+
+@pytest.mark.parametrize("scope", [ErasureScope(), ErasureScope(unshared_blocks=True, unshared_archives=True)])
+@pytest.mark.parametrize("interrupted", [False, True], ids=["at once", "later"])
+async def test_an_agent_leaves_what_existed_before_it(
+    world: World, process: Process, scope: ErasureScope, *, interrupted: bool
+) -> None:
+    owner = await world.agent(process, blocks=(NewBlock("rules", "Be kind."),))
+    await world.archival.insert("r-1", owner.id, "The team's passage.")
+    (lent,), (archive,) = world.blocks.held[owner.id], world.archival.archives()
+    agent = await world.agent(process, block_ids=(lent,), archive_ids=(archive.id,))
+    await world.blocks.detach("r-2", owner.id, "rules")
+    world.archival.take(owner.id, archive.id)
+    if interrupted:
+        world.faults.unavailable = {"blocks.erase_agent": 1}
+        with pytest.raises(Unavailable):
+            await process.lifecycle.delete(ME, agent.id, scope)
+        await process.lifecycle.finish_all()
+    else:
+        erased = await process.lifecycle.delete(ME, agent.id, scope)
+        kept = int(not scope.unshared_blocks)
+        assert (erased.deleted_blocks, erased.detached_blocks, erased.archives) == (2 - kept, kept, 1 - kept)
+    assert await process.stores.agents.unfinished() == ()
+    assert list(world.blocks.blocks) == ([] if scope.unshared_blocks else [lent])
+    assert [left.id for left in world.archival.archives()] == ([] if scope.unshared_archives else [archive.id])
+
+
+async def test_the_agents_own_archive_has_its_embedder(world: World, process: Process) -> None:
+    agent = await world.agent(process, embedder="mnemesh/wordllama-256")
+    world.model.follow(call("archival_memory_insert", content="Tea."), say("Noted."))
+    await process.send(agent)
+    assert [archive.embedder for archive in world.archival.archives()] == ["mnemesh/wordllama-256"]
+    await process.lifecycle.delete(ME, agent.id)
+    assert world.archival.archives() == []
+
+
+async def test_an_embedder_that_is_not_configured_is_refused(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    for refused in (
+        world.agent(process, embedder="nonsense/xyz"),
+        process.agents.update(ME, None, agent.id, {"embedder": "mnemesh/none"}),
+    ):
+        with pytest.raises(EmbedderUnknown) as raised:
+            await refused
+        assert (raised.value.field, raised.value.reason) == ("agent.embedder", "EMBEDDER_UNKNOWN")
+    assert await process.agents.count(ME, AgentFilter()) == 1
 
 
 @pytest.mark.parametrize("tier", ["blocks", "recall", "archival"])

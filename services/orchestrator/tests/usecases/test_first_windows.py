@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, shows_line_numbers
 from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.creation import AgentDraft, NewBlock
+from mnemesh_orchestrator.model.core_memory import NewBlock
+from mnemesh_orchestrator.model.creation import AgentDraft
 
 from ..support.world import ME, Process, World, lines
 

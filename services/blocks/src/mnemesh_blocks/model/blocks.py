@@ -67,6 +67,8 @@ class Block:
     template_name: str | None = None
     preserve_on_migration: bool = False
     identity_ids: tuple[str, ...] = ()
+    created_for_agent_id: str | None = None
+    """The agent that the block is deleted with, unless another agent holds it."""
     created_at: datetime
     updated_at: datetime
     provenance: Provenance = field(default_factory=Provenance)
@@ -194,6 +196,7 @@ def copy_block(block: Block, block_id: str, subject_id: str, now: datetime) -> B
         revision=1,
         content_revision=1,
         hidden=True,
+        created_for_agent_id=None,
         created_at=now,
         updated_at=now,
         provenance=replace(block.provenance, created_by_id=subject_id, last_updated_by_id=subject_id),

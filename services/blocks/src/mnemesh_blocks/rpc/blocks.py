@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -52,7 +53,9 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         """Creates a block and attaches it to the agents that the request names."""
         block = await self._blocks.create_block(
             current_principal(),
-            draft_from_proto(request.block),
+            replace(
+                draft_from_proto(request.block), created_for_agent_id=optional_field(request, "created_for_agent_id")
+            ),
             request.agent_ids,
             request_key(request, "CreateBlock"),
         )

@@ -152,8 +152,11 @@ class BlockTransaction(Protocol):
         """Detaches all blocks of the holder, without touching it, and returns their ids."""
         ...
 
-    def delete_unheld_blocks(self, block_ids: Sequence[str]) -> int:
-        """Deletes those of the blocks that have no holder; returns their number."""
+    def delete_unheld_blocks(self, block_ids: Sequence[str], created_for_agent_id: str | None) -> int:
+        """Deletes those of the blocks that have no holder, or of these only the ones that were created for an agent.
+
+        Returns the number of deleted blocks.
+        """
         ...
 
     def mark_erased(self, agent_id: str) -> None:

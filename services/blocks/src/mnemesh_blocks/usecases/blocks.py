@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, require_id
 from mnemesh_kit.paging import Page, PageQuery
@@ -42,12 +43,15 @@ class BlockService:
         """Stores `draft` under a new id and attaches it to the agents.
 
         Raises:
+            InvalidArgument: A field breaks its rule, or the agent that the block is created for is not to hold it.
             BlockLimitExceeded: The value is longer than the limit.
             BlockLabelTaken: One of the agents holds another block under this label.
             AgentErased: One of the agents was erased.
         """
         for agent_id in agent_ids:
             require_id(agent_id, "agent", "agent_ids")
+        if draft.created_for_agent_id is not None and draft.created_for_agent_id not in agent_ids:
+            raise InvalidArgument("created_for_agent_id must be one of agent_ids.", field="created_for_agent_id")
         subject_id, now = caller.subject_id, self._clock.now()
         provenance = replace(draft.provenance, created_by_id=subject_id, last_updated_by_id=subject_id)
         block = require_valid(

@@ -64,18 +64,25 @@ def attach_block(tx: BlockTransaction, agent_id: str, block: Block) -> None:
         raise BlockLabelTaken(block.label, agent_id)
 
 
-def erase_holder(tx: BlockTransaction, agent_id: str, *, with_unshared_blocks: bool) -> tuple[int, int]:
-    """Detaches all blocks of an agent or of a conversation, and stores a tombstone for it.
+def erase_agent(tx: BlockTransaction, agent_id: str, *, with_unshared_blocks: bool) -> tuple[int, int]:
+    """Detaches all blocks of an agent, deletes those that are deleted with it, and stores a tombstone for the agent.
 
     Args:
         tx: The transaction.
-        agent_id: The id of the agent or of the conversation.
-        with_unshared_blocks: Deletes the blocks that have no other holder.
+        agent_id: The agent.
+        with_unshared_blocks: Also deletes the blocks that were not created for the agent and that have no other holder.
 
     Returns:
         The number of blocks that were detached, and the number of those that were deleted.
     """
     block_ids = tx.detach_all(agent_id)
-    deleted = tx.delete_unheld_blocks(block_ids) if with_unshared_blocks and block_ids else 0
+    deleted = tx.delete_unheld_blocks(block_ids, None if with_unshared_blocks else agent_id)
     tx.mark_erased(agent_id)
     return len(block_ids), deleted
+
+
+def erase_conversation(tx: BlockTransaction, conversation_id: str) -> int:
+    """Deletes the blocks of a conversation, stores a tombstone for it, and returns the number of blocks."""
+    deleted = tx.delete_unheld_blocks(tx.detach_all(conversation_id), None)
+    tx.mark_erased(conversation_id)
+    return deleted

@@ -90,8 +90,7 @@ class ConversationBlockService:
         def release(tx: BlockTransaction) -> int:
             if not tx.is_conversation_of(conversation_id, agent_id):
                 return 0
-            _, deleted = changes.erase_holder(tx, conversation_id, with_unshared_blocks=True)
-            return deleted
+            return changes.erase_conversation(tx, conversation_id)
 
         return await self._store.write_once(
             caller.organization_id,

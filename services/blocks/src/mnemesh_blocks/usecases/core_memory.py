@@ -160,12 +160,14 @@ class CoreMemoryService:
     ) -> tuple[int, int]:
         """Erases an agent's core memory and those of its conversations, and refuses later writes for them.
 
+        The blocks that were created for the agent are deleted, unless another agent holds them.
+
         Args:
             caller: The caller.
             agent_id: The agent.
             key: The idempotency key of the request.
-            with_unshared_blocks: Deletes the agent's blocks that have no other holder. The blocks of conversations are
-                always deleted.
+            with_unshared_blocks: Also deletes the agent's blocks that were not created for it and that have no other
+                holder. The blocks of conversations are always deleted.
 
         Returns:
             The number of the agent's blocks that were detached, and the number of those that were deleted.
@@ -174,8 +176,8 @@ class CoreMemoryService:
 
         def erase(tx: BlockTransaction) -> tuple[int, int]:
             for conversation_id in tx.list_conversations(agent_id):
-                changes.erase_holder(tx, conversation_id, with_unshared_blocks=True)
-            return changes.erase_holder(tx, agent_id, with_unshared_blocks=with_unshared_blocks)
+                changes.erase_conversation(tx, conversation_id)
+            return changes.erase_agent(tx, agent_id, with_unshared_blocks=with_unshared_blocks)
 
         return await self._store.write_once(
             caller.organization_id,

@@ -31,6 +31,8 @@ class BuiltinCall:
     seen_revisions: SeenRevisions | None = None
     last_user_text: str = ""
     memory_scope: str | None = None
+    embedder: str | None = None
+    """The embedder of an archive that the call creates; None is the default of archival."""
 
     @property
     def author(self) -> AgentAuthor:

@@ -5,13 +5,12 @@ from typing import Any, Final
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
 from mnemesh_orchestrator.builtin.core_memory import apply_edit, core_memory, insert_edit
-from mnemesh_orchestrator.model.core_memory import Block, CoreMemory, ReplaceUnique
+from mnemesh_orchestrator.model.core_memory import Block, CoreMemory, NewBlock, ReplaceUnique
 from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
 
 READ_ONLY_TEXT: Final = "Error This block is read-only and cannot be edited."
 _ISOLATED: Final = "Memory block '{label}' belongs to this conversation and can be edited, but not renamed or deleted."
 _ROOT: Final = "/memories/"
-_DEFAULT_LIMIT: Final = 0
 
 
 async def run_command(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
@@ -21,7 +20,7 @@ async def run_command(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapp
 
 async def _create(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     label, description = _label(arguments, "path"), _required(arguments, "description")
-    block = Block("", label, arguments.get("file_text", ""), _DEFAULT_LIMIT, description)
+    block = NewBlock(label, arguments.get("file_text", ""), description)
     created = await blocks.create(call.effect(0), call.agent_id, block)
     call.record_edit(label, created.revision)
     return f"Successfully created memory block '{label}'"

@@ -56,7 +56,9 @@ async def archival_search(archival: ArchivalPort, call: BuiltinCall, arguments: 
 
 async def archival_insert(archival: ArchivalPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> None:
     """Runs archival_memory_insert."""
-    await archival.insert(call.effect(0), call.agent_id, arguments["content"], arguments.get("tags", ()))
+    await archival.insert(
+        call.effect(0), call.agent_id, arguments["content"], arguments.get("tags", ()), embedder=call.embedder
+    )
 
 
 def time_ago(moment: datetime, now: datetime) -> str:

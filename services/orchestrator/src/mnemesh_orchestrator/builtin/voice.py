@@ -57,7 +57,7 @@ async def store_memories(archival: ArchivalPort, call: BuiltinCall, arguments: M
     lines = transcript(call.last_user_text)
     texts = [_memory(lines, chunk, index) for index, chunk in enumerate(arguments["chunks"])]
     for index, text in enumerate(texts):
-        await archival.insert(call.effect(index), call.agent_id, text)
+        await archival.insert(call.effect(index), call.agent_id, text, embedder=call.embedder)
     return f"Stored {len(texts)} {'memory' if len(texts) == 1 else 'memories'}."
 
 

@@ -23,10 +23,14 @@ class ArchivalClient:
         self._passages = PassageServiceStub(channel)
         self._archives = ArchiveServiceStub(channel)
 
-    async def insert(self, request_id: str, agent_id: str, text: str, tags: Sequence[str] = ()) -> str:
+    async def insert(
+        self, request_id: str, agent_id: str, text: str, tags: Sequence[str] = (), *, embedder: str | None = None
+    ) -> str:
         """See ArchivalPort."""
         passage = pb.Passage(text=text, tags=tags, source=pb.PASSAGE_SOURCE_AGENT)
-        request = rpc.InsertPassagesRequest(request_id=request_id, agent_id=agent_id, passages=[passage])
+        request = rpc.InsertPassagesRequest(
+            request_id=request_id, agent_id=agent_id, passages=[passage], default_embedder=embedder or ""
+        )
         response = await self._passages.InsertPassages(request, timeout=deadlines.WRITE)
         result = response.results[0]
         if result.HasField("failure"):
@@ -76,9 +80,9 @@ class ArchivalClient:
         request = archives_rpc.AttachArchiveRequest(request_id=request_id, agent_id=agent_id, archive_id=archive_id)
         await self._archives.AttachArchive(request, timeout=deadlines.WRITE)
 
-    async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
+    async def erase_agent(self, request_id: str, agent_id: str, *, unshared: bool = False) -> Erased:
         """See ArchivalPort."""
-        request = rpc.EraseAgentRequest(request_id=request_id, agent_id=agent_id)
+        request = rpc.EraseAgentRequest(request_id=request_id, agent_id=agent_id, delete_unshared_archives=unshared)
         done = await self._passages.EraseAgent(request, timeout=deadlines.WRITE)
         return Erased(passages=done.deleted_passages, archives=done.deleted_archives)
 

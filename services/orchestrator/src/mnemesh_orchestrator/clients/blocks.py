@@ -19,6 +19,7 @@ from mnemesh_orchestrator.model.core_memory import (
     BlockEdit,
     CoreMemory,
     InsertLine,
+    NewBlock,
     Patch,
     ReplaceAll,
     ReplaceUnique,
@@ -78,9 +79,7 @@ class BlocksClient:
         response = await self._stub.EditBlock(request, timeout=deadlines.WRITE)
         return block_from_proto(response.block)
 
-    async def create(
-        self, request_id: str, agent_id: str, block: Block, metadata: str | None = None, tags: Sequence[str] = ()
-    ) -> Block:
+    async def create(self, request_id: str, agent_id: str, block: NewBlock) -> Block:
         """See CoreMemoryPort."""
         request = rpc.CreateBlockRequest(
             request_id=request_id,
@@ -90,10 +89,17 @@ class BlocksClient:
                 value=block.value,
                 limit=block.limit,
                 read_only=block.read_only,
-                metadata=metadata,
-                tags=tags,
+                metadata=block.metadata,
+                tags=block.tags,
+                identity_ids=block.identity_ids,
+                name=block.name,
+                hidden=block.hidden,
+                is_template=block.is_template,
+                template_name=block.template_name,
+                preserve_on_migration=block.preserve_on_migration,
             ),
             agent_ids=[agent_id],
+            created_for_agent_id=agent_id,
         )
         response = await self._stub.CreateBlock(request, timeout=deadlines.WRITE)
         return block_from_proto(response.block)
@@ -164,12 +170,12 @@ class BlocksClient:
         """See CoreMemoryPort."""
         return await self._update(request_id, pb.Block(id=block_id, description=description), "description")
 
-    async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
+    async def erase_agent(self, request_id: str, agent_id: str, *, unshared: bool = False) -> Erased:
         """See CoreMemoryPort."""
-        request = rpc.EraseAgentRequest(request_id=request_id, agent_id=agent_id, delete_unshared_blocks=True)
+        request = rpc.EraseAgentRequest(request_id=request_id, agent_id=agent_id, delete_unshared_blocks=unshared)
         done = await self._stub.EraseAgent(request, timeout=deadlines.WRITE)
-        shared = done.detached_blocks - done.deleted_blocks
-        return Erased(detached_blocks=shared, deleted_blocks=done.deleted_blocks)
+        kept = done.detached_blocks - done.deleted_blocks
+        return Erased(detached_blocks=kept, deleted_blocks=done.deleted_blocks)
 
     async def _update(self, request_id: str, block: pb.Block, path: str) -> Block:
         request = rpc.UpdateBlockRequest(request_id=request_id, block=block, update_mask=FieldMask(paths=[path]))

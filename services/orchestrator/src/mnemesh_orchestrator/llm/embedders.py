@@ -1,7 +1,9 @@
 """The embedders that archives may name: the built-in ones, and the one that recall and archival are configured with."""
 
+import asyncio
 from dataclasses import dataclass
 
+from mnemesh_orchestrator.errors import EmbedderUnknown
 from mnemesh_orchestrator.model.embedding import EmbeddingModel
 
 
@@ -12,6 +14,35 @@ class ConfiguredEmbedder:
     handle: str
     base_url: str = ""
     dimension: int = 0
+
+
+class EmbedderDirectory:
+    """The embedders that agents and archives may name."""
+
+    def __init__(self, configured: ConfiguredEmbedder) -> None:
+        self._configured = configured
+
+    def models(self) -> tuple[EmbeddingModel, ...]:
+        """Returns the available embedders by handle. One with an invalid configuration is left out."""
+        return embedding_models(self._configured)
+
+    async def require(self, handle: str | None) -> None:
+        """Raises EmbedderUnknown if archival's settings do not allow to build the embedder. None is the default."""
+        if handle is not None:
+            await asyncio.to_thread(_require, handle, self._configured)
+
+
+def _require(handle: str, configured: ConfiguredEmbedder) -> None:
+    # It imports numpy, which no turn needs.
+    from mnemesh_retrieval.errors import EmbedderMisconfigured
+    from mnemesh_retrieval.registry import EmbedderSettings, make_embedder
+
+    # Nothing is embedded here, so no key is needed.
+    settings = EmbedderSettings(base_url=configured.base_url, api_key="-", dimension=configured.dimension)
+    try:
+        make_embedder(handle, settings)
+    except EmbedderMisconfigured as error:
+        raise EmbedderUnknown(handle, str(error)) from error
 
 
 def embedding_models(configured: ConfiguredEmbedder) -> tuple[EmbeddingModel, ...]:

@@ -189,6 +189,7 @@ class ToolExecution:
             seen_revisions=calls.seen,
             last_user_text=calls.last_user_text,
             memory_scope=context.agent.memory_scope,
+            embedder=context.agent.embedder,
         )
         result = await self._retry.call(lambda: self._builtin.execute(call))
         return await self._processed(calls, item, result)

@@ -18,6 +18,25 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
+class NewBlock:
+    """A block to create for an agent. A limit of 0 takes the default of the blocks service."""
+
+    label: str
+    value: str = ""
+    description: str | None = None
+    limit: int = 0
+    read_only: bool = False
+    metadata: str | None = None
+    tags: tuple[str, ...] = ()
+    identity_ids: tuple[str, ...] = ()
+    name: str | None = None
+    hidden: bool = False
+    is_template: bool = False
+    template_name: str | None = None
+    preserve_on_migration: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class CoreMemory:
     """The blocks of an agent in their order, under one revision."""
 

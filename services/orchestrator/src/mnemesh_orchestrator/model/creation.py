@@ -10,6 +10,7 @@ from mnemesh_types.provenance import Provenance
 
 from mnemesh_orchestrator.model.agents import AgentType, PromptPolicy, valid_agent_fields
 from mnemesh_orchestrator.model.compaction import CompactionSettings
+from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.inputs import InputMessage, require_valid_inputs
 from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
 from mnemesh_orchestrator.model.prompts import require_prompt_key
@@ -24,19 +25,6 @@ def filled(text: str, variables: Mapping[str, str]) -> str:
     Unknown names stay. Values are not expanded again.
     """
     return _VARIABLE.sub(lambda found: variables.get(found[1], found[0]), text)
-
-
-@dataclass(frozen=True, slots=True)
-class NewBlock:
-    """A block to create for the agent. A limit of 0 takes the default of the blocks service."""
-
-    label: str
-    value: str = ""
-    description: str | None = None
-    limit: int = 0
-    read_only: bool = False
-    metadata: str | None = None
-    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

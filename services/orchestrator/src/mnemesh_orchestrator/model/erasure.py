@@ -1,6 +1,20 @@
-"""The result of an erasure."""
+"""What is erased with an agent, and the result."""
 
 from dataclasses import dataclass, fields
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureScope:
+    """What is erased with an agent besides what was created for it. What other agents hold is never erased."""
+
+    unshared_blocks: bool = False
+    """Blocks that were attached to the agent and that no other agent holds."""
+    unshared_archives: bool = False
+    """Archives that were attached to the agent and that no other agent holds, with their passages."""
+
+
+CREATED_FOR_AGENT: Final = ErasureScope()
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +27,7 @@ class Erased:
     passages: int = 0
     archives: int = 0
     detached_blocks: int = 0
-    """Blocks that were kept because other agents hold them."""
+    """Blocks that were kept."""
     deleted_blocks: int = 0
 
     def __add__(self, other: "Erased") -> "Erased":

@@ -10,8 +10,13 @@ from mnemesh_orchestrator.model.erasure import Erased
 class ArchivalPort(Protocol):
     """Archival memory."""
 
-    async def insert(self, request_id: str, agent_id: str, text: str, tags: Sequence[str] = ()) -> str:
-        """Stores a passage in the agent's archive, which is created if needed. Returns the id of the passage."""
+    async def insert(
+        self, request_id: str, agent_id: str, text: str, tags: Sequence[str] = (), *, embedder: str | None = None
+    ) -> str:
+        """Stores a passage in the agent's archive, and returns its id.
+
+        An agent without an archive gets one with the embedder; None is the default of archival.
+        """
         ...
 
     async def search(
@@ -37,6 +42,6 @@ class ArchivalPort(Protocol):
         """Attaches an archive to the agent."""
         ...
 
-    async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
-        """Erases the agent, and the archives that no other agent holds."""
+    async def erase_agent(self, request_id: str, agent_id: str, *, unshared: bool = False) -> Erased:
+        """Erases the agent, and the archives that were created for it or, if `unshared`, that only it holds."""
         ...

@@ -8,6 +8,7 @@ from mnemesh_orchestrator.model.core_memory import (
     Block,
     BlockEdit,
     CoreMemory,
+    NewBlock,
 )
 from mnemesh_orchestrator.model.erasure import Erased
 
@@ -47,10 +48,8 @@ class CoreMemoryPort(Protocol):
         """Applies one atomic edit and returns the changed block."""
         ...
 
-    async def create(
-        self, request_id: str, agent_id: str, block: Block, metadata: str | None = None, tags: Sequence[str] = ()
-    ) -> Block:
-        """Creates a block, whose id is ignored, and attaches it to the agent."""
+    async def create(self, request_id: str, agent_id: str, block: NewBlock) -> Block:
+        """Creates a block for the agent, with which it is deleted, and attaches it."""
         ...
 
     async def attach(self, request_id: str, agent_id: str, block_id: str) -> None:
@@ -85,6 +84,6 @@ class CoreMemoryPort(Protocol):
         """Changes the description of a block."""
         ...
 
-    async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
-        """Erases the agent, and the blocks that no other agent holds."""
+    async def erase_agent(self, request_id: str, agent_id: str, *, unshared: bool = False) -> Erased:
+        """Erases the agent, and the blocks that were created for it or, if `unshared`, that only it holds."""
         ...

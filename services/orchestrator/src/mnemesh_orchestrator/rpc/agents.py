@@ -14,6 +14,7 @@ from mnemesh_kit.principal import current_principal
 from mnemesh_types.convert import tool_return_to_proto
 
 from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.erasure import ErasureScope
 from mnemesh_orchestrator.rpc.convert.agent_drafts import (
     agent_filter_from_proto,
     agent_order_from_proto,
@@ -110,8 +111,9 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         return rpc.UpdateAgentResponse(agent=self._agent_to_proto(agent))
 
     async def DeleteAgent(self, request: rpc.DeleteAgentRequest, context: Context) -> rpc.DeleteAgentResponse:
-        """Deletes an agent and everything that only it has."""
-        erased = await self._lifecycle.delete(current_principal(), _agent_id(request.agent_id))
+        """Deletes an agent and what was created for it."""
+        scope = ErasureScope(request.delete_unshared_blocks, request.delete_unshared_archives)
+        erased = await self._lifecycle.delete(current_principal(), _agent_id(request.agent_id), scope)
         return rpc.DeleteAgentResponse(report=erased_to_proto(erased))
 
     async def AttachTool(self, request: rpc.AttachToolRequest, context: Context) -> rpc.AttachToolResponse:

@@ -21,6 +21,7 @@ from mnemesh_kit.principal import Principal, as_principal
 
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
 from mnemesh_orchestrator.compaction.summarizers import require_summary_model
+from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder
 from mnemesh_orchestrator.loop.rules import RulesSolver
@@ -33,10 +34,9 @@ from mnemesh_orchestrator.model.agent_types import (
 )
 from mnemesh_orchestrator.model.agents import Agent, AgentState, AttachedTool
 from mnemesh_orchestrator.model.archival import ArchivalSummary
-from mnemesh_orchestrator.model.core_memory import Block
 from mnemesh_orchestrator.model.creation import AgentDraft, Creation, filled, prepared_draft
 from mnemesh_orchestrator.model.custom_tools import CustomTool
-from mnemesh_orchestrator.model.erasure import Erased
+from mnemesh_orchestrator.model.erasure import CREATED_FOR_AGENT, Erased, ErasureScope
 from mnemesh_orchestrator.model.prompts import MAX_SYSTEM_PROMPT
 from mnemesh_orchestrator.ports import Services
 from mnemesh_orchestrator.prompt.assembly import memory_section
@@ -61,6 +61,7 @@ class AgentLifecycle:
         store: AgentStore,
         services: Services,
         models: ModelCatalog,
+        embedders: EmbedderDirectory,
         prompts: Prompts,
         context: ContextBuilder,
         worker: RunWorker,
@@ -70,6 +71,7 @@ class AgentLifecycle:
         self._store = store
         self._services = services
         self._models = models
+        self._embedders = embedders
         self._prompts = prompts
         self._context = context
         self._worker = worker
@@ -81,6 +83,7 @@ class AgentLifecycle:
 
         Raises:
             InvalidArgument: A field of the draft breaks its rule.
+            EmbedderUnknown: No service is configured for the embedder.
             ModelUnknown, NotFound: The model, the system prompt, a tool, a block or an archive does not exist. Nothing
                 is kept.
             Unavailable: A service cannot be reached. The creation is finished later; a repeat under the same key
@@ -105,6 +108,7 @@ class AgentLifecycle:
         if draft.model_settings.fallback_model:
             models.resolve(draft.model_settings.fallback_model)
         require_summary_model(models, draft.compaction_settings)
+        await self._embedders.require(draft.embedder)
         agent_id, now = self._ids.new("agent"), self._clock.now()
         return Agent(
             id=agent_id,
@@ -163,8 +167,9 @@ class AgentLifecycle:
         agent = await self._with_tools(agent, draft)
         blocks = self._services.core_memory
         for index, new in enumerate(draft.blocks):
-            block = Block("", new.label, new.value, new.limit, new.description, new.read_only)
-            await blocks.create(f"{agent.id}/block/{index}", agent.id, block, new.metadata, new.tags)
+            # An earlier release may have sent the request in another form.
+            with suppress(RequestIdReused):
+                await blocks.create(f"{agent.id}/block/{index}", agent.id, new)
         for block_id in draft.block_ids:
             await blocks.attach(f"{agent.id}/attach/{block_id}", agent.id, block_id)
         for archive_id in draft.archive_ids:
@@ -227,34 +232,39 @@ class AgentLifecycle:
             key = RequestKey(agent.organization_id, creation.method, creation.request_id, "")
         if await self._store.abandon(agent.id, key):
             with suppress(*_UNAVAILABLE):
-                await self._erase(agent.id)
+                await self._erase(agent.id, CREATED_FOR_AGENT)
                 await self._store.remove(agent.id)
 
-    async def delete(self, caller: Principal, agent_id: str) -> Erased:
-        """Deletes an agent and everything that only it has, and returns the counts. A missing agent is no error.
+    async def delete(self, caller: Principal, agent_id: str, scope: ErasureScope = CREATED_FOR_AGENT) -> Erased:
+        """Deletes an agent, what was created for it, and what `scope` names. Returns the counts.
+
+        A missing agent is no error. A repeat continues the deletion with the scope of the first request.
 
         Raises:
             Unavailable: A service cannot be reached. The agent is invisible, and the rest is deleted later.
         """
-        if not await self._store.begin_deletion(caller.organization_id, agent_id):
+        stored = await self._store.begin_deletion(caller.organization_id, agent_id, scope)
+        if stored is None:
             return Erased()
-        return await self._complete_deletion(caller.organization_id, agent_id) + Erased(agents=1)
+        return await self._complete_deletion(caller.organization_id, agent_id, stored) + Erased(agents=1)
 
-    async def _complete_deletion(self, organization_id: str, agent_id: str) -> Erased:
+    async def _complete_deletion(self, organization_id: str, agent_id: str, scope: ErasureScope) -> Erased:
         unfinished = await self._worker.stop_runs_of(organization_id, agent_id)
         try:
-            erased = await self._erase(agent_id)
+            erased = await self._erase(agent_id, scope)
             await self._store.remove(agent_id)
         finally:
             # Clients may have reopened these streams after the runs were stopped.
             self._worker.end_streams(unfinished)
         return erased
 
-    async def _erase(self, agent_id: str) -> Erased:
-        erased, request_id = Erased(), f"{agent_id}/erase"
-        for service in (self._services.core_memory, self._services.recall, self._services.archival):
-            erased += await service.erase_agent(request_id, agent_id)
-        return erased
+    async def _erase(self, agent_id: str, scope: ErasureScope) -> Erased:
+        services = self._services
+        # Earlier releases erased more under "{agent_id}/erase".
+        request_id = f"{agent_id}/erase/{int(scope.unshared_blocks)}{int(scope.unshared_archives)}"
+        erased = await services.core_memory.erase_agent(request_id, agent_id, unshared=scope.unshared_blocks)
+        erased += await services.recall.erase_agent(f"{agent_id}/erase", agent_id)
+        return erased + await services.archival.erase_agent(request_id, agent_id, unshared=scope.unshared_archives)
 
     async def finish_all(self) -> None:
         """Finishes the creations and deletions that were interrupted."""
@@ -264,6 +274,7 @@ class AgentLifecycle:
         agent, creation = item
         with as_principal(Principal(agent.organization_id, agent.provenance.created_by_id)):
             if agent.state is AgentState.DELETING:
-                await self._complete_deletion(agent.organization_id, agent.id)
+                scope = msgspec.json.decode(creation, type=ErasureScope) if creation else CREATED_FOR_AGENT
+                await self._complete_deletion(agent.organization_id, agent.id, scope)
             elif agent.created_at < self._clock.now() - GRACE:
                 await self._complete(agent, msgspec.json.decode(creation, type=Creation))

@@ -14,6 +14,7 @@ from mnemesh_kit.text import require_optional_text
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.compaction.modes import mode_of
 from mnemesh_orchestrator.compaction.summarizers import require_summary_model
+from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog, OrganizationModels
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, require_continuation
@@ -47,6 +48,7 @@ class AgentService:
         builtin: BuiltinTools,
         context: ContextBuilder,
         models: ModelCatalog,
+        embedders: EmbedderDirectory,
         prompts: Prompts,
         clock: Clock,
         approvals: ApprovalStore,
@@ -57,6 +59,7 @@ class AgentService:
         self._builtin = builtin
         self._context = context
         self._models = models
+        self._embedders = embedders
         self._prompts = prompts
         self._clock = clock
 
@@ -142,10 +145,12 @@ class AgentService:
             InvalidArgument: A value breaks its rule.
             NotFound: The agent or the system prompt does not exist.
             ModelUnknown: No provider serves the model, the fallback model or the model of summaries.
+            EmbedderUnknown: No service is configured for the embedder.
         """
         if "name" in changes:
             require_name(changes["name"])
         values = valid_agent_fields(changes)
+        await self._embedders.require(values.get("embedder"))
         if system_prompt_key is not None:
             values["system"] = self._prompts.get(require_prompt_key(system_prompt_key, "system_prompt_key")).text
         provenance = values.pop("provenance", {})

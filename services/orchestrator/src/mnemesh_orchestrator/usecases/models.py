@@ -10,7 +10,7 @@ from mnemesh_kit.principal import Principal
 from mnemesh_kit.text import require_no_nul
 
 from mnemesh_orchestrator.llm.capabilities import with_capabilities
-from mnemesh_orchestrator.llm.embedders import ConfiguredEmbedder, embedding_models
+from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.model.embedding import EmbedderFilter, EmbeddingModel
 from mnemesh_orchestrator.model.filters import require_no_nul_fields
@@ -23,10 +23,10 @@ from mnemesh_orchestrator.store.base import ProviderStore
 class ModelService:
     """Language models and embedding models."""
 
-    def __init__(self, store: ProviderStore, models: ModelCatalog, embedder: ConfiguredEmbedder) -> None:
+    def __init__(self, store: ProviderStore, models: ModelCatalog, embedders: EmbedderDirectory) -> None:
         self._store = store
         self._models = models
-        self._embedder = embedder
+        self._embedders = embedders
 
     async def get(self, caller: Principal, handle: str) -> ModelInfo:
         """Returns a model with its capabilities. An empty handle means the default model of new agents.
@@ -80,4 +80,4 @@ class ModelService:
 
     async def embedders(self, caller: Principal, filter_: EmbedderFilter) -> tuple[EmbeddingModel, ...]:  # noqa: ARG002
         """Returns the embedding models of the server, ordered by handle. Every organization can use all of them."""
-        return tuple(model for model in embedding_models(self._embedder) if filter_.matches(model))
+        return tuple(model for model in self._embedders.models() if filter_.matches(model))

@@ -78,7 +78,15 @@ class ToolRunner:
             values = _values(arguments, self._builtin.schema(name))
             await self._agents.record_request(key)
             built_in = BuiltinCall(
-                name, values, agent_id, agent.time_zone, call, None, f"{step}/0", memory_scope=agent.memory_scope
+                name,
+                values,
+                agent_id,
+                agent.time_zone,
+                call,
+                None,
+                f"{step}/0",
+                memory_scope=agent.memory_scope,
+                embedder=agent.embedder,
             )
             result = await self._builtin.execute(built_in)
         else:

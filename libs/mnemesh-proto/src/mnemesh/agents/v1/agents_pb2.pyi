@@ -290,7 +290,9 @@ class Agent(_message.Message):
     model: _builtins.str
     """Model handle, as "provider/model"."""
     embedder: _builtins.str
-    """Handle of the embedder for archives that are created for the agent."""
+    """Handle of the embedder of the archive that the agent's first passage creates. Absent means archival's default. A
+    later change has no effect on an archive that exists. Errors: EMBEDDER_UNKNOWN.
+    """
     metadata: _builtins.str
     """A JSON object as text."""
     time_zone: _builtins.str
@@ -1314,9 +1316,9 @@ class ErasureReport(_message.Message):
     """Number of context windows."""
     passages: _builtins.int
     archives: _builtins.int
-    """Number of archives that no other agent held."""
+    """Number of deleted archives."""
     detached_blocks: _builtins.int
-    """Number of blocks that other agents still hold."""
+    """Number of blocks that were detached and kept."""
     deleted_blocks: _builtins.int
     def __init__(
         self,

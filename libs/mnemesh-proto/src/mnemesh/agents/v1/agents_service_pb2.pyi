@@ -659,17 +659,25 @@ class DeleteAgentRequest(_message.Message):
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     AGENT_ID_FIELD_NUMBER: _builtins.int
+    DELETE_UNSHARED_BLOCKS_FIELD_NUMBER: _builtins.int
+    DELETE_UNSHARED_ARCHIVES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     agent_id: _builtins.str
+    delete_unshared_blocks: _builtins.bool
+    """Also deletes the blocks that were attached to the agent and that no other agent holds."""
+    delete_unshared_archives: _builtins.bool
+    """Also deletes the archives that were attached to the agent and that no other agent holds, with their passages."""
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
         agent_id: _builtins.str = ...,
+        delete_unshared_blocks: _builtins.bool = ...,
+        delete_unshared_archives: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "delete_unshared_archives", b"delete_unshared_archives", "delete_unshared_blocks", b"delete_unshared_blocks", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

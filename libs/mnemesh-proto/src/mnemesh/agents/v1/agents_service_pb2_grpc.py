@@ -190,8 +190,11 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteAgent(self, request, context):
-        """Deletes the agent and everything that belongs to it alone, in every service. Blocks, archives, tools and folders
-        that other agents hold are kept. Idempotent.
+        """Deletes the agent, its messages and conversations, and what was created for it, in every service: the blocks of its
+        CreateAgent request and the archive that its first passage created, unless another agent holds them. Blocks,
+        archives, tools and folders that existed before are kept, also if no other agent holds them; the flags delete these
+        blocks and archives too. Blocks of agents of earlier versions of the server, of which it is not known what they were
+        created for, are kept. Idempotent: a repeated call continues the deletion with the flags of the first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

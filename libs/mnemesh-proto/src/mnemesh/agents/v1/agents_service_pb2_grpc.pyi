@@ -56,8 +56,11 @@ class AgentServiceStub:
     MODEL_UNKNOWN.
     """
     DeleteAgent: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.DeleteAgentRequest, _agents_service_pb2.DeleteAgentResponse]
-    """Deletes the agent and everything that belongs to it alone, in every service. Blocks, archives, tools and folders
-    that other agents hold are kept. Idempotent.
+    """Deletes the agent, its messages and conversations, and what was created for it, in every service: the blocks of its
+    CreateAgent request and the archive that its first passage created, unless another agent holds them. Blocks,
+    archives, tools and folders that existed before are kept, also if no other agent holds them; the flags delete these
+    blocks and archives too. Blocks of agents of earlier versions of the server, of which it is not known what they were
+    created for, are kept. Idempotent: a repeated call continues the deletion with the flags of the first.
     """
     AttachTool: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.AttachToolRequest, _agents_service_pb2.AttachToolResponse]
     """Attaches a tool by id or name; built-in tools by name. Attaching an attached tool succeeds and changes nothing.
@@ -128,8 +131,11 @@ class AgentServiceAsyncStub(AgentServiceStub):
     MODEL_UNKNOWN.
     """
     DeleteAgent: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.DeleteAgentRequest, _agents_service_pb2.DeleteAgentResponse]  # type: ignore[assignment]
-    """Deletes the agent and everything that belongs to it alone, in every service. Blocks, archives, tools and folders
-    that other agents hold are kept. Idempotent.
+    """Deletes the agent, its messages and conversations, and what was created for it, in every service: the blocks of its
+    CreateAgent request and the archive that its first passage created, unless another agent holds them. Blocks,
+    archives, tools and folders that existed before are kept, also if no other agent holds them; the flags delete these
+    blocks and archives too. Blocks of agents of earlier versions of the server, of which it is not known what they were
+    created for, are kept. Idempotent: a repeated call continues the deletion with the flags of the first.
     """
     AttachTool: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.AttachToolRequest, _agents_service_pb2.AttachToolResponse]  # type: ignore[assignment]
     """Attaches a tool by id or name; built-in tools by name. Attaching an attached tool succeeds and changes nothing.
@@ -227,8 +233,11 @@ class AgentServiceServicer:
         request: _agents_service_pb2.DeleteAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agents_service_pb2.DeleteAgentResponse, _abc.Awaitable[_agents_service_pb2.DeleteAgentResponse]]:
-        """Deletes the agent and everything that belongs to it alone, in every service. Blocks, archives, tools and folders
-        that other agents hold are kept. Idempotent.
+        """Deletes the agent, its messages and conversations, and what was created for it, in every service: the blocks of its
+        CreateAgent request and the archive that its first passage created, unless another agent holds them. Blocks,
+        archives, tools and folders that existed before are kept, also if no other agent holds them; the flags delete these
+        blocks and archives too. Blocks of agents of earlier versions of the server, of which it is not known what they were
+        created for, are kept. Idempotent: a repeated call continues the deletion with the flags of the first.
         """
 
     def AttachTool(

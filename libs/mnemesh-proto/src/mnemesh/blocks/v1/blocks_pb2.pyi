@@ -80,6 +80,7 @@ class Block(_message.Message):
     TEMPLATE_NAME_FIELD_NUMBER: _builtins.int
     PRESERVE_ON_MIGRATION_FIELD_NUMBER: _builtins.int
     IDENTITY_IDS_FIELD_NUMBER: _builtins.int
+    CREATED_FOR_AGENT_ID_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
@@ -104,6 +105,10 @@ class Block(_message.Message):
     is_template: _builtins.bool
     template_name: _builtins.str
     preserve_on_migration: _builtins.bool
+    created_for_agent_id: _builtins.str
+    """Id of the agent that the block was created for. The block is deleted with the agent unless another agent holds it.
+    Absent on blocks that exist for themselves. Output only; see CreateBlockRequest.
+    """
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -132,14 +137,17 @@ class Block(_message.Message):
         template_name: _builtins.str | None = ...,
         preserve_on_migration: _builtins.bool = ...,
         identity_ids: _abc.Iterable[_builtins.str] | None = ...,
+        created_for_agent_id: _builtins.str | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         provenance: _audit_pb2.Provenance | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_metadata", b"_metadata", "_name", b"_name", "_template_name", b"_template_name", "create_time", b"create_time", "description", b"description", "metadata", b"metadata", "name", b"name", "provenance", b"provenance", "template_name", b"template_name", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_created_for_agent_id", b"_created_for_agent_id", "_description", b"_description", "_metadata", b"_metadata", "_name", b"_name", "_template_name", b"_template_name", "create_time", b"create_time", "created_for_agent_id", b"created_for_agent_id", "description", b"description", "metadata", b"metadata", "name", b"name", "provenance", b"provenance", "template_name", b"template_name", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_metadata", b"_metadata", "_name", b"_name", "_template_name", b"_template_name", "create_time", b"create_time", "description", b"description", "hidden", b"hidden", "id", b"id", "identity_ids", b"identity_ids", "is_template", b"is_template", "label", b"label", "limit", b"limit", "metadata", b"metadata", "name", b"name", "preserve_on_migration", b"preserve_on_migration", "provenance", b"provenance", "read_only", b"read_only", "revision", b"revision", "tags", b"tags", "template_name", b"template_name", "update_time", b"update_time", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_created_for_agent_id", b"_created_for_agent_id", "_description", b"_description", "_metadata", b"_metadata", "_name", b"_name", "_template_name", b"_template_name", "create_time", b"create_time", "created_for_agent_id", b"created_for_agent_id", "description", b"description", "hidden", b"hidden", "id", b"id", "identity_ids", b"identity_ids", "is_template", b"is_template", "label", b"label", "limit", b"limit", "metadata", b"metadata", "name", b"name", "preserve_on_migration", b"preserve_on_migration", "provenance", b"provenance", "read_only", b"read_only", "revision", b"revision", "tags", b"tags", "template_name", b"template_name", "update_time", b"update_time", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__created_for_agent_id: _TypeAlias = _typing.Literal["created_for_agent_id"]  # noqa: Y015
+    _WhichOneofArgType__created_for_agent_id: _TypeAlias = _typing.Literal["_created_for_agent_id", b"_created_for_agent_id"]  # noqa: Y015
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
     _WhichOneofReturnType__metadata: _TypeAlias = _typing.Literal["metadata"]  # noqa: Y015
@@ -148,6 +156,8 @@ class Block(_message.Message):
     _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
     _WhichOneofReturnType__template_name: _TypeAlias = _typing.Literal["template_name"]  # noqa: Y015
     _WhichOneofArgType__template_name: _TypeAlias = _typing.Literal["_template_name", b"_template_name"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__created_for_agent_id) -> _WhichOneofReturnType__created_for_agent_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__description) -> _WhichOneofReturnType__description | None: ...
     @_typing.overload

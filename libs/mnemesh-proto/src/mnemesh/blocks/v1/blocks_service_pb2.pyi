@@ -79,7 +79,12 @@ class CreateBlockRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     BLOCK_FIELD_NUMBER: _builtins.int
     AGENT_IDS_FIELD_NUMBER: _builtins.int
+    CREATED_FOR_AGENT_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
+    created_for_agent_id: _builtins.str
+    """The agent that the block is created for, such as one whose creation request contains the block. Must be one of
+    agent_ids. Absent means that the block outlives every agent.
+    """
     @_builtins.property
     def block(self) -> _blocks_pb2.Block:
         """label is required. id, revision, times and authorship are ignored. A limit of 0 selects 20000 characters."""
@@ -94,12 +99,15 @@ class CreateBlockRequest(_message.Message):
         request_id: _builtins.str = ...,
         block: _blocks_pb2.Block | None = ...,
         agent_ids: _abc.Iterable[_builtins.str] | None = ...,
+        created_for_agent_id: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["block", b"block"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_created_for_agent_id", b"_created_for_agent_id", "block", b"block", "created_for_agent_id", b"created_for_agent_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_ids", b"agent_ids", "block", b"block", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_created_for_agent_id", b"_created_for_agent_id", "agent_ids", b"agent_ids", "block", b"block", "created_for_agent_id", b"created_for_agent_id", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__created_for_agent_id: _TypeAlias = _typing.Literal["created_for_agent_id"]  # noqa: Y015
+    _WhichOneofArgType__created_for_agent_id: _TypeAlias = _typing.Literal["_created_for_agent_id", b"_created_for_agent_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__created_for_agent_id) -> _WhichOneofReturnType__created_for_agent_id | None: ...
 
 Global___CreateBlockRequest: _TypeAlias = CreateBlockRequest  # noqa: Y015
 
@@ -1285,7 +1293,7 @@ class EraseAgentRequest(_message.Message):
     request_id: _builtins.str
     agent_id: _builtins.str
     delete_unshared_blocks: _builtins.bool
-    """Also deletes the blocks that no other agent holds."""
+    """Also deletes the blocks that were not created for the agent and that no other agent holds."""
     def __init__(
         self,
         *,

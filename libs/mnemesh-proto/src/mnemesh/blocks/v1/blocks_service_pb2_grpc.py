@@ -261,8 +261,8 @@ class BlockServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EraseAgent(self, request, context):
-        """Erases an agent: detaches all its blocks and, with delete_unshared_blocks, deletes the blocks that no other agent
-        holds. Later writes for the agent fail with ERASED. Idempotent.
+        """Erases an agent: detaches all its blocks, and deletes those that were created for it and that no other agent holds.
+        Other blocks are kept unless delete_unshared_blocks is set. Later writes for the agent fail with ERASED. Idempotent.
         Requires the role service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -93,8 +93,8 @@ class BlockServiceStub:
     Requires the role service.
     """
     EraseAgent: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.EraseAgentRequest, _blocks_service_pb2.EraseAgentResponse]
-    """Erases an agent: detaches all its blocks and, with delete_unshared_blocks, deletes the blocks that no other agent
-    holds. Later writes for the agent fail with ERASED. Idempotent.
+    """Erases an agent: detaches all its blocks, and deletes those that were created for it and that no other agent holds.
+    Other blocks are kept unless delete_unshared_blocks is set. Later writes for the agent fail with ERASED. Idempotent.
     Requires the role service.
     """
 
@@ -163,8 +163,8 @@ class BlockServiceAsyncStub(BlockServiceStub):
     Requires the role service.
     """
     EraseAgent: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.EraseAgentRequest, _blocks_service_pb2.EraseAgentResponse]  # type: ignore[assignment]
-    """Erases an agent: detaches all its blocks and, with delete_unshared_blocks, deletes the blocks that no other agent
-    holds. Later writes for the agent fail with ERASED. Idempotent.
+    """Erases an agent: detaches all its blocks, and deletes those that were created for it and that no other agent holds.
+    Other blocks are kept unless delete_unshared_blocks is set. Later writes for the agent fail with ERASED. Idempotent.
     Requires the role service.
     """
 
@@ -315,8 +315,8 @@ class BlockServiceServicer:
         request: _blocks_service_pb2.EraseAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_blocks_service_pb2.EraseAgentResponse, _abc.Awaitable[_blocks_service_pb2.EraseAgentResponse]]:
-        """Erases an agent: detaches all its blocks and, with delete_unshared_blocks, deletes the blocks that no other agent
-        holds. Later writes for the agent fail with ERASED. Idempotent.
+        """Erases an agent: detaches all its blocks, and deletes those that were created for it and that no other agent holds.
+        Other blocks are kept unless delete_unshared_blocks is set. Later writes for the agent fail with ERASED. Idempotent.
         Requires the role service.
         """
 

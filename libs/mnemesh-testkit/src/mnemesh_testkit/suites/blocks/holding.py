@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
-from mnemesh_kit.errors import AlreadyExists, FailedPrecondition, NotFound
+from mnemesh_kit.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import Principal, as_principal
 
@@ -116,6 +116,26 @@ class Holding(BlocksCases):
             assert refused.value.reason == "ERASED"
         assert [block.label for block in (await core(blocks, PEER)).blocks] == ["human"]
         assert (await blocks.CountBlocks(rpc.CountBlocksRequest())).count == 1
+
+    @pytest.mark.parametrize("delete_unshared", [False, True])
+    async def test_an_erased_agent_leaves_the_blocks_that_it_was_given(
+        self, blocks: BlockServiceAsyncStub, delete_unshared: bool
+    ) -> None:
+        await create(blocks, "given", AGENT)
+        for label, holders in (("own", [AGENT]), ("lent", [AGENT, PEER])):
+            made = rpc.CreateBlockRequest(block={"label": label}, agent_ids=holders, created_for_agent_id=AGENT)
+            assert (await blocks.CreateBlock(made)).block.created_for_agent_id == AGENT
+        done = await blocks.EraseAgent(rpc.EraseAgentRequest(agent_id=AGENT, delete_unshared_blocks=delete_unshared))
+        assert (done.detached_blocks, done.deleted_blocks) == (3, 2 if delete_unshared else 1)
+        left = [block.label for block in (await blocks.ListBlocks(rpc.ListBlocksRequest())).blocks]
+        assert sorted(left) == (["lent"] if delete_unshared else ["given", "lent"])
+        assert [block.label for block in (await core(blocks, PEER)).blocks] == ["lent"]
+
+    async def test_a_block_is_created_for_one_of_its_holders(self, blocks: BlockServiceAsyncStub) -> None:
+        made = rpc.CreateBlockRequest(block={"label": "own"}, agent_ids=[AGENT], created_for_agent_id=PEER)
+        with pytest.raises(InvalidArgument) as refused:
+            await blocks.CreateBlock(made)
+        assert refused.value.field == "created_for_agent_id"
 
     async def test_core_memory_is_in_the_order_of_attachment(self, blocks: BlockServiceAsyncStub) -> None:
         made = [await create(blocks, label, AGENT) for label in ("z", "a", "m")]

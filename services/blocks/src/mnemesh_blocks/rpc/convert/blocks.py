@@ -77,6 +77,7 @@ def block_from_proto(message: blocks_pb2.Block) -> Block:
         limit=message.limit,
         revision=message.revision,
         content_revision=message.revision,
+        created_for_agent_id=optional_field(message, "created_for_agent_id"),
         created_at=timestamp_from_proto(message.create_time, "block.create_time"),
         updated_at=timestamp_from_proto(message.update_time, "block.update_time"),
         provenance=Provenance(
@@ -106,6 +107,7 @@ def block_to_proto(block: Block) -> blocks_pb2.Block:
         template_name=block.template_name,
         preserve_on_migration=block.preserve_on_migration,
         identity_ids=block.identity_ids,
+        created_for_agent_id=block.created_for_agent_id,
         create_time=timestamp_to_proto(block.created_at),
         update_time=timestamp_to_proto(block.updated_at),
         provenance=audit_pb2.Provenance(

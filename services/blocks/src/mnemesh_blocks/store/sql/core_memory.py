@@ -167,9 +167,13 @@ class SqlCoreMemoryTransaction:
         self._conn.execute(holdings.delete().where(condition))
         return block_ids
 
-    def delete_unheld_blocks(self, block_ids: Sequence[str]) -> int:
+    def delete_unheld_blocks(self, block_ids: Sequence[str], created_for_agent_id: str | None) -> int:
         """See `BlockTransaction.delete_unheld_blocks`."""
+        if not block_ids:
+            return 0
         unheld = blocks.c.id.in_(block_ids) & blocks.c.id.not_in(sa.select(holdings.c.block_id))
+        if created_for_agent_id is not None:
+            unheld &= blocks.c.created_for_agent_id == created_for_agent_id
         return self._conn.execute(blocks.delete().where(unheld, self._in_organization)).rowcount
 
     def mark_erased(self, agent_id: str) -> None:

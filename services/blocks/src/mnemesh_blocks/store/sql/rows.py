@@ -31,6 +31,7 @@ def block_from_row(row: sa.Row[Any]) -> Block:
         template_name=row.template_name,
         preserve_on_migration=row.preserve_on_migration,
         identity_ids=_strings(row.identity_ids),
+        created_for_agent_id=row.created_for_agent_id,
         created_at=row.created_at,
         updated_at=row.updated_at,
         provenance=Provenance(
@@ -66,6 +67,7 @@ def block_to_row(block: Block, organization_id: str) -> dict[str, Any]:
         "template_name": block.template_name,
         "preserve_on_migration": block.preserve_on_migration,
         "identity_ids": msgspec.json.encode(block.identity_ids).decode(),
+        "created_for_agent_id": block.created_for_agent_id,
         "created_at": block.created_at,
         "updated_at": block.updated_at,
         "created_by_id": origin.created_by_id,

@@ -31,6 +31,7 @@ blocks: Final = sa.Table(
     sa.Column("is_template", sa.Boolean, nullable=False),
     sa.Column("template_name", sa.Text),
     sa.Column("preserve_on_migration", sa.Boolean, nullable=False),
+    sa.Column("created_for_agent_id", sa.Text),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("updated_at", UtcDateTime, nullable=False),
     sa.Column("created_by_id", sa.Text, nullable=False),

@@ -10,7 +10,8 @@ from mnemesh_kit.ids import require_id
 from mnemesh_types.convert import provenance_from_proto
 
 from mnemesh_orchestrator.model.agents import AgentFilter, AgentOrder, AgentType, LinkKind, PromptPolicy
-from mnemesh_orchestrator.model.creation import AgentDraft, NewBlock
+from mnemesh_orchestrator.model.core_memory import NewBlock
+from mnemesh_orchestrator.model.creation import AgentDraft
 from mnemesh_orchestrator.model.rules import ToolRule
 from mnemesh_orchestrator.rpc.convert.agents import PROMPT_POLICY_TO_PROTO, TYPE_TO_PROTO
 from mnemesh_orchestrator.rpc.convert.compactions import agent_compaction_from_proto
@@ -85,6 +86,8 @@ def draft_from_proto(request: rpc.CreateAgentRequest) -> AgentDraft:
 def _refuse_unimplemented(request: rpc.CreateAgentRequest) -> None:
     fields = {
         "secrets": bool(request.secrets),
+        "agent.secrets": bool(request.agent.secrets),
+        "agent.group_ids": bool(request.agent.group_ids),
         "folder_ids": bool(request.folder_ids),
         "include_multi_agent_tools": request.include_multi_agent_tools,
         "include_default_folder": request.include_default_folder,
@@ -104,6 +107,12 @@ def _block_from_proto(block: blocks_pb2.Block) -> NewBlock:
         read_only=block.read_only,
         metadata=optional_field(block, "metadata"),
         tags=tuple(block.tags),
+        identity_ids=tuple(block.identity_ids),
+        name=optional_field(block, "name"),
+        hidden=block.hidden,
+        is_template=block.is_template,
+        template_name=optional_field(block, "template_name"),
+        preserve_on_migration=block.preserve_on_migration,
     )
 
 

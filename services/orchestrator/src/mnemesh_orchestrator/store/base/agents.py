@@ -7,6 +7,7 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentOrder
+from mnemesh_orchestrator.model.erasure import CREATED_FOR_AGENT, ErasureScope
 
 
 class AgentStore(Protocol):
@@ -35,7 +36,7 @@ class AgentStore(Protocol):
     async def unfinished(self) -> tuple[tuple[Agent, bytes], ...]:
         """Returns every CREATING and DELETING agent of all organizations, oldest first, with its creation request.
 
-        The request of a DELETING agent is empty.
+        Instead of a creation request, a DELETING agent has the scope of its deletion, or nothing.
         """
         ...
 
@@ -114,11 +115,13 @@ class AgentStore(Protocol):
         """
         ...
 
-    async def begin_deletion(self, organization_id: str, agent_id: str) -> bool:
-        """Marks an agent DELETING and revokes the leases of its conversations.
+    async def begin_deletion(
+        self, organization_id: str, agent_id: str, scope: ErasureScope = CREATED_FOR_AGENT
+    ) -> ErasureScope | None:
+        """Marks an agent DELETING, stores the scope of its deletion, and revokes the leases of its conversations.
 
-        Returns False if the agent does not exist or is CREATING. Returns True again for a DELETING agent, so that a
-        repeat continues the deletion.
+        Returns the stored scope, or None if the agent does not exist or is CREATING. For a DELETING agent this is the
+        scope of the first request, so that a repeat continues the deletion.
         """
         ...
 

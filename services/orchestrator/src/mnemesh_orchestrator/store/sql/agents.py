@@ -14,6 +14,7 @@ from mnemesh_kit.sql import Database
 
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentOrder, AgentState, Correction
 from mnemesh_orchestrator.model.conversations import Conversation, ConversationState
+from mnemesh_orchestrator.model.erasure import CREATED_FOR_AGENT, ErasureScope
 from mnemesh_orchestrator.store.sql.agent_filters import agent_conditions
 from mnemesh_orchestrator.store.sql.agent_links import write_links
 from mnemesh_orchestrator.store.sql.conversation_rows import new_row
@@ -177,10 +178,12 @@ class SqlAgentStore:
         """See AgentStore."""
         return await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: (outcome,))[0][0])
 
-    async def begin_deletion(self, organization_id: str, agent_id: str) -> bool:
+    async def begin_deletion(
+        self, organization_id: str, agent_id: str, scope: ErasureScope = CREATED_FOR_AGENT
+    ) -> ErasureScope | None:
         """See AgentStore."""
 
-        def write(conn: sa.Connection) -> bool:
+        def write(conn: sa.Connection) -> ErasureScope | None:
             marked = conn.execute(
                 agents.update()
                 .where(
@@ -188,17 +191,22 @@ class SqlAgentStore:
                     agents.c.id == agent_id,
                     agents.c.state != AgentState.CREATING,
                 )
-                .values(state=AgentState.DELETING, updated_at=self._clock.now())
-            )
-            if marked.rowcount == 0:
-                return False
+                .values(
+                    state=AgentState.DELETING,
+                    updated_at=self._clock.now(),
+                    creation=sa.func.coalesce(agents.c.creation, msgspec.json.encode(scope)),
+                )
+                .returning(agents.c.creation)
+            ).first()
+            if marked is None:
+                return None
             # Holders of leases of the agent get LeaseLost at their next write.
             conn.execute(
                 conversations.update()
                 .where(conversations.c.agent_id == agent_id)
                 .values(epoch=conversations.c.epoch + 1, lease_owner=None, lease_run_id=None, lease_expires_at=None)
             )
-            return True
+            return msgspec.json.decode(marked.creation, type=ErasureScope)
 
         return await self._database.write(write)
 

@@ -23,7 +23,8 @@ agents = sa.Table(
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("hidden", sa.Boolean, nullable=False),
     sa.Column("document", sa.LargeBinary, nullable=False),
-    # The creation request of a CREATING agent, so that any process can finish it.
+    # The creation request of a CREATING agent, or the scope of the deletion of a DELETING one, so that any process can
+    # finish it.
     sa.Column("creation", sa.LargeBinary),
     sa.Column("last_stop_reason", sa.Text),
     sa.Column("last_run_completed_at", UtcDateTime),
