@@ -26,7 +26,6 @@ _WITHOUT_NAMESPACES = {layer.LANDLOCK, layer.SECCOMP} | ({layer.OWN_UID} if os.g
 PROFILES = {"all layers": None, "no namespaces": _WITHOUT_NAMESPACES}
 SETTINGS = SandboxSettings(
     minimum=Level.MINIMAL,
-    max_concurrent=4,
     cpu_seconds=2,
     memory_mb=256,
     processes=24,

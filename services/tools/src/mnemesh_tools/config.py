@@ -20,6 +20,10 @@ class Config(SqlConfig):
     """The lowest isolation level at which tools are executed. Definitions are served at any level."""
     max_concurrent: int = 8
     """The maximum number of executions at the same time; further ones wait."""
+    max_per_organization: int = 0
+    """The maximum of one organization. 0: three quarters of `max_concurrent` with authentication, else all."""
+    max_wait_seconds: float = 20.0
+    """The longest wait of an execution for others to end; then it is refused."""
     cpu_seconds: int = 60
     """The processor time of each process of a tool."""
     memory_mb: int = 512
@@ -33,6 +37,11 @@ class Config(SqlConfig):
 
     def __post_init__(self) -> None:
         """Refuses limits that no tool could run with."""
+        if self.max_per_organization < 0 or self.max_wait_seconds <= 0:
+            raise ValueError(
+                "MNEMESH_TOOLS_MAX_PER_ORGANIZATION must not be negative, and MNEMESH_TOOLS_MAX_WAIT_SECONDS must be "
+                "greater than 0."
+            )
         for name in ("max_concurrent", "cpu_seconds", "max_processes", "disk_mb", "first_uid"):
             if getattr(self, name) < 1:
                 raise ValueError(f"MNEMESH_TOOLS_{name.upper()} must be at least 1.")
@@ -40,11 +49,17 @@ class Config(SqlConfig):
             raise ValueError("MNEMESH_TOOLS_MEMORY_MB must be at least 64.")
 
     @property
+    def slots_per_organization(self) -> int:
+        """The number of executions that one organization can have at the same time."""
+        if self.max_per_organization:
+            return self.max_per_organization
+        return self.max_concurrent if self.auth_key_file is None else max(1, self.max_concurrent * 3 // 4)
+
+    @property
     def sandbox(self) -> SandboxSettings:
         """The limits of every execution."""
         return SandboxSettings(
             minimum=Level[self.min_sandbox.upper()],
-            max_concurrent=self.max_concurrent,
             first_uid=self.first_uid,
             cpu_seconds=self.cpu_seconds,
             memory_mb=self.memory_mb,

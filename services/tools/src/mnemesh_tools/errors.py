@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mnemesh_kit.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
+from mnemesh_kit.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted
 
 
 class ToolNotFound(NotFound):
@@ -41,3 +41,17 @@ class SandboxTooWeak(FailedPrecondition):
     """The host cannot isolate tools as much as the settings require."""
 
     reason = "SANDBOX_UNAVAILABLE"
+
+
+class ToolSlotsBusy(ResourceExhausted):
+    """No slot for an execution became free in time."""
+
+    reason = "TOOL_SLOTS_BUSY"
+
+    def __init__(self, slots: int, held: int, seconds: float) -> None:
+        super().__init__(
+            f"No slot for the tool became free within {seconds:g} seconds: the server runs {slots} tools at the same "
+            f"time, {held} of them for this organization. Try again later.",
+            slots=str(slots),
+            held=str(held),
+        )

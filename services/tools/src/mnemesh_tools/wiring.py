@@ -19,6 +19,7 @@ from mnemesh_tools.rpc.tools import ToolsServicer
 from mnemesh_tools.sandbox import Isolation, Level, Sandbox
 from mnemesh_tools.store.sql.tools import SqlToolStore
 from mnemesh_tools.usecases.executions import ExecutionService
+from mnemesh_tools.usecases.slots import FairSlots
 from mnemesh_tools.usecases.tools import ToolService
 
 PURGE_SECONDS = 3600.0
@@ -35,7 +36,8 @@ async def assemble(
     sandbox = sandbox or await Sandbox.open(config.sandbox)
     _log_isolation(sandbox.isolation, config)
     tools = ToolsServicer(ToolService(store, clock, ids, BuiltinTools.load()))
-    executions = ExecutionServicer(ExecutionService(store, sandbox))
+    slots = FairSlots(config.max_concurrent, config.slots_per_organization, config.max_wait_seconds)
+    executions = ExecutionServicer(ExecutionService(store, sandbox, slots))
     return Assembly(
         name="tools",
         servicers=[
@@ -45,6 +47,7 @@ async def assemble(
         ],
         service_names=service("tools").proto_services,
         background=[periodic(PURGE_SECONDS, store.purge_ledger)],
+        metrics=slots.metrics(),
         properties=_properties(sandbox.isolation, config),
         close=[database.close],
     )

@@ -4,5 +4,7 @@ from typing import Final
 
 READ: Final = 5.0
 WRITE: Final = 10.0
-EXECUTE_MARGIN: Final = 10.0
-"""The time in addition to the time limit of the tool itself. The tools service stops the tool at its limit."""
+EXECUTE_MARGIN: Final = 30.0
+"""The time in addition to the time limit of the tool itself: for the wait for a slot, and for the start of the sandbox.
+
+The tools service stops the tool at its limit."""

@@ -1,4 +1,4 @@
-"""Runs tasks in sandbox processes, a limited number at a time, with the isolation that a probe has found."""
+"""Runs tasks in sandbox processes, with the isolation that a probe has found."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ class SandboxSettings:
     """The limits of every task."""
 
     minimum: Level = Level.RESTRICTED
-    max_concurrent: int = 8
     first_uid: int = 61_000
     uids: int = 1000
     cpu_seconds: int = 60
@@ -63,7 +62,6 @@ class Sandbox:
         self._settings = settings
         self._isolation = isolation
         self._uids = UidPool(settings.first_uid, settings.uids)
-        self._slots = asyncio.Semaphore(settings.max_concurrent)
         self._python = process.python_directories()
 
     @classmethod
@@ -97,15 +95,14 @@ class Sandbox:
 
         Args:
             task: The task.
-            seconds: The time limit, without the wait for a free slot.
+            seconds: The time limit.
 
         Raises:
             SandboxUnavailable: The isolation of the host is below the configured minimum.
         """
         self.require_minimum()
         settings = self._settings
-        async with self._slots:
-            ended = await self._process(task, self._isolation.layers, seconds)
+        ended = await self._process(task, self._isolation.layers, seconds)
         if ended.refused is not None:
             raise SandboxUnavailable(Isolation(frozenset(), dict([ended.refused])), settings.minimum)
         limits = OutcomeLimits(seconds, settings.cpu_seconds, settings.memory_mb, settings.disk_mb, settings.files)

@@ -25,6 +25,7 @@ from mnemesh_tools.sandbox import Sandbox, SandboxUnavailable, Task
 from mnemesh_tools.schema import coerce
 from mnemesh_tools.store.base import ToolStore
 from mnemesh_tools.usecases import lookups
+from mnemesh_tools.usecases.slots import FairSlots
 
 _log = structlog.get_logger("mnemesh.tools.executions")
 
@@ -32,9 +33,10 @@ _log = structlog.get_logger("mnemesh.tools.executions")
 class ExecutionService:
     """Executes custom tools in the sandbox. An execution runs at most once and is not recorded."""
 
-    def __init__(self, store: ToolStore, sandbox: Sandbox) -> None:
+    def __init__(self, store: ToolStore, sandbox: Sandbox, slots: FairSlots) -> None:
         self._store = store
         self._sandbox = sandbox
+        self._slots = slots
 
     async def execute_tool(self, caller: Principal, tool_id: str, invocation: Invocation) -> Execution:
         """Executes a stored tool. An error or a timeout of the tool is a result, not an exception.
@@ -44,12 +46,13 @@ class ExecutionService:
             ToolArgumentsInvalid: The arguments do not match the tool's schema.
             ToolRequirementsUnmet: The tool needs packages, or a language other than Python.
             SandboxTooWeak: This host cannot isolate tools enough, or the tool needs the network.
+            ToolSlotsBusy: Too many tools run.
         """
         require_id(tool_id, "tool", "tool_id")
         tool = await self._store.read(caller.organization_id, lambda tx: lookups.get_tool(tx, tool_id))
-        return await self._execute(executable_from_tool(tool), invocation)
+        return await self._execute(caller, executable_from_tool(tool), invocation)
 
-    async def execute_ad_hoc_tool(self, caller: Principal, tool: AdHocTool, invocation: Invocation) -> Execution:  # noqa: ARG002
+    async def execute_ad_hoc_tool(self, caller: Principal, tool: AdHocTool, invocation: Invocation) -> Execution:
         """Executes source that is not stored. An error or a timeout of the tool is a result, not an exception.
 
         Raises:
@@ -57,10 +60,11 @@ class ExecutionService:
             ToolArgumentsInvalid: The arguments do not match the tool's schema.
             ToolRequirementsUnmet: The tool needs packages, or a language other than Python.
             SandboxTooWeak: This host cannot isolate tools enough, or the tool needs the network.
+            ToolSlotsBusy: Too many tools run.
         """
-        return await self._execute(executable_from_ad_hoc(tool), invocation)
+        return await self._execute(caller, executable_from_ad_hoc(tool), invocation)
 
-    async def _execute(self, tool: ExecutableTool, invocation: Invocation) -> Execution:
+    async def _execute(self, caller: Principal, tool: ExecutableTool, invocation: Invocation) -> Execution:
         require_executable(tool)
         require_environment(invocation.environment)
         arguments = coerce(parse_arguments(invocation.arguments), tool.parameters, "arguments")
@@ -68,7 +72,8 @@ class ExecutionService:
         task = Task(tool.source, tool.function, arguments, invocation.environment, invocation.agent)
         await async_failpoint("sandbox.before_run", tool.function)
         try:
-            outcome = await self._sandbox.run(task, seconds)
+            async with self._slots.hold(caller.organization_id):
+                outcome = await self._sandbox.run(task, seconds)
         except SandboxUnavailable as error:
             raise SandboxTooWeak(str(error), missing=",".join(error.missing)) from error
         await async_failpoint("sandbox.after_run", tool.function)

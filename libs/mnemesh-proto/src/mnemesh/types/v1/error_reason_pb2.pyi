@@ -111,6 +111,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION. The host cannot isolate tools at the configured minimum level. Metadata: missing (layers,
     comma-separated).
     """
+    ERROR_REASON_TOOL_SLOTS_BUSY: _ErrorReason.ValueType  # 404
+    """RESOURCE_EXHAUSTED. All slots for executions stayed in use, by this organization or by others. The tool was not run.
+    Retry later. Metadata: slots, held (by this organization).
+    """
     ERROR_REASON_CONVERSATION_BUSY: _ErrorReason.ValueType  # 500
     """ABORTED. Another run holds the conversation or is queued ahead. Metadata: run_id, or conversation_id only if a
     reset, compaction or fork holds the conversation.
@@ -275,6 +279,10 @@ ERROR_REASON_TOOL_REQUIREMENTS_UNMET: ErrorReason.ValueType  # 402
 ERROR_REASON_SANDBOX_UNAVAILABLE: ErrorReason.ValueType  # 403
 """FAILED_PRECONDITION. The host cannot isolate tools at the configured minimum level. Metadata: missing (layers,
 comma-separated).
+"""
+ERROR_REASON_TOOL_SLOTS_BUSY: ErrorReason.ValueType  # 404
+"""RESOURCE_EXHAUSTED. All slots for executions stayed in use, by this organization or by others. The tool was not run.
+Retry later. Metadata: slots, held (by this organization).
 """
 ERROR_REASON_CONVERSATION_BUSY: ErrorReason.ValueType  # 500
 """ABORTED. Another run holds the conversation or is queued ahead. Metadata: run_id, or conversation_id only if a
