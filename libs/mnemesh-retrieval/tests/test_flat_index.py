@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mnemesh_retrieval.errors import IndexClosed, IndexLocked, PointInvalid, VectorIndexError
+from mnemesh_retrieval.errors import IndexClosed, IndexDamaged, IndexLocked, PointInvalid, VectorIndexError
 from mnemesh_retrieval.filters import EVERYTHING, HasWords, Match, MatchAny, TimeRange, all_of
 from mnemesh_retrieval.flat import FlatIndex, search
 from mnemesh_retrieval.index import Collection, Point, SearchMode, SearchQuery
@@ -245,7 +245,8 @@ async def test_a_file_of_version_1_is_upgraded(tmp_path: Path) -> None:
         old.execute("ATTACH ? AS new", (str(tmp_path / "new" / "vectors.db"),))
         tables = {"collections": "collections", "segments": "blocks", "segment_labels": "block_labels"}
         for new, name in {**tables, "points": "points"}.items():
-            old.execute(f"INSERT INTO main.{name} SELECT * FROM new.{new}")
+            columns = "segment, collection, tenant, oldest, newest, labels, headers, vectors"
+            old.execute(f"INSERT INTO main.{name} SELECT {columns if new == 'segments' else '*'} FROM new.{new}")
     old.close()
     index = await FlatIndex.open(tmp_path / "old")
     await index.ensure_collection(PLANTS)
@@ -268,11 +269,19 @@ async def test_a_file_of_an_unknown_version_is_replaced(tmp_path: Path) -> None:
     await index.close()
 
 
-async def test_a_file_that_is_not_a_database_is_reported_and_the_lock_released(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_database_is_reported_and_moved_aside(tmp_path: Path) -> None:
     (tmp_path / "vectors.db").write_bytes(b"no database at all " * 1_000)
+    index = await FlatIndex.open(tmp_path)
     for _ in range(2):
-        with pytest.raises(VectorIndexError, match="not a database"):
-            await FlatIndex.open(tmp_path)
+        with pytest.raises(IndexDamaged, match="not a database"):
+            await index.ensure_collection(PLANTS)
+    moved_to = await index.set_aside("plants")
+    assert moved_to is not None
+    assert (Path(moved_to) / "vectors.db").read_bytes().startswith(b"no database")
+    await index.ensure_collection(PLANTS)
+    await index.write("plants", [point(1)])
+    assert await index.count("plants", EVERYTHING) == 1
+    await index.close()
 
 
 def files_containing(directory: Path, canary: bytes) -> list[Path]:

@@ -38,4 +38,8 @@ class IndexConfig:
     qdrant_prefix: str
     """Prefix of the service's collection names, for servers that several deployments share."""
     index_flush_seconds: float = 10.0
-    """How often the embedded index is flushed to disk; a power loss can lose the writes since the last flush."""
+    """How often the embedded index is flushed to disk. With a Qdrant server, the time after which it has flushed a
+    write by itself; longer than its own interval. Changes that are not flushed are kept in SQL and repeated."""
+    index_reserve_mb: int = 128
+    """The free space in megabytes that the embedded index leaves on its disk. With less, records are still stored, and
+    the index is updated once there is space again."""

@@ -9,6 +9,8 @@ RetrievalError
     ├── IndexLocked
     ├── IndexClosed
     ├── IndexUnavailable
+    ├── IndexFull
+    ├── IndexDamaged
     ├── CollectionMissing
     ├── CollectionMismatch
     └── PointInvalid
@@ -61,3 +63,11 @@ class PointInvalid(VectorIndexError):
 
 class IndexUnavailable(VectorIndexError):
     """The server of the vector index cannot be reached or is too slow; the same call may succeed later."""
+
+
+class IndexFull(VectorIndexError):
+    """The disk of the index has less free space than the configured reserve; the same write may succeed later."""
+
+
+class IndexDamaged(VectorIndexError):
+    """Stored files of the index are missing, truncated or altered. `set_aside` moves them out of the way."""

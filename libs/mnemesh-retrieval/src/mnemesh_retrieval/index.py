@@ -159,7 +159,8 @@ class NearestIndex(Protocol):
     A write is complete when it returns: every later read sees it, and a crash of the process does not lose it. Each
     adapter states what a power loss can lose. The points of one call are written atomically.
 
-    All methods raise CollectionMissing for a collection that is not open, and IndexClosed after `close`. An adapter
+    All methods raise CollectionMissing for a collection that is not open, IndexClosed after `close`, IndexDamaged if
+    they find stored files damaged, and IndexFull if the disk has too little space for a write. An adapter
     that is not a VectorIndex stores neither payloads nor words: it filters by keyword, UUID and datetime fields, the
     payloads of hits are empty, and DENSE is the only mode.
 
@@ -203,8 +204,29 @@ class NearestIndex(Protocol):
     async def count(self, collection: str, condition: Filter) -> int:
         """Returns the exact number of matching points."""
 
+    @property
+    def durable_after_seconds(self) -> float:
+        """A write is on stable storage once this time has passed since it and a `flush` after that has returned."""
+
     async def flush(self) -> None:
-        """Flushes all completed writes to disk."""
+        """Flushes all completed writes to stable storage; see `durable_after_seconds`."""
+
+    async def verify(self, collection: str) -> None:
+        """Reads what is stored of a collection and compares it with its checksums, as far as the engine has any.
+
+        Raises:
+            IndexDamaged: stored data is missing or altered.
+        """
+
+    async def set_aside(self, collection: str) -> str | None:
+        """Moves the stored files of a damaged collection out of the way, so that `ensure_collection` creates it empty.
+
+        Other collections that are stored in the same files are gone with it. Of earlier damaged files, the newest are
+        kept and the others deleted.
+
+        Returns:
+            The directory with the files; None if they were deleted or did not exist.
+        """
 
     async def close(self) -> None:
         """Flushes and releases everything. A second call has no effect."""

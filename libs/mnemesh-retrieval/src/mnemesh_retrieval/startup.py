@@ -21,7 +21,7 @@ I_co = TypeVar("I_co", covariant=True)
 class EmbeddedEngine(Protocol[I_co]):
     """An index class that keeps its data in one directory: FlatIndex or EdgeIndex."""
 
-    async def open(self, directory: Path, *, flush_interval_seconds: float = 10.0) -> I_co:
+    async def open(self, directory: Path, *, flush_interval_seconds: float = 10.0, reserve_bytes: int = 0) -> I_co:
         """Opens the index in `directory`, creating it if absent. Raises IndexLocked."""
 
 
@@ -47,7 +47,11 @@ async def open_index(config: IndexConfig, directory: Path, engine: EmbeddedEngin
     try:
         if config.qdrant_url:
             return await _open_server_index(config)
-        return await engine.open(directory, flush_interval_seconds=config.index_flush_seconds)
+        return await engine.open(
+            directory,
+            flush_interval_seconds=config.index_flush_seconds,
+            reserve_bytes=config.index_reserve_mb << 20,
+        )
     except VectorIndexError as error:
         raise StartupError(f"The vector index cannot be opened: {error}.") from error
 
@@ -64,5 +68,6 @@ async def _open_server_index(config: IndexConfig) -> ServerIndex:
         api_key=config.qdrant_api_key,
         grpc_port=config.qdrant_grpc_port,
         prefix=config.qdrant_prefix,
+        flush_seconds=config.index_flush_seconds,
     )
     return await ServerIndex.open(settings)

@@ -6,8 +6,10 @@ import asyncio
 import functools
 import os
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote, unquote
@@ -15,7 +17,9 @@ from uuid import UUID
 
 import structlog
 
+from mnemesh_retrieval.damaged import move_aside
 from mnemesh_retrieval.edge.bm25 import Bm25Encoder
+from mnemesh_retrieval.edge.failures import engine_error, is_panic, surviving
 from mnemesh_retrieval.edge.page_cache import MAX_MAPPED_BYTES, mapped_bytes, release_pages
 from mnemesh_retrieval.edge.rewrite import DROPPED, RewriteReport, recover, rewrite
 from mnemesh_retrieval.edge.schema import engine_config, stored_dimension
@@ -34,9 +38,15 @@ from mnemesh_retrieval.index import (
     WriteMode,
 )
 from mnemesh_retrieval.lock import DirectoryLock
+from mnemesh_retrieval.space import DiskReserve
 
 T = TypeVar("T")
 SHARD = ".shard"
+VERIFYING = ".verifying"
+VERIFYING_ATTEMPTS = 3
+"""A shard is damaged if the process ends this many times in a row while it reads all of it."""
+VERIFIED_AT_ONCE = 100
+"""The engine holds the interpreter lock while it reads points."""
 _log = structlog.get_logger("mnemesh.retrieval")
 
 
@@ -48,9 +58,12 @@ class EdgeIndex:
     are flushed to disk every `flush_interval_seconds` and at `close`; a power loss can lose the writes since then.
     """
 
-    def __init__(self, directory: Path, lock: DirectoryLock, max_mapped_bytes: int = MAX_MAPPED_BYTES) -> None:
+    def __init__(
+        self, directory: Path, lock: DirectoryLock, reserve: DiskReserve, max_mapped_bytes: int = MAX_MAPPED_BYTES
+    ) -> None:
         self._directory = directory
         self._lock = lock
+        self._reserve = reserve
         self._max_mapped_bytes = max_mapped_bytes
         self._pid = os.getpid()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vector-index")
@@ -65,6 +78,7 @@ class EdgeIndex:
         directory: Path,
         *,
         flush_interval_seconds: float = 10.0,
+        reserve_bytes: int = 0,
         max_mapped_bytes: int = MAX_MAPPED_BYTES,
     ) -> EdgeIndex:
         """Opens the index, creating the directory if absent.
@@ -72,19 +86,21 @@ class EdgeIndex:
         Args:
             directory: the directory.
             flush_interval_seconds: how often writes are flushed to disk.
+            reserve_bytes: writes raise IndexFull while the disk has less free space.
             max_mapped_bytes: if more of the process's mapped files is resident, the index releases its pages at the
                 next flush; pages that are used again are read from the page cache.
 
         Raises:
             IndexLocked: another process uses the directory.
         """
-        index = cls(directory, await asyncio.to_thread(_lock, directory), max_mapped_bytes)
+        lock = await asyncio.to_thread(_lock, directory)
+        index = cls(directory, lock, DiskReserve(directory, reserve_bytes), max_mapped_bytes)
         index._flusher = asyncio.create_task(index._flush_regularly(flush_interval_seconds), name="vector-index-flush")
         return index
 
     async def ensure_collection(self, collection: Collection) -> None:
         """See VectorIndex.ensure_collection."""
-        await self._run(lambda: self._ensure(collection))
+        await self._run(lambda: self._ensure(collection), opening=True)
 
     async def collections(self) -> tuple[str, ...]:
         """See VectorIndex.collections."""
@@ -97,7 +113,7 @@ class EdgeIndex:
 
     async def write(self, collection: str, points: Sequence[Point], mode: WriteMode = WriteMode.UPSERT) -> None:
         """See VectorIndex.write."""
-        await self._on(collection, lambda shard: shard.write(points, mode))
+        await self._on(collection, lambda shard: self._write(shard, points, mode))
 
     async def set_payload(self, collection: str, ids: Sequence[UUID], fields: Payload) -> None:
         """See VectorIndex.set_payload."""
@@ -146,11 +162,32 @@ class EdgeIndex:
         """See VectorIndex.facets."""
         return await self._on(collection, lambda shard: shard.facets(field, condition, limit))
 
+    @property
+    def durable_after_seconds(self) -> float:
+        """See VectorIndex.durable_after_seconds."""
+        return 0.0
+
     async def flush(self) -> None:
         """See VectorIndex.flush."""
-        for name, shard in list(self._shards.items()):
-            if shard.dirty and self._shards.get(name) is shard:
-                await self._run(shard.flush)
+        for name in list(self._shards):
+            with suppress(CollectionMissing):
+                await self._on(name, lambda shard: shard.flush())
+
+    async def verify(self, collection: str) -> None:
+        """See VectorIndex.verify. Other calls are served in between."""
+        marker = self._path(collection).with_name(f"{self._path(collection).name}{VERIFYING}")
+        with surviving(marker, VERIFYING_ATTEMPTS, "verified"):
+            last: UUID | None = None
+            while True:
+                began = time.monotonic()
+                last = await self._on(collection, functools.partial(Shard.verify, after=last, limit=VERIFIED_AT_ONCE))
+                if last is None:
+                    return
+                await asyncio.sleep(time.monotonic() - began)
+
+    async def set_aside(self, collection: str) -> str | None:
+        """See VectorIndex.set_aside."""
+        return await self._run(lambda: self._set_aside(collection))
 
     async def rewrite(self) -> list[RewriteReport]:
         """Rewrites every collection from its live points, so that the bytes of deleted points leave the disk.
@@ -179,18 +216,40 @@ class EdgeIndex:
             shard = self._shards.get(collection)
             if shard is None:
                 raise CollectionMissing(f"no collection {collection!r} is open")
-            return act(shard)
+            try:
+                return act(shard)
+            except BaseException as error:
+                if is_panic(error):
+                    # The engine may hold locks for ever. The collection must be opened again.
+                    self._shards.pop(collection, None)
+                raise
 
         return await self._run(run)
 
-    async def _run(self, act: Callable[[], T]) -> T:
+    async def _run(self, act: Callable[[], T], *, opening: bool = False) -> T:
         self._usable()
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, act)
-        except RetrievalError:
-            raise
-        except Exception as error:  # the engine raises bare Exceptions
-            raise VectorIndexError(f"the vector index failed: {error}") from error
+
+        def run() -> T:
+            try:
+                return act()
+            except RetrievalError:
+                raise
+            except BaseException as error:  # the engine raises bare Exceptions, and panics
+                raise engine_error(error, opening=opening) from error
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, run)
+
+    def _write(self, shard: Shard, points: Sequence[Point], mode: WriteMode) -> None:
+        self._reserve.require()
+        shard.write(points, mode)
+
+    def _set_aside(self, collection: str) -> str | None:
+        shard = self._shards.pop(collection, None)
+        if shard is not None:
+            with suppress(BaseException):  # a damaged shard may fail in any way
+                shard.engine.close()
+        moved_to = move_aside(self._directory, [self._path(collection)])
+        return str(moved_to) if moved_to is not None else None
 
     def _usable(self) -> None:
         if self._closed:
@@ -203,6 +262,8 @@ class EdgeIndex:
         if shard is not None:
             shard.adopt(collection)
         else:
+            # A shard that is opened applies its log to its mapped files.
+            self._reserve.require()
             self._shards[collection.name] = Shard.open(self._path(collection.name), collection, self._words)
 
     def _drop(self, name: str) -> None:

@@ -44,14 +44,13 @@ def mapped_bytes() -> int:
 
 
 def write_back(directory: Path) -> None:
-    """Flushes the files under `directory` to disk.
+    """Flushes the files and folders under `directory` to disk.
 
     The engine's own flush does the same but holds the interpreter lock; after this it has little to do.
     """
-    for file in directory.rglob("*"):
-        if file.is_file():
-            descriptor = os.open(file, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+    for path in (*directory.rglob("*"), directory):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -13,6 +13,7 @@ import numpy as np
 import qdrant_edge as qe
 
 from mnemesh_retrieval.edge.bm25 import Bm25Encoder
+from mnemesh_retrieval.edge.failures import surviving
 from mnemesh_retrieval.edge.filters import engine_filter
 from mnemesh_retrieval.edge.page_cache import release_pages, write_back
 from mnemesh_retrieval.edge.rewrite import BUILDING
@@ -24,6 +25,7 @@ from mnemesh_retrieval.edge.schema import (
     require_dimension,
     stored_dimension,
 )
+from mnemesh_retrieval.errors import IndexDamaged
 from mnemesh_retrieval.filters import Filter
 from mnemesh_retrieval.index import (
     Candidates,
@@ -58,21 +60,33 @@ MODES = {
     WriteMode.UPDATE_PRESENT: qe.UpdateMode.UpdateOnly,
 }
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LOADING = ".loading"
+PARTS = "_parts"
+"""The payload field with the names of the vectors that a point was written with, so that `verify` misses lost ones."""
+NORM_TOLERANCE = 0.001
+LOADING_ATTEMPTS = 2
+"""A shard is damaged if the process ends this many times in a row while it loads it."""
 
 
 class Shard:
     """Owns a shard of the engine. `dirty` is True while writes wait for a flush."""
 
-    def __init__(self, engine: qe.EdgeShard, path: Path, dimension: int, words: Bm25Encoder) -> None:
+    def __init__(self, engine: qe.EdgeShard, path: Path, collection: Collection, words: Bm25Encoder) -> None:
         self.engine = engine
         self.path = path
         self.dirty = False
-        self._dimension = dimension
+        self._dimension = collection.dimension
+        self._tenant_field = collection.tenant_field
         self._words = words
 
     @classmethod
     def open(cls, path: Path, collection: Collection, words: Bm25Encoder) -> Shard:
-        """Loads the shard at `path`, or creates it: a crash leaves a complete shard or none."""
+        """Loads the shard at `path`, or creates it: a crash leaves a complete shard or none.
+
+        Raises:
+            IndexDamaged: the process ended repeatedly while it loaded the shard.
+            CollectionMismatch: the shard has another dimension.
+        """
         if not path.exists():
             building = path.with_name(path.name + BUILDING)
             shutil.rmtree(building, ignore_errors=True)
@@ -83,10 +97,11 @@ class Shard:
             created.close()
             building.rename(path)
         require_dimension(collection, stored_dimension(path))
-        engine = qe.EdgeShard.load(str(path), engine_config(collection.dimension))
+        with surviving(path.with_name(path.name + LOADING), LOADING_ATTEMPTS, "loaded"):
+            engine = qe.EdgeShard.load(str(path), engine_config(collection.dimension))
         add_missing_indexes(engine, collection)
         release_pages(path)
-        return cls(engine, path, collection.dimension, words)
+        return cls(engine, path, collection, words)
 
     def adopt(self, collection: Collection) -> None:
         """Checks the dimension of the open shard and adds missing payload indexes. Raises CollectionMismatch."""
@@ -189,9 +204,30 @@ class Shard:
 
     def flush(self) -> None:
         """Flushes completed writes to disk."""
-        self.dirty = False
-        write_back(self.path)
-        self.engine.flush()
+        if self.dirty:
+            write_back(self.path)
+            self.engine.flush()
+            write_back(self.path)
+            self.dirty = False
+
+    def verify(self, after: UUID | None, limit: int) -> UUID | None:
+        """Reads points after an id. Returns the last one, or None if there are no more. Raises IndexDamaged."""
+        request = qe.ScrollRequest(offset=after, limit=limit + 1, with_payload=True, with_vector=True)
+        records, _ = self.engine.scroll(request)
+        for record in records:
+            self._require_intact(record)
+        return _uuid(records[-1].id) if len(records) > limit else None
+
+    def _require_intact(self, record: qe.Record) -> None:
+        vectors = record.vector if isinstance(record.vector, dict) else {}
+        parts = (record.payload or {}).get(PARTS)
+        if parts is None and self._tenant_field not in (record.payload or {}) and self._tenant_field is not None:
+            raise IndexDamaged(f"point {record.id} has lost its payload")
+        if parts is not None and set(parts) - set(vectors):
+            raise IndexDamaged(f"point {record.id} has lost a vector")
+        dense = vectors.get(DENSE)
+        if dense is not None and not abs(float(np.linalg.norm(np.asarray(dense, np.float32))) - 1) < NORM_TOLERANCE:
+            raise IndexDamaged(f"the vector of point {record.id} has changed")
 
     def close(self) -> None:
         """Flushes and closes the shard."""
@@ -210,7 +246,7 @@ class Shard:
         words = self._words.document(point.text)
         if words.indices:
             vectors[TEXT] = words
-        return qe.Point(point.id, vectors, dict(point.payload))
+        return qe.Point(point.id, vectors, {**point.payload, PARTS: sorted(vectors)})
 
     def _dense(self, query: SearchQuery, within: qe.Filter) -> Scored:
         vector = query_vector(query, self._dimension)
@@ -253,7 +289,7 @@ def _stored(record: qe.Record) -> StoredPoint:
     vector = record.vector.get(DENSE) if isinstance(record.vector, dict) else None
     return StoredPoint(
         id=_uuid(record.id),
-        payload=record.payload or {},
+        payload={name: value for name, value in (record.payload or {}).items() if name != PARTS},
         vector=np.asarray(vector, dtype=np.float32) if vector is not None else None,
     )
 

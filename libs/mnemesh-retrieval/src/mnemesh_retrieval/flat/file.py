@@ -1,50 +1,18 @@
-"""The SQLite file of a FlatIndex: its tables, its connections, and the reads and writes of one transaction."""
+"""The reads and writes of one transaction in the SQLite file of a FlatIndex."""
 
 from __future__ import annotations
 
 import sqlite3
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, TypeVar
 
+from mnemesh_retrieval.errors import IndexDamaged
 from mnemesh_retrieval.flat.filters import SegmentFilter
 from mnemesh_retrieval.flat.segment import Entry, Segment, SegmentBatch
 
 T = TypeVar("T")
-NAME: Final = "vectors.db"
-VERSION: Final = 2
-"""The version of the tables. A file of an unknown version is replaced by an empty one."""
-_TABLES: Final = f"""
-    CREATE TABLE collections (collection INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, dimension INTEGER NOT NULL);
-    CREATE TABLE segments (
-        segment INTEGER PRIMARY KEY, collection INTEGER NOT NULL, tenant TEXT NOT NULL,
-        oldest INTEGER NOT NULL, newest INTEGER NOT NULL,
-        labels TEXT NOT NULL, headers BLOB NOT NULL, vectors BLOB NOT NULL
-    );
-    CREATE INDEX ix_segments_tenant ON segments (collection, tenant, segment);
-    CREATE TABLE segment_labels (
-        collection INTEGER NOT NULL, label TEXT NOT NULL, newest INTEGER NOT NULL, segment INTEGER NOT NULL,
-        oldest INTEGER NOT NULL, PRIMARY KEY (collection, label, newest, segment)
-    ) WITHOUT ROWID;
-    CREATE TABLE points (
-        collection INTEGER NOT NULL, id BLOB NOT NULL, segment INTEGER NOT NULL, PRIMARY KEY (collection, id)
-    ) WITHOUT ROWID;
-    PRAGMA user_version = {VERSION};
-"""
-_UPGRADE_FROM_1: Final = f"""
-    DROP INDEX ix_blocks_tenant;
-    ALTER TABLE blocks RENAME TO segments;
-    ALTER TABLE segments RENAME COLUMN block TO segment;
-    ALTER TABLE segments RENAME COLUMN head TO headers;
-    CREATE INDEX ix_segments_tenant ON segments (collection, tenant, segment);
-    ALTER TABLE block_labels RENAME TO segment_labels;
-    ALTER TABLE segment_labels RENAME COLUMN block TO segment;
-    ALTER TABLE points RENAME COLUMN block TO segment;
-    PRAGMA user_version = {VERSION};
-"""
-"""Version 1 has other names for the same tables."""
-_CACHE_KILOBYTES: Final = 4_096
 _IDS_PER_STATEMENT: Final = 500
 _COUNTED_SEGMENTS: Final = 1_000
 """Segments are counted up to this number to find the rarest of several labels."""
@@ -57,44 +25,6 @@ class StoredSegment:
     number: int
     tenant: str
     segment: Segment
-
-
-def open_writer(directory: Path) -> sqlite3.Connection:
-    """Opens the connection that writes. Creates or upgrades the file if needed."""
-    path = directory / NAME
-    connection = _connect(path)
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version == 1:
-        connection.executescript(f"BEGIN; {_UPGRADE_FROM_1} COMMIT;")
-    elif version != VERSION:
-        connection.close()
-        for file in (path, path.with_name(f"{NAME}-wal"), path.with_name(f"{NAME}-shm")):
-            file.unlink(missing_ok=True)
-        connection = _connect(path)
-        connection.executescript(f"BEGIN; {_TABLES} COMMIT;")
-    return connection
-
-
-def open_reader(directory: Path) -> sqlite3.Connection:
-    """Opens a connection that only reads."""
-    connection = _connect(directory / NAME)
-    connection.execute("PRAGMA query_only = ON")
-    return connection
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
-    for pragma in (
-        # For a new file. A segment takes three pages of this size, and five of the default size.
-        "page_size = 8192",
-        "journal_mode = WAL",
-        # A crash of the process loses nothing; a power loss loses what no checkpoint has written to disk.
-        "synchronous = NORMAL",
-        "secure_delete = ON",
-        f"cache_size = -{_CACHE_KILOBYTES}",
-    ):
-        connection.execute(f"PRAGMA {pragma}").fetchall()
-    return connection
 
 
 def candidate_segments(conn: sqlite3.Connection, collection: int, filter_: SegmentFilter, limit: int = -1) -> list[int]:
@@ -130,10 +60,20 @@ def segments_of(conn: sqlite3.Connection, collection: int, ids: Iterable[bytes])
 
 def read(conn: sqlite3.Connection, number: int, dimension: int) -> StoredSegment:
     """Reads a segment."""
-    tenant, labels, headers, vectors = conn.execute(
-        "SELECT tenant, labels, headers, vectors FROM segments WHERE segment = ?", (number,)
+    row = conn.execute(
+        "SELECT tenant, labels, headers, vectors, checksum FROM segments WHERE segment = ?", (number,)
     ).fetchone()
+    if row is None:
+        raise IndexDamaged(f"segment {number} is missing")
+    tenant, labels, headers, vectors, checksum = row
+    require_intact(number, labels, headers, vectors, checksum)
     return StoredSegment(number, tenant, Segment.from_row(labels, headers, vectors, dimension))
+
+
+def require_intact(number: int, labels: str, headers: bytes, vectors: bytes, checksum: int | None) -> None:
+    """Raises IndexDamaged if the columns of a segment differ from their checksum. Rows of version 2 have none."""
+    if checksum is not None and checksum != _checksum(labels, headers, vectors):
+        raise IndexDamaged(f"segment {number} differs from its checksum")
 
 
 def read_batch(
@@ -142,8 +82,34 @@ def read_batch(
     """Reads segments in any order, with or without their vectors."""
     column = "vectors" if vectors else "x''"
     marks = ", ".join("?" * len(numbers))
-    rows = conn.execute(f"SELECT labels, headers, {column} FROM segments WHERE segment IN ({marks})", numbers)  # noqa: S608
-    return SegmentBatch.from_rows(rows.fetchall(), dimension)
+    rows = conn.execute(
+        f"SELECT labels, headers, {column} FROM segments WHERE segment IN ({marks})",  # noqa: S608
+        numbers,
+    ).fetchall()
+    if len(rows) != len(set(numbers)):
+        raise IndexDamaged(f"{len(set(numbers)) - len(rows)} segments are missing")
+    try:
+        return SegmentBatch.from_rows(rows, dimension)
+    except ValueError as error:
+        raise IndexDamaged(f"a segment cannot be read: {error}") from error
+
+
+def point_ids(conn: sqlite3.Connection, collection: int, ids: Iterable[bytes]) -> list[bytes]:
+    """Returns those of the ids that are points."""
+    return list(_segment_by_id(conn, collection, ids))
+
+
+def next_point_ids(conn: sqlite3.Connection, collection: int, after: bytes, limit: int) -> list[bytes]:
+    """Returns ids of points in order, after the id `after`."""
+    rows = conn.execute(
+        "SELECT id FROM points WHERE collection = ? AND id > ? ORDER BY id LIMIT ?", (collection, after, limit)
+    )
+    return [id_ for (id_,) in rows]
+
+
+def count_points(conn: sqlite3.Connection, collection: int) -> int:
+    """Returns the number of points."""
+    return int(conn.execute("SELECT count(*) FROM points WHERE collection = ?", (collection,)).fetchone()[0])
 
 
 def insert(conn: sqlite3.Connection, collection: int, dimension: int, tenant: str, entries: Sequence[Entry]) -> None:
@@ -195,16 +161,18 @@ def _save(conn: sqlite3.Connection, collection: int, old: StoredSegment | None, 
     if not len(segment):
         conn.execute("DELETE FROM segments WHERE segment = ?", (number,))
         return 0
-    values = (segment.oldest, segment.newest, *segment.to_row())
+    row = segment.to_row()
+    values = (segment.oldest, segment.newest, *row, _checksum(*row))
     if old is None:
         number = conn.execute(
-            "INSERT INTO segments (collection, tenant, oldest, newest, labels, headers, vectors)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO segments (collection, tenant, oldest, newest, labels, headers, vectors, checksum)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (collection, tenant, *values),
         ).lastrowid
     else:
         conn.execute(
-            "UPDATE segments SET oldest = ?, newest = ?, labels = ?, headers = ?, vectors = ? WHERE segment = ?",
+            "UPDATE segments SET oldest = ?, newest = ?, labels = ?, headers = ?, vectors = ?, checksum = ?"
+            " WHERE segment = ?",
             (*values, number),
         )
     assert number is not None  # noqa: S101 - an insert has a row
@@ -214,6 +182,10 @@ def _save(conn: sqlite3.Connection, collection: int, old: StoredSegment | None, 
             [(collection, label, segment.newest, number, segment.oldest) for label in segment.labels],
         )
     return number
+
+
+def _checksum(labels: str, headers: bytes, vectors: bytes) -> int:
+    return zlib.crc32(vectors, zlib.crc32(headers, zlib.crc32(labels.encode())))
 
 
 def _label_key(segment: Segment) -> tuple[object, ...]:

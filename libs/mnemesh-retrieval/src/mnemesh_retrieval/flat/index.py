@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
@@ -16,20 +13,16 @@ from uuid import UUID
 import numpy as np
 import structlog
 
-from mnemesh_retrieval.errors import (
-    CollectionMismatch,
-    CollectionMissing,
-    IndexClosed,
-    RetrievalError,
-    VectorIndexError,
-)
-from mnemesh_retrieval.filters import Filter
-from mnemesh_retrieval.flat import file, search
+from mnemesh_retrieval.errors import CollectionMismatch, CollectionMissing, VectorIndexError
+from mnemesh_retrieval.filters import EVERYTHING, Filter, HasId
+from mnemesh_retrieval.flat import checks, file, schema, search
+from mnemesh_retrieval.flat.connections import Connections
 from mnemesh_retrieval.flat.filters import labels_of, time_of
 from mnemesh_retrieval.flat.segment import Entry, ids_of, require_few_labels
 from mnemesh_retrieval.index import Collection, Hit, Point, SearchMode, SearchQuery
 from mnemesh_retrieval.lock import DirectoryLock
 from mnemesh_retrieval.ranking import query_vector, stored_vector
+from mnemesh_retrieval.space import DiskReserve
 
 T = TypeVar("T")
 READER_THREADS: Final = 2
@@ -69,45 +62,52 @@ class FlatIndex:
     `rewrite`.
     """
 
-    def __init__(self, directory: Path, lock: DirectoryLock) -> None:
+    def __init__(self, directory: Path, lock: DirectoryLock, reserve: DiskReserve) -> None:
         self._directory = directory
         self._lock = lock
-        self._pid = os.getpid()
-        self._writing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vectors-writer")
-        self._reading = ThreadPoolExecutor(max_workers=READER_THREADS, thread_name_prefix="vectors-reader")
-        self._local = threading.local()
-        self._connections: list[sqlite3.Connection] = []
+        self._reserve = reserve
+        self._connections = Connections(directory)
         self._opened: dict[str, OpenCollection] = {}
         self._flusher: asyncio.Task[None] | None = None
-        self._dirty = False
         self._closed = False
 
     @classmethod
-    async def open(cls, directory: Path, *, flush_interval_seconds: float = 10.0) -> FlatIndex:
-        """Opens the index, creating the directory if absent. Raises IndexLocked if another process uses it."""
+    async def open(cls, directory: Path, *, flush_interval_seconds: float = 10.0, reserve_bytes: int = 0) -> FlatIndex:
+        """Opens the index, creating the directory if absent. The file is opened by the first call.
+
+        Args:
+            directory: the directory.
+            flush_interval_seconds: how often writes are flushed to disk.
+            reserve_bytes: writes raise IndexFull while the disk has less free space.
+
+        Raises:
+            IndexLocked: another process uses the directory.
+        """
 
         def lock() -> DirectoryLock:
             directory.mkdir(parents=True, exist_ok=True)
             return DirectoryLock.acquire(directory)
 
-        index = cls(directory, await asyncio.to_thread(lock))
-        try:
-            await index.collections()
-        except BaseException:
-            await index.close()
-            raise
+        index = cls(directory, await asyncio.to_thread(lock), DiskReserve(directory, reserve_bytes))
         index._flusher = asyncio.create_task(index._flush_regularly(flush_interval_seconds), name="vectors-flush")
         return index
+
+    @property
+    def durable_after_seconds(self) -> float:
+        """See NearestIndex.durable_after_seconds."""
+        return 0.0
 
     async def ensure_collection(self, collection: Collection) -> None:
         """See NearestIndex.ensure_collection."""
         if len(collection.datetime_fields) > 1:
             raise VectorIndexError(f"collection {collection.name!r} has more than one datetime field")
-        await self._write(lambda conn: self._ensure(conn, collection))
+        await self._connections.write(lambda conn: self._ensure(conn, collection))
 
     async def collections(self) -> tuple[str, ...]:
         """See NearestIndex.collections."""
-        found = await self._write(lambda conn: conn.execute("SELECT name FROM collections ORDER BY name").fetchall())
+        found = await self._connections.write(
+            lambda conn: conn.execute("SELECT name FROM collections ORDER BY name").fetchall()
+        )
         return tuple(name for (name,) in found)
 
     async def drop_collection(self, name: str) -> None:
@@ -118,7 +118,7 @@ class FlatIndex:
             for (number,) in conn.execute("SELECT collection FROM collections WHERE name = ?", (name,)).fetchall():
                 file.drop(conn, number)
 
-        await self._write(drop)
+        await self._connections.write(drop)
 
     async def write(self, collection: str, points: Sequence[Point]) -> None:
         """See NearestIndex.write."""
@@ -135,20 +135,23 @@ class FlatIndex:
                 entries.append(Entry(point.id.bytes, time, labels, np.asarray(vector, np.float32)))
 
         def replace(conn: sqlite3.Connection) -> None:
+            self._reserve.require()
             number = self._named(collection).number
             file.delete(conn, number, schema.dimension, replaced)
             for tenant in dict.fromkeys(tenants.values()):
                 of_tenant = [entry for entry in entries if tenants[entry.id] == tenant]
                 file.insert(conn, number, schema.dimension, tenant, of_tenant)
 
-        await self._write(replace)
+        await self._connections.write(replace)
 
     async def delete(self, collection: str, ids: Sequence[UUID]) -> None:
         """See NearestIndex.delete."""
         opened = self._named(collection)
         deleted = [id_.bytes for id_ in ids]
         if deleted:
-            await self._write(lambda conn: file.delete(conn, opened.number, opened.schema.dimension, deleted))
+            await self._connections.write(
+                lambda conn: file.delete(conn, opened.number, opened.schema.dimension, deleted)
+            )
 
     async def delete_where(self, collection: str, condition: Filter) -> None:
         """See NearestIndex.delete_where."""
@@ -159,7 +162,7 @@ class FlatIndex:
             deleted = [id_ for batch, mask in found for id_ in ids_of(batch.headers[mask])]
             file.delete(conn, opened.number, opened.schema.dimension, deleted)
 
-        await self._write(delete)
+        await self._connections.write(delete)
 
     async def search(self, collection: str, query: SearchQuery) -> list[Hit]:
         """See NearestIndex.search."""
@@ -174,7 +177,7 @@ class FlatIndex:
             found = search.nearest(conn, opened.number, search.unit(vector), query).best(query.limit)
             return [Hit(id_, score, {}, rank, None, score) for rank, (id_, score) in enumerate(found, start=1)]
 
-        return await self._read(read)
+        return await self._connections.read(read)
 
     async def scan(
         self, collection: str, condition: Filter, *, after: UUID | None = None, limit: int = 1000
@@ -184,27 +187,43 @@ class FlatIndex:
         last = after.bytes if after is not None else b""
 
         def read(conn: sqlite3.Connection) -> list[UUID]:
+            if condition == EVERYTHING:
+                return [UUID(bytes=id_) for id_ in file.next_point_ids(conn, opened.number, last, limit)]
+            if isinstance(condition, HasId):
+                known = file.point_ids(conn, opened.number, [id_.bytes for id_ in condition.ids])
+                return [UUID(bytes=id_) for id_ in sorted(id_ for id_ in known if id_ > last)[:limit]]
             batches = search.matches(conn, opened.number, opened.schema.dimension, condition)
             found = [id_ for batch, mask in batches for id_ in ids_of(batch.headers[mask])]
             return [UUID(bytes=id_) for id_ in sorted(id_ for id_ in found if id_ > last)[:limit]]
 
-        return await self._read(read)
+        return await self._connections.read(read)
 
     async def count(self, collection: str, condition: Filter) -> int:
         """See NearestIndex.count."""
         opened = self._named(collection)
 
         def read(conn: sqlite3.Connection) -> int:
+            if condition == EVERYTHING:
+                return file.count_points(conn, opened.number)
             found = search.matches(conn, opened.number, opened.schema.dimension, condition)
             return sum(int(mask.sum()) for _, mask in found)
 
-        return await self._read(read)
+        return await self._connections.read(read)
 
     async def flush(self) -> None:
         """See NearestIndex.flush."""
-        if self._dirty:
-            self._dirty = False
-            await self._on(self._writing, lambda conn: conn.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall())
+        await self._connections.flush()
+
+    async def verify(self, collection: str) -> None:
+        """See NearestIndex.verify."""
+        opened = self._named(collection)
+        await self._connections.read(lambda conn: checks.verify(conn, opened.number, opened.schema.dimension))
+
+    async def set_aside(self, collection: str) -> str | None:  # noqa: ARG002  (one file has all collections)
+        """See NearestIndex.set_aside. All collections are stored in one file."""
+        self._opened.clear()
+        moved_to = await self._connections.move_aside()
+        return str(moved_to) if moved_to is not None else None
 
     async def rewrite(self) -> RewriteReport:
         """Rewrites the file without the space of deleted points, and empties its log.
@@ -213,7 +232,7 @@ class FlatIndex:
         """
 
         def size() -> int:
-            return sum(part.stat().st_size for part in self._directory.glob(f"{file.NAME}*"))
+            return sum(part.stat().st_size for part in self._directory.glob(f"{schema.NAME}*"))
 
         def vacuum(conn: sqlite3.Connection) -> RewriteReport:
             before = size()
@@ -225,7 +244,7 @@ class FlatIndex:
             ).fetchall()
             return RewriteReport(dict(points), before, size())
 
-        return await self._on(self._writing, vacuum)
+        return await self._connections.alone(vacuum)
 
     async def close(self) -> None:
         """See NearestIndex.close."""
@@ -235,10 +254,7 @@ class FlatIndex:
             self._flusher.cancel()
             await asyncio.gather(self._flusher, return_exceptions=True)
         self._closed = True
-        await asyncio.to_thread(self._reading.shutdown, wait=True)
-        await asyncio.to_thread(self._writing.shutdown, wait=True)
-        for connection in reversed(self._connections):  # the writer, closed last, moves the log into the file
-            connection.close()
+        await self._connections.close()
         self._lock.release()
 
     def _ensure(self, conn: sqlite3.Connection, collection: Collection) -> None:
@@ -258,42 +274,11 @@ class FlatIndex:
         self._opened[collection.name] = OpenCollection(number, collection)
 
     def _named(self, collection: str) -> OpenCollection:
-        self._usable()
+        self._connections.require_usable()
         opened = self._opened.get(collection)
         if opened is None:
             raise CollectionMissing(f"no collection {collection!r} is open")
         return opened
-
-    async def _read(self, act: Callable[[sqlite3.Connection], T]) -> T:
-        return await self._on(self._reading, lambda conn: file.in_transaction(conn, "BEGIN", act))
-
-    async def _write(self, act: Callable[[sqlite3.Connection], T]) -> T:
-        self._dirty = True
-        return await self._on(self._writing, lambda conn: file.in_transaction(conn, "BEGIN IMMEDIATE", act))
-
-    async def _on(self, threads: ThreadPoolExecutor, act: Callable[[sqlite3.Connection], T]) -> T:
-        self._usable()
-        try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(threads, lambda: act(self._connection(threads is self._writing)))
-        except RetrievalError:
-            raise
-        except sqlite3.Error as error:
-            raise VectorIndexError(f"the vector index failed: {error}") from error
-
-    def _connection(self, writes: bool) -> sqlite3.Connection:
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = (file.open_writer if writes else file.open_reader)(self._directory)
-            self._local.connection = connection
-            self._connections.append(connection)
-        return connection
-
-    def _usable(self) -> None:
-        if self._closed:
-            raise IndexClosed("the vector index is closed")
-        if os.getpid() != self._pid:
-            raise IndexClosed("the vector index belongs to the parent process; a forked child cannot use it")
 
     async def _flush_regularly(self, interval: float) -> None:
         while True:

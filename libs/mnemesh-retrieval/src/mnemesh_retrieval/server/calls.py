@@ -33,6 +33,8 @@ class ServerSettings:
     prefix: str = "mnemesh"
     """Prefix of the names of our collections. Others are ignored."""
     timeout_seconds: int = 10
+    flush_seconds: float = 10.0
+    """The time after which the server has written a change to its disk. Its own default is an interval of 5 seconds."""
 
 
 @asynccontextmanager

@@ -63,9 +63,10 @@ class ServerIndex:
     server's configuration (`storage.wal`) decides what a power loss can lose.
     """
 
-    def __init__(self, client: AsyncQdrantClient, prefix: str) -> None:
+    def __init__(self, client: AsyncQdrantClient, prefix: str, flush_seconds: float = 10.0) -> None:
         self._client = client
         self._prefix = prefix
+        self._flush_seconds = flush_seconds
         self._words = Bm25Encoder()
         self._known: dict[str, Collection] = {}
         self._closed = False
@@ -81,7 +82,7 @@ class ServerIndex:
             timeout=settings.timeout_seconds,
             check_compatibility=False,
         )
-        index = cls(client, settings.prefix)
+        index = cls(client, settings.prefix, settings.flush_seconds)
         try:
             async with answered("version"):
                 version = (await client.info()).version
@@ -236,9 +237,23 @@ class ServerIndex:
             found = await self._client.facet(name, field, server_filter(condition), limit=limit, exact=True)
         return {str(hit.value): hit.count for hit in found.hits}
 
+    @property
+    def durable_after_seconds(self) -> float:
+        """See VectorIndex.durable_after_seconds. The server flushes at the interval of its own configuration."""
+        return self._flush_seconds
+
     async def flush(self) -> None:
-        """See VectorIndex.flush. The server flushes at the interval of its own configuration."""
+        """See VectorIndex.flush. The server flushes by itself; see `durable_after_seconds`."""
         self._usable()
+
+    async def verify(self, collection: str) -> None:
+        """See VectorIndex.verify. The server verifies its own files."""
+        self._named(collection)
+
+    async def set_aside(self, collection: str) -> str | None:
+        """See VectorIndex.set_aside. The collection is deleted."""
+        await self.drop_collection(collection)
+        return None
 
     async def close(self) -> None:
         """See VectorIndex.close."""

@@ -1,0 +1,1 @@
+"""The outbox and the indexer: they keep a vector index in agreement with records that are stored in SQL."""

@@ -1,0 +1,97 @@
+"""The application of changes: the points of a collection are brought into agreement with the current records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+from mnemesh_kit.failpoints import async_failpoint
+
+from mnemesh_retrieval.embedder import Vector
+from mnemesh_retrieval.errors import EmbedderRejected
+from mnemesh_retrieval.index import NearestIndex, Point
+from mnemesh_retrieval.indexing.busy import Busy
+from mnemesh_retrieval.indexing.ports import Source
+from mnemesh_retrieval.indexing.records import Change, ChangeKind, Record
+
+EMBED_BATCH: Final = 32
+"""Embedding holds the interpreter lock: small batches keep concurrent calls fast."""
+
+_log = structlog.get_logger("mnemesh.retrieval.indexer")
+
+
+class Applier:
+    """Applies changes of one collection at a time. Every application is idempotent."""
+
+    def __init__(self, index: NearestIndex) -> None:
+        self._index = index
+        self._busy = Busy()
+
+    async def apply(self, source: Source, changes: Sequence[Change], needed: Callable[[Change], bool]) -> None:
+        """Applies changes.
+
+        Args:
+            source: the records of the collection.
+            changes: the changes, all of the collection.
+            needed: returns whether a change still has to be applied; asked before each write.
+
+        Raises:
+            EmbedderUnavailable, EmbedderMisconfigured: there are no vectors now. Deletions were applied.
+            VectorIndexError: the index refused or failed a write.
+        """
+        for change in changes:
+            if change.kind is ChangeKind.GROUP:
+                await self._delete_group(source, change)
+        records = [change for change in changes if change.kind is ChangeKind.RECORD]
+        for start in range(0, len(records), EMBED_BATCH):
+            some = records[start : start + EMBED_BATCH]
+            async with self._busy.holding((source.schema.name, change.subject_id) for change in some):
+                subjects = dict.fromkeys(change.subject_id for change in some if needed(change))
+                await self._update(source, list(subjects))
+
+    async def _delete_group(self, source: Source, change: Change) -> None:
+        # A task that has read a record of the group before its deletion must not write the point after this.
+        await self._busy.others()
+        await self._index.delete_where(source.schema.name, source.group_filter(change.subject_id))
+
+    async def _update(self, source: Source, subjects: Sequence[str]) -> None:
+        if not subjects:
+            return
+        collection = source.schema.name
+        records = await source.read(subjects)
+        await self._delete(source, [subject for subject in subjects if subject not in records])
+        present = [(subject, records[subject]) for subject in subjects if subject in records]
+        vectors = await self._embed(source, present)
+        points, empty = [], []
+        for (subject, record), vector in zip(present, vectors, strict=True):
+            if vector is None and not source.keep_without_vector:
+                empty.append(subject)
+            else:
+                points.append(Point(source.point_id(subject), vector, record.words, record.payload))
+        if points:
+            await async_failpoint("index.before_write", collection)
+            await self._index.write(collection, points)
+            await async_failpoint("index.after_write", collection)
+        await self._delete(source, empty)
+
+    async def _delete(self, source: Source, subjects: Sequence[str]) -> None:
+        if subjects:
+            collection = source.schema.name
+            await async_failpoint("index.before_delete", collection)
+            await self._index.delete(collection, [source.point_id(subject) for subject in subjects])
+            await async_failpoint("index.after_delete", collection)
+
+    async def _embed(self, source: Source, records: Sequence[tuple[str, Record]]) -> list[Vector | None]:
+        """Returns a vector for each record; None for one that has nothing to embed or is refused."""
+        if not records:
+            return []
+        try:
+            vectors = await source.embedder.embed([record.text for _, record in records])
+        except EmbedderRejected as error:
+            # A text that the embedder refuses permanently must not block the others.
+            if len(records) == 1:
+                _log.warning("record_not_embedded", subject=records[0][0], error=str(error))
+                return [None]
+            return [vector for record in records for vector in await self._embed(source, [record])]
+        return [vector if vector.any() else None for vector in vectors]

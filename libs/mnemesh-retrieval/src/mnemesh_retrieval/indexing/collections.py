@@ -1,0 +1,170 @@
+"""The collections that the indexer keeps current: they are opened, replaced if they are damaged, and retried."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.metrics import Counter
+
+from mnemesh_retrieval.errors import IndexDamaged, RetrievalError
+from mnemesh_retrieval.filters import EVERYTHING
+from mnemesh_retrieval.index import NearestIndex
+from mnemesh_retrieval.indexing.ports import Source
+from mnemesh_retrieval.indexing.tracked import Tracked
+
+RETRY_SECONDS: Final = 5.0
+"""The wait after a failure of the index or of an embedder."""
+FAILURES: Final = (RetrievalError, MnemeshError)
+"""Failures of the index, an embedder or the database, after which work is tried again."""
+
+_log = structlog.get_logger("mnemesh.retrieval.indexer")
+
+
+class Collections:
+    """The registered collections of one index."""
+
+    def __init__(
+        self, index: NearestIndex, service: str, owned_prefixes: Sequence[str], forget: Callable[[], None]
+    ) -> None:
+        """Creates the list.
+
+        Args:
+            index: the index.
+            service: the name of the service, for metrics.
+            owned_prefixes: `open` drops collections with these prefixes that are not registered.
+            forget: is called when flushed and unflushed writes may be lost.
+        """
+        self.rebuilds = Counter(
+            f"mnemesh_{service}_index_rebuilds", "Collections that were created empty and filled again.", ["reason"]
+        )
+        self._index = index
+        self._owned_prefixes = tuple(owned_prefixes)
+        self._forget = forget
+        self._tracked: dict[str, Tracked] = {}
+        self._opened = False
+        self._replacing = asyncio.Lock()
+        self._generation = 0
+
+    def all(self) -> Sequence[Tracked]:
+        """Returns the collections."""
+        return tuple(self._tracked.values())
+
+    def get(self, key: str) -> Tracked | None:
+        """Returns a collection; None if it is not registered."""
+        return self._tracked.get(key)
+
+    def ready(self) -> frozenset[str]:
+        """Returns the keys of the collections whose changes can be applied."""
+        now = time.monotonic()
+        return frozenset(each.key for each in self._tracked.values() if each.is_ready(now))
+
+    def waiting(self) -> frozenset[str]:
+        """Returns the keys of the collections whose changes wait for the index or an embedder."""
+        return frozenset(self._tracked) - self.ready()
+
+    def require_ready(self) -> None:
+        """Raises the error of a collection whose changes wait."""
+        for tracked in self.all():
+            if not tracked.is_ready(time.monotonic()) and tracked.failure is not None:
+                raise tracked.failure
+
+    def remaining(self) -> float:
+        """Returns the number of records that running rebuilds have not reached."""
+        return float(sum(max(0, each.total - each.processed) for each in self._tracked.values() if not each.complete))
+
+    async def register(self, key: str, source: Source) -> None:
+        """Adds a collection; opens it if `open` was called before."""
+        tracked = self._tracked[key] = Tracked(key, source)
+        if self._opened:
+            await self.open_one(tracked)
+
+    async def open(self) -> None:
+        """Opens all collections, and drops others with the owned prefixes."""
+        self._opened = True
+        for tracked in self.all():
+            await self.open_one(tracked)
+        names = {each.name for each in self.all()}
+        try:
+            for name in await self._index.collections():
+                if name.startswith(self._owned_prefixes) and name not in names:
+                    await self._index.drop_collection(name)
+                    _log.info("vector_collection_dropped", collection=name)
+        except FAILURES as error:
+            _log.warning("vector_collections_not_dropped", error=str(error))
+
+    async def open_one(self, tracked: Tracked, reason: str = "missing") -> None:
+        """Opens a collection, or creates it. A damaged one is moved aside and created empty; other failures wait."""
+        generation = self._generation
+        try:
+            existed = tracked.name in await self._index.collections()
+            await self._index.ensure_collection(tracked.source.schema)
+            tracked.total = await tracked.source.count()
+            points = await self._index.count(tracked.name, EVERYTHING)
+        except IndexDamaged as error:
+            if reason == "damaged":
+                self.failed(tracked, error)
+            else:
+                await self.replace_damaged(error, tracked.name, generation)
+        except FAILURES as error:
+            self.failed(tracked, error)
+        else:
+            self._note_opened(tracked, existed, points, reason)
+
+    async def replace_damaged(self, error: Exception, name: str, generation: int) -> None:
+        """Moves a damaged collection aside and creates it empty, unless that has happened since `generation`."""
+        async with self._replacing:
+            if generation != self._generation:
+                return
+            self._generation += 1
+            try:
+                moved_to = await self._index.set_aside(name)
+            except (RetrievalError, OSError) as failure:
+                _log.exception("vector_index_not_replaced", collection=name, error=str(failure))
+                for tracked in self.all():
+                    if tracked.name == name:
+                        self.failed(tracked, failure)
+                return
+            _log.error("vector_index_damaged", collection=name, error=str(error), moved_to=moved_to)
+            self._forget()
+            for tracked in self.all():
+                await self.open_one(tracked, "damaged")
+
+    @property
+    def generation(self) -> int:
+        """The number of replacements so far."""
+        return self._generation
+
+    def suspect(self) -> None:
+        """Makes every collection be verified and checked soon."""
+        for tracked in self.all():
+            tracked.checked_at = None
+
+    def failed(self, tracked: Tracked, error: Exception) -> None:
+        """Notes that a collection cannot be changed now. Its changes wait."""
+        tracked.blocked_until = time.monotonic() + RETRY_SECONDS
+        known, tracked.failure = tracked.failure, error
+        if known is None or str(known) != str(error):
+            _log.warning("vector_index_update_failed", collection=tracked.name, error=str(error))
+
+    def succeeded(self, tracked: Tracked) -> None:
+        """Notes that a collection was changed."""
+        if tracked.failure is not None:
+            tracked.failure = None
+            _log.info("vector_index_update_resumed", collection=tracked.name)
+
+    def _note_opened(self, tracked: Tracked, existed: bool, points: int, reason: str) -> None:
+        tracked.available = True
+        tracked.processed = 0
+        tracked.complete = points >= tracked.total
+        tracked.checked_at = None
+        tracked.rebuilding = not existed and tracked.total > 0
+        if tracked.rebuilding:
+            self.rebuilds.inc(reason)
+            _log.warning("vector_index_rebuild_started", collection=tracked.name, reason=reason, records=tracked.total)
+        elif not tracked.complete:
+            _log.info("vector_index_behind", collection=tracked.name, records=tracked.total, points=points)

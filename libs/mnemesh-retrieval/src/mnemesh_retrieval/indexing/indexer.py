@@ -1,0 +1,284 @@
+"""The indexer: it applies the changes of the outbox to the index, and rebuilds collections that are gone or damaged."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Final
+
+import structlog
+from mnemesh_kit.clock import Clock, SystemClock
+from mnemesh_kit.metrics import Gauge, Metric
+
+from mnemesh_retrieval.errors import CollectionMissing, IndexDamaged, IndexUnavailable
+from mnemesh_retrieval.index import NearestIndex
+from mnemesh_retrieval.indexing.applier import Applier
+from mnemesh_retrieval.indexing.collections import FAILURES, RETRY_SECONDS, Collections
+from mnemesh_retrieval.indexing.pending import CLAIM_DURATION, CLAIM_MARGIN, PendingChanges
+from mnemesh_retrieval.indexing.ports import Outbox, Source
+from mnemesh_retrieval.indexing.records import Change, Claim
+from mnemesh_retrieval.indexing.tracked import Tracked
+from mnemesh_retrieval.indexing.walks import Walks
+
+BATCH: Final = 256
+"""The number of changes that are read together."""
+POLL_SECONDS: Final = 2.0
+"""The longest time that a change by another replica waits."""
+GATHER_SECONDS: Final = 0.2
+"""The delay after a notification, so that the changes of several writes are embedded together."""
+
+_log = structlog.get_logger("mnemesh.retrieval.indexer")
+
+
+class Indexer:
+    """Keeps the collections of an index in agreement with records in SQL.
+
+    Changes are applied in the background, or at once with `apply`. A change is deleted from the outbox only after the
+    index has flushed its write to stable storage; until then it is repeated at the next start. Every application reads
+    the current record, so that repeats and late ones are harmless.
+
+    A collection that is missing, damaged, or built with another embedder is created empty and rebuilt from the records
+    in the background. Meanwhile `is_complete` is false for it.
+
+    If several replicas share one index and one database, each has its own `instance_id`, and a replica claims the
+    changes that it applies. Without an `instance_id`, this process is the only one.
+
+    Example:
+        >>> indexer = Indexer(SqlOutbox(database, index_tables, clock), index, service="recall")
+        >>> await indexer.register("messages", MessageSource(store, embedder))
+        >>> await indexer.open()
+        >>> running = asyncio.create_task(indexer.run())
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        index: NearestIndex,
+        clock: Clock | None = None,
+        *,
+        service: str,
+        instance_id: str | None = None,
+        owned_prefixes: Sequence[str] = (),
+        flush_seconds: float = 10.0,
+    ) -> None:
+        """Creates an indexer.
+
+        Args:
+            outbox: the changes.
+            index: the index.
+            clock: the clock.
+            service: the name of the service, for metrics.
+            instance_id: the name of this replica, if several share the index.
+            owned_prefixes: `open` drops collections with these prefixes that are not registered.
+            flush_seconds: how often applied changes are flushed and deleted from the outbox.
+        """
+        self._outbox = outbox
+        self._index = index
+        self._clock = clock or SystemClock()
+        self._instance_id = instance_id
+        self._flush_seconds = flush_seconds
+        self._service = service
+        self._applier = Applier(index)
+        self._pending = PendingChanges(outbox, self._clock, instance_id)
+        self._collections = Collections(index, service, owned_prefixes, self._pending.forget)
+        self._walks = Walks(index, outbox, self._collections, self._pending, self.apply, self.catch_up, instance_id)
+        self._notified = asyncio.Event()
+        self._catching_up = asyncio.Lock()
+        self._flushing = asyncio.Lock()
+        self._rows = 0
+
+    @property
+    def metrics(self) -> Sequence[Metric]:
+        """The metrics of the outbox and the index."""
+        name = f"mnemesh_{self._service}"
+        collections = self._collections
+        return (
+            Gauge(f"{name}_outbox_rows", "Changes that are not on the index's stable storage.", lambda: self._rows),
+            Gauge(f"{name}_outbox_lag_seconds", "Age of the oldest change that the index lacks.", self.lag_seconds),
+            Gauge(
+                f"{name}_index_rebuild_remaining_records",
+                "Records that running rebuilds of the index have not reached.",
+                collections.remaining,
+            ),
+            Gauge(
+                f"{name}_index_complete",
+                "1 if the index has every record except those of the newest changes, else 0.",
+                lambda: float(all(each.complete for each in collections.all())),
+            ),
+            collections.rebuilds,
+        )
+
+    async def register(self, key: str, source: Source) -> None:
+        """Registers a collection under the key that its changes have. After `open`, it is opened at once."""
+        await self._collections.register(key, source)
+        self._pending.rewind()
+
+    async def open(self) -> None:
+        """Opens the registered collections. A missing or damaged one is created empty, and rebuilt by `run`."""
+        await self._collections.open()
+
+    def is_complete(self, key: str) -> bool:
+        """Returns whether the index has every record of a collection, except those of the newest changes."""
+        tracked = self._collections.get(key)
+        return tracked is not None and tracked.available and tracked.complete
+
+    def lag_seconds(self) -> float:
+        """Returns the age of the oldest known change that is not in the index; 0 if there is none."""
+        oldest = self._pending.oldest
+        return 0.0 if oldest is None else max(0.0, (self._clock.now() - oldest).total_seconds())
+
+    def claim(self) -> Claim | None:
+        """Returns the claim for changes that this process applies at once; None if it is the only process."""
+        return self._pending.claim()
+
+    def notify(self) -> None:
+        """Wakes the indexer, because the outbox has new changes."""
+        self._notified.set()
+
+    async def apply(self, changes: Sequence[Change]) -> bool:
+        """Applies changes at once, so that later searches see them.
+
+        Returns:
+            Whether all were applied. The others are applied in the background once index and embedder are available.
+        """
+        async with self._pending.applying(changes):
+            await self._apply(changes)
+        if all(map(self._pending.is_applied, changes)):
+            return True
+        with suppress(*FAILURES):
+            await self._pending.release(changes)
+        return False
+
+    async def report_damage(self, collection: str, error: IndexDamaged) -> None:
+        """Moves a collection aside that a search found damaged, and starts its rebuild. Takes its name in the index."""
+        await self._collections.replace_damaged(error, collection, self._collections.generation)
+
+    async def run(self) -> None:
+        """Applies changes, flushes, checks and rebuilds until it is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._apply_regularly())
+            tasks.create_task(self._flush_regularly())
+            tasks.create_task(self._check_regularly())
+
+    async def catch_up(self) -> int:
+        """Applies all changes that can be applied now and that no other replica has claimed. Returns their number."""
+        applied = 0
+        async with self._catching_up:
+            while changes := await self._pending.next_batch(BATCH, self._collections.ready()):
+                await self._apply(changes)
+                done = sum(map(self._pending.is_applied, changes))
+                applied += done
+                if done < len(changes):
+                    await self._pending.release(changes)
+            await self._pending.note_waiting(self._collections.waiting())
+        return applied
+
+    async def check(self) -> None:
+        """Compares all collections with their records, and repairs what differs."""
+        await self._walks.check_all()
+
+    async def flush(self) -> None:
+        """Flushes the index, and deletes the changes that are on its stable storage from the outbox."""
+        async with self._flushing:
+            changes = self._pending.applied_before(time.monotonic() - self._index.durable_after_seconds)
+            if changes:
+                await self._flush_index()
+                await self._outbox.settle(changes, self._instance_id)
+                self._pending.settled(changes)
+            self._rows = await self._outbox.count()
+
+    async def drain(self) -> int:
+        """Checks all collections, and waits until the outbox is empty. Returns the number of changes applied here.
+
+        Raises:
+            RetrievalError: a collection waits for the index or its embedder.
+        """
+        await self.check()
+        applied = 0
+        while True:
+            applied += await self.catch_up()
+            await self.flush()
+            if not self._rows:
+                return applied
+            self._collections.require_ready()
+            await asyncio.sleep(GATHER_SECONDS)
+
+    async def close(self) -> None:
+        """Flushes what was applied."""
+        with suppress(*FAILURES):
+            await self.flush()
+
+    async def _flush_index(self) -> None:
+        try:
+            await self._index.flush()
+        except IndexDamaged:
+            self._collections.suspect()
+            raise
+
+    async def _apply(self, changes: Sequence[Change]) -> None:
+        """Applies changes of ready collections and marks them. A failure makes the changes of its collection wait."""
+        deadline = self._clock.now() + CLAIM_DURATION - CLAIM_MARGIN if self._instance_id is not None else None
+        for key in dict.fromkeys(change.collection for change in changes):
+            tracked = self._collections.get(key)
+            if tracked is not None and tracked.is_ready(time.monotonic()):
+                await self._apply_to(tracked, [change for change in changes if change.collection == key], deadline)
+
+    async def _apply_to(self, tracked: Tracked, changes: Sequence[Change], deadline: datetime | None) -> None:
+        def in_time() -> bool:
+            return deadline is None or self._clock.now() < deadline
+
+        def is_needed(change: Change) -> bool:
+            return in_time() and not self._pending.is_applied(change)
+
+        generation = self._collections.generation
+        try:
+            await self._applier.apply(tracked.source, changes, is_needed)
+        except IndexDamaged as error:
+            await self._collections.replace_damaged(error, tracked.name, generation)
+        except CollectionMissing as error:
+            tracked.available = False
+            self._collections.failed(tracked, error)
+        except FAILURES as error:
+            self._collections.failed(tracked, error)
+            if isinstance(error, IndexUnavailable):
+                # A server that went away may have lost what it had not flushed.
+                self._pending.forget()
+        else:
+            if generation == self._collections.generation and in_time():
+                self._pending.mark(changes)
+                self._collections.succeeded(tracked)
+
+    async def _apply_regularly(self) -> None:
+        while True:
+            wait = POLL_SECONDS if await self._attempt(self.catch_up) else RETRY_SECONDS
+            with suppress(TimeoutError):
+                # asyncio.wait_for loses a cancellation that arrives together with the event.
+                async with asyncio.timeout(wait):
+                    await self._notified.wait()
+                await asyncio.sleep(GATHER_SECONDS)
+            self._notified.clear()
+
+    async def _flush_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(self._flush_seconds)
+            await self._attempt(self.flush)
+
+    async def _check_regularly(self) -> None:
+        while True:
+            await self._attempt(self.check)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _attempt(self, act: Callable[[], Awaitable[object]]) -> bool:
+        """Returns whether the work succeeded. The database or the index may be away for a while: it is tried again."""
+        try:
+            await act()
+        except FAILURES as error:
+            _log.warning("vector_index_update_failed", error=str(error), retry_in=RETRY_SECONDS)
+        except Exception:
+            _log.exception("vector_index_update_failed", retry_in=RETRY_SECONDS)
+        else:
+            return True
+        return False

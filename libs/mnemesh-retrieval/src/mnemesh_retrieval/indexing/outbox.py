@@ -1,0 +1,201 @@
+"""The outbox on SQLite or PostgreSQL. Changes are added in the transaction of the write that causes them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection as AbstractCollection
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import sqlalchemy as sa
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.sql import Database
+
+from mnemesh_retrieval.indexing.records import Change, ChangeKind, Claim
+from mnemesh_retrieval.indexing.tables import IndexTables
+
+_IDS_PER_STATEMENT: Final = 500
+
+
+def change_rows(
+    collection: str, subjects: Sequence[str], now: datetime, kind: ChangeKind = ChangeKind.RECORD
+) -> list[dict[str, Any]]:
+    """Returns rows for `index_outbox`, for a service that inserts them with a statement of its own."""
+    return [{"collection": collection, "kind": kind.value, "subject_id": id_, "created_at": now} for id_ in subjects]
+
+
+def add_changes(
+    conn: sa.Connection,
+    tables: IndexTables,
+    collection: str,
+    subjects: Sequence[str],
+    now: datetime,
+    *,
+    claim: Claim | None = None,
+) -> tuple[Change, ...]:
+    """Adds changes of records that were stored, changed or deleted in this transaction.
+
+    Args:
+        conn: the connection of the transaction.
+        tables: the tables of the outbox.
+        collection: the key of the collection.
+        subjects: the ids of the records.
+        now: the current time.
+        claim: the claim of the caller, who will apply the changes at once with `Indexer.apply`.
+
+    Returns:
+        The changes, in the order of `subjects`.
+    """
+    if not subjects:
+        return ()
+    claimed = {"claimed_by": claim.instance_id, "claimed_until": claim.until} if claim is not None else {}
+    rows = [{**row, **claimed} for row in change_rows(collection, subjects, now)]
+    statement = sa.insert(tables.changes).returning(tables.changes.c.row_id, sort_by_parameter_order=True)
+    row_ids = conn.execute(statement, rows).scalars()
+    return tuple(
+        Change(row_id, collection, ChangeKind.RECORD, subject, now)
+        for row_id, subject in zip(row_ids, subjects, strict=True)
+    )
+
+
+def add_group(conn: sa.Connection, tables: IndexTables, collection: str, group: str, now: datetime) -> None:
+    """Adds the change that all records of a group were deleted in this transaction, and none is ever stored again."""
+    conn.execute(sa.insert(tables.changes), change_rows(collection, [group], now, ChangeKind.GROUP))
+
+
+class SqlOutbox:
+    """See Outbox."""
+
+    def __init__(self, database: Database, tables: IndexTables, clock: Clock) -> None:
+        self._database = database
+        self._tables = tables
+        self._clock = clock
+        c = tables.changes.c
+        self._columns = (c.row_id, c.collection, c.kind, c.subject_id, c.created_at)
+
+    @property
+    def in_order(self) -> bool:
+        """See Outbox."""
+        return self._database.dialect == "sqlite"
+
+    async def read(self, after: int, limit: int, collections: AbstractCollection[str] | None = None) -> list[Change]:
+        """See Outbox."""
+        c = self._tables.changes.c
+        oldest = sa.select(*self._columns).where(c.row_id > after).order_by(c.row_id).limit(limit)
+        if collections is not None:
+            oldest = oldest.where(c.collection.in_(collections))
+        rows = await self._database.read(lambda conn: conn.execute(oldest).all(), name="index_outbox.read")
+        return [_change(row) for row in rows]
+
+    async def claim(
+        self, instance_id: str, duration: timedelta, limit: int, collections: AbstractCollection[str]
+    ) -> list[Change]:
+        """See Outbox."""
+        c, now = self._tables.changes.c, self._clock.now()
+        free = sa.or_(c.claimed_until.is_(None), c.claimed_until <= now)
+        candidates = sa.select(c.row_id).where(free, c.collection.in_(collections)).order_by(c.row_id).limit(limit)
+        # Chosen in a transaction of its own, which conflicts with no commit of a record.
+        ids = await self._database.read(lambda conn: conn.execute(candidates).scalars().all(), name="index_outbox.free")
+        if not ids:
+            return []
+        claimed = (
+            sa.update(self._tables.changes)
+            .where(c.row_id.in_(ids), free)
+            .values(claimed_by=instance_id, claimed_until=now + duration)
+            .returning(*self._columns)
+        )
+        rows = await self._database.write(lambda conn: conn.execute(claimed).all(), name="index_outbox.claim")
+        return sorted((_change(row) for row in rows), key=lambda change: change.row_id)
+
+    async def release(self, changes: Sequence[Change], instance_id: str) -> None:
+        """See Outbox."""
+        c = self._tables.changes.c
+        free = sa.update(self._tables.changes).values(claimed_by=None, claimed_until=None)
+
+        def release(conn: sa.Connection) -> None:
+            for some in _chunks([change.row_id for change in changes]):
+                conn.execute(free.where(c.row_id.in_(some), c.claimed_by == instance_id))
+
+        if changes:
+            await self._database.write(release, name="index_outbox.release")
+
+    async def settle(self, changes: Sequence[Change], instance_id: str | None) -> None:
+        """See Outbox."""
+
+        def settle(conn: sa.Connection) -> None:
+            for some in _chunks(changes):
+                done = some if instance_id is None else self._contest(conn, some, instance_id)
+                ids = [change.row_id for change in done]
+                conn.execute(sa.delete(self._tables.changes).where(self._tables.changes.c.row_id.in_(ids)))
+
+        if changes:
+            await self._database.write(settle, name="index_outbox.settle")
+
+    async def add(self, collection: str, subjects: Sequence[str], claim: Claim | None) -> tuple[Change, ...]:
+        """See Outbox."""
+        now = self._clock.now()
+        return await self._database.write(
+            lambda conn: add_changes(conn, self._tables, collection, subjects, now, claim=claim),
+            name="index_outbox.add",
+        )
+
+    async def count(self, collection: str | None = None) -> int:
+        """See Outbox."""
+        counted = sa.select(sa.func.count()).select_from(self._tables.changes)
+        if collection is not None:
+            counted = counted.where(self._tables.changes.c.collection == collection)
+        return await self._database.read(lambda conn: conn.execute(counted).scalar_one(), name="index_outbox.count")
+
+    async def hold(self, collection: str, instance_id: str, duration: timedelta) -> bool:
+        """See Outbox."""
+        table, now = self._tables.holders, self._clock.now()
+        lease = {"holder": instance_id, "expires_at": now + duration}
+        is_free = sa.or_(table.c.holder == instance_id, table.c.expires_at <= now)
+
+        def hold(conn: sa.Connection) -> bool:
+            of_collection = table.c.collection == collection
+            if conn.execute(sa.update(table).where(of_collection, is_free).values(**lease)).rowcount:
+                return True
+            if conn.execute(sa.select(table.c.holder).where(of_collection)).first() is not None:
+                return False
+            conn.execute(sa.insert(table).values(collection=collection, **lease))
+            return True
+
+        return await self._database.write(hold, name="index_outbox.hold")
+
+    def _contest(self, conn: sa.Connection, changes: Sequence[Change], instance_id: str) -> list[Change]:
+        """Returns the changes that this replica still has claimed, and makes sure that all others are applied again.
+
+        Another replica may have claimed a change of the same record and may write an older state at any time. It loses
+        that claim, so that its change outlives its `settle`; nobody applies the change before the claim would expire.
+        """
+        c = self._tables.changes.c
+        ids = [change.row_id for change in changes]
+        stored = dict(conn.execute(sa.select(c.row_id, c.claimed_by).where(c.row_id.in_(ids))).all())
+        own = [change for change in changes if stored.get(change.row_id) == instance_id]
+        again: dict[tuple[str, ChangeKind], list[str]] = {}
+        for change in changes:
+            if change.row_id not in stored:
+                again.setdefault((change.collection, change.kind), []).append(change.subject_id)
+        for (collection, kind), subjects in again.items():
+            rows = change_rows(collection, subjects, self._clock.now(), kind)
+            conn.execute(sa.insert(self._tables.changes), rows)
+        lose = sa.update(self._tables.changes).where(c.claimed_by != instance_id).values(claimed_by=None)
+        subjects_of: dict[str, list[str]] = {}
+        for change in own:
+            if change.kind is ChangeKind.RECORD:
+                subjects_of.setdefault(change.collection, []).append(change.subject_id)
+            else:
+                conn.execute(lose.where(c.collection == change.collection, c.row_id < change.row_id))
+        for collection, subjects in subjects_of.items():
+            conn.execute(lose.where(c.subject_id.in_(subjects), c.collection == collection))
+        return own
+
+
+def _change(row: sa.Row[*tuple[Any, ...]]) -> Change:
+    row_id, collection, kind, subject_id, created_at = row
+    return Change(row_id, collection, ChangeKind(kind), subject_id, created_at)
+
+
+def _chunks(items: Sequence[Any]) -> list[Sequence[Any]]:
+    return [items[start : start + _IDS_PER_STATEMENT] for start in range(0, len(items), _IDS_PER_STATEMENT)]

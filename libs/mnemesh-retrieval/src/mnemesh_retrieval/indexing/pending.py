@@ -1,0 +1,123 @@
+"""The changes that this process still has to apply, and those that it has applied but the index has not flushed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Final
+
+from mnemesh_kit.clock import Clock
+
+from mnemesh_retrieval.indexing.ports import Outbox
+from mnemesh_retrieval.indexing.records import Change, Claim
+
+CLAIM_DURATION: Final = timedelta(seconds=60)
+"""The time after which another replica applies the changes of one that crashed; longer than any flush."""
+CLAIM_MARGIN: Final = timedelta(seconds=10)
+"""A replica begins no write this long before its claim expires."""
+
+
+class PendingChanges:
+    """Reads the outbox in order, without the changes that were applied.
+
+    One process reads them behind a cursor, because applied changes stay in the outbox until they are flushed. A replica
+    claims them.
+    """
+
+    def __init__(self, outbox: Outbox, clock: Clock, instance_id: str | None) -> None:
+        self._outbox = outbox
+        self._clock = clock
+        self._instance_id = instance_id
+        self._cursor = 0
+        self._collections: AbstractSet[str] = frozenset()
+        self._applied: dict[int, tuple[float, Change]] = {}
+        self._lost: list[Change] = []
+        self._begun: set[int] = set()
+        self.oldest: datetime | None = None
+        """The time of the oldest known change that was not applied."""
+
+    def claim(self) -> Claim | None:
+        """Returns a new claim; None if this process is the only one."""
+        return Claim(self._instance_id, self._clock.now() + CLAIM_DURATION) if self._instance_id is not None else None
+
+    async def next_batch(self, limit: int, collections: AbstractSet[str]) -> list[Change]:
+        """Returns the oldest changes of these collections that were not applied; empty if there are none."""
+        if self._instance_id is not None:
+            return await self._claimed(self._instance_id, limit, collections)
+        if collections != self._collections:
+            self._collections = collections
+            self.rewind()
+        while collections and (page := await self._outbox.read(self._cursor, limit, collections)):
+            self._cursor = page[-1].row_id
+            if ready := [each for each in page if each.row_id not in self._applied and each.row_id not in self._begun]:
+                self.oldest = ready[0].created_at
+                return ready
+        self.oldest = None
+        return []
+
+    async def note_waiting(self, collections: AbstractSet[str]) -> None:
+        """Notes the age of the oldest change of collections whose changes wait."""
+        if collections and (waiting := await self._outbox.read(0, 1, collections)):
+            self.oldest = min(self.oldest or waiting[0].created_at, waiting[0].created_at)
+
+    async def release(self, changes: Iterable[Change]) -> None:
+        """Makes changes that were not applied available again, to this and other processes."""
+        waiting = [change for change in changes if change.row_id not in self._applied]
+        if waiting and self._instance_id is not None:
+            await self._outbox.release(waiting, self._instance_id)
+        self.rewind()
+
+    @asynccontextmanager
+    async def applying(self, changes: Sequence[Change]) -> AsyncIterator[None]:
+        """Keeps changes out of batches during the block. Those that were not applied in it are available after it."""
+        ids = {change.row_id for change in changes}
+        self._begun |= ids
+        try:
+            yield
+        finally:
+            self._begun -= ids
+            if not ids <= self._applied.keys():
+                self.rewind()
+
+    def rewind(self) -> None:
+        """Makes the next batch begin with the oldest change."""
+        self._cursor = 0
+
+    def is_applied(self, change: Change) -> bool:
+        """Returns whether this process has applied the change."""
+        return change.row_id in self._applied
+
+    def mark(self, changes: Iterable[Change]) -> None:
+        """Notes that changes were applied just now."""
+        now = time.monotonic()
+        self._applied.update((change.row_id, (now, change)) for change in changes)
+
+    def applied_before(self, moment: float) -> list[Change]:
+        """Returns the applied changes that are still in the outbox, applied before a time of the monotonic clock."""
+        return [change for at, change in self._applied.values() if at <= moment]
+
+    def settled(self, changes: Sequence[Change]) -> None:
+        """Notes that changes were deleted from the outbox."""
+        for change in changes:
+            self._applied.pop(change.row_id, None)
+        if not self._outbox.in_order:
+            self.rewind()
+
+    def forget(self) -> None:
+        """Notes that the index may have lost what was not flushed: all changes in the outbox are applied again."""
+        if self._instance_id is not None:
+            self._lost.extend(change for _, change in self._applied.values())
+        self._applied.clear()
+        self.rewind()
+
+    async def _claimed(self, instance_id: str, limit: int, collections: AbstractSet[str]) -> list[Change]:
+        lost, self._lost = self._lost, []
+        if lost:
+            await self._outbox.release(lost, instance_id)
+        claimed = await self._outbox.claim(instance_id, CLAIM_DURATION, limit, collections) if collections else []
+        known = claimed or await self._outbox.read(0, limit)
+        self.oldest = next((change.created_at for change in known if change.row_id not in self._applied), None)
+        return claimed
