@@ -28,19 +28,16 @@ _log = structlog.get_logger("mnemesh.retrieval.indexer")
 class Collections:
     """The registered collections of one index."""
 
-    def __init__(
-        self, index: NearestIndex, service: str, owned_prefixes: Sequence[str], forget: Callable[[], None]
-    ) -> None:
+    def __init__(self, index: NearestIndex, owned_prefixes: Sequence[str], forget: Callable[[], None]) -> None:
         """Creates the list.
 
         Args:
             index: the index.
-            service: the name of the service, for metrics.
             owned_prefixes: `open` drops collections with these prefixes that are not registered.
             forget: is called when flushed and unflushed writes may be lost.
         """
         self.rebuilds = Counter(
-            f"mnemesh_{service}_index_rebuilds", "Collections that were created empty and filled again.", ["reason"]
+            "mnemesh_index_rebuilds", "Collections that were created empty and filled again.", ["reason"]
         )
         self._index = index
         self._owned_prefixes = tuple(owned_prefixes)

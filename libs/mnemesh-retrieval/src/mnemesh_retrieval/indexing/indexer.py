@@ -47,7 +47,7 @@ class Indexer:
     changes that it applies. Without an `instance_id`, this process is the only one.
 
     Example:
-        >>> indexer = Indexer(SqlOutbox(database, index_tables, clock), index, service="recall")
+        >>> indexer = Indexer(SqlOutbox(database, index_tables, clock), index)
         >>> await indexer.register("messages", MessageSource(store, embedder))
         >>> await indexer.open()
         >>> running = asyncio.create_task(indexer.run())
@@ -59,7 +59,6 @@ class Indexer:
         index: NearestIndex,
         clock: Clock | None = None,
         *,
-        service: str,
         instance_id: str | None = None,
         owned_prefixes: Sequence[str] = (),
         flush_seconds: float = 10.0,
@@ -70,7 +69,6 @@ class Indexer:
             outbox: the changes.
             index: the index.
             clock: the clock.
-            service: the name of the service, for metrics.
             instance_id: the name of this replica, if several share the index.
             owned_prefixes: `open` drops collections with these prefixes that are not registered.
             flush_seconds: how often applied changes are flushed and deleted from the outbox.
@@ -80,10 +78,9 @@ class Indexer:
         self._clock = clock or SystemClock()
         self._instance_id = instance_id
         self._flush_seconds = flush_seconds
-        self._service = service
         self._applier = Applier(index)
         self._pending = PendingChanges(outbox, self._clock, instance_id)
-        self._collections = Collections(index, service, owned_prefixes, self._pending.forget)
+        self._collections = Collections(index, owned_prefixes, self._pending.forget)
         self._walks = Walks(index, outbox, self._collections, self._pending, self.apply, self.catch_up, instance_id)
         self._notified = asyncio.Event()
         self._catching_up = asyncio.Lock()
@@ -93,20 +90,19 @@ class Indexer:
     @property
     def metrics(self) -> Sequence[Metric]:
         """The metrics of the outbox and the index."""
-        name = f"mnemesh_{self._service}"
         collections = self._collections
         return (
-            Gauge(f"{name}_outbox_rows", "Changes that are not on the index's stable storage.", lambda: self._rows),
-            Gauge(f"{name}_outbox_lag_seconds", "Age of the oldest change that the index lacks.", self.lag_seconds),
+            Gauge("mnemesh_index_outbox_rows", "Changes that the index has not flushed.", lambda: self._rows),
+            Gauge("mnemesh_index_outbox_lag_seconds", "Age of the oldest change not in the index.", self.lag_seconds),
             Gauge(
-                f"{name}_index_rebuild_remaining_records",
+                "mnemesh_index_rebuild_remaining_records",
                 "Records that running rebuilds of the index have not reached.",
                 collections.remaining,
             ),
             Gauge(
-                f"{name}_index_complete",
+                "mnemesh_index_complete",
                 "1 if the index has every record except those of the newest changes, else 0.",
-                lambda: float(all(each.complete for each in collections.all())),
+                lambda: float(all(each.available and each.complete for each in collections.all())),
             ),
             collections.rebuilds,
         )
