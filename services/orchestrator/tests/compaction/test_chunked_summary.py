@@ -191,7 +191,7 @@ async def test_crash_between_parts_leaves_old_window_and_repeat_reads_everything
 
     speaker.summary = crash_once
     with contextlib.suppress(Crash):
-        await process.send(agent, "And now?")
+        await process.send(agent, "And now?", include_compaction_events=True)  # compacts before the end of the run
     await crashed(process)
     assert world.window(agent).messages[: len(before)] == before
     requests = len(speaker.summaries)

@@ -134,7 +134,16 @@ class Process:
         self.clock.advance(1)
         message = InputMessage((TextPart(text),), otid=otid)
         stream = self.runs.send(ME, None, agent.id, to, [message], RunConfig(**config))
-        return [event async for event in stream]
+        events = [event async for event in stream]
+        await self._end_of_task(events[0].run_id)  # a compaction may follow the run
+        return events
+
+    async def _end_of_task(self, run_id: str) -> None:
+        active = self.worker._active.get(run_id)
+        if active is not None and active.task is not None:
+            await asyncio.wait([active.task])
+            if not active.task.cancelled():
+                active.task.exception()  # retrieved, so that asyncio does not log a crash
 
     async def answer(
         self,

@@ -37,7 +37,7 @@ from mnemesh_orchestrator.loop.step_messages import answer_id, step_id
 from mnemesh_orchestrator.loop.step_records import summary_step
 from mnemesh_orchestrator.loop.stop_reasons import STOP_ERRORS, failure
 from mnemesh_orchestrator.loop.tool_calls import CallResult, ToolExecution
-from mnemesh_orchestrator.loop.window_compaction import WindowCompactor
+from mnemesh_orchestrator.loop.window_compaction import WindowCompactor, shows_compactions
 from mnemesh_orchestrator.model.approvals import Resumption
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry, JournalledAnswer
 from mnemesh_orchestrator.model.runs import RunError, StopReason
@@ -224,14 +224,17 @@ class Engine:
         context, state = turn.context, turn.state
         verdict = self._decide(turn, step, results)
         is_due = self._budget.is_due(context, state, step, verdict.stop)
-        if not step.is_journalled and (is_due or verdict.stop is not StopReason.END_TURN):
+        # Nobody waits for a summary after the last step, unless the client follows compactions in the run's events.
+        compacts_later = is_due and verdict.stop is not None and not shows_compactions(context.run.config)
+        compacts_now = is_due and not compacts_later
+        if not step.is_journalled and (compacts_now or verdict.stop is not StopReason.END_TURN):
             await self._journal_answer(turn, step)
         messages = step_messages(context, step, results, verdict)
         if messages and not is_committed:
             await self._commit(turn, step, messages)
-        state.pending = ()
+        state.pending, state.compacts_after_run = (), compacts_later
         self._conclude(turn, step, verdict.stop)
-        if is_due:
+        if compacts_now:
             await self._compact_after(turn, step)
         return verdict
 
@@ -310,6 +313,23 @@ class Engine:
             raise
         except MnemeshError as error:
             _log.warning("compaction_failed", run_id=context.run.id, error=error.message)
+
+    async def compact_after_run(self, turn: Turn) -> None:
+        """Compacts the window of a turn whose end is stored. If that fails, the next turn compacts.
+
+        Raises:
+            LeaseLost: another process holds the conversation now.
+        """
+        context, state = turn.context, turn.state
+        try:
+            compaction = await self._compactor.compose(context, state, gain_worth_it(state), self._recorder(turn))
+            await context.journal.store_steps()
+            if compaction is not None:
+                await self._compactor.apply(context, compaction)
+        except LeaseLost:
+            raise
+        except MnemeshError as error:
+            _log.warning("compaction_failed", error=error.message)
 
     async def _finish_compaction(self, turn: Turn) -> None:
         """Applies a compaction that was journalled and not applied before a restart."""

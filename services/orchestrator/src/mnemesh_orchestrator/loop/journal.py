@@ -148,14 +148,26 @@ class JournalWriter:
             self._traces = self._traces[len(traces) :]
             self._journals.publisher.publish(events)
 
+    async def store_steps(self) -> None:
+        """Stores the steps and traces that no write has stored. Raises LeaseLost."""
+        async with self._writing:
+            steps, traces = tuple(self._steps), tuple(self._traces)
+            if steps or traces:
+                await self._journals.store.write(self._lease, steps=steps, traces=traces)
+            self._steps, self._traces = [], []
+
     async def finish(
         self,
         run: Run,
         bodies: Sequence[DurableBody],
         approval: Approval | None,
         corrections: Sequence[Correction],
+        *,
+        keeps_lease: bool = False,
     ) -> bool:
         """Stores the end of the run with its last events, and publishes them.
+
+        With `keeps_lease`, the lease stays for the compaction that follows the run.
 
         Returns:
             Whether another run of the conversation waits.
@@ -168,8 +180,16 @@ class JournalWriter:
         if self._stores_deltas:
             await self._journals.deltas.close(run.id)
         has_next = await self._journals.store.finish(
-            self._lease, ended, (*self._unstored, *events), self._steps, self._traces, approval, corrections
+            self._lease,
+            ended,
+            (*self._unstored, *events),
+            self._steps,
+            self._traces,
+            approval,
+            corrections,
+            keeps_lease=keeps_lease,
         )
+        self._steps, self._traces, self._unstored = [], [], []
         self._journals.publisher.publish(events)
         return has_next
 

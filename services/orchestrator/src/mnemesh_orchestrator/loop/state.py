@@ -128,6 +128,8 @@ class TurnState:
     open_commit: OpenCommit | None = None
     open_step: "StepState | None" = None
     """The step that runs and is not concluded."""
+    compacts_after_run: bool = False
+    """The window is to be compacted once the end of the run is stored."""
     summary_calls: int = 0
     """The number of calls of summary models."""
 

@@ -26,6 +26,7 @@ from mnemesh_orchestrator.model.compaction import Compaction, CompactionResult, 
 from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.events import CompactionEvent, DurableBody
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
+from mnemesh_orchestrator.model.run_config import RunConfig
 
 _log = structlog.get_logger("mnemesh.loop")
 
@@ -181,8 +182,7 @@ class WindowCompactor:
             LeaseLost: another process holds the run now.
         """
         bodies: list[DurableBody] = []
-        config = context.run.config
-        if config.include_compaction_events or _COMPACTION_EVENTS.intersection(config.include_events):
+        if shows_compactions(context.run.config):
             bodies = [CompactionEvent(compaction.result), summary_event(compaction.summary)]
         now, version = self._clock.now(), compaction.base_version
         entry = JournalEntry(step_id, EntryKind.COMPACTION, now, version, compaction=compaction)
@@ -209,3 +209,8 @@ class WindowCompactor:
         except WindowMoved:
             window = await self._retry.call(lambda: self._context.window(conversation_id))
         return self._context.remember(window)
+
+
+def shows_compactions(config: RunConfig) -> bool:
+    """Returns whether the events of a run include its compactions."""
+    return config.include_compaction_events or not _COMPACTION_EVENTS.isdisjoint(config.include_events)

@@ -281,7 +281,26 @@ class RunWorker:
         if is_cancelled:
             turn, error = await self._cancel_turn(claim, turn, journal)
         active.ending = True
-        return await shielded(self._finish(claim, turn, journal, reason, error, started))
+        has_next = await shielded(self._finish(claim, turn, journal, reason, error, started))
+        return await self._compact(claim, turn) if turn is not None and turn.state.compacts_after_run else has_next
+
+    async def _compact(self, claim: Claim, turn: Turn) -> bool:
+        """Compacts the window after a run whose end is stored. Later runs of the conversation wait meanwhile.
+
+        Returns whether one waits.
+        """
+        self._broker.end(claim.run.id)
+        try:
+            await self._engine.compact_after_run(turn)
+        except LeaseLost:
+            raise
+        except Exception:
+            _log.exception("compaction_failed_unexpectedly")
+        try:
+            return await self._leases.release(claim.lease)
+        except MnemeshError as error:
+            _log.warning("lease_not_released", error=error.message)
+            return False
 
     async def _cancel_turn(
         self, claim: Claim, turn: Turn | None, journal: JournalWriter
@@ -324,6 +343,8 @@ class RunWorker:
             total_ms=round((self._clock.monotonic() - started) * 1e3),
         )
         approval = state.approval if state is not None and reason is StopReason.REQUIRES_APPROVAL else None
-        has_next = await journal.finish(ended, bodies, approval, state.tokens.corrections if state is not None else ())
+        corrections = state.tokens.corrections if state is not None else ()
+        keeps_lease = state is not None and state.compacts_after_run
+        has_next = await journal.finish(ended, bodies, approval, corrections, keeps_lease=keeps_lease)
         report_end(ended, self._metrics)
         return has_next

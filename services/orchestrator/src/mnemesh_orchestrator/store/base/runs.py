@@ -102,8 +102,12 @@ class RunStore(Protocol):
         traces: Sequence[StepTrace] = (),
         approval: Approval | None = None,
         corrections: Sequence[Correction] = (),
+        *,
+        keeps_lease: bool = False,
     ) -> bool:
         """Ends a run, releases its lease, and returns whether another run waits in the conversation.
+
+        With `keeps_lease`, the lease is extended instead, for work that follows the run.
 
         `approval` is pending afterwards. `corrections` replace the agent's if there are any. The journal is deleted,
         except for the calls of a decision that a failed run may not have executed; see `unfinished_decision`.

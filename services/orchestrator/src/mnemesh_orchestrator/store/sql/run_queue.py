@@ -55,7 +55,7 @@ def start_run(
     approvals.require_none(conversation.pending_approval)
     ahead = None if conversation.first_unfinished is None else first_unfinished_run(conn, run.conversation_id)
     is_busy = ahead is not None or conversation.held or conversation.next_wait is not None
-    if is_busy and reject_busy:
+    if is_busy and reject_busy and not _is_held_by_ended_run(conn, conversation, ahead):
         raise busy_error(run.conversation_id, ahead)
     number = conversation.next_queue_number
     if is_busy:
@@ -63,6 +63,14 @@ def start_run(
         conn.execute(sql.ADVANCE_QUEUE, {"p_id": run.conversation_id, "new_next_queue_number": number + 1})
         return StartedRun(run)
     return _claim_new(conn, lease_clock, key, run, instance_id, conversation, number)
+
+
+def _is_held_by_ended_run(conn: sa.Connection, conversation: Any, ahead: Any) -> bool:
+    """Returns whether nothing but the compaction that follows an ended run holds the conversation."""
+    if ahead is not None or conversation.next_wait is not None:
+        return False
+    status = conn.execute(sa.select(runs.c.status).where(runs.c.id == conversation.lease_run_id)).scalar()
+    return status is not None and RunStatus(status).ended
 
 
 def claim_next_run(

@@ -118,17 +118,18 @@ class SqlRunStore:
         traces: Sequence[StepTrace] = (),
         approval: Approval | None = None,
         corrections: Sequence[Correction] = (),
+        *,
+        keeps_lease: bool = False,
     ) -> bool:
         """See RunStore."""
+        statement, expiry = (sql.KEEP_LEASE, self._lease_clock.expiry) if keeps_lease else (sql.RELEASE_LEASE, {})
 
         def write(conn: sa.Connection) -> bool:
             # A failed step leaves no message. It is the last one, so it is among those that are written now.
             committed = run.step_count - sum(step.status is StepStatus.FAILED and not step.origin for step in steps)
             last_message_at = run.completed_at if committed > 0 else None
-            require_lease(
-                lease,
-                conn.execute(sql.RELEASE_LEASE, {**lease_parameters(lease), "new_last_message_at": last_message_at}),
-            )
+            parameters = {**lease_parameters(lease), "new_last_message_at": last_message_at, **expiry}
+            require_lease(lease, conn.execute(statement, parameters))
             record_run(conn, lease, (), events)
             record_steps(conn, steps, traces, lease.run_id)
             conn.execute(sql.END_RUN, ended_values(run))

@@ -71,6 +71,7 @@ LOCKED_CONVERSATION: Final = (
         conversations.c.document.label("thread"),
         conversations.c.epoch,
         conversations.c.lease_owner,
+        conversations.c.lease_run_id,
         LEASE_HOLDS.label("held"),
         conversations.c.next_queue_number,
         _NEXT_WAIT.label("next_wait"),
@@ -137,15 +138,13 @@ _HELD: Final = conversations.update().where(
     conversations.c.lease_run_id == _RUN,
 )
 EXTEND_LEASE: Final = _HELD.values(lease_expires_at=EXPIRY)
-RELEASE_LEASE: Final = _HELD.values(
-    lease_owner=None,
-    lease_run_id=None,
-    lease_expires_at=None,
-    last_message_at=sa.func.coalesce(
-        sa.bindparam("new_last_message_at", type_=conversations.c.last_message_at.type),
-        conversations.c.last_message_at,
-    ),
+_LAST_MESSAGE: Final = sa.func.coalesce(
+    sa.bindparam("new_last_message_at", type_=conversations.c.last_message_at.type), conversations.c.last_message_at
 )
+RELEASE_LEASE: Final = _HELD.values(
+    lease_owner=None, lease_run_id=None, lease_expires_at=None, last_message_at=_LAST_MESSAGE
+)
+KEEP_LEASE: Final = _HELD.values(lease_expires_at=EXPIRY, last_message_at=_LAST_MESSAGE)
 _ID_OF_WAIT: Final = slot_waits.c.id == _ID
 WAIT_NUMBER: Final = sa.select(slot_waits.c.queue_number).where(_ID_OF_WAIT)
 INSERT_WAIT: Final = slot_waits.insert().values(expires_at=EXPIRY)
