@@ -16,9 +16,12 @@ from typing import Any
 
 import asyncpg
 import pytest
+from mnemesh.recall.v1 import messages_service_pb2, messages_service_pb2_grpc
 from mnemesh.tools.v1 import execution_service_pb2
 from mnemesh_client import Mnemesh, MnemeshError
 from mnemesh_kit.auth import mint_token, read_keys
+from mnemesh_kit.channels import Channels
+from mnemesh_kit.errors import PermissionDenied
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import Principal
 from mnemesh_kit.services import SERVICE_NAMES
@@ -100,6 +103,11 @@ async def test_a_conversation_on_postgresql_behind_authentication(
         stranger = mint_token(read_keys(key_file)[0], Principal(new_id("org"), new_id("user")), 60)
         async with Mnemesh(target, **services, token=stranger) as mnemesh:
             assert [found async for found in mnemesh.agents.list()] == []
+        channels = Channels(auth_key_file=key_file)
+        stub = messages_service_pb2_grpc.MessageServiceStub(channels.channel(mesh.addresses["recall"]))
+        with pytest.raises(PermissionDenied):
+            await stub.EraseAgent(messages_service_pb2.EraseAgentRequest(agent_id=agent.id))
+        await channels.close()
     assert not list((tmp_path / "mesh" / "data").glob("*.db")), "SQL is in PostgreSQL alone"
 
 

@@ -133,9 +133,15 @@ async def test_chats_survive_crashes_and_restarts_of_the_mesh(commands: Commands
 async def test_a_mesh_runs_in_the_background_and_is_maintained_after_down(commands: Commands) -> None:
     assert (await commands.run("maintain"))[0] == 2, "there is no data directory yet"
 
+    commands.directory.mkdir()
+    commands.directory.chmod(0o755)
     code, _, err = await commands.run("up", "--background")
     assert code == 0, err
     assert "ready after" in err
+    assert f"other users had access to {commands.directory}" in err
+    files = [commands.directory, *commands.directory.rglob("*")]
+    assert len(files) > len(SERVICE_NAMES)
+    assert [file for file in files if file.stat().st_mode & 0o077] == []
     code, out, _ = await commands.run("doctor")
     assert code == 0
     assert out.count(" is serving version ") == len(SERVICE_NAMES)

@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from importlib import import_module
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final, TypeVar
 
@@ -18,6 +17,7 @@ import uvloop
 
 from mnemesh_kit.config import ServerConfig, StartupError
 from mnemesh_kit.logs import configure_logging
+from mnemesh_kit.private_files import make_new_files_private, private_directory, warn_of_readable_key
 from mnemesh_kit.server import Assembly, RunningServer
 from mnemesh_kit.server_info import version_of
 from mnemesh_kit.tracing import start_tracing
@@ -45,6 +45,7 @@ def run(build: Callable[[], Awaitable[Assembly]], config: ServerConfig) -> int:
         0 after an orderly stop; 1 if a background task failed; 2 if the service could not start, with the reason in
         one line on stderr.
     """
+    make_new_files_private()
     try:
         return uvloop.run(_serve(build, config))
     except StartupError as error:
@@ -75,6 +76,7 @@ def main(
     Returns:
         The process's exit code, as for `run`.
     """
+    make_new_files_private()
     try:
         match sys.argv[1:]:
             case []:
@@ -109,8 +111,10 @@ async def _serve(build: Callable[[], Awaitable[Assembly]], config: ServerConfig)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    _require_writable(config.data_path)
     configure_logging(config, "starting")
+    private_directory(config.data_path)
+    if config.auth_key_file is not None:
+        warn_of_readable_key(config.auth_key_file)
     assembly = await build()
     configure_logging(config, assembly.name)
     stop_tracing = start_tracing(assembly.name)
@@ -136,15 +140,3 @@ async def _first(*events: asyncio.Event) -> None:
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:
         task.cancel()
-
-
-def _require_writable(directory: Path) -> None:
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        probe = directory / f".writable-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise StartupError(
-            f"The data directory {directory} cannot be written: {error.strerror}. Choose another with MNEMESH_DATA_DIR."
-        ) from error

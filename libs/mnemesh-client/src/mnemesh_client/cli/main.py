@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.private_files import make_new_files_private
 
 from mnemesh_client.cli import (
     agents,
@@ -74,6 +75,7 @@ def main() -> None:
 
     Exits with 1 if the server refuses a request, and with 2 if an argument is invalid or the mesh cannot start.
     """
+    make_new_files_private()
     try:
         app(prog_name="mnemesh")
     except StartupError as error:

@@ -14,6 +14,7 @@ from typing import Annotated, Final
 import typer
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import NotFound
+from mnemesh_kit.private_files import private_directory
 from mnemesh_kit.services import SERVICE_NAMES
 
 from mnemesh_client.addresses import Addresses
@@ -118,8 +119,10 @@ def _announce(config: MeshConfig, model: str, seconds: float) -> None:
 def _start_in_background(config: MeshConfig) -> int:
     """Starts `mnemesh up` in another session. Returns 0 when the mesh is ready, or the exit code if it exits before."""
     log = config.data_path / "logs" / "up.log"
+    if private_directory(config.data_path):
+        notice(f"other users had access to {config.data_path}; now only its owner has")
     try:
-        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log.parent.mkdir(mode=0o700, exist_ok=True)
         log_file = log.open("ab")
     except OSError as error:
         raise StartupError(

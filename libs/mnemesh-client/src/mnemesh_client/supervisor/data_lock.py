@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from mnemesh_kit.config import StartupError
+from mnemesh_kit.private_files import private_directory
 
 LOCK_NAME: Final = "mnemesh.lock"
 PREVIOUS_LOCK_NAME: Final = "engram.lock"
@@ -46,8 +47,8 @@ class DataDirectoryLock:
         Raises:
             StartupError: the directory cannot be written, or another process holds the lock.
         """
+        private_directory(directory)
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             files = [os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)]
             if (directory / PREVIOUS_LOCK_NAME).exists():
                 files.append(os.open(directory / PREVIOUS_LOCK_NAME, os.O_RDWR))

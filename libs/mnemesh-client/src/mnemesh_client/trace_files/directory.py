@@ -93,7 +93,7 @@ class TraceDirectory:
 
         An unchanged file is not written. New lines at the end are appended instead of rewriting the file.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         known = ids_of(self.lines(ARCHIVE)) if archived else set()
         self._append(ARCHIVE, [line for line in archived if line["id"] not in known])
         for name, lines in ((ACTIVE, active), (EPISODES, episodes), (FACTS, facts)):

@@ -112,6 +112,7 @@ def _start(plan_for: Callable[[int, int], Plan], task: bytes) -> tuple[subproces
             cwd="/",
             pass_fds=[fd for fd in (plan.result_fd, plan.report_fd, plan.claim_fd) if fd is not None],
             start_new_session=True,
+            umask=0o022,  # the uid of the tool must reach the directories of its root; the service's own umask is 077
         )
         ours.pop_all()
         return process, [read for read, _ in ends]
