@@ -141,6 +141,7 @@ class Process:
         return code
 
 
+@pytest.mark.full
 async def test_sigkill_under_load_loses_and_duplicates_nothing(tmp_path: Path) -> None:
     service, channels, agent = Process(tmp_path), Channels(deadline=5), new_id("agent")
     await service.start()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from mnemesh.blocks.v1 import blocks_pb2 as pb
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
@@ -105,6 +106,7 @@ class Writer:
         )
 
 
+@pytest.mark.full
 async def test_kill_9_with_16_writers_loses_and_duplicates_no_edit(tmp_path: Path) -> None:
     writers = [Writer() for _ in range(16)]
     block = ""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from mnemesh.recall.v1 import contexts_pb2, episodes_service_pb2, episodes_service_pb2_grpc, traces_service_pb2
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
@@ -131,6 +132,7 @@ class Writer:
 LEASE = contexts_pb2.WriterLease(run_id=new_id("run"), epoch=1)
 
 
+@pytest.mark.full
 async def test_kill_9_with_16_writers_loses_and_duplicates_nothing(tmp_path: Path) -> None:
     agents = [new_id("agent") for _ in range(4)]
     writers = [Writer(agent) for agent in agents for _ in range(4)]

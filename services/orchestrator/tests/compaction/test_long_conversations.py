@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import pytest
 from mnemesh_kit.ids import derive_id
 from mnemesh_orchestrator.compaction.chunked_summary import MAX_PARTS
 from mnemesh_orchestrator.model.runs import StopReason
@@ -13,6 +14,7 @@ from .conftest import LONG, Speaker, roles, small_agent
 TOLD = "The key is under the third flowerpot."
 
 
+@pytest.mark.full
 async def test_window_of_ten_thousand_messages_is_compacted(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(world, process)
     now = world.clock.now()

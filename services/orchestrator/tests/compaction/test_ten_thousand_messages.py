@@ -103,7 +103,7 @@ def require_renderable(request: LlmRequest) -> None:
         assert used == [block["tool_use_id"] for block in other["content"] if block["type"] == "tool_result"]
 
 
-SAMPLED = {("episodic", False), ("sliding_window", True)}
+SAMPLED = {("sliding_window", True)}
 """The cases that run without --full."""
 
 
