@@ -55,6 +55,7 @@ NO_THINGS = {
     "request_id": "chosen by the caller",
     "execution_id": "chosen by the caller",
     "tool_call_id": "chosen by a provider",
+    "sender_id": "an identity or an agent; recall compares it with messages of the organization",
     "turn_id": "chosen by the importing client",
     "turn_ids": "chosen by the importing client",
     "approval_request_id": "the call id within a conversation, which is a field of the same request",

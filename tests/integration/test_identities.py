@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
-from mnemesh.agents.v1 import agents_service_pb2, identities_pb2
+from mnemesh.agents.v1 import agents_service_pb2, identities_pb2, runs_pb2
 from mnemesh.agents.v1 import identities_service_pb2 as rpc
-from mnemesh_client import Agent
+from mnemesh.types.v1 import message_pb2
+from mnemesh_client import Agent, text_of
 from mnemesh_kit.errors import AlreadyExists, InvalidArgument, NotFound
 from mnemesh_kit.ids import new_id
 from mnemesh_testkit.mesh.in_process import REHEARSAL, Mesh
@@ -127,6 +128,30 @@ async def test_everything_of_an_identity_is_erased_with_a_report(mesh: Mesh) -> 
         await mesh.client.identities.erase(identity.id)
     assert (await mesh.client.blocks.get(kept)).value == "Ada"
     assert (await mesh.client.agents.get(bystander.id)).id == bystander.id
+
+
+async def test_erasing_an_identity_keeps_the_agents_and_the_words_of_others(mesh: Mesh) -> None:
+    (shared, block_id), (stranger, _) = await agent_of(mesh), await agent_of(mesh)
+    ada = await created(mesh, an_identity(agent_ids=[shared.id], block_ids=[block_id]))
+    bob = await created(mesh, an_identity("bob", agent_ids=[shared.id], block_ids=[block_id]))
+    for agent, sender, text in (
+        (shared, ada, "My cat is called Whiskers."), (shared, bob, "My dog is called Rex."),
+        (stranger, ada, "Whiskers is hungry."), (stranger, bob, "Rex is tired."),
+    ):  # fmt: skip
+        part = message_pb2.ContentPart(text=message_pb2.TextPart(text=text))
+        sent = runs_pb2.InputMessage(sender_id=sender.id, content=[part])
+        async for _ in agent.send([sent]):
+            pass
+    report = await mesh.client.identities.erase(ada.id)
+    assert (report.agents, report.runs, report.detached_blocks, report.deleted_blocks) == (0, 2, 1, 0)
+    assert report.messages >= 4
+    for agent in (shared, stranger):
+        texts = [text_of(message.content) async for message in mesh.client.messages.list(agent_id=agent.id)]
+        assert "Rex" in str(texts)
+        assert "Whiskers" not in str(texts)
+    assert await seen(mesh, bob.id) == ([shared.id], [block_id])
+    with pytest.raises(NotFound):
+        await mesh.client.identities.get(ada.id)
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ BAD: list[tuple[str, Any, str]] = [
     ),
     ("UpdateMessage", rpc.UpdateMessageRequest(message=pb.Message(id=new_id("message"))), "update_mask"),
     ("DeleteMessage", rpc.DeleteMessageRequest(message_id="x"), "message_id"),
-    ("SearchMessages", rpc.SearchMessagesRequest(query="x" * 10_000_000), "query"),
+    ("SearchMessages", rpc.SearchMessagesRequest(query="x" * 2_000_000), "query"),
     ("SearchMessages", rpc.SearchMessagesRequest(query="\0"), "query"),
     ("SearchMessages", rpc.SearchMessagesRequest(limit=101), "limit"),
     ("SearchMessages", rpc.SearchMessagesRequest(limit=-1), "limit"),

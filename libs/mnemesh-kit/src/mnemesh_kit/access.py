@@ -92,7 +92,7 @@ RPC_RULES: Final[Mapping[str, RpcRule]] = {
         "mnemesh.recall.v1.MessageService",
         client="GetContext BatchGetContextIds AppendMessages GetMessages ListMessages UpdateMessage DeleteMessage "
         "SearchMessages",
-        internal="CreateContext CommitStep ReplaceContext ForkContext DeleteContext EraseAgent",
+        internal="CreateContext CommitStep ReplaceContext ForkContext DeleteContext EraseAgent EraseSender",
         large="CreateContext CommitStep ReplaceContext AppendMessages UpdateMessage",
     ),
     **_rules(

@@ -215,7 +215,9 @@ def build(
         tool_runner=ToolRunner(stores.agents, builtin, services.tools, services.core_memory, context, ids),
         runs=runs,
         steps=StepService(stores.steps),
-        identities=IdentityService(stores.identities, lifecycle, services.core_memory, clock, ids),
+        identities=IdentityService(
+            stores.identities, stores.runs, lifecycle, services.core_memory, services.recall, clock, ids
+        ),
         approvals=ApprovalService(stores.approvals, runs, worker, clock, config.approval_timeout_seconds),
         models=ModelService(stores.providers, models, embedders),
         providers=ProviderService(stores.providers, models, credentials, clock, ids, config.provider_hosts),

@@ -7,6 +7,7 @@ import grpc
 from mnemesh.recall.v1 import contexts_pb2 as pb
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.recall.v1.messages_service_pb2_grpc import MessageServiceStub
+from mnemesh_kit.ids import new_id
 from mnemesh_types.convert import message_from_proto, message_to_proto, role_to_proto
 from mnemesh_types.messages import Message, Role
 
@@ -166,7 +167,22 @@ class RecallClient:
         """See RecallPort."""
         request = rpc.EraseAgentRequest(request_id=request_id, agent_id=agent_id)
         done = await self._stub.EraseAgent(request, timeout=deadlines.WRITE)
-        return Erased(messages=done.deleted_messages, contexts=done.deleted_contexts)
+        return Erased(
+            messages=done.deleted_messages,
+            contexts=done.deleted_contexts,
+            episodes=done.deleted_episodes,
+            facts=done.deleted_facts,
+        )
+
+    async def erase_sender(self, sender_id: str) -> Erased:
+        """See RecallPort."""
+        erased = Erased()
+        while True:
+            request = rpc.EraseSenderRequest(request_id=new_id("request"), sender_id=sender_id)
+            done = await self._stub.EraseSender(request, timeout=deadlines.WRITE)
+            erased += Erased(messages=done.deleted_messages, episodes=done.deleted_episodes, facts=done.deleted_facts)
+            if not done.remaining:
+                return erased
 
 
 def window_from_proto(context: pb.Context) -> ContextWindow:

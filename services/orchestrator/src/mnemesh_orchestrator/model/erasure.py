@@ -29,6 +29,10 @@ class Erased:
     detached_blocks: int = 0
     """Blocks that were kept."""
     deleted_blocks: int = 0
+    episodes: int = 0
+    facts: int = 0
+    runs: int = 0
+    """Records of runs, in agents that were kept."""
 
     def __add__(self, other: "Erased") -> "Erased":
         return Erased(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))

@@ -89,5 +89,9 @@ class RecallPort(Protocol):
         ...
 
     async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
-        """Erases the agent's windows and messages."""
+        """Erases the agent's windows, messages, episodes and facts."""
+        ...
+
+    async def erase_sender(self, sender_id: str) -> Erased:
+        """Erases the messages of a sender in all agents, with what derives from them."""
         ...

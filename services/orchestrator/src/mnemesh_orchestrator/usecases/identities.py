@@ -1,6 +1,7 @@
 """Identities, and their attachments to agents and to blocks."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any
 
@@ -24,7 +25,8 @@ from mnemesh_orchestrator.model.identities import (
     require_valid_targets,
 )
 from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
-from mnemesh_orchestrator.store.base import IdentityStore
+from mnemesh_orchestrator.ports.recall import RecallPort
+from mnemesh_orchestrator.store.base import IdentityStore, RunStore
 from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
 
 _FIRST_AGENTS = PageQuery(1_000, ascending=True)
@@ -38,11 +40,20 @@ class IdentityService:
     """
 
     def __init__(
-        self, store: IdentityStore, lifecycle: AgentLifecycle, blocks: CoreMemoryPort, clock: Clock, ids: IdSource
+        self,
+        store: IdentityStore,
+        runs: RunStore,
+        lifecycle: AgentLifecycle,
+        blocks: CoreMemoryPort,
+        recall: RecallPort,
+        clock: Clock,
+        ids: IdSource,
     ) -> None:
         self._store = store
+        self._runs = runs
         self._lifecycle = lifecycle
         self._blocks = blocks
+        self._recall = recall
         self._clock = clock
         self._ids = ids
 
@@ -202,23 +213,38 @@ class IdentityService:
         await self._store.delete(key, caller.organization_id, identity_id)
 
     async def erase(self, caller: Principal, identity_id: str) -> Erased:
-        """Erases the agents and blocks of an identity, then the identity, and returns the counts.
+        """Erases an identity with everything that belongs to it, and returns the counts.
 
-        A repeat continues an interrupted erasure.
+        Agents and blocks of others, too, are kept and lose the identity. In all agents that are kept, the messages that
+        the identity sent are erased with what derives from them. A repeat continues an interrupted erasure.
 
         Raises:
             NotFound: The identity does not exist.
+            RunUnderWay: A run with a message of the identity has not ended, in an agent that is kept.
             Unavailable: A service cannot be reached.
         """
+        organization_id = caller.organization_id
         erased = Erased()
         while agents := (await self.agent_ids(caller, identity_id)).items:
             for agent_id in agents:
-                erased += await self._lifecycle.delete(caller, agent_id)
+                if await self._store.count(organization_id, IdentityFilter(agent_id=agent_id)) > 1:
+                    await self._store.detach(None, organization_id, identity_id, agent_id)
+                else:
+                    erased += await self._lifecycle.delete(caller, agent_id)
+        for run_id in await self._runs.sent_by(organization_id, identity_id):
+            with suppress(NotFound):
+                await self._runs.delete(organization_id, run_id)
+                erased += Erased(runs=1)
+        erased += await self._recall.erase_sender(identity_id)
         for block_id in await self._blocks.identified(identity_id):
-            deleted = await self._blocks.delete(f"{identity_id}/{block_id}/erase", block_id)
-            erased += Erased(deleted_blocks=int(deleted))
-        await self._store.delete(None, caller.organization_id, identity_id)
+            erased += await self._erase_block(identity_id, block_id)
+        await self._store.delete(None, organization_id, identity_id)
         return erased
+
+    async def _erase_block(self, identity_id: str, block_id: str) -> Erased:
+        if len(await self._blocks.identities_of(block_id)) > 1:
+            return Erased(detached_blocks=int(await self._detach_block(identity_id, block_id)))
+        return Erased(deleted_blocks=int(await self._blocks.delete(f"{identity_id}/{block_id}/erase", block_id)))
 
     async def attach(
         self, caller: Principal, key: RequestKey | None, identity_id: str, *, agent_id: str = "", block_id: str = ""

@@ -53,6 +53,18 @@ class AgentErasure:
 
     messages: int
     contexts: int
+    episodes: int = 0
+    facts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderErasure:
+    """The number of rows that one batch of the erasure of a sender deleted, and whether there are more."""
+
+    messages: int = 0
+    episodes: int = 0
+    facts: int = 0
+    remaining: bool = False
 
 
 def default_conversation_id(agent_id: str) -> str:

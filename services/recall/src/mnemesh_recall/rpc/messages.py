@@ -125,4 +125,19 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
         """Deletes everything of an agent."""
         key = request_key(request, "EraseAgent")
         erasure = await self._service.erase_agent(current_principal(), request.agent_id, key)
-        return rpc.EraseAgentResponse(deleted_messages=erasure.messages, deleted_contexts=erasure.contexts)
+        return rpc.EraseAgentResponse(
+            deleted_messages=erasure.messages,
+            deleted_contexts=erasure.contexts,
+            deleted_episodes=erasure.episodes,
+            deleted_facts=erasure.facts,
+        )
+
+    async def EraseSender(self, request: rpc.EraseSenderRequest, context: Call) -> rpc.EraseSenderResponse:
+        """Deletes messages of a sender, with what derives from them."""
+        erasure = await self._service.erase_sender(current_principal(), request.sender_id)
+        return rpc.EraseSenderResponse(
+            deleted_messages=erasure.messages,
+            deleted_episodes=erasure.episodes,
+            deleted_facts=erasure.facts,
+            remaining=erasure.remaining,
+        )

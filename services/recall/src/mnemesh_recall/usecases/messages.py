@@ -28,7 +28,8 @@ from mnemesh_recall.model.contexts import (
     StepCommit,
     StepResult,
 )
-from mnemesh_recall.model.messages import AgentErasure, AppendResult, MessageBatch, MessageFilter
+from mnemesh_recall.model.message_rules import require_name
+from mnemesh_recall.model.messages import AgentErasure, AppendResult, MessageBatch, MessageFilter, SenderErasure
 from mnemesh_recall.model.query_rules import require_ids, require_message_filter, require_page, require_search
 from mnemesh_recall.model.search import MessageHit, MessageSearch
 from mnemesh_recall.store.base import MessageStore
@@ -134,5 +135,12 @@ class MessageService:
         """Deletes everything of an agent, and refuses later writes for it."""
         require_id(agent_id, "agent", "agent_id")
         erasure = await self._store.erase_agent(caller.organization_id, agent_id, key)
+        self._indexer.notify()
+        return erasure
+
+    async def erase_sender(self, caller: Principal, sender_id: str) -> SenderErasure:
+        """Deletes a bounded number of a sender's messages, with what derives from them."""
+        require_name(sender_id, "sender_id", min_chars=1)
+        erasure = await self._store.erase_sender(caller.organization_id, sender_id)
         self._indexer.notify()
         return erasure

@@ -1310,6 +1310,9 @@ class ErasureReport(_message.Message):
     ARCHIVES_FIELD_NUMBER: _builtins.int
     DETACHED_BLOCKS_FIELD_NUMBER: _builtins.int
     DELETED_BLOCKS_FIELD_NUMBER: _builtins.int
+    EPISODES_FIELD_NUMBER: _builtins.int
+    FACTS_FIELD_NUMBER: _builtins.int
+    RUNS_FIELD_NUMBER: _builtins.int
     agents: _builtins.int
     messages: _builtins.int
     contexts: _builtins.int
@@ -1320,6 +1323,11 @@ class ErasureReport(_message.Message):
     detached_blocks: _builtins.int
     """Number of blocks that were detached and kept."""
     deleted_blocks: _builtins.int
+    episodes: _builtins.int
+    """Number of episodes and facts, of the agents and of named scopes."""
+    facts: _builtins.int
+    runs: _builtins.int
+    """Number of records of runs in agents that were kept."""
     def __init__(
         self,
         *,
@@ -1330,10 +1338,13 @@ class ErasureReport(_message.Message):
         archives: _builtins.int = ...,
         detached_blocks: _builtins.int = ...,
         deleted_blocks: _builtins.int = ...,
+        episodes: _builtins.int = ...,
+        facts: _builtins.int = ...,
+        runs: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "archives", b"archives", "contexts", b"contexts", "deleted_blocks", b"deleted_blocks", "detached_blocks", b"detached_blocks", "messages", b"messages", "passages", b"passages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "archives", b"archives", "contexts", b"contexts", "deleted_blocks", b"deleted_blocks", "detached_blocks", b"detached_blocks", "episodes", b"episodes", "facts", b"facts", "messages", b"messages", "passages", b"passages", "runs", b"runs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -170,9 +170,17 @@ class IdentityServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EraseIdentity(self, request, context):
-        """Erases an identity and everything that belongs to it, in every service: its agents with everything that belongs to
-        them alone, its blocks, and the identity itself. Each erased agent is invisible at once. Errors: NOT_FOUND;
-        UNAVAILABLE if a service is unreachable, in which case a repeated call continues.
+        """Erases an identity and everything that belongs to it, in every service:
+        - the agents and blocks that no other identity is attached to, with everything that belongs to them alone;
+        - in all other agents of the organization, also those that it is not attached to, the messages that it sent
+        (sender_id), with what derives from them: the answers, tool calls and returns of these turns, episodes and facts of
+        any scope, later summaries, and the records of the runs. Words of others are kept;
+        - the identity itself. It is detached from agents and blocks that are kept.
+        What an agent that is kept wrote into its core memory and its archives is kept, because it does not name a sender.
+        Step traces of others' runs may show the erased words until they expire (a week).
+
+        Each erased agent is invisible at once. Errors: NOT_FOUND; RUN_UNDER_WAY if a run with a message of the identity has
+        not ended in an agent that is kept; UNAVAILABLE if a service is unreachable. A repeated call continues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -56,9 +56,17 @@ class IdentityServiceStub:
     DeleteIdentity: _grpc.UnaryUnaryMultiCallable[_identities_service_pb2.DeleteIdentityRequest, _identities_service_pb2.DeleteIdentityResponse]
     """Deletes the identity and detaches it everywhere. Agents and blocks are kept. Idempotent."""
     EraseIdentity: _grpc.UnaryUnaryMultiCallable[_identities_service_pb2.EraseIdentityRequest, _identities_service_pb2.EraseIdentityResponse]
-    """Erases an identity and everything that belongs to it, in every service: its agents with everything that belongs to
-    them alone, its blocks, and the identity itself. Each erased agent is invisible at once. Errors: NOT_FOUND;
-    UNAVAILABLE if a service is unreachable, in which case a repeated call continues.
+    """Erases an identity and everything that belongs to it, in every service:
+    - the agents and blocks that no other identity is attached to, with everything that belongs to them alone;
+    - in all other agents of the organization, also those that it is not attached to, the messages that it sent
+      (sender_id), with what derives from them: the answers, tool calls and returns of these turns, episodes and facts of
+      any scope, later summaries, and the records of the runs. Words of others are kept;
+    - the identity itself. It is detached from agents and blocks that are kept.
+    What an agent that is kept wrote into its core memory and its archives is kept, because it does not name a sender.
+    Step traces of others' runs may show the erased words until they expire (a week).
+
+    Each erased agent is invisible at once. Errors: NOT_FOUND; RUN_UNDER_WAY if a run with a message of the identity has
+    not ended in an agent that is kept; UNAVAILABLE if a service is unreachable. A repeated call continues.
     """
     AttachIdentity: _grpc.UnaryUnaryMultiCallable[_identities_service_pb2.AttachIdentityRequest, _identities_service_pb2.AttachIdentityResponse]
     """Attaches an identity to an agent or block. Attaching an attached identity succeeds and changes nothing. Errors:
@@ -99,9 +107,17 @@ class IdentityServiceAsyncStub(IdentityServiceStub):
     DeleteIdentity: _aio.UnaryUnaryMultiCallable[_identities_service_pb2.DeleteIdentityRequest, _identities_service_pb2.DeleteIdentityResponse]  # type: ignore[assignment]
     """Deletes the identity and detaches it everywhere. Agents and blocks are kept. Idempotent."""
     EraseIdentity: _aio.UnaryUnaryMultiCallable[_identities_service_pb2.EraseIdentityRequest, _identities_service_pb2.EraseIdentityResponse]  # type: ignore[assignment]
-    """Erases an identity and everything that belongs to it, in every service: its agents with everything that belongs to
-    them alone, its blocks, and the identity itself. Each erased agent is invisible at once. Errors: NOT_FOUND;
-    UNAVAILABLE if a service is unreachable, in which case a repeated call continues.
+    """Erases an identity and everything that belongs to it, in every service:
+    - the agents and blocks that no other identity is attached to, with everything that belongs to them alone;
+    - in all other agents of the organization, also those that it is not attached to, the messages that it sent
+      (sender_id), with what derives from them: the answers, tool calls and returns of these turns, episodes and facts of
+      any scope, later summaries, and the records of the runs. Words of others are kept;
+    - the identity itself. It is detached from agents and blocks that are kept.
+    What an agent that is kept wrote into its core memory and its archives is kept, because it does not name a sender.
+    Step traces of others' runs may show the erased words until they expire (a week).
+
+    Each erased agent is invisible at once. Errors: NOT_FOUND; RUN_UNDER_WAY if a run with a message of the identity has
+    not ended in an agent that is kept; UNAVAILABLE if a service is unreachable. A repeated call continues.
     """
     AttachIdentity: _aio.UnaryUnaryMultiCallable[_identities_service_pb2.AttachIdentityRequest, _identities_service_pb2.AttachIdentityResponse]  # type: ignore[assignment]
     """Attaches an identity to an agent or block. Attaching an attached identity succeeds and changes nothing. Errors:
@@ -184,9 +200,17 @@ class IdentityServiceServicer:
         request: _identities_service_pb2.EraseIdentityRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_identities_service_pb2.EraseIdentityResponse, _abc.Awaitable[_identities_service_pb2.EraseIdentityResponse]]:
-        """Erases an identity and everything that belongs to it, in every service: its agents with everything that belongs to
-        them alone, its blocks, and the identity itself. Each erased agent is invisible at once. Errors: NOT_FOUND;
-        UNAVAILABLE if a service is unreachable, in which case a repeated call continues.
+        """Erases an identity and everything that belongs to it, in every service:
+        - the agents and blocks that no other identity is attached to, with everything that belongs to them alone;
+        - in all other agents of the organization, also those that it is not attached to, the messages that it sent
+          (sender_id), with what derives from them: the answers, tool calls and returns of these turns, episodes and facts of
+          any scope, later summaries, and the records of the runs. Words of others are kept;
+        - the identity itself. It is detached from agents and blocks that are kept.
+        What an agent that is kept wrote into its core memory and its archives is kept, because it does not name a sender.
+        Step traces of others' runs may show the erased words until they expire (a week).
+
+        Each erased agent is invisible at once. Errors: NOT_FOUND; RUN_UNDER_WAY if a run with a message of the identity has
+        not ended in an agent that is kept; UNAVAILABLE if a service is unreachable. A repeated call continues.
         """
 
     def AttachIdentity(

@@ -1072,18 +1072,78 @@ class EraseAgentResponse(_message.Message):
 
     DELETED_MESSAGES_FIELD_NUMBER: _builtins.int
     DELETED_CONTEXTS_FIELD_NUMBER: _builtins.int
+    DELETED_EPISODES_FIELD_NUMBER: _builtins.int
+    DELETED_FACTS_FIELD_NUMBER: _builtins.int
     deleted_messages: _builtins.int
     deleted_contexts: _builtins.int
+    deleted_episodes: _builtins.int
+    """Of all scopes."""
+    deleted_facts: _builtins.int
     def __init__(
         self,
         *,
         deleted_messages: _builtins.int = ...,
         deleted_contexts: _builtins.int = ...,
+        deleted_episodes: _builtins.int = ...,
+        deleted_facts: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_contexts", b"deleted_contexts", "deleted_messages", b"deleted_messages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_contexts", b"deleted_contexts", "deleted_episodes", b"deleted_episodes", "deleted_facts", b"deleted_facts", "deleted_messages", b"deleted_messages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EraseAgentResponse: _TypeAlias = EraseAgentResponse  # noqa: Y015
+
+@_typing.final
+class EraseSenderRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    SENDER_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    sender_id: _builtins.str
+    """Message.sender_id."""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        sender_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "sender_id", b"sender_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EraseSenderRequest: _TypeAlias = EraseSenderRequest  # noqa: Y015
+
+@_typing.final
+class EraseSenderResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DELETED_MESSAGES_FIELD_NUMBER: _builtins.int
+    DELETED_EPISODES_FIELD_NUMBER: _builtins.int
+    DELETED_FACTS_FIELD_NUMBER: _builtins.int
+    REMAINING_FIELD_NUMBER: _builtins.int
+    deleted_messages: _builtins.int
+    """All numbers are those of this call."""
+    deleted_episodes: _builtins.int
+    deleted_facts: _builtins.int
+    remaining: _builtins.bool
+    """True if the sender has further messages."""
+    def __init__(
+        self,
+        *,
+        deleted_messages: _builtins.int = ...,
+        deleted_episodes: _builtins.int = ...,
+        deleted_facts: _builtins.int = ...,
+        remaining: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_episodes", b"deleted_episodes", "deleted_facts", b"deleted_facts", "deleted_messages", b"deleted_messages", "remaining", b"remaining"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EraseSenderResponse: _TypeAlias = EraseSenderResponse  # noqa: Y015

@@ -113,6 +113,11 @@ class MessageServiceStub:
                 request_serializer=mnemesh_dot_recall_dot_v1_dot_messages__service__pb2.EraseAgentRequest.SerializeToString,
                 response_deserializer=mnemesh_dot_recall_dot_v1_dot_messages__service__pb2.EraseAgentResponse.FromString,
                 _registered_method=True)
+        self.EraseSender = channel.unary_unary(
+                '/mnemesh.recall.v1.MessageService/EraseSender',
+                request_serializer=mnemesh_dot_recall_dot_v1_dot_messages__service__pb2.EraseSenderRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_recall_dot_v1_dot_messages__service__pb2.EraseSenderResponse.FromString,
+                _registered_method=True)
 
 
 class MessageServiceServicer:
@@ -268,8 +273,21 @@ class MessageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EraseAgent(self, request, context):
-        """Erases an agent: all its windows, messages, turns, episodes and facts. They are invisible at once; maintenance
-        removes the bytes from the files. Later writes for the agent fail with ERASED. Idempotent.
+        """Erases an agent: all its windows, messages, turns, episodes and facts, and those of named scopes that were learned
+        from its messages. A fact of a named scope that was also learned from messages of other agents is kept for these.
+        They are invisible at once; maintenance removes the bytes from the files. Later writes for the agent fail with
+        ERASED. Idempotent.
+        Requires the role service.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EraseSender(self, request, context):
+        """Erases the messages of a sender in all agents of the organization, with what derives from them: the other messages
+        of their turns, except for the input of other senders; the episodes and facts, of any scope, that were learned from
+        the erased messages; and the summaries that the agents' windows got after the first of them. A call erases a bounded
+        number of turns: repeat it until `remaining` is false. Idempotent.
         Requires the role service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -348,6 +366,11 @@ def add_MessageServiceServicer_to_server(servicer, server):
                     servicer.EraseAgent,
                     request_deserializer=mnemesh_dot_recall_dot_v1_dot_messages__service__pb2.EraseAgentRequest.FromString,
                     response_serializer=mnemesh_dot_recall_dot_v1_dot_messages__service__pb2.EraseAgentResponse.SerializeToString,
+            ),
+            'EraseSender': grpc.unary_unary_rpc_method_handler(
+                    servicer.EraseSender,
+                    request_deserializer=mnemesh_dot_recall_dot_v1_dot_messages__service__pb2.EraseSenderRequest.FromString,
+                    response_serializer=mnemesh_dot_recall_dot_v1_dot_messages__service__pb2.EraseSenderResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -737,6 +760,33 @@ class MessageService:
             '/mnemesh.recall.v1.MessageService/EraseAgent',
             mnemesh_dot_recall_dot_v1_dot_messages__service__pb2.EraseAgentRequest.SerializeToString,
             mnemesh_dot_recall_dot_v1_dot_messages__service__pb2.EraseAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EraseSender(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.recall.v1.MessageService/EraseSender',
+            mnemesh_dot_recall_dot_v1_dot_messages__service__pb2.EraseSenderRequest.SerializeToString,
+            mnemesh_dot_recall_dot_v1_dot_messages__service__pb2.EraseSenderResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -128,8 +128,17 @@ class MessageServiceStub:
     Errors: INVALID_ARGUMENT; EMBEDDER_UNAVAILABLE for mode VECTOR.
     """
     EraseAgent: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.EraseAgentRequest, _messages_service_pb2.EraseAgentResponse]
-    """Erases an agent: all its windows, messages, turns, episodes and facts. They are invisible at once; maintenance
-    removes the bytes from the files. Later writes for the agent fail with ERASED. Idempotent.
+    """Erases an agent: all its windows, messages, turns, episodes and facts, and those of named scopes that were learned
+    from its messages. A fact of a named scope that was also learned from messages of other agents is kept for these.
+    They are invisible at once; maintenance removes the bytes from the files. Later writes for the agent fail with
+    ERASED. Idempotent.
+    Requires the role service.
+    """
+    EraseSender: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.EraseSenderRequest, _messages_service_pb2.EraseSenderResponse]
+    """Erases the messages of a sender in all agents of the organization, with what derives from them: the other messages
+    of their turns, except for the input of other senders; the episodes and facts, of any scope, that were learned from
+    the erased messages; and the summaries that the agents' windows got after the first of them. A call erases a bounded
+    number of turns: repeat it until `remaining` is false. Idempotent.
     Requires the role service.
     """
 
@@ -233,8 +242,17 @@ class MessageServiceAsyncStub(MessageServiceStub):
     Errors: INVALID_ARGUMENT; EMBEDDER_UNAVAILABLE for mode VECTOR.
     """
     EraseAgent: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.EraseAgentRequest, _messages_service_pb2.EraseAgentResponse]  # type: ignore[assignment]
-    """Erases an agent: all its windows, messages, turns, episodes and facts. They are invisible at once; maintenance
-    removes the bytes from the files. Later writes for the agent fail with ERASED. Idempotent.
+    """Erases an agent: all its windows, messages, turns, episodes and facts, and those of named scopes that were learned
+    from its messages. A fact of a named scope that was also learned from messages of other agents is kept for these.
+    They are invisible at once; maintenance removes the bytes from the files. Later writes for the agent fail with
+    ERASED. Idempotent.
+    Requires the role service.
+    """
+    EraseSender: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.EraseSenderRequest, _messages_service_pb2.EraseSenderResponse]  # type: ignore[assignment]
+    """Erases the messages of a sender in all agents of the organization, with what derives from them: the other messages
+    of their turns, except for the input of other senders; the episodes and facts, of any scope, that were learned from
+    the erased messages; and the summaries that the agents' windows got after the first of them. A call erases a bounded
+    number of turns: repeat it until `remaining` is false. Idempotent.
     Requires the role service.
     """
 
@@ -405,8 +423,22 @@ class MessageServiceServicer:
         request: _messages_service_pb2.EraseAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_messages_service_pb2.EraseAgentResponse, _abc.Awaitable[_messages_service_pb2.EraseAgentResponse]]:
-        """Erases an agent: all its windows, messages, turns, episodes and facts. They are invisible at once; maintenance
-        removes the bytes from the files. Later writes for the agent fail with ERASED. Idempotent.
+        """Erases an agent: all its windows, messages, turns, episodes and facts, and those of named scopes that were learned
+        from its messages. A fact of a named scope that was also learned from messages of other agents is kept for these.
+        They are invisible at once; maintenance removes the bytes from the files. Later writes for the agent fail with
+        ERASED. Idempotent.
+        Requires the role service.
+        """
+
+    def EraseSender(
+        self,
+        request: _messages_service_pb2.EraseSenderRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_messages_service_pb2.EraseSenderResponse, _abc.Awaitable[_messages_service_pb2.EraseSenderResponse]]:
+        """Erases the messages of a sender in all agents of the organization, with what derives from them: the other messages
+        of their turns, except for the input of other senders; the episodes and facts, of any scope, that were learned from
+        the erased messages; and the summaries that the agents' windows got after the first of them. A call erases a bounded
+        number of turns: repeat it until `remaining` is false. Idempotent.
         Requires the role service.
         """
 

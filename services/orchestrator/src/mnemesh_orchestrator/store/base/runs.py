@@ -145,6 +145,10 @@ class RunStore(Protocol):
         """
         ...
 
+    async def sent_by(self, organization_id: str, sender_id: str) -> tuple[str, ...]:
+        """Returns the ids of the runs of an organization whose input has a message of a sender. Reads all runs."""
+        ...
+
     async def events(self, run_id: str, after: int, limit: int) -> tuple[RunEvent, ...]:
         """Returns at most `limit` durable events with sequence numbers above `after`, in order."""
         ...

@@ -19,7 +19,7 @@ from mnemesh_recall.model.contexts import (
     StepCommit,
     StepResult,
 )
-from mnemesh_recall.model.messages import AgentErasure, AppendResult, MessageBatch, MessageFilter
+from mnemesh_recall.model.messages import AgentErasure, AppendResult, MessageBatch, MessageFilter, SenderErasure
 from mnemesh_recall.model.search import SearchScope
 
 
@@ -150,7 +150,18 @@ class MessageStore(Protocol):
         ...
 
     async def erase_agent(self, organization_id: str, agent_id: str, key: RequestKey | None) -> AgentErasure:
-        """Deletes everything of an agent, and refuses later writes for it. A repeat deletes nothing more."""
+        """Deletes everything of an agent, and refuses later writes for it. A repeat deletes nothing more.
+
+        Memories of named scopes that were learned from the agent alone are deleted, too.
+        """
+        ...
+
+    async def erase_sender(self, organization_id: str, sender_id: str) -> SenderErasure:
+        """Deletes a bounded number of a sender's messages in all agents, with what derives from them.
+
+        That is: the other messages of their turns except for the input of other senders, the memories of any scope that
+        were learned from the deleted messages, and later summaries of their agents.
+        """
         ...
 
     async def rebuild_fulltext(self, *, only_if_empty: bool = False) -> int | None:

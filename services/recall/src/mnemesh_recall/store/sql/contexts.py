@@ -13,7 +13,7 @@ from mnemesh_recall.model.contexts import ContextFork, ContextWindow, NewContext
 from mnemesh_recall.model.messages import AgentErasure, MessageBatch
 from mnemesh_recall.model.unanswered_calls import is_derived_return
 from mnemesh_recall.store.sql import agents as agent_rows
-from mnemesh_recall.store.sql import episode_rows, message_rows, outbox, windows
+from mnemesh_recall.store.sql import derived_memories, message_rows, outbox, windows
 from mnemesh_recall.store.sql.tables import (
     agents,
     context_entries,
@@ -123,6 +123,7 @@ def erase_agent(tx: Transaction, agent_id: str) -> AgentErasure:
         return AgentErasure(messages=0, contexts=0)
     agent_rows.require_writable(conn, tx.organization_id, agent_id)
     conn.execute(sa.update(agents).where(agents.c.agent_id == agent_id).values(erased_at=tx.now, message_count=0))
+    memories = derived_memories.delete_of_agent(tx, agent_id)
     message_ids = sa.select(_m.id).where(_m.agent_id == agent_id)
     conversation_ids = sa.select(_c.conversation_id).where(_c.agent_id == agent_id)
     tx.fulltext.remove_agent(conn, agent_id)
@@ -133,9 +134,10 @@ def erase_agent(tx: Transaction, agent_id: str) -> AgentErasure:
     erased_messages = conn.execute(sa.delete(messages).where(_m.agent_id == agent_id)).rowcount
     for table in (turns, trace_lines):
         conn.execute(sa.delete(table).where(table.c.agent_id == agent_id))
-    episode_rows.erase_agent(tx, agent_id)
     outbox.add_agent(conn, agent_id, tx.now)
-    return AgentErasure(messages=erased_messages, contexts=erased_contexts)
+    return AgentErasure(
+        messages=erased_messages, contexts=erased_contexts, episodes=memories.episodes, facts=memories.facts
+    )
 
 
 def _require_free(tx: Transaction, conversation_id: str) -> None:

@@ -109,12 +109,6 @@ def delete(tx: Transaction, table: sa.Table, *conditions: Condition) -> int:
     return len(ids)
 
 
-def erase_agent(tx: Transaction, agent_id: str) -> None:
-    """Deletes the memories of an agent and of its conversations."""
-    for table in (episodes, facts):
-        delete(tx, table, table.c.owner_agent_id == agent_id)
-
-
 def read_texts(conn: sa.Connection, ids: Sequence[str]) -> list[MemoryText]:
     """Returns the texts for the vector index, of those of `ids` that exist."""
     found = []

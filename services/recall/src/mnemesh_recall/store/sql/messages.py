@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from datetime import datetime
 from typing import Final
 
@@ -26,9 +26,18 @@ from mnemesh_recall.model.contexts import (
     StepCommit,
     StepResult,
 )
-from mnemesh_recall.model.messages import AgentErasure, AppendResult, MessageBatch, MessageFilter
+from mnemesh_recall.model.messages import AgentErasure, AppendResult, MessageBatch, MessageFilter, SenderErasure
 from mnemesh_recall.model.search import SearchScope
-from mnemesh_recall.store.sql import contexts, episode_writes, message_filters, message_rows, retention, steps, windows
+from mnemesh_recall.store.sql import (
+    contexts,
+    episode_writes,
+    message_filters,
+    message_rows,
+    retention,
+    sender_erasure,
+    steps,
+    windows,
+)
 from mnemesh_recall.store.sql.fulltext import documents, ranking
 from mnemesh_recall.store.sql.fulltext.engines import fulltext_index
 from mnemesh_recall.store.sql.rows import COLUMNS, message_from_row, row_bytes
@@ -188,10 +197,16 @@ class SqlMessageStore:
 
         def erase(tx: Transaction) -> Sequence[str]:
             erased = contexts.erase_agent(tx, agent_id)
-            return (str(erased.messages), str(erased.contexts))
+            return [str(count) for count in astuple(erased)]
 
-        erased_messages, erased_contexts = await self._once(organization_id, key, erase)
-        return AgentErasure(messages=int(erased_messages), contexts=int(erased_contexts))
+        counts = await self._once(organization_id, key, erase)
+        return AgentErasure(**dict(zip(("messages", "contexts", "episodes", "facts"), map(int, counts), strict=False)))
+
+    async def erase_sender(self, organization_id: str, sender_id: str) -> SenderErasure:
+        """See MessageStore."""
+        return await self._database.write(
+            lambda conn: sender_erasure.erase(self._transaction(conn, organization_id), sender_id)
+        )
 
     async def rebuild_fulltext(self, *, only_if_empty: bool = False) -> int | None:
         """See MessageStore."""

@@ -112,7 +112,7 @@ sa.Index(
     sqlite_where=messages.c.turn_id.is_not(None),
     postgresql_where=messages.c.turn_id.is_not(None),
 )
-for _name in ("run_id", "step_id", "group_id", "otid"):
+for _name in ("run_id", "step_id", "group_id", "otid", "sender_id"):
     sa.Index(
         f"ix_messages_{_name}",
         messages.c[_name],
