@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mnemesh_client.supervisor.config import MeshConfig
+from mnemesh_client.supervisor.config import MeshConfig, service_environment
 from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.services import SERVICES
 
@@ -53,6 +53,20 @@ def test_what_each_service_has(service: str) -> None:
         name = next((name for name in names if name in table), names[0])
         wanted[name] = shown(field)
     assert table == wanted
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in SERVICES if spec.settings is not None])
+def test_what_the_supervisor_passes_to_each_service(name: str) -> None:
+    """Every setting of the service, and no key of another one."""
+    own = {field.name for field in fields(import_module(f"mnemesh_{name}.config").Config)}
+    foreign = ["OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "MNEMESH_OPENAI_API_KEY", "MNEMESH_SECRETS_KEY_FILE"]
+    foreign += ["MNEMESH_ORCHESTRATOR_DATABASE_URL", "MNEMESH_TOKEN", "SOMETHING_ELSE"]
+    wanted = [f"MNEMESH_{prefix}{field.upper()}" for field in own for prefix in ("", f"{name.upper()}_")]
+    given = dict.fromkeys([*foreign, *wanted, "PATH"], "x")
+    passed = service_environment(name, MeshConfig(), given)
+    assert {*wanted, "PATH"} <= passed.keys()
+    assert not set(foreign) & passed.keys()
+    assert service_environment("orchestrator", MeshConfig(), given).items() >= dict.fromkeys(foreign, "x").items()
 
 
 def test_what_the_supervisor_has() -> None:

@@ -18,6 +18,13 @@ class ServiceSpec:
     """The Python package that runs the service with `python -m`: `mnemesh_blocks`."""
     proto_services: tuple[str, ...]
     """Full names of the gRPC services that it serves, without health, reflection and server information."""
+    settings: tuple[str, ...] | None = None
+    """The fields of its Config that `ServerConfig` lacks. `mnemesh up` passes no other variables of mnemesh to it.
+
+    None: the service gets every variable, because vendors of models and processors have variables of their own.
+    """
+    calls_hosts: bool = False
+    """The service calls servers outside the mesh, so it needs the variables of proxies."""
 
     @property
     def distribution(self) -> str:
@@ -40,6 +47,13 @@ class ServiceSpec:
         return f"MNEMESH_{self.name.upper()}_TARGET"
 
 
+_DATABASE_SETTINGS: Final = ("database_url", "sqlite_synchronous")
+_VECTOR_SETTINGS: Final = (
+    *_DATABASE_SETTINGS,
+    *("qdrant_url", "qdrant_api_key", "qdrant_grpc_port", "qdrant_prefix", "index_flush_seconds"),
+    *("embedder", "embedder_base_url", "embedder_api_key", "embedder_dimension"),
+)
+
 SERVICES: Final[tuple[ServiceSpec, ...]] = (
     ServiceSpec(
         "orchestrator",
@@ -54,7 +68,13 @@ SERVICES: Final[tuple[ServiceSpec, ...]] = (
             "mnemesh.agents.v1.IdentityService",
         ),
     ),
-    ServiceSpec("blocks", 50051, "mnemesh_blocks", ("mnemesh.blocks.v1.BlockService",)),
+    ServiceSpec(
+        "blocks",
+        50051,
+        "mnemesh_blocks",
+        ("mnemesh.blocks.v1.BlockService",),
+        (*_DATABASE_SETTINGS, "tombstone_days"),
+    ),
     ServiceSpec(
         "recall",
         50052,
@@ -64,12 +84,16 @@ SERVICES: Final[tuple[ServiceSpec, ...]] = (
             "mnemesh.recall.v1.TraceService",
             "mnemesh.recall.v1.EpisodeService",
         ),
+        (*_VECTOR_SETTINGS, "retention_days", "repeat_days"),
+        calls_hosts=True,
     ),
     ServiceSpec(
         "archival",
         50053,
         "mnemesh_archival",
         ("mnemesh.archival.v1.ArchiveService", "mnemesh.archival.v1.PassageService"),
+        (*_VECTOR_SETTINGS, "tombstone_days"),
+        calls_hosts=True,
     ),
     ServiceSpec(
         "tools",
@@ -79,6 +103,11 @@ SERVICES: Final[tuple[ServiceSpec, ...]] = (
             "mnemesh.tools.v1.ToolService",
             "mnemesh.tools.v1.ExecutionService",
             "mnemesh.tools.v1.McpServerService",
+        ),
+        (
+            *_DATABASE_SETTINGS,
+            *("min_sandbox", "max_concurrent", "max_per_organization", "max_wait_seconds", "first_uid"),
+            *("cpu_seconds", "memory_mb", "max_processes", "disk_mb"),
         ),
     ),
 )

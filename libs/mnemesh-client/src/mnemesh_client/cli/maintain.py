@@ -45,7 +45,7 @@ async def _maintain(name: str, config: MeshConfig) -> AsyncIterator[str]:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env=service_environment(config),
+        env=service_environment(name, config),
     )
     assert process.stdout is not None  # noqa: S101  (requested above)
     assert process.stderr is not None  # noqa: S101

@@ -5,14 +5,23 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Final
 
-from mnemesh_kit.config import ConfigError, StartupError, read_config
-from mnemesh_kit.services import SERVICES, service
+from mnemesh_kit.config import ConfigError, ServerConfig, StartupError, read_config
+from mnemesh_kit.services import SERVICES, ServiceSpec, service
 
 _LARGEST_PORT: Final = 65535
+_SYSTEM_VARIABLES: Final = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TEMP", "TMP", "TZ", "TZDIR", "LANG", "LANGUAGE", "VIRTUAL_ENV"),
+        *("LD_LIBRARY_PATH", "LD_PRELOAD", "SSL_CERT_FILE", "SSL_CERT_DIR", "SYSTEMROOT"),
+    }
+)
+_SYSTEM_PREFIXES: Final = ("LC_", "PYTHON", "MALLOC_", "GRPC_", "OTEL_", "PG", "COVERAGE_")
+"""Variables of the interpreter, the C library, gRPC, OpenTelemetry and PostgreSQL's client."""
+_PROXY_VARIABLES: Final = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "REQUESTS_CA_BUNDLE"})
 _LOOPBACK_OF: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  (addresses to connect to, not to bind)
 
 
@@ -20,7 +29,8 @@ _LOOPBACK_OF: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  (addr
 class MeshConfig:
     """The settings of a mesh on one machine.
 
-    Each field except `ports` is read from MNEMESH_<FIELD>. The services inherit all other environment variables.
+    Each field except `ports` is read from MNEMESH_<FIELD>. `service_environment` passes other variables to the services
+    that need them.
     """
 
     data_dir: str = "data"
@@ -64,17 +74,33 @@ class MeshConfig:
         return f"[{host}]:{self.port(name)}" if ":" in host else f"{host}:{self.port(name)}"
 
 
-def service_environment(config: MeshConfig, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Returns the environment of all service processes: `env` with the mesh's directory, ports and addresses."""
-    shared = {**env, "MNEMESH_HOST": config.host, "MNEMESH_DATA_DIR": str(config.data_path)}
+def service_environment(name: str, config: MeshConfig, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Returns the environment of a service's process: what it needs of `env`, and the mesh's directory and addresses.
+
+    A service does not get the settings and the keys of another one.
+    """
+    own = {variable: value for variable, value in env.items() if _is_needed(service(name), variable)}
+    own |= {"MNEMESH_HOST": config.host, "MNEMESH_DATA_DIR": str(config.data_path)}
     if config.auth_key_file is not None:
-        shared["MNEMESH_AUTH_KEY_FILE"] = str(Path(config.auth_key_file).expanduser().absolute())
+        own["MNEMESH_AUTH_KEY_FILE"] = str(Path(config.auth_key_file).expanduser().absolute())
     for number, spec in enumerate(SERVICES):
-        shared[spec.port_variable] = str(config.port(spec.name))
-        shared[spec.target_variable] = config.address(spec.name)
-        if config.metrics_port is not None:
-            shared[f"MNEMESH_{spec.name.upper()}_METRICS_PORT"] = str(config.metrics_port + number)
-    return shared
+        own[spec.port_variable] = str(config.port(spec.name))
+        own[spec.target_variable] = config.address(spec.name)
+        if config.metrics_port is not None and spec.name == name:
+            own[f"MNEMESH_{name.upper()}_METRICS_PORT"] = str(config.metrics_port + number)
+    return own
+
+
+def _is_needed(spec: ServiceSpec, variable: str) -> bool:
+    if spec.settings is None:
+        return True
+    if variable.startswith("MNEMESH_"):
+        names = (*(field.name for field in fields(ServerConfig)), *spec.settings)
+        prefixes = (f"MNEMESH_{spec.name.upper()}_", "MNEMESH_")
+        return variable in {f"{prefix}{name.upper()}" for prefix in prefixes for name in names}
+    if spec.calls_hosts and variable.upper() in _PROXY_VARIABLES:
+        return True
+    return variable.upper() in _SYSTEM_VARIABLES or variable.startswith(_SYSTEM_PREFIXES)
 
 
 def service_module(name: str) -> str:

@@ -58,9 +58,9 @@ class Supervisor:
             await self._wait_for_free_ports()
             self._notify(f"starting; data and logs are in {self.config.data_path}")
             modules = {name: service_module(name) for name in self._names}
-            environment = service_environment(self.config)
             for name, module in modules.items():
                 log = self.config.data_path / "logs" / f"{name}.log"
+                environment = service_environment(name, self.config)
                 self.services[name] = ServiceProcess(name, ("-P", "-m", module), environment, log)
             await self._start_services()
         except BaseException:
