@@ -50,7 +50,7 @@ class ServiceSpec:
 _DATABASE_SETTINGS: Final = ("database_url", "sqlite_synchronous")
 _VECTOR_SETTINGS: Final = (
     *_DATABASE_SETTINGS,
-    *("qdrant_url", "qdrant_api_key", "qdrant_grpc_port", "qdrant_prefix", "index_flush_seconds"),
+    *("qdrant_url", "qdrant_api_key", "qdrant_grpc_port", "qdrant_prefix", "index_flush_seconds", "index_reserve_mb"),
     *("embedder", "embedder_base_url", "embedder_api_key", "embedder_dimension"),
 )
 
