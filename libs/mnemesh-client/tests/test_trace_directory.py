@@ -36,7 +36,7 @@ def test_a_trace_line_survives_a_round_trip(line: dict[str, Any]) -> None:
 def test_lines_of_episodes_and_facts_survive_a_round_trip() -> None:
     episode = {
         "id": "ep_0001", "ts": 1738100500.0, "turn_ids": ["turn_0001"], "summary": "…", "tags": ["a"], "salience": 0.7,
-        "source": "elsewhere", "weather": "fine",
+        "source": "elsewhere", "weather": "fine", "memory_scope": "team/boats",
     }  # fmt: skip
     assert episode_to_line(episode_from_line(episode).episode) == episode
     fact = {

@@ -425,6 +425,40 @@ async def test_pages_are_bounded_by_bytes(recall: Any) -> None:
     assert (len(calls.tool_interactions), bool(calls.next_page_token)) == (3, True)
 
 
+async def test_memories_of_a_named_scope_are_exported_and_imported(recall: Any) -> None:
+    await open_window(recall)
+    team = episodes_pb2.MemoryScope(name="team")
+    done = await recall.episodes.CommitEpisode(
+        memories.CommitEpisodeRequest(
+            scope=team,
+            episode=episodes_pb2.Episode(summary="Of a fox", source=episodes_pb2.MemorySource(agent_id=AGENT)),
+            operations=[episodes_pb2.FactOperation(add=episodes_pb2.Fact(text="There is a fox"))],
+        )
+    )
+    operation = episodes_pb2.SupersedeOperation(fact_id=done.facts[0].id, fact=episodes_pb2.Fact(text="It left"))
+    await recall.episodes.SupersedeFact(memories.SupersedeFactRequest(operation=operation))
+    assert await exported(recall, record_types=[2, 3]) == []
+    records = await exported(recall, record_types=[2, 3], scope_names=["team", "other"])
+    assert [record.WhichOneof("record") for record in records] == ["episode", "fact", "fact"]
+    # In this organization the scope has them; in another one it gets them, once.
+    assert (await take_in(recall, records)).skipped_records == 3
+    with as_principal(Principal(new_id("org"), new_id("user"))):
+        stranger = new_id("agent")
+        for count in (3, 0):
+            taken = await take_in(recall, records, agent=stranger)
+            assert taken.imported_episodes + taken.imported_facts == count
+        again = await exported(recall, stranger, record_types=[2, 3], scope_names=["team"])
+        assert [bare(record) for record in again] == [bare(record) for record in records]
+        assert again[0].episode.scope.name == "team"
+        await recall.EraseAgent(rpc.EraseAgentRequest(agent_id=stranger))
+        found = await recall.episodes.ListFacts(
+            memories.ListFactsRequest(filter=memories.FactFilter(scopes=[team], include_invalid=True))
+        )
+        chain = {fact.id: fact.superseded_by_id for fact in found.facts}
+        assert len(chain) == 2
+        assert set(chain.values()) - {""} < set(chain)
+
+
 def line(id_: str, seq: int, kind: int, turn: str = "turn_0001", **more: Any) -> traces.TraceRecord:
     trace = traces_pb2.RawTrace(
         id=id_, create_time=at(seq), turn_id=turn, seq=seq, trace_type=traces_pb2.TraceType.ValueType(kind), **more

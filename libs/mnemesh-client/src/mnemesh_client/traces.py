@@ -81,8 +81,12 @@ class TracesClient:
         conversation_id: str | None = None,
         kinds: Sequence[RecordKind] = (),
         archived: bool | None = None,
+        scope_names: Sequence[str] = (),
     ) -> AsyncIterator[traces_service_pb2.TraceRecord]:
-        """Yields the traces, episodes, facts and snapshots of an agent as of the time of the call."""
+        """Yields the traces, episodes, facts and snapshots of an agent as of the time of the call.
+
+        `scope_names` adds all episodes and facts of these named scopes.
+        """
         request = traces_service_pb2.ExportTracesRequest(
             agent_id=agent_id,
             conversation_id=conversation_id,
@@ -90,6 +94,7 @@ class TracesClient:
                 traces_service_pb2.TraceRecordType.Value(f"TRACE_RECORD_TYPE_{kind.upper()}") for kind in kinds
             ],
             archived=archived,
+            scope_names=scope_names,
         )
         async for response in self.stub.ExportTraces(request, timeout=_TRANSFER_SECONDS):
             yield response.record

@@ -24,6 +24,8 @@ _TEXT_FIELDS: Final = ("tool_name", "tool_call_id", "tool_error", "correlation_i
 _JSON_FIELDS: Final = ("tool_args", "tool_result")
 _ID_PREFIXES: Final = {"conversation_id": "conv", "run_id": "run"}
 _IMPORTED_TURN: Final = "imported_turn_id"
+_SCOPE: Final = "memory_scope"
+"""The name of a scope that agents share. Memories of the agent's own scope have none."""
 _TIME_FIELDS: Final = {
     "valid_from_ts": "valid_from_time", "invalid_ts": "invalid_time", "close_ts": "close_time",
     "update_ts": "update_time", "start_ts": "start_time", "end_ts": "end_time",
@@ -161,6 +163,8 @@ def _common_fields(memory: episodes_pb2.Episode | episodes_pb2.Fact) -> Line:
     for key, name in _TIME_FIELDS.items():
         if name in memory.DESCRIPTOR.fields_by_name and known.HasField(name):
             line[key] = _seconds(getattr(memory, name))
+    if memory.scope.WhichOneof("scope") == "name":
+        line[_SCOPE] = memory.scope.name
     if source := _source_line(memory.source):
         line["source"] = source
     if memory.HasField("metadata"):
@@ -176,6 +180,8 @@ def _read_common_fields(memory: Any, left: Line) -> None:
     for key, name in _TIME_FIELDS.items():
         if name in memory.DESCRIPTOR.fields_by_name and _is_number(left.get(key)):
             getattr(memory, name).CopyFrom(_timestamp(left.pop(key)))
+    if isinstance(left.get(_SCOPE), str):
+        memory.scope.name = left.pop(_SCOPE)
     if (source := _source(left.get("source"))) is not None:
         memory.source.CopyFrom(source)
         del left["source"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 
 from mnemesh.recall.v1 import traces_pb2
@@ -23,10 +23,14 @@ class Mirror:
     does not see changes and deletions of archived traces.
     """
 
-    def __init__(self, traces: TracesClient, agent_id: str, directory: TraceDirectory) -> None:
+    def __init__(
+        self, traces: TracesClient, agent_id: str, directory: TraceDirectory, scope_names: Sequence[str] = ()
+    ) -> None:
+        """Takes the agent, and the named scopes whose episodes and facts are copied, too."""
         self._traces = traces
         self._agent_id = agent_id
         self._directory = directory
+        self._scope_names = scope_names
         self._newest_turn: str | None = None
 
     async def write(self) -> int:
@@ -94,7 +98,10 @@ class Mirror:
         episodes: list[Line] = []
         facts: list[Line] = []
         async for record in self._traces.export(
-            self._agent_id, kinds=("raw_trace", "episode", "fact"), archived=archived
+            self._agent_id,
+            kinds=("raw_trace", "episode", "fact"),
+            archived=archived,
+            scope_names=self._scope_names,
         ):
             match record.WhichOneof("record"):
                 case "raw_trace":

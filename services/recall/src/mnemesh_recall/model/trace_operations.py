@@ -57,6 +57,8 @@ class TraceExport:
     from_time: datetime | None = None
     before_time: datetime | None = None
     archived: bool | None = None
+    scope_names: tuple[str, ...] = ()
+    """Scopes whose memories are exported, too."""
 
     def includes_type(self, record_type: RecordType) -> bool:
         """Returns whether the export includes records of that type."""

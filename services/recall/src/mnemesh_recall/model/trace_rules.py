@@ -12,10 +12,12 @@ from mnemesh_recall.model.episode_operations import NewEpisode, NewFact
 from mnemesh_recall.model.episode_rules import (
     require_new_episode,
     require_new_fact,
+    require_scope,
+    require_scopes,
     require_source,
     require_tags,
 )
-from mnemesh_recall.model.episodes import Episode, Fact
+from mnemesh_recall.model.episodes import Episode, Fact, Scope, ScopeKind
 from mnemesh_recall.model.message_rules import MAX_IMAGE_BYTES, MAX_TEXT_BYTES, require_content_text, require_name
 from mnemesh_recall.model.query_rules import require_short
 from mnemesh_recall.model.trace_operations import InteractionFilter, Record, TraceExport, TraceImport, TurnFilter
@@ -47,8 +49,9 @@ def require_interaction_filter(filter_: InteractionFilter) -> None:
 
 
 def require_export(export: TraceExport) -> None:
-    """Refuses an export with an invalid id. Raises InvalidArgument."""
+    """Refuses an export with an invalid id or scope. Raises InvalidArgument."""
     _require_owner(export.agent_id, export.conversation_id)
+    require_scopes([Scope(ScopeKind.NAME, name) for name in export.scope_names], "scope_names")
 
 
 def require_import(request: TraceImport) -> None:
@@ -111,6 +114,7 @@ def _require_media(media: Media, field: str) -> None:
 
 def _require_episode(episode: Episode, field: str) -> None:
     require_short(episode.id, f"{field}.id")
+    _require_named_scope(episode.scope, field)
     new = NewEpisode(
         summary=episode.summary,
         turn_ids=episode.turn_ids,
@@ -136,12 +140,18 @@ def _require_fact(fact: Fact, field: str) -> None:
     )
     require_new_fact(new, field)
     require_short(fact.id, f"{field}.id")
+    _require_named_scope(fact.scope, field)
     for name in ("superseded_by_id", "supersedes_id"):
         if (id_ := getattr(fact, name)) is not None:
             require_short(id_, f"{field}.{name}")
     require_optional_text(fact.invalid_reason, f"{field}.invalid_reason", max_bytes=MAX_TEXT_BYTES)
     if fact.invalid_source is not None:
         require_source(fact.invalid_source, f"{field}.invalid_source")
+
+
+def _require_named_scope(scope: Scope, field: str) -> None:
+    if scope.id:
+        require_scope(scope, f"{field}.scope")
 
 
 def _require_owner(agent_id: str, conversation_id: str | None, prefix: str = "") -> None:

@@ -292,6 +292,7 @@ class ExportTracesRequest(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
     ARCHIVED_FIELD_NUMBER: _builtins.int
+    SCOPE_NAMES_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     conversation_id: _builtins.str
     """Absent means all conversations of the agent."""
@@ -307,6 +308,10 @@ class ExportTracesRequest(_message.Message):
 
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def scope_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of scopes whose episodes and facts are exported, too, also those of other agents."""
+
     def __init__(
         self,
         *,
@@ -316,10 +321,11 @@ class ExportTracesRequest(_message.Message):
         start_time: _timestamp_pb2.Timestamp | None = ...,
         end_time: _timestamp_pb2.Timestamp | None = ...,
         archived: _builtins.bool | None = ...,
+        scope_names: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_archived", b"_archived", "_conversation_id", b"_conversation_id", "_end_time", b"_end_time", "_start_time", b"_start_time", "archived", b"archived", "conversation_id", b"conversation_id", "end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_archived", b"_archived", "_conversation_id", b"_conversation_id", "_end_time", b"_end_time", "_start_time", b"_start_time", "agent_id", b"agent_id", "archived", b"archived", "conversation_id", b"conversation_id", "end_time", b"end_time", "record_types", b"record_types", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_archived", b"_archived", "_conversation_id", b"_conversation_id", "_end_time", b"_end_time", "_start_time", b"_start_time", "agent_id", b"agent_id", "archived", b"archived", "conversation_id", b"conversation_id", "end_time", b"end_time", "record_types", b"record_types", "scope_names", b"scope_names", "start_time", b"start_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__archived: _TypeAlias = _typing.Literal["archived"]  # noqa: Y015
     _WhichOneofArgType__archived: _TypeAlias = _typing.Literal["_archived", b"_archived"]  # noqa: Y015

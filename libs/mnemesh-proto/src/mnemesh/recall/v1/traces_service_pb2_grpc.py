@@ -96,7 +96,9 @@ class TraceServiceServicer:
         a turn of the import, the new turns of the import get the agent's next turn numbers, in their order; see
         RawTrace.imported_turn_id. Episodes of the import name the new ids.
 
-        A record that the agent already has is skipped if its content is the same; otherwise the call fails with
+        Episodes and facts with a named scope are stored in it, all others in the scope of the agent.
+
+        A record that the agent, or the named scope, already has is skipped if its content is the same; otherwise the call fails with
         ALREADY_EXISTS (metadata: record_id). So a repeated import changes nothing. If the header contains record_count, a stream that was cut off writes
         nothing. Errors: INVALID_ARGUMENT (metadata: field, and record: the 1-based position in the stream).
         """

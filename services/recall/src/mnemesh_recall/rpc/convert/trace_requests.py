@@ -64,6 +64,7 @@ def export_from_proto(request: rpc.ExportTracesRequest) -> TraceExport:
         from_time=optional_timestamp_from_proto(request, "start_time"),
         before_time=optional_timestamp_from_proto(request, "end_time"),
         archived=request.archived if request.HasField("archived") else None,
+        scope_names=tuple(dict.fromkeys(request.scope_names)),
     )
 
 

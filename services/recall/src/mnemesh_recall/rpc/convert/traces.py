@@ -194,7 +194,7 @@ def _episode_from_proto(episode: episodes_pb2.Episode, field: str) -> Episode:
     created_at = _required_time(episode, "create_time", field)
     return Episode(
         id=episode.id,
-        scope=_UNASSIGNED,
+        scope=_import_scope(episode),
         summary=new.summary,
         created_at=created_at,
         updated_at=optional_timestamp_from_proto(episode, "update_time", f"{field}.update_time") or created_at,
@@ -216,7 +216,7 @@ def _fact_from_proto(fact: episodes_pb2.Fact, field: str) -> Fact:
     closed_at = optional_timestamp_from_proto(fact, "close_time", f"{field}.close_time")
     return Fact(
         id=fact.id,
-        scope=_UNASSIGNED,
+        scope=_import_scope(fact),
         text=new.text,
         created_at=created_at,
         updated_at=optional_timestamp_from_proto(fact, "update_time", f"{field}.update_time") or created_at,
@@ -236,6 +236,11 @@ def _fact_from_proto(fact: episodes_pb2.Fact, field: str) -> Fact:
         invalid_reason=fact.invalid_reason if fact.HasField("invalid_reason") else None,
         invalid_source=episodes.source_from_proto(fact.invalid_source) if fact.HasField("invalid_source") else None,
     )
+
+
+def _import_scope(memory: episodes_pb2.Episode | episodes_pb2.Fact) -> Scope:
+    """Returns the named scope of a record. The import assigns that of the agent to all others."""
+    return Scope(ScopeKind.NAME, memory.scope.name) if memory.scope.WhichOneof("scope") == "name" else _UNASSIGNED
 
 
 def _without_scope(memory: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from mnemesh_recall.errors import no_agent, no_conversation
-from mnemesh_recall.model.episodes import Episode, Fact
+from mnemesh_recall.model.episodes import Episode, Fact, ScopeKind
 from mnemesh_recall.model.trace_operations import RecordType, TraceExport
 from mnemesh_recall.model.traces import Snapshot
 from mnemesh_recall.store.sql import windows
@@ -85,9 +85,12 @@ def _memories(conn: sa.Connection, organization_id: str, export: TraceExport) ->
         if not export.includes_type(kind):
             continue
         column = table.c
+        is_named = sa.and_(column.scope_kind == ScopeKind.NAME.value, column.scope_id.in_(export.scope_names))
         rows = conn.execute(
             sa.select(table)
-            .where(column.organization_id == organization_id, column.owner_agent_id == export.agent_id)
+            .where(
+                column.organization_id == organization_id, sa.or_(column.owner_agent_id == export.agent_id, is_named)
+            )
             .order_by(column.created_at, column.row_id)
         )
         for row in rows:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import sqlalchemy as sa
-from mnemesh_kit.ids import derive_id
 from mnemesh_types.messages import Message
 
 from mnemesh_recall.errors import position_taken, record_exists
 from mnemesh_recall.model.context_rules import last_message_time
-from mnemesh_recall.model.episodes import Episode, Fact, Scope, ScopeKind
+from mnemesh_recall.model.episodes import Episode, Fact
 from mnemesh_recall.model.messages import default_conversation_id
 from mnemesh_recall.model.trace_imports import is_same_trace, messages_from_traces, turn_ids_of_import
 from mnemesh_recall.model.trace_operations import ImportResult, TraceImport
 from mnemesh_recall.model.traces import ImportedLine, Trace
-from mnemesh_recall.store.sql import agents, episode_rows, import_turns, message_rows, windows
-from mnemesh_recall.store.sql.episode_codec import episode_from_row, fact_from_row
-from mnemesh_recall.store.sql.episode_tables import episodes, facts
+from mnemesh_recall.store.sql import agents, import_turns, message_rows, windows
+from mnemesh_recall.store.sql.import_memories import MemoryImport
 from mnemesh_recall.store.sql.tables import contexts, trace_lines
 from mnemesh_recall.store.sql.trace_codec import line_to_row
 from mnemesh_recall.store.sql.transaction import Transaction
@@ -45,8 +42,9 @@ def import_records(tx: Transaction, request: TraceImport) -> ImportResult:
     new_turns = {trace.turn_id for trace in new} - {trace.turn_id for trace in existing.values()} - known_turns.ids
     _store(tx, request, new)
     import_turns.write_imported_ids(tx.conn, request.agent_id, {turn_ids[id_]: id_ for id_ in turn_ids}, new_turns)
-    new_episodes = _store_episodes(tx, request.agent_id, given_episodes, turn_ids)
-    new_facts = _store_facts(tx, request.agent_id, given_facts)
+    memories = MemoryImport(tx, request.agent_id, turn_ids)
+    new_episodes = sum(map(memories.store_episode, given_episodes))
+    new_facts = memories.store_facts(given_facts)
     stored = len(new) + new_episodes + new_facts
     return ImportResult(
         traces=len(new),
@@ -107,73 +105,3 @@ def _store(tx: Transaction, request: TraceImport, new: Sequence[Trace]) -> None:
             next_position=state.next_position + len(ids),
             last_message_at=last_message_time(batch, state.last_message_at),
         )
-
-
-def _store_episodes(tx: Transaction, agent_id: str, given: Sequence[Episode], own_turn_ids: Mapping[str, str]) -> int:
-    existing = {key: episode_from_row(row) for row, keys in _existing_memories(tx, episodes, agent_id) for key in keys}
-    stored = 0
-    for record in given:
-        turn_ids = tuple(own_turn_ids.get(id_, id_) for id_ in record.turn_ids)
-        known = existing.get(record.id)
-        if known is not None:
-            is_same = (known.summary, known.created_at) == (record.summary, record.created_at)
-            if not is_same or known.turn_ids not in (turn_ids, record.turn_ids):
-                raise record_exists(record.id)
-            continue
-        id_ = derive_id("episode", agent_id, record.id)
-        scope = Scope(ScopeKind.AGENT, agent_id)
-        episode = replace(record, id=id_, scope=scope, turn_ids=turn_ids, imported_id=record.id)
-        episode_rows.insert(tx, episode, agent_id)
-        existing[record.id] = episode
-        stored += 1
-    return stored
-
-
-def _store_facts(tx: Transaction, agent_id: str, given: Sequence[Fact]) -> int:
-    existing = {key: fact_from_row(row) for row, keys in _existing_memories(tx, facts, agent_id) for key in keys}
-    episode_ids = {key: row.id for row, keys in _existing_memories(tx, episodes, agent_id) for key in keys}
-    stored = 0
-    given_ids = {record.id for record in given}
-
-    def stored_id(id_: str | None) -> str | None:
-        if id_ is None:
-            return None
-        if id_ in existing:
-            return existing[id_].id
-        return derive_id("fact", agent_id, id_) if id_ in given_ids else None
-
-    for record in given:
-        known = existing.get(record.id)
-        if known is not None:
-            if (known.text, known.created_at, known.valid_from) != (record.text, record.created_at, record.valid_from):
-                raise record_exists(record.id)
-            continue
-        id_ = derive_id("fact", agent_id, record.id)
-        before = None if record.supersedes_id is None else existing.get(record.supersedes_id)
-        source = record.source
-        if source.episode_id is not None:
-            source = replace(source, episode_id=episode_ids.get(source.episode_id))
-        fact = replace(
-            record,
-            id=id_,
-            scope=Scope(ScopeKind.AGENT, agent_id),
-            source=source,
-            imported_id=record.id,
-            supersedes_id=stored_id(record.supersedes_id),
-            superseded_by_id=stored_id(record.superseded_by_id),
-            chain_id=id_ if before is None else before.chain_id,
-        )
-        episode_rows.insert(tx, fact, agent_id)
-        existing[record.id] = fact
-        stored += 1
-    return stored
-
-
-def _existing_memories(tx: Transaction, table: sa.Table, agent_id: str) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """Yields the rows of an agent, each with the ids that a trace file may use for it."""
-    column = table.c
-    rows = tx.conn.execute(
-        sa.select(table).where(column.owner_agent_id == agent_id, column.organization_id == tx.organization_id)
-    )
-    for row in rows:
-        yield row, (row.id,) if row.imported_id is None else (row.imported_id, row.id)
