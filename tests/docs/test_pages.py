@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import code
 import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mnemesh_client import Mnemesh
 from mnemesh_kit.services import SERVICES, ServiceSpec
 from mnemesh_testkit.fuzzing.contract import service_of
 from mnemesh_testkit.mesh.in_process import Mesh
@@ -49,10 +51,22 @@ async def test_the_first_agent_of_the_readme(
     names: dict[str, Any] = {}
     exec(compile(ast.parse(head), "README.md", "exec"), names)
     await names["main"]()
+    await names["main"]()
+    async with Mnemesh() as client:
+        assert len([agent async for agent in client.agents.list(name="ada")]) == 1
     said = capsys.readouterr().out
     assert "→ archival_memory_insert" in said
     assert "Your name is Ada" in said
     assert "[human] Name: Ada" in said
+
+
+def test_the_first_agent_of_the_readme_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
+    source = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+    console = code.InteractiveConsole()
+    for line in source.removesuffix("asyncio.run(main())\n").splitlines():
+        console.push(line)
+    assert callable(console.locals["main"])
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("spec", SERVICES, ids=lambda spec: spec.name)

@@ -10,6 +10,7 @@ import jwt
 from mnemesh_client import Mnemesh
 from mnemesh_client.cli.main import app
 from mnemesh_client.cli.version import CLIENT_VERSION
+from mnemesh_client.supervisor.data_lock import DataDirectoryLock
 from mnemesh_kit.services import SERVICE_NAMES, service
 from typer.testing import CliRunner
 
@@ -132,6 +133,24 @@ async def test_doctor_reports_the_state_and_version_of_each_service(
     assert "✓ model         mnemesh/rehearsal" in out
     assert "✓ embedder      mnemesh/wordllama-256" in out
     assert str(tmp_path) in out
+
+
+async def test_commands_find_the_mesh_that_runs_on_the_data_directory(
+    mesh: FakeMesh, tmp_path: Path, closed_port: int
+) -> None:
+    lock = DataDirectoryLock.acquire(tmp_path)
+    lock.write_status(ready=True, addresses={"orchestrator": mesh.address, "blocks": mesh.blocks})
+    nothing = {"MNEMESH_TARGET": "", "MNEMESH_BLOCKS_TARGET": "", "MNEMESH_DATA_DIR": str(tmp_path)}
+
+    listed = await mesh.run("agents", "list", **nothing)
+    doctor = await mesh.run("doctor", **nothing)
+    refused = await mesh.run("agents", "list", **nothing, MNEMESH_ORCHESTRATOR_PORT=str(closed_port))
+    lock.release()
+
+    assert listed[0] == 0, listed
+    assert f"✓ orchestrator  {mesh.address} is serving" in doctor[1]
+    assert f"✓ blocks        {mesh.blocks} is serving" in doctor[1]
+    assert (refused[0], f":{closed_port}" in refused[2]) == (1, True), "the environment comes first"
 
 
 async def test_version_prints_the_version_of_the_client_and_of_each_service(mesh: FakeMesh) -> None:

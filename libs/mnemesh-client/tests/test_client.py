@@ -147,6 +147,42 @@ def test_addresses_are_resolved_from_arguments_then_environment_then_default_por
     )
 
 
+@pytest.mark.parametrize(
+    ("target", "env", "expected"),
+    [
+        (None, {}, ("localhost:50050", "localhost:50051")),
+        (None, {"MNEMESH_BLOCKS_PORT": "7"}, ("localhost:50050", "localhost:7")),
+        (None, {"MNEMESH_ORCHESTRATOR_PORT": "6", "MNEMESH_HOST": "::1"}, ("[::1]:6", "[::1]:50051")),
+        (None, {"MNEMESH_HOST": "0.0.0.0"}, ("localhost:50050", "localhost:50051")),
+        ("mesh", {"MNEMESH_ORCHESTRATOR_PORT": "6", "MNEMESH_HOST": "::1"}, ("mesh:6", "mesh:50051")),
+        ("mesh:5", {"MNEMESH_BLOCKS_PORT": "7", "MNEMESH_BLOCKS_TARGET": "b:1"}, ("mesh:5", "b:1")),
+    ],
+)
+def test_addresses_come_from_the_variables_that_the_services_read(
+    target: str | None, env: dict[str, str], expected: tuple[str, str]
+) -> None:
+    resolved = Addresses.resolve(target, env=env)
+    assert (resolved.orchestrator, resolved.blocks) == expected
+
+
+@pytest.mark.parametrize(
+    ("target", "env", "expected"),
+    [
+        (None, {}, ("here:1", "here:2", "here:50052")),
+        (None, {"MNEMESH_BLOCKS_PORT": "7"}, ("here:1", "here:7", "here:50052")),
+        (None, {"MNEMESH_BLOCKS_TARGET": "b:1"}, ("here:1", "b:1", "here:50052")),
+        ("mesh", {}, ("mesh:50050", "mesh:50051", "mesh:50052")),
+        (None, {"MNEMESH_TARGET": "mesh:5"}, ("mesh:5", "mesh:50051", "mesh:50052")),
+    ],
+)
+def test_addresses_of_a_running_mesh_come_after_the_environment(
+    target: str | None, env: dict[str, str], expected: tuple[str, str, str]
+) -> None:
+    running = {"orchestrator": "here:1", "blocks": "here:2"}
+    resolved = Addresses.resolve(target, env=env, running=running)
+    assert (resolved.orchestrator, resolved.blocks, resolved.recall) == expected
+
+
 def test_a_function_is_converted_to_its_source_code() -> None:
     def add(a: int, b: int) -> int:
         return a + b

@@ -64,7 +64,7 @@ async def test_services_serve_after_start_and_exit_on_stop(supervisor: Superviso
     pids = [service.pid for service in supervisor.services.values()]
     assert [await health.health_status(config.address(name)) for name in SOME] == ["SERVING", "SERVING"]
     supervisor.declare_ready()
-    assert lock_holder(config.data_path) == LockHolder(os.getpid(), ready=True)
+    assert lock_holder(config.data_path) == LockHolder(os.getpid(), ready=True, addresses=config.addresses)
     assert (config.data_path / "logs" / "blocks.log").read_text()
 
     await supervisor.stop()

@@ -47,9 +47,9 @@ class Commands:
         self._processes.append(process)
         return process
 
-    async def run(self, *arguments: str) -> tuple[int | None, str, str]:
+    async def run(self, *arguments: str, **environment: str) -> tuple[int | None, str, str]:
         """Runs a command. Returns its exit code, stdout and stderr."""
-        process = await self.start(*arguments)
+        process = await self.start(*arguments, **environment)
         out, err = await process.communicate()
         return process.returncode, out.decode(), err.decode()
 
@@ -147,6 +147,9 @@ async def test_a_mesh_runs_in_the_background_and_is_maintained_after_down(comman
     assert out.count(" is serving version ") == len(SERVICE_NAMES)
     assert "sandbox       level " in out
     assert "; memory: " in out
+    without_ports = {service(name).port_variable: "" for name in SERVICE_NAMES}
+    code, out, err = await commands.run("agents", "list", **without_ports)
+    assert code == 0, err
     code, out, err = await commands.run("maintain")
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert "Another mesh" in err

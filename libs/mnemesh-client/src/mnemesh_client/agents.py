@@ -132,15 +132,18 @@ class AgentsClient:
 
         Raises:
             NotFound: there is no such agent.
-            InvalidArgument: several agents have that name.
+            InvalidArgument: several agents have that name. The message lists their ids.
         """
         if key.startswith("agent-"):
             return await self.get(key)
-        named = [agent async for agent in self.list(name=key, limit=2)]
+        named = [agent async for agent in self.list(name=key, order="asc", limit=_NAMED + 1)]
         if not named:
             raise NotFound(f"There is no agent named {key!r}.", resource_id=key)
         if len(named) > 1:
-            raise InvalidArgument(f"Several agents are named {key!r}. Use the id of one.", field="agent")
+            ids = [agent.id for agent in named[:_NAMED]] + ["…"] * (len(named) > _NAMED)
+            raise InvalidArgument(
+                f"Several agents are named {key!r}: {', '.join(ids)}. Use the id of one.", field="agent"
+            )
         return named[0]
 
     async def list(

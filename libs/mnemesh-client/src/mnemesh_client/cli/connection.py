@@ -10,7 +10,10 @@ from mnemesh_kit.errors import InvalidArgument, NotFound
 
 from mnemesh_client.addresses import Addresses
 from mnemesh_client.agent import Agent
+from mnemesh_client.cli.options import mesh_config
 from mnemesh_client.mnemesh import Mnemesh
+from mnemesh_client.supervisor.config import MeshConfig
+from mnemesh_client.supervisor.data_lock import lock_holder
 
 FIRST_AGENT_TAG: Final = "first-agent"
 NO_AGENTS: Final = "There are no agents. Create one with `mnemesh agents create`."
@@ -30,9 +33,17 @@ class Connection:
         token = os.environ.get("MNEMESH_TOKEN") or None
         return cls(target, token, None if token else os.environ.get("MNEMESH_AUTH_KEY_FILE") or None)
 
+    def addresses(self, config: MeshConfig | None = None) -> Addresses:
+        """Returns the addresses of the mesh: see `Addresses.resolve`.
+
+        A mesh that runs on the data directory (of `config`, or of the environment) is known by its lock file.
+        """
+        holder = lock_holder((config or mesh_config(None)).data_path)
+        return Addresses.resolve(self.target, running=holder.addresses if holder is not None else None)
+
     def open(self, addresses: Addresses | None = None) -> Mnemesh:
-        """Returns a client of the mesh at `target`, or at `addresses` if they are given."""
-        return Mnemesh(addresses or self.target, token=self.token, auth_key_file=self.key_file)
+        """Returns a client of the mesh at `addresses`."""
+        return Mnemesh(addresses or self.addresses(), token=self.token, auth_key_file=self.key_file)
 
 
 async def first_agent(mnemesh: Mnemesh) -> Agent | None:

@@ -15,7 +15,7 @@ from typing import Final
 import typer
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import MnemeshError, Unavailable
-from mnemesh_kit.services import SERVICE_NAMES, SERVICES
+from mnemesh_kit.services import SERVICE_NAMES
 
 from mnemesh_client.addresses import Addresses
 from mnemesh_client.cli.connection import Connection
@@ -84,7 +84,7 @@ async def examine(config: MeshConfig, connection: Connection, env: Mapping[str, 
     """Runs all checks, on this machine's mesh or on the mesh that `connection` names."""
     findings = [_check_python(), _check_data_dir(config), _check_embedder(config)]
     findings += [finding for name in SERVICE_NAMES if (finding := _check_installed(name)) is not None]
-    addresses = _addresses(config, connection.target, env)
+    addresses = dict(connection.addresses(config).items())
     states = await asyncio.gather(*(health.health_status(address) for address in addresses.values()))
     running = any(state == "SERVING" for state in states)
     async with connection.open(Addresses(**addresses)) as mnemesh:
@@ -103,12 +103,6 @@ def how_to_change(model: str) -> str:
     if model == REHEARSAL_MODEL:
         return "no LLM; set OPENAI_API_KEY, ANTHROPIC_API_KEY or OPENAI_BASE_URL to use one"
     return "change it with MNEMESH_MODEL=provider/model"
-
-
-def _addresses(config: MeshConfig, target: str | None, env: Mapping[str, str]) -> dict[str, str]:
-    if target is not None:
-        return dict(Addresses.resolve(target, env=env).items())
-    return {spec.name: env.get(spec.target_variable) or config.address(spec.name) for spec in SERVICES}
 
 
 def _check_python() -> Finding:

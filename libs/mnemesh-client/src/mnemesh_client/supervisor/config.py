@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Final
 
-from mnemesh_kit.config import ConfigError, ServerConfig, StartupError, read_config
+from mnemesh_kit.config import ServerConfig, StartupError, read_config
 from mnemesh_kit.services import SERVICES, ServiceSpec, service
 
-_LARGEST_PORT: Final = 65535
+from mnemesh_client.addresses import ports_from_env
+
 _SYSTEM_VARIABLES: Final = frozenset(
     {
         *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TEMP", "TMP", "TZ", "TZDIR", "LANG", "LANGUAGE", "VIRTUAL_ENV"),
@@ -57,7 +58,7 @@ class MeshConfig:
             ConfigError: a variable has an invalid value. The message is one line and names the variable.
         """
         config = read_config(cls, env)
-        return replace(config, ports=_ports_from_env(env))
+        return replace(config, ports=ports_from_env(env))
 
     @property
     def data_path(self) -> Path:
@@ -72,6 +73,11 @@ class MeshConfig:
         """Returns the address at which clients on this machine reach a service, `host:port`."""
         host = _LOOPBACK_OF.get(self.host, self.host)
         return f"[{host}]:{self.port(name)}" if ":" in host else f"{host}:{self.port(name)}"
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Returns the address of each service by name."""
+        return {spec.name: self.address(spec.name) for spec in SERVICES}
 
 
 def service_environment(name: str, config: MeshConfig, env: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -115,15 +121,3 @@ def service_module(name: str) -> str:
     if not any(Path(folder, "__main__.py").is_file() for folder in folders or ()):
         raise StartupError(f"The service {name} is not installed: there is no package {package}.")
     return package
-
-
-def _ports_from_env(env: Mapping[str, str]) -> dict[str, int]:
-    ports: dict[str, int] = {}
-    for spec in SERVICES:
-        text = env.get(spec.port_variable)
-        if not text:
-            continue
-        if not text.isdecimal() or not 0 < int(text) <= _LARGEST_PORT:
-            raise ConfigError(f"{spec.port_variable} must be a port number from 1 to {_LARGEST_PORT}, not {text!r}.")
-        ports[spec.name] = int(text)
-    return ports

@@ -6,8 +6,8 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +31,8 @@ class LockHolder:
     pid: int
     ready: bool = False
     """True if all services of its mesh serve."""
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """The addresses of the services by name, at which clients on this machine reach them."""
 
 
 class DataDirectoryLock:
@@ -69,9 +71,9 @@ class DataDirectoryLock:
         lock.write_status(ready=False)
         return lock
 
-    def write_status(self, *, ready: bool) -> None:
-        """Writes the status that `lock_holder` reads: the pid of this process, and whether its services serve."""
-        text = json.dumps(asdict(LockHolder(os.getpid(), ready))).encode()
+    def write_status(self, *, ready: bool, addresses: Mapping[str, str] | None = None) -> None:
+        """Writes the status that `lock_holder` reads: this process, whether its services serve, and their addresses."""
+        text = json.dumps(asdict(LockHolder(os.getpid(), ready, dict(addresses or {})))).encode()
         for file in self._files:
             os.pwrite(file, text, 0)
             os.ftruncate(file, len(text))

@@ -55,6 +55,7 @@ class Supervisor:
         """
         self._lock = DataDirectoryLock.acquire(self.config.data_path)
         try:
+            self._lock.write_status(ready=False, addresses=self.config.addresses)
             await self._wait_for_free_ports()
             self._notify(f"starting; data and logs are in {self.config.data_path}")
             modules = {name: service_module(name) for name in self._names}
@@ -71,7 +72,7 @@ class Supervisor:
     def declare_ready(self) -> None:
         """Records in the data directory's lock file that the mesh is ready."""
         if self._lock is not None:
-            self._lock.write_status(ready=True)
+            self._lock.write_status(ready=True, addresses=self.config.addresses)
 
     async def stop(self) -> None:
         """Stops the orchestrator, then the services that it calls. Returns when no process is left."""
