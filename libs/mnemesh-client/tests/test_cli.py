@@ -153,6 +153,13 @@ async def test_commands_find_the_mesh_that_runs_on_the_data_directory(
     assert (refused[0], f":{closed_port}" in refused[2]) == (1, True), "the environment comes first"
 
 
+async def test_import_of_a_malformed_file_is_one_error_line(mesh: FakeMesh, tmp_path: Path) -> None:
+    (tmp_path / "raw_traces.jsonl").write_text('{"a": 1}\n')
+    code, out, err = await mesh.run("import", str(tmp_path), "--agent", "x")
+    assert (code, out) == (1, "")
+    assert err == f"mnemesh: {tmp_path}/raw_traces.jsonl, line 1: id is missing or has the wrong type.\n"
+
+
 async def test_version_prints_the_version_of_the_client_and_of_each_service(mesh: FakeMesh) -> None:
     targets = {service(name).target_variable: mesh.blocks for name in ("archival", "tools")}
 

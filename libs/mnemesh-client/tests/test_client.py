@@ -183,6 +183,13 @@ def test_addresses_of_a_running_mesh_come_after_the_environment(
     assert (resolved.orchestrator, resolved.blocks, resolved.recall) == expected
 
 
+async def test_an_ambiguous_name_is_refused_with_the_ids(mnemesh: Mnemesh) -> None:
+    agents = [await mnemesh.agents.create("ada", model="mnemesh/rehearsal") for _ in range(2)]
+    with pytest.raises(InvalidArgument) as refused:
+        await mnemesh.agents.find("ada")
+    assert all(agent.id in refused.value.message for agent in agents)
+
+
 def test_a_function_is_converted_to_its_source_code() -> None:
     def add(a: int, b: int) -> int:
         return a + b

@@ -48,16 +48,31 @@ def test_lines_of_episodes_and_facts_survive_a_round_trip() -> None:
 
 def test_invalid_lines_are_refused_with_their_file_and_number(tmp_path: Path) -> None:
     good = {"id": "a", "ts": 1.0, "turn_id": "t", "seq": 1, "trace_type": "user", "content": "", "source_event": ""}
-    for name, bad, position in (
-        (ACTIVE, "{", "line 2: not JSON"),
-        (ACTIVE, "[]", "line 2: not a JSON object"),
-        (ACTIVE, json.dumps({**good, "id": "b", "seq": "1"}), "record 2: seq"),
-        (ACTIVE, json.dumps({**good, "id": "b", "trace_type": "x"}), "record 2: trace_type"),
+    for bad, problem in (
+        ("{", "not JSON"),
+        ("\udcff", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "not a JSON object"),
+        ('{"a": 1}', "id is missing"),
+        (json.dumps({**good, "id": ["b"]}), "id is missing or has the wrong type"),
+        (json.dumps({**good, "id": "b", "seq": "1"}), "seq"),
+        (json.dumps({**good, "id": "b", "trace_type": "x"}), "trace_type"),
+        (json.dumps({**good, "id": "b", "seq": 1 << 70}), "a value cannot be stored"),
+        (json.dumps({**good, "id": "b", "ts": float("inf")}), "a value cannot be stored"),
+        (json.dumps({**good, "id": "b", "content": "\ud800"}), "a value cannot be stored"),
     ):
-        (tmp_path / name).write_text(f"{json.dumps(good)}\n{bad}\n")
+        path = tmp_path / ACTIVE
+        path.write_text(f"{json.dumps(good)}\n{json.dumps(good)}\n\n{bad}\n", errors="surrogateescape")
         with pytest.raises(InvalidArgument) as error:
             list(TraceDirectory(tmp_path).records())
-        assert error.value.message.startswith(f"{name}, {position}")
+        assert error.value.message.startswith(f"{path}, line 4: {problem}")
+        assert "\n" not in error.value.message
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ACTIVE).mkdir()
+    with pytest.raises(InvalidArgument, match=f"{ACTIVE} cannot be read"):
+        list(TraceDirectory(tmp_path).records())
 
 
 def test_an_incomplete_last_line_is_skipped_and_removed(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from mnemesh_client.mnemesh import Mnemesh
 
 _CREATION_SECONDS = 60.0
+_NAMED = 5
+"""The number of agents of one name that an error lists."""
 
 
 class AgentsClient:

@@ -50,7 +50,10 @@ def import_(
         bool, typer.Option(help="Add traces that are not archived to the agent's context window.")
     ] = True,
 ) -> None:
-    """Import JSONL files into an agent. Records that the agent already has are skipped."""
+    """Import JSONL files into an agent. Records that the agent already has are skipped.
+
+    A file with a malformed line is refused, and nothing is imported.
+    """
     asyncio.run(_import(context.obj, dir, agent, window=window))
 
 
@@ -73,10 +76,11 @@ async def _import(connection: Connection, base: Path, key: str | None, *, window
     directories = _agent_directories(base)
     if key is not None and len(directories) > 1:
         raise InvalidArgument(f"{base} has files of several agents. Name the directory of one.", field="agent")
+    # All files are read first: a malformed line imports nothing.
+    contents = {directory: list(TraceDirectory(directory).records()) for directory in directories}
     async with connection.open() as mnemesh:
-        for directory in directories:
+        for directory, records in contents.items():
             agent = await mnemesh.agents.find(key or directory.name)
-            records = list(TraceDirectory(directory).records())
             result = await mnemesh.traces.import_(agent.id, records, extend_window=window)
             output().print(
                 f"{agent.name}: imported {result.imported_traces} traces in {result.created_turns} new turns,"

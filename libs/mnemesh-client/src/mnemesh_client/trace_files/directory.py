@@ -54,21 +54,23 @@ class TraceDirectory:
         Raises:
             InvalidArgument: a line is not a JSON object.
         """
-        return list(_parsed(self.path / name))
+        return [line for _, line in _parsed(self.path / name)]
 
     def records(self) -> Iterator[traces_service_pb2.TraceRecord]:
         """Yields all records, each trace once: archived traces, active traces, episodes, facts.
 
         Raises:
-            InvalidArgument: a line is not a JSON object, or has not the fields of its file.
+            InvalidArgument: a file cannot be read, or a line is not a JSON object or has not the fields of its file.
+                The message is one line with the file, the number of the line, and the reason.
         """
-        active = self.lines(ACTIVE)
-        known = ids_of(active)
-        archive = [line for line in self.lines(ARCHIVE) if line.get("id") not in known]
-        yield from _records(ARCHIVE, _last_of_each(archive), lambda line: trace_from_line(line, archived=True))
-        yield from _records(ACTIVE, _last_of_each(active), lambda line: trace_from_line(line, archived=False))
-        yield from _records(EPISODES, self.lines(EPISODES), episode_from_line)
-        yield from _records(FACTS, self.lines(FACTS), fact_from_line)
+        archive = _records(self.path / ARCHIVE, lambda line: trace_from_line(line, archived=True))
+        active = _records(self.path / ACTIVE, lambda line: trace_from_line(line, archived=False))
+        archived = {record.raw_trace.id: record for record in archive}
+        current = {record.raw_trace.id: record for record in active}
+        yield from (record for id_, record in archived.items() if id_ not in current)
+        yield from current.values()
+        yield from _records(self.path / EPISODES, episode_from_line)
+        yield from _records(self.path / FACTS, fact_from_line)
 
     def write(
         self,
@@ -148,34 +150,39 @@ def _complete_bytes(path: str) -> int:
     return content.rfind(b"\n") + 1
 
 
-def _parsed(path: Path) -> Iterator[Line]:
-    if not path.exists():
+def _parsed(path: Path) -> Iterator[tuple[int, Line]]:
+    """Yields the number and the object of each line that is not empty."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
         return
-    complete, _, _ = path.read_bytes().rpartition(b"\n")
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read: {error.strerror}.", field=path.name) from error
+    complete, _, _ = content.rpartition(b"\n")
     for number, text in enumerate(complete.split(b"\n") if complete else (), start=1):
         if not text.strip():
             continue
         try:
             line = json.loads(text)
-        except ValueError as error:
-            raise InvalidArgument(
-                f"{path.name}, line {number}: not JSON.", field=path.name, line=str(number)
-            ) from error
+        except (ValueError, RecursionError) as error:
+            raise _line_error(path, number, "not JSON.") from error
         if not isinstance(line, dict):
-            raise InvalidArgument(f"{path.name}, line {number}: not a JSON object.", field=path.name, line=str(number))
-        yield line
-
-
-def _last_of_each(lines: Sequence[Line]) -> list[Line]:
-    """Returns the last line of each id, in the order of their first lines."""
-    return list({line.get("id"): line for line in lines}.values())
+            raise _line_error(path, number, "not a JSON object.")
+        yield number, line
 
 
 def _records(
-    name: str, lines: Sequence[Line], record: Callable[[Line], traces_service_pb2.TraceRecord]
+    path: Path, record: Callable[[Line], traces_service_pb2.TraceRecord]
 ) -> Iterator[traces_service_pb2.TraceRecord]:
-    for number, line in enumerate(lines, start=1):
+    for number, line in _parsed(path):
         try:
             yield record(line)
         except InvalidArgument as error:
-            raise InvalidArgument(f"{name}, record {number}: {error.message}", field=error.field) from error
+            raise _line_error(path, number, error.message) from error
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            # A number is out of range, or a text has a character that UTF-8 does not have.
+            raise _line_error(path, number, "a value cannot be stored: out of range, or not valid text.") from error
+
+
+def _line_error(path: Path, number: int, problem: str) -> InvalidArgument:
+    return InvalidArgument(f"{path}, line {number}: {problem}", field=path.name, line=str(number))
