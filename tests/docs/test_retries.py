@@ -13,7 +13,7 @@ from mnemesh_archival.usecases import passages, reembedding
 from mnemesh_client import mnemesh as client
 from mnemesh_client import run_stream
 from mnemesh_client.supervisor import supervisor
-from mnemesh_kit import channels, retries, transport
+from mnemesh_kit import channels, retries, server, transport
 from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.sql import postgresql, sqlite
 from mnemesh_orchestrator import wiring as orchestrator
@@ -23,7 +23,7 @@ from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS, PROVIDER_BACKOFF
 from mnemesh_orchestrator.loop import model_call, retry
 from mnemesh_orchestrator.loop.context_budget import MAX_COMPACTIONS
-from mnemesh_orchestrator.runs import lease_renewal
+from mnemesh_orchestrator.runs import lease_renewal, worker
 from mnemesh_recall.vectors import indexer
 from mnemesh_retrieval.embedders.openai_compatible import RETRIED, OpenAICompatibleEmbedder
 
@@ -58,6 +58,9 @@ def seconds(value: float) -> str:
         ("gRPC channel", retries._POLICY["maxAttempts"], grown(CHANNEL), [deadlines.READ, deadlines.WRITE]),
         ("gRPC connection", None, f"{CONNECTION['grpc.initial_reconnect_backoff_ms'] / 1000:g} s", []),
         ("service call", None, grown(retry.SERVICE_BACKOFF), [Config().service_retry_seconds]),
+        ("journal", None, grown(retry.SERVICE_BACKOFF), [Config().service_retry_seconds]),
+        ("recovery", None, seconds(worker.RECOVERY_SECONDS), []),
+        ("background task", None, grown(server.BACKGROUND_BACKOFF), []),
         ("turn start", None, grown(retry.SERVICE_BACKOFF), [retry.RESTART_SECONDS]),
         (
             "provider request",

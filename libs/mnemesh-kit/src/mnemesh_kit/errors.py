@@ -13,6 +13,7 @@ Each class has one gRPC code. A service adds subclasses with reasons of its own 
      ├─ FailedPrecondition         the state of the resource does not allow this
      ├─ Aborted                    a concurrent change came first
      ├─ ResourceExhausted          a quota or a limit is reached
+     │   └─ StorageFull            a disk of the service is full or read-only
      ├─ Unimplemented              the contract has the method, the server does not
      ├─ DeadlineExceeded           the caller's time is over; the effect is unknown
      ├─ Unavailable                the server or one of its dependencies does not answer
@@ -137,6 +138,12 @@ class ResourceExhausted(MnemeshError):
     reason = "RESOURCE_EXHAUSTED"
 
 
+class StorageFull(ResourceExhausted):
+    """A disk of the service is full or read-only. A retry succeeds once it can be written again."""
+
+    reason = "STORAGE_FULL"
+
+
 class Unavailable(MnemeshError):
     """The server or one of its dependencies does not answer. A retry may succeed."""
 
@@ -198,7 +205,7 @@ _BY_CODE: Final[Mapping[grpc.StatusCode, type[MnemeshError]]] = {
 } | {grpc.StatusCode.OUT_OF_RANGE: InvalidArgument}
 
 _KIT_REASONS: Final[Mapping[str, type[MnemeshError]]] = {
-    error.reason: error for error in (RequestIdReused, PageTokenInvalid)
+    error.reason: error for error in (RequestIdReused, PageTokenInvalid, StorageFull)
 }
 
 # Other exceptions that a handler may raise, looked up along the exception's MRO.

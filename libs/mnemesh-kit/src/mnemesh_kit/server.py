@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import grpc
 import structlog
@@ -17,7 +18,9 @@ from mnemesh.server.v1 import server_service_pb2_grpc
 
 from mnemesh_kit.access import largest_request
 from mnemesh_kit.auth import authenticator
+from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.config import ServerConfig, StartupError
+from mnemesh_kit.errors import DeadlineExceeded, StorageFull, Unavailable
 from mnemesh_kit.interceptors import Pipeline
 from mnemesh_kit.metrics import Metric, Metrics
 from mnemesh_kit.server_info import SERVICE_NAME as SERVER_SERVICE
@@ -27,6 +30,9 @@ from mnemesh_kit.tracing import server_interceptors
 from mnemesh_kit.transport import server_options
 
 _log = structlog.get_logger("mnemesh.server")
+
+BACKGROUND_BACKOFF: Final = Backoff(first=0.5, maximum=10.0)
+"""The delays before a background task is started again."""
 
 Hook = Callable[[], Awaitable[None]]
 
@@ -44,7 +50,8 @@ class Assembly:
     start: Sequence[Hook] = field(default_factory=tuple)
     """Hooks that run in order before the server accepts calls."""
     background: Sequence[Hook] = field(default_factory=tuple)
-    """Tasks that run while the server runs. If one raises an exception, the server stops."""
+    """Tasks that run while the server runs. One that finds a store or service unavailable, or a disk full, is started
+    again a little later. If one raises another exception, the server stops."""
     metrics: Sequence[Metric] = field(default_factory=tuple)
     """The service's own counters, gauges and histograms."""
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -131,11 +138,23 @@ class RunningServer:
             await self._health.set(name, status)
 
     async def _watch(self, task: Hook) -> None:
-        try:
-            await task()
-        except Exception:
-            _log.exception("background_task_failed", task=_name(task))
-            self.failed.set()
+        failures = 0
+        while True:
+            began = time.monotonic()
+            try:
+                await task()
+            except (Unavailable, DeadlineExceeded, StorageFull) as error:
+                # The task waits for its database or disk, as callers do.
+                failures = 1 if time.monotonic() - began > BACKGROUND_BACKOFF.maximum else failures + 1
+                delay = BACKGROUND_BACKOFF.delay(failures)
+                _log.warning("background_task_waits", task=_name(task), retry_in=round(delay, 2), error=error.message)
+                await asyncio.sleep(delay)
+            except Exception:
+                _log.exception("background_task_failed", task=_name(task))
+                self.failed.set()
+                return
+            else:
+                return
 
 
 def _name(hook: Hook) -> str:

@@ -53,6 +53,7 @@ from mnemesh_orchestrator.loop.step_commit import StepCommitter
 from mnemesh_orchestrator.loop.tool_calls import ToolExecution
 from mnemesh_orchestrator.loop.window_compaction import WindowCompactor
 from mnemesh_orchestrator.ports import Services
+from mnemesh_orchestrator.ports.recall_writes import RecallWrites
 from mnemesh_orchestrator.processors.chain import Processors
 from mnemesh_orchestrator.processors.loading import INPUT_GROUP, TOOL_RESULT_GROUP, load
 from mnemesh_orchestrator.prompt.prompts import Prompts
@@ -63,6 +64,7 @@ from mnemesh_orchestrator.rpc.models import ModelsServicer
 from mnemesh_orchestrator.rpc.runs import RunsServicer
 from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
 from mnemesh_orchestrator.runs.event_broker import EventBroker
+from mnemesh_orchestrator.runs.execution import RunExecution
 from mnemesh_orchestrator.runs.instance import Instance
 from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
 from mnemesh_orchestrator.runs.replica_watcher import ReplicaWatcher
@@ -160,20 +162,24 @@ def build(
     builtin = BuiltinTools(services.core_memory, services.recall, services.episodes, services.archival, clock)
     context = ContextBuilder(services.recall, services.core_memory, services.archival, services.tools, clock)
     broker, deltas = EventBroker(), DeltaLog(stores.deltas)
-    journals = Journals(stores.runs, deltas, broker, clock, keeps_traces=config.step_trace_days > 0)
+    journals = Journals(stores.runs, deltas, broker, clock, retry, keeps_traces=config.step_trace_days > 0)
+    writes = RecallWrites(stores.leases.overtake)
     metrics = TurnMetrics()
     tools = ToolExecution(builtin, services.tools, services.core_memory, retry, clock, processors, metrics)
     estimator = TokenEstimator()
     summarizing = model_compactor(models, services.episodes, services.recall, clock, call_seconds=summary_seconds)
-    replacement = WindowReplacement(services.recall)
+    replacement = WindowReplacement(services.recall, writes)
     compactor = WindowCompactor(context, summarizing, estimator, replacement, retry, clock, metrics)
-    committer = StepCommitter(services.recall, context, retry)
+    committer = StepCommitter(services.recall, writes, context, retry)
     engine = Engine(
         context, ContextBudget(estimator), compactor, ModelCaller(clock, metrics), tools, committer, retry, clock
     )
-    turns = TurnBuilder(stores.runs, journals, context, services.recall, models, builtin, retry, clock)
+    turns = TurnBuilder(stores.runs, journals, context, services.recall, writes, models, builtin, retry, clock)
     renewer = LeaseRenewer(stores.leases, clock, instance_id)
-    worker = RunWorker(stores.runs, stores.leases, renewer, broker, deltas, journals, engine, turns, clock, metrics)
+    execution = RunExecution(
+        journals, turns, engine, stores.leases, broker, clock, metrics, config.takeovers_without_progress
+    )
+    worker = RunWorker(stores.runs, stores.leases, renewer, broker, deltas, execution, metrics)
     lock = ConversationLock(stores.leases, renewer, worker.start_next, ids)
     windows = ContextWindowService(
         stores.agents,
@@ -181,6 +187,7 @@ def build(
         lock,
         stores.approvals,
         services.recall,
+        writes,
         builtin,
         context,
         estimator,

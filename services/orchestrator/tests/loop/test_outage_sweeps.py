@@ -13,6 +13,7 @@ from ..support.world import World, kinds, opened, require_valid
 from .test_crashes import FIVE_TOOLS, HEARTBEATS, require_each_effect_once, transcript
 
 TIERS = ("blocks", "recall", "archival", "tools")
+OWN_CALLS = ("runs.unfinished_decision", "runs.journal", "runs.write", "runs.finish")
 UNAVAILABLE = 40
 """Calls that fail in a row, with the pauses between them: about seven minutes."""
 KINDS = [(AgentType.LETTA_V1, FIVE_TOOLS), (AgentType.MEMGPT_V2, HEARTBEATS)]
@@ -56,6 +57,39 @@ async def test_outage_at_any_call_delays_the_run_and_changes_nothing(
             assert len(world.recall.rows[agent.id]) == len(world.window(agent).messages), where
             if effect == "none" and name != "archival.summary":
                 assert sum(world.waits) > 180, f"{where}: it retried for minutes"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("kind", "script"), KINDS, ids=["plain", "heartbeats"])
+@pytest.mark.parametrize("effect", ["none", "lost"])
+async def test_outage_of_the_own_database_at_any_call_neither_fails_a_run_nor_repeats_anything(
+    tmp_path: Path, kind: AgentType, script: tuple[Any, ...], effect: str
+) -> None:
+    async with opened(tmp_path) as world:
+        whole = Faults()
+        agent, told = await turn_of(world, kind, script, whole)
+        expected, calls = transcript(world, agent), list(whole.calls)
+        started = calls.index("runs.start")
+        swept = [(place, name) for place, name in enumerate(calls) if place > started and name in OWN_CALLS]
+        assert len(swept) > 5
+        for place, name in swept:
+            world.faults, world.model.requests = Faults(), []
+            world.blocks.effects.clear()
+            agent = await world.agent(world.process(), kind, include_base_tool_rules=False)
+            world.model.script = by_place(*script)
+            world.faults = failing_at(place, name, effect)
+            process = world.process()
+            run = await process.start(agent, "Do it all.")
+            await process.idle()
+            world.faults.unavailable.clear()
+            await process.recover()
+            where = f"call {place}, {name}"
+            run = await process.outcome(agent)
+            assert run.status is RunStatus.COMPLETED, (where, run.error)
+            assert kinds(await process.follow(run)) == told, where
+            assert transcript(world, agent) == expected, where
+            await require_each_effect_once(world, agent)
+            assert len(world.model.requests) == len(script), f"{where}: an answer was asked for again"
 
 
 def failing_at(place: int, name: str, effect: str) -> Faults:

@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 from mnemesh_kit.errors import NotFound
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.sql import DatabaseUnavailable
 from mnemesh_orchestrator.errors import ConversationBusy, RunEnded, RunUnderWay
 from mnemesh_orchestrator.llm.errors import ProviderRefused
 from mnemesh_orchestrator.model.events import RunAccepted
@@ -211,11 +213,32 @@ async def test_deleted_agent_loses_its_runs(world: World, process: Process) -> N
     assert process.event_broker._followers == {}
 
 
+@pytest.mark.parametrize("fault", ["unavailable", "lost"])
+@pytest.mark.parametrize("name", ["runs.write", "runs.finish", "runs.journal"])
+async def test_short_outage_of_the_database_neither_fails_a_run_nor_repeats_anything(
+    world: World, process: Process, name: str, fault: str
+) -> None:
+    agent = await world.agent(process)
+    world.model.script = by_place(call("archival_memory_insert", content="Once."), say("Done."))
+    run = await process.start(agent)
+    if name == "runs.journal":  # which is read at a takeover
+        process.faults.unavailable = {"runs.write": 1_000}
+        await process.idle()
+        process.faults.unavailable = {}
+    setattr(process.faults, fault, {name: 1})
+    await process.idle()
+    await process.recover()
+    await process.recover()
+    assert kinds(await process.follow(run)) == ["tool_call", "tool_return", "assistant", "StopEvent", "UsageEvent"]
+    assert await world.archival.texts(agent.id) == ["Once."]
+    require_valid(world.window(agent).messages)
+
+
 async def test_run_is_resumed_if_its_end_could_not_be_stored(world: World) -> None:
     first = world.process()
     agent = await world.agent(first)
     world.model.follow(say("Hello."))
-    first.faults.unavailable = {"runs.finish": 1}
+    first.faults.unavailable = {"runs.finish": 1_000}
     run = await first.start(agent)
     await first.idle()
     assert (await first.runs.get(ME, run.id)).status is RunStatus.RUNNING
@@ -225,3 +248,92 @@ async def test_run_is_resumed_if_its_end_could_not_be_stored(world: World) -> No
     assert kinds(await second.follow(run)) == ["assistant", "StopEvent", "UsageEvent"]
     assert len(world.model.requests) == 1
     assert lines(world.turn(agent)) == ["user text: Hello", "assistant text: Hello."]
+
+
+@pytest.mark.parametrize("refused", [1, 2])
+async def test_the_end_of_a_run_is_stored_in_a_smaller_form_if_the_whole_is_refused(
+    world: World, process: Process, refused: int
+) -> None:
+    agent = await world.agent(process)
+    world.model.follow(say("Hello."), say("Again."))
+    left = refused
+
+    async def refuse(name: str) -> None:
+        nonlocal left
+        if name == "runs.finish" and left:
+            left -= 1
+            raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+
+    process.faults.on_call = refuse
+    events = await process.send(agent)
+    assert kinds(events) == ["assistant", "StopEvent", "UsageEvent"]
+    run = await process.outcome(agent)
+    assert run.status is RunStatus.COMPLETED
+    await process.send(agent)
+    assert lines(world.turn(agent))[-1] == "assistant text: Again."
+    assert len(world.model.requests) == 2
+
+
+async def test_a_run_that_makes_no_progress_ends_after_ten_takeovers(world: World) -> None:
+    process = world.process()
+    agent = await world.agent(process)
+    world.model.script = lambda request: say("Hello.")
+
+    async def refuse(name: str) -> None:
+        if name == "recall.commit_step":
+            raise DatabaseUnavailable("The process loses its database at this place each time.")
+
+    process.faults.on_call = refuse
+    run = await process.start(agent)
+    await process.idle()
+    for _ in range(9):
+        await process.recover()
+    assert (await process.runs.get(ME, run.id)).status is RunStatus.RUNNING
+    await process.recover()
+    ended = await process.runs.get(ME, run.id)
+    assert ended.error is not None
+    assert (ended.status, ended.stop_reason, ended.error.reason) == ("failed", "error", "RUN_STALLED")
+    assert len(world.model.requests) == 10
+    process.faults.on_call = None
+    await process.send(agent, "Next")
+    assert lines(world.turn(agent)) == ["user text: Next", "assistant text: Hello."]
+
+
+async def test_takeovers_with_progress_do_not_end_a_run(world: World) -> None:
+    process = world.process()
+    agent = await world.agent(process)
+    steps = [call("archival_memory_insert", content=f"Fact {number}.") for number in range(14)]
+    world.model.script = by_place(*steps, say("Done."))
+
+    async def interrupt(name: str) -> None:
+        if name == "model.stream" and process.faults.calls.count("model.stream") % 2:
+            raise DatabaseUnavailable("Each step is interrupted once.")
+
+    process.faults.on_call = interrupt
+    run = await process.start(agent)
+    await process.idle()
+    for _ in range(16):
+        await process.recover()
+    assert (await process.runs.get(ME, run.id)).status is RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("ahead", [3, 1 << 40])
+async def test_an_epoch_of_recall_that_is_ahead_is_overtaken_at_once(
+    world: World, process: Process, ahead: int
+) -> None:
+    agent = await world.agent(process)
+    world.model.script = lambda request: say("Hello.")
+    window = world.window(agent)
+    ids = [message.id for message in window.messages]
+    conversation = agent.default_conversation_id
+    await world.recall.replace_context(
+        new_id("request"), agent.id, conversation, window.version, ids, run_id=new_id("run"), epoch=ahead
+    )
+    await process.send(agent)
+    assert (await process.outcome(agent)).status is RunStatus.COMPLETED
+    assert len(world.model.requests) == 1
+    commits = process.faults.calls.count("recall.commit_step")
+    await process.send(agent)
+    assert process.faults.calls.count("recall.commit_step") == commits + 1, "later leases begin above it"
+    await process.windows.reset(ME, None, agent.id, agent.default_conversation_id, add_default=False)
+    assert len(world.window(agent).messages) == 1

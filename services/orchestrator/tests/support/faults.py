@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 
-from mnemesh_kit.errors import DeadlineExceeded, Unavailable
+from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
 
 T = TypeVar("T")
 
@@ -35,19 +35,19 @@ class Faults:
         """The number of points that were passed."""
         return 2 * len(self.calls)
 
-    async def around(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Makes a call, or raises its fault."""
-        await self.before(name)
+    async def around(self, name: str, call: Callable[[], Awaitable[T]], away: type[MnemeshError] = Unavailable) -> T:
+        """Makes a call, or raises its fault. `away` is the error of an unavailable target."""
+        await self.before(name, away)
         point = self.points - 1
         result = await call()
         self.at(point)
         if self.on_effect is not None:
             await self.on_effect(name)
         if _taken(self.lost, name):
-            raise DeadlineExceeded(f"{name} was too slow.")
+            raise (DeadlineExceeded if away is Unavailable else away)(f"{name} was too slow.")
         return result
 
-    async def before(self, name: str) -> None:
+    async def before(self, name: str, away: type[MnemeshError] = Unavailable) -> None:
         """Records a call, which may fail before it is made."""
         if self.has_crashed:
             raise Crash
@@ -56,7 +56,7 @@ class Faults:
         if self.on_call is not None:
             await self.on_call(name)
         if _taken(self.unavailable, name):
-            raise Unavailable(f"{name} is unavailable.")
+            raise away(f"{name} is unavailable.")
 
     def at(self, point: int) -> None:
         """Crashes if this is the point."""
@@ -65,19 +65,19 @@ class Faults:
             raise Crash
 
 
-def watched(target: T, name: str, faults: Faults) -> T:
+def watched(target: T, name: str, faults: Faults, away: type[MnemeshError] = Unavailable) -> T:
     """Returns the object with `faults` around every coroutine method."""
-    return cast("T", _Watched(target, name, faults))
+    return cast("T", _Watched(target, name, faults, away))
 
 
 class _Watched:
-    def __init__(self, target: Any, name: str, faults: Faults) -> None:
-        self._target, self._name, self._faults = target, name, faults
+    def __init__(self, target: Any, name: str, faults: Faults, away: type[MnemeshError]) -> None:
+        self._target, self._name, self._faults, self._away = target, name, faults, away
 
     def __getattr__(self, method: str) -> Any:
         async def call(*args: Any, **kwargs: Any) -> Any:
             made = getattr(self._target, method)
-            return await self._faults.around(f"{self._name}.{method}", lambda: made(*args, **kwargs))
+            return await self._faults.around(f"{self._name}.{method}", lambda: made(*args, **kwargs), self._away)
 
         return call
 

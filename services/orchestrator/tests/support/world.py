@@ -12,7 +12,7 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import RandomIds
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL
-from mnemesh_kit.sql import Database
+from mnemesh_kit.sql import Database, DatabaseUnavailable
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.llm.credentials import CredentialSealer
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
@@ -221,7 +221,8 @@ class World:
         clock, faults = self.clock, self.faults
         self.model._faults = faults
         stores = sql_stores(self.database, clock)
-        stores = replace(stores, **{name: watched(getattr(stores, name), name, faults) for name in WATCHED_STORES})
+        own = {name: watched(getattr(stores, name), name, faults, DatabaseUnavailable) for name in WATCHED_STORES}
+        stores = replace(stores, **own)
         services = Services(
             watched(self.blocks, "blocks", faults),
             watched(self.recall, "recall", faults),

@@ -2,6 +2,7 @@
 
 from mnemesh_kit.sql.config import SqlConfig, open_database
 from mnemesh_kit.sql.database import Database
+from mnemesh_kit.sql.errors import DatabaseFull, DatabaseUnavailable
 from mnemesh_kit.sql.types import UtcDateTime
 
-__all__ = ["Database", "SqlConfig", "UtcDateTime", "open_database"]
+__all__ = ["Database", "DatabaseFull", "DatabaseUnavailable", "SqlConfig", "UtcDateTime", "open_database"]

@@ -8,8 +8,10 @@ from typing import Final, Protocol, Self, TypeVar
 import sqlalchemy as sa
 
 from mnemesh_kit.config import ConfigError, StartupError
+from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.failpoints import async_failpoint, failpoint_after
 from mnemesh_kit.metrics import Counter
+from mnemesh_kit.sql.errors import DatabaseFull, DatabaseUnavailable
 from mnemesh_kit.sql.revisions import is_newest
 
 T = TypeVar("T")
@@ -110,7 +112,7 @@ class Database:
         """Runs `fn` on one consistent snapshot and returns its result. Writes fail. Failpoints know it by `name`.
 
         Raises:
-            Unavailable: the database cannot be reached.
+            DatabaseUnavailable: the database cannot be reached.
         """
         TRANSACTIONS.inc("read")
         await async_failpoint("sql.read.before", name or fn)
@@ -124,7 +126,9 @@ class Database:
         still be committed. Failpoints know the transaction by `name`.
 
         Raises:
-            Unavailable: the database cannot be reached, or conflicts with other writers did not end.
+            DatabaseUnavailable: the database cannot be reached, or conflicts with other writers did not end. If the
+                connection broke, the transaction may be committed.
+            DatabaseFull: the disk of the database is full or read-only.
         """
         TRANSACTIONS.inc("write")
         await async_failpoint("sql.write.before", name or fn)
@@ -151,8 +155,9 @@ class Database:
             await self._engine.alter(migrate_if_old)
         except (sa.exc.ProgrammingError, sa.exc.IntegrityError):
             raise  # a defect of a migration, not of the environment
-        except (OSError, sa.exc.DBAPIError) as error:
-            cause = str(getattr(error, "orig", None) or error).strip().splitlines()
+        except (OSError, sa.exc.DBAPIError, DatabaseUnavailable, DatabaseFull) as error:
+            original = error.__cause__ if isinstance(error, MnemeshError) and error.__cause__ else error
+            cause = str(getattr(original, "orig", None) or original).strip().splitlines()
             raise StartupError(f"The database {self._name} cannot be used: {cause[0] if cause else error!r}") from error
 
     async def close(self) -> None:

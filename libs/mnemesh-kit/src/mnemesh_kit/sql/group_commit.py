@@ -20,8 +20,8 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from mnemesh_kit.errors import Unavailable
 from mnemesh_kit.metrics import Counter
+from mnemesh_kit.sql.errors import from_os_error
 
 T = TypeVar("T")
 _log = structlog.get_logger("mnemesh.sql")
@@ -109,7 +109,8 @@ class GroupWriter:
         If the caller is cancelled, `fn` is executed nevertheless.
 
         Raises:
-            Unavailable: the log could not be flushed, so the result may not survive a power failure.
+            DatabaseUnavailable, DatabaseFull: the log could not be flushed, so the result may not survive a power
+                failure.
         """
         if self._is_closed:
             raise RuntimeError("The database is closed.")
@@ -162,7 +163,7 @@ class GroupWriter:
             _log.error("sqlite_flush_failed", error=str(error), writes=len(group))
             for write in group:
                 if write.error is None:
-                    write.error = Unavailable("The database could not be flushed to the disk. Retry later.")
+                    write.error = from_os_error(error, "could not be flushed to the disk")
                     write.error.__cause__ = error
 
 

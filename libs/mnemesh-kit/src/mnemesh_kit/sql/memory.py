@@ -10,6 +10,8 @@ from typing import TypeVar, cast
 
 import sqlalchemy as sa
 
+from mnemesh_kit.sql.errors import from_sqlite
+
 T = TypeVar("T")
 
 
@@ -30,7 +32,7 @@ class MemoryEngine:
         driver = self._driver()
         driver.execute("PRAGMA query_only=ON")
         try:
-            result = self.run(fn)
+            result = self.run(fn, query_only=True)
         finally:
             driver.execute("PRAGMA query_only=OFF")
         await asyncio.sleep(0)
@@ -46,10 +48,15 @@ class MemoryEngine:
         """Runs `fn` in a transaction. SQLite's schema changes are transactional."""
         return await self.write(fn)
 
-    def run(self, fn: Callable[[sa.Connection], T]) -> T:
+    def run(self, fn: Callable[[sa.Connection], T], *, query_only: bool = False) -> T:
         """Runs `fn` in a transaction and returns its result."""
-        with self._connection.begin():
-            return fn(self._connection)
+        try:
+            with self._connection.begin():
+                return fn(self._connection)
+        except sa.exc.OperationalError as error:
+            if (known := from_sqlite(error, query_only=query_only)) is not None:
+                raise known from error
+            raise
 
     def dump(self) -> bytes:
         """Returns the whole database."""

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final, TypeVar
 
+import asyncpg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from mnemesh_kit.backoff import Backoff
-from mnemesh_kit.errors import Unavailable
+from mnemesh_kit.sql.errors import DatabaseUnavailable, from_postgresql
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ class PostgresEngine:
 
     async def read(self, fn: Callable[[sa.Connection], T]) -> T:
         """Runs `fn` on one read-only snapshot."""
-        async with _reachable(), self._reader.connect() as connection:
+        async with _reachable(query_only=True), self._reader.connect() as connection:
             return await connection.run_sync(fn)
 
     async def write(self, fn: Callable[[sa.Connection], T]) -> T:
@@ -68,7 +69,7 @@ class PostgresEngine:
                 if attempt == 1:
                     await turn.enter_async_context(self._after_conflict)
                 await asyncio.sleep(CONFLICT_BACKOFF.delay(attempt))
-        raise Unavailable("The database has too many conflicting writers. Retry later.")
+        raise DatabaseUnavailable("The database has too many conflicting writers. Retry later.")
 
     async def alter(self, fn: Callable[[sa.Connection], T]) -> T:
         """Runs `fn` under READ COMMITTED: after it has waited for a lock, it sees the changes of the lock's holder."""
@@ -81,13 +82,12 @@ class PostgresEngine:
 
 
 @asynccontextmanager
-async def _reachable() -> AsyncIterator[None]:
-    """Raises Unavailable if the database cannot be reached; errors of a statement pass unchanged."""
+async def _reachable(*, query_only: bool = False) -> AsyncIterator[None]:
+    """Raises DatabaseUnavailable or DatabaseFull if the server is away or full; other errors pass unchanged."""
     try:
         yield
-    except (OSError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
-        raise Unavailable("The database cannot be reached.") from error
-    except sa.exc.DBAPIError as error:
-        if error.connection_invalidated:
-            raise Unavailable("The connection to the database was lost.") from error
-        raise
+    except (OSError, sa.exc.SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        known = from_postgresql(error, query_only=query_only)
+        if known is None:
+            raise
+        raise known from error

@@ -15,7 +15,7 @@ from typing import Final, TypeVar, cast
 import sqlalchemy as sa
 
 from mnemesh_kit.backoff import Backoff
-from mnemesh_kit.errors import Unavailable
+from mnemesh_kit.sql.errors import DatabaseUnavailable, from_sqlite
 from mnemesh_kit.sql.group_commit import GroupWriter, LogFile
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class SqliteEngine:
         if not url.database or url.database == ":memory:":
             raise ValueError("An SQLite database must be a file: readers and the writer have different connections.")
         self._written = _Connections(_engine(url, "IMMEDIATE"))
-        self._read = _Connections(_engine(url, "DEFERRED", query_only=True))
+        self._read = _Connections(_engine(url, "DEFERRED", query_only=True), query_only=True)
         log = LogFile(url.database) if synchronous == "FULL" else None
         self._writer = GroupWriter(self._written.changes, log)
         self._readers = ThreadPoolExecutor(readers, thread_name_prefix="sqlite-reader")
@@ -67,8 +67,9 @@ class SqliteEngine:
 class _Connections:
     """One connection per thread, and the execution of transactions on it."""
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: sa.Engine, *, query_only: bool = False) -> None:
         self._engine = engine
+        self._query_only = query_only
         self._local = threading.local()
         self._open: list[sa.Connection] = []
 
@@ -82,9 +83,11 @@ class _Connections:
             except sa.exc.OperationalError as error:
                 code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
                 if code not in _RETRIED:
+                    if (known := from_sqlite(error, query_only=self._query_only)) is not None:
+                        raise known from error
                     raise
                 if attempt == WRITE_ATTEMPTS:
-                    raise Unavailable(
+                    raise DatabaseUnavailable(
                         "The database is busy with the writes of another process. Retry later."
                     ) from error
                 time.sleep(BUSY_BACKOFF.delay(attempt))

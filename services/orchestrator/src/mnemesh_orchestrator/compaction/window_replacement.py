@@ -18,7 +18,9 @@ from mnemesh_kit.errors import (
 from mnemesh_orchestrator.model.compaction import Compaction
 from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.episodes import EpisodeCommit
+from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.ports.recall import RecallPort
+from mnemesh_orchestrator.ports.recall_writes import RecallWrites
 
 _log = structlog.get_logger("mnemesh.compaction")
 
@@ -35,11 +37,12 @@ class WindowReplacement:
     A repeat has no further effect, even after a crash, because the window has a new version by then.
     """
 
-    def __init__(self, recall: RecallPort) -> None:
+    def __init__(self, recall: RecallPort, writes: RecallWrites) -> None:
         self._recall = recall
+        self._writes = writes
 
     async def apply(
-        self, request_id: str, agent_id: str, conversation_id: str, compaction: Compaction, run_id: str, epoch: int
+        self, request_id: str, agent_id: str, conversation_id: str, compaction: Compaction, lease: Lease
     ) -> ContextWindow:
         """Returns the new window.
 
@@ -50,20 +53,24 @@ class WindowReplacement:
             Unavailable, DeadlineExceeded: recall cannot be reached.
         """
         memories = compaction.commits[:_MAX_MEMORIES]
+
+        async def replace(epoch: int) -> ContextWindow:
+            return await self._recall.replace_context(
+                request_id,
+                agent_id,
+                conversation_id,
+                compaction.base_version,
+                compaction.message_ids,
+                (compaction.summary,),
+                system_text=compaction.system_text,
+                run_id=lease.run_id,
+                epoch=epoch,
+                memories=memories,
+            )
+
         while True:
             try:
-                return await self._recall.replace_context(
-                    request_id,
-                    agent_id,
-                    conversation_id,
-                    compaction.base_version,
-                    compaction.message_ids,
-                    (compaction.summary,),
-                    system_text=compaction.system_text,
-                    run_id=run_id,
-                    epoch=epoch,
-                    memories=memories,
-                )
+                return await self._writes.write(lease, replace)
             except (Unavailable, DeadlineExceeded, ResourceExhausted, Aborted, RequestIdReused):
                 raise
             except MnemeshError as error:

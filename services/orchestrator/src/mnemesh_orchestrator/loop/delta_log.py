@@ -62,11 +62,6 @@ class DeltaLog:
         if log is not None:
             await self._store_waiting(log)
 
-    async def close(self, run_id: str) -> None:
-        """Stores the waiting events of a run that ends. Raises the errors of `flush`."""
-        await self.flush(run_id)
-        self.drop(run_id)
-
     def drop(self, run_id: str) -> None:
         """Forgets a run that this process does not execute any more."""
         log = self._open.pop(run_id, None)
@@ -91,5 +86,11 @@ class DeltaLog:
                 log.timer = None
             taken = tuple(log.waiting)
             if taken:
-                await self._store.append(log.lease, taken)
+                try:
+                    await self._store.append(log.lease, taken)
+                except MnemeshError:
+                    raise
+                except Exception:
+                    # Live events are a convenience of followers: the durable ones have everything.
+                    _log.exception("live_events_dropped", run_id=log.lease.run_id, count=len(taken))
                 del log.waiting[: len(taken)]

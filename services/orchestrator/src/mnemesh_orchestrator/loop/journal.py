@@ -1,13 +1,19 @@
 """The journal and the events of a run: numbered without gaps, stored, and only then published."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
+import structlog
 from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import DeadlineExceeded, Internal, StorageFull, Unavailable
 
+from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.loop.delta_log import DeltaLog
+from mnemesh_orchestrator.loop.retry import RetryPolicy
+from mnemesh_orchestrator.loop.run_end import RunEnd
 from mnemesh_orchestrator.model.agents import Correction
 from mnemesh_orchestrator.model.approvals import Approval
 from mnemesh_orchestrator.model.events import Delta, DurableBody, RunEvent, StepStarted
@@ -18,6 +24,8 @@ from mnemesh_orchestrator.model.steps import Step, StepTrace, shared_request
 from mnemesh_orchestrator.store.base import RunStore
 
 T = TypeVar("T")
+
+_log = structlog.get_logger("mnemesh.runs")
 
 EntryKey = tuple[str, EntryKind, int]
 
@@ -34,9 +42,17 @@ class Journals:
     """Opens the journals of the runs that this process executes."""
 
     def __init__(
-        self, store: RunStore, deltas: DeltaLog, publisher: EventPublisher, clock: Clock, *, keeps_traces: bool = True
+        self,
+        store: RunStore,
+        deltas: DeltaLog,
+        publisher: EventPublisher,
+        clock: Clock,
+        retry: RetryPolicy,
+        *,
+        keeps_traces: bool = True,
     ) -> None:
         self.store = store
+        self.retry = retry
         self.deltas = deltas
         self.publisher = publisher
         self.clock = clock
@@ -142,7 +158,10 @@ class JournalWriter:
                 await self._journals.deltas.flush(self._run_id)
             events = self._numbered(entry.step_id, bodies)
             steps, traces = tuple(self._steps), tuple(self._traces)
-            await self._journals.store.write(self._lease, entries=[entry], events=events, steps=steps, traces=traces)
+            write = partial(
+                self._journals.store.write, self._lease, entries=[entry], events=events, steps=steps, traces=traces
+            )
+            await self._stored(lambda is_repeat: write(is_repeat=is_repeat))
             self._sequence += len(events)
             del self._steps[: len(steps)]
             self._traces = self._traces[len(traces) :]
@@ -164,34 +183,69 @@ class JournalWriter:
         corrections: Sequence[Correction],
         *,
         keeps_lease: bool = False,
-    ) -> bool:
+    ) -> tuple[Run, bool]:
         """Stores the end of the run with its last events, and publishes them.
 
-        With `keeps_lease`, the lease stays for the compaction that follows the run.
+        With `keeps_lease`, the lease stays for the compaction that follows the run. If the store refuses the end with
+        everything that belongs to it, the end is stored without steps and traces, and at last with its status, stop
+        reason and error only.
 
         Returns:
-            Whether another run of the conversation waits.
+            The run as it was stored, and whether another run of the conversation waits.
 
         Raises:
             LeaseLost: another process holds the run now.
+            Unavailable, StorageFull: the end could not be stored for the retry policy's whole time.
         """
-        events = self._numbered(None, bodies)
-        ended = replace(run, last_sequence=self._sequence + len(events))
+        whole = RunEnd(run, tuple(bodies), tuple(self._unstored), self._steps, self._traces, approval, corrections)
+        for form in (whole, whole.without_records(), whole.minimal()):
+            try:
+                return await self._finish(form, keeps_lease=keeps_lease)
+            except (LeaseLost, Unavailable, DeadlineExceeded, StorageFull):
+                raise
+            except Exception:
+                _log.exception("run_end_refused", run_id=run.id, status=form.run.status.value)
+        raise Internal("The end of the run could not be stored.")
+
+    async def _finish(self, end: RunEnd, *, keeps_lease: bool) -> tuple[Run, bool]:
+        events = self._numbered(None, end.bodies)
+        ended = replace(end.run, last_sequence=self._sequence + len(events))
+
+        async def store(is_repeat: bool) -> bool:
+            if self._stores_deltas:
+                await self._journals.deltas.flush(ended.id)
+            return await self._journals.store.finish(
+                self._lease,
+                ended,
+                (*end.unstored, *events),
+                end.steps,
+                end.traces,
+                end.approval,
+                end.corrections,
+                keeps_lease=keeps_lease,
+                is_repeat=is_repeat,
+            )
+
+        has_next = await self._stored(store)
         if self._stores_deltas:
-            await self._journals.deltas.close(run.id)
-        has_next = await self._journals.store.finish(
-            self._lease,
-            ended,
-            (*self._unstored, *events),
-            self._steps,
-            self._traces,
-            approval,
-            corrections,
-            keeps_lease=keeps_lease,
-        )
+            self._journals.deltas.drop(ended.id)
         self._steps, self._traces, self._unstored = [], [], []
         self._journals.publisher.publish(events)
-        return has_next
+        return ended, has_next
+
+    async def _stored(self, write: Callable[[bool], Awaitable[T]]) -> T:
+        """Returns the result of a write. Repeats it while the store is unavailable or full.
+
+        `write` gets whether it is a repeat: the attempt before may have been stored.
+        """
+        attempts = 0
+
+        async def attempt() -> T:
+            nonlocal attempts
+            attempts += 1
+            return await write(attempts > 1)
+
+        return await self._journals.retry.call(attempt)
 
     def _numbered(self, step_id: str | None, bodies: Sequence[DurableBody]) -> list[RunEvent]:
         now = self._journals.clock.now()

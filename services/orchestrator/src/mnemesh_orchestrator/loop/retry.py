@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 import structlog
 from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import DeadlineExceeded, Unavailable
+from mnemesh_kit.errors import DeadlineExceeded, StorageFull, Unavailable
 
 T = TypeVar("T")
 
@@ -38,21 +38,21 @@ class RetryPolicy:
         self._sleep = sleep
 
     async def call(self, call: Callable[[], Awaitable[T]], seconds: float | None = None) -> T:
-        """Returns the result of the call; repeats it while the service does not answer.
+        """Returns the result of the call; repeats it while the service does not answer, or its disk is full.
 
         Args:
             call: the call to make.
             seconds: a shorter limit than the one for a step.
 
         Raises:
-            Unavailable, DeadlineExceeded: the service did not answer within the limit.
+            Unavailable, DeadlineExceeded, StorageFull: the service did not answer within the limit.
         """
         began, attempt = self._clock.monotonic(), 0
         limit = self._seconds if seconds is None else min(seconds, self._seconds)
         while True:
             try:
                 return await call()
-            except (Unavailable, DeadlineExceeded) as error:
+            except (Unavailable, DeadlineExceeded, StorageFull) as error:
                 left = began + limit - self._clock.monotonic()
                 if left <= 0:
                     raise

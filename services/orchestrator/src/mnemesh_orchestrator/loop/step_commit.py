@@ -14,13 +14,15 @@ from mnemesh_orchestrator.loop.step_messages import heartbeat_message, returns_m
 from mnemesh_orchestrator.loop.tool_calls import CallResult
 from mnemesh_orchestrator.model.context_window import ContextWindow, StepCommit
 from mnemesh_orchestrator.ports.recall import RecallPort
+from mnemesh_orchestrator.ports.recall_writes import RecallWrites
 
 
 class StepCommitter:
     """Commits steps to recall. Repeats a commit while recall is unavailable, because its content must not be lost."""
 
-    def __init__(self, recall: RecallPort, context: ContextBuilder, retry: RetryPolicy) -> None:
+    def __init__(self, recall: RecallPort, writes: RecallWrites, context: ContextBuilder, retry: RetryPolicy) -> None:
         self._recall = recall
+        self._writes = writes
         self._context = context
         self._retry = retry
 
@@ -38,13 +40,17 @@ class StepCommitter:
             agent_id=context.agent.id,
             conversation_id=conversation_id,
             run_id=context.run.id,
-            epoch=context.lease.epoch,
+            epoch=context.lease.recall_epoch,
             step_id=step.id,
             base_version=answer.base_version,
             messages=messages,
             system_text=answer.system_text,
         )
-        outcome = await self._retry.call(lambda: self._recall.commit_step(commit))
+        outcome = await self._retry.call(
+            lambda: self._writes.write(
+                context.lease, lambda epoch: self._recall.commit_step(replace(commit, epoch=epoch))
+            )
+        )
         if outcome.window is not None:
             following = outcome.window
         elif outcome.replayed or window.version != answer.base_version:

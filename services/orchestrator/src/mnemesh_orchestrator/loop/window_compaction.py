@@ -202,8 +202,7 @@ class WindowCompactor:
                     context.agent.id,
                     conversation_id,
                     compaction,
-                    context.run.id,
-                    lease.epoch,
+                    lease,
                 )
             )
         except WindowMoved:

@@ -15,7 +15,8 @@ class Claim:
     """A run that this process has claimed, with the records that it needs to execute it.
 
     `resumed` is true if another claim came before, so that there can be a journal. `cancelled` is true if the run is
-    to be cancelled. `claims` is the number of earlier claims.
+    to be cancelled. `claims` is the number of earlier claims, and `stalled` the number of the last takeovers in a row
+    that found no progress.
     """
 
     run: Run
@@ -25,6 +26,7 @@ class Claim:
     resumed: bool = False
     cancelled: bool = False
     claims: int = 0
+    stalled: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,26 @@
 """Leases of conversations, and the state of runs that other processes execute."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Lease:
-    """The right to execute a run. Every write of a run is conditional on its epoch."""
+    """The right to execute a run. Every write of a run is conditional on its epoch.
+
+    Writes to recall have the epoch `recall_epoch`, which is `lead` higher.
+    """
 
     run_id: str
     conversation_id: str
     instance_id: str
     epoch: int
+    lead: int = field(default=0, compare=False)
+
+    @property
+    def recall_epoch(self) -> int:
+        """The epoch of writes to recall."""
+        return self.epoch + self.lead
 
 
 @dataclass(frozen=True, slots=True)

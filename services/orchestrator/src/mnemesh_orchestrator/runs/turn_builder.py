@@ -27,6 +27,7 @@ from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.ports.recall import RecallPort
+from mnemesh_orchestrator.ports.recall_writes import RecallWrites
 from mnemesh_orchestrator.store.base import Claim, RunStore, UnfinishedDecision
 
 _log = structlog.get_logger("mnemesh.runs")
@@ -41,6 +42,7 @@ class TurnBuilder:
         journals: Journals,
         context: ContextBuilder,
         recall: RecallPort,
+        writes: RecallWrites,
         models: ModelCatalog,
         builtin: BuiltinTools,
         retry: RetryPolicy,
@@ -50,6 +52,7 @@ class TurnBuilder:
         self._journals = journals
         self._context = context
         self._recall = recall
+        self._writes = writes
         self._models = models
         self._builtin = builtin
         self._retry = retry
@@ -174,7 +177,7 @@ class TurnBuilder:
             return window
         lease = claim.lease
 
-        async def trim() -> ContextWindow:
+        async def trim(epoch: int) -> ContextWindow:
             return await self._recall.replace_context(
                 f"{run.id}/{lease.epoch}/autoclear",
                 claim.agent.id,
@@ -182,10 +185,12 @@ class TurnBuilder:
                 window.version,
                 [message.id for message in kept],
                 run_id=run.id,
-                epoch=lease.epoch,
+                epoch=epoch,
             )
 
-        trimmed = await self._retry.call(trim, None if claim.resumed else RESTART_SECONDS)
+        trimmed = await self._retry.call(
+            lambda: self._writes.write(lease, trim), None if claim.resumed else RESTART_SECONDS
+        )
         return self._context.remember(trimmed)
 
     async def _model(self, run: Run, agent: Agent, conversation: Conversation, spec: AgentTypeSpec) -> CalledModel:

@@ -3,33 +3,28 @@
 import asyncio
 from collections.abc import Sequence
 from contextvars import Context, copy_context
-from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
-from mnemesh_kit.clock import Clock
 from mnemesh_kit.deadline import set_remaining
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.principal import Principal, as_principal
-from mnemesh_types.usage import Usage
+from mnemesh_kit.sql import DatabaseFull, DatabaseUnavailable
 from structlog.contextvars import bind_contextvars
 
 from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.loop.delta_log import DeltaLog
-from mnemesh_orchestrator.loop.engine import Engine
-from mnemesh_orchestrator.loop.journal import Journals, JournalWriter, shielded
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
-from mnemesh_orchestrator.loop.state import Turn
-from mnemesh_orchestrator.loop.stop_reasons import STOP_ERRORS, failure
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
-from mnemesh_orchestrator.model.events import DurableBody, ErrorEvent, RunEvent, StopEvent, UsageEvent
-from mnemesh_orchestrator.model.runs import Run, RunError, StopReason, status_of
+from mnemesh_orchestrator.model.events import RunEvent
+from mnemesh_orchestrator.model.leases import Lease
+from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.runs.event_broker import EventBroker
+from mnemesh_orchestrator.runs.execution import ActiveRun, RunExecution
 from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
 from mnemesh_orchestrator.runs.run_reports import report_end
-from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
 from mnemesh_orchestrator.store.base import Claim, RunFilter, RunStore, StartedRun
 from mnemesh_orchestrator.store.base.leases import LeaseStore
 
@@ -37,20 +32,6 @@ _log = structlog.get_logger("mnemesh.runs")
 
 RECOVERY_SECONDS: Final = 5.0
 _MAX_RUNS: Final = 1_000
-
-
-@dataclass(slots=True)
-class _Active:
-    """A run that this process executes."""
-
-    claim: Claim
-    task: asyncio.Task[None] | None = None
-    has_begun: bool = False
-    cancelled: bool = False
-    ending: bool = False
-    """The end of the run is being stored; it is too late to cancel it."""
-    lost: bool = False
-    """Another worker holds this run, or may claim it soon."""
 
 
 class RunWorker:
@@ -63,10 +44,7 @@ class RunWorker:
         renewer: LeaseRenewer,
         broker: EventBroker,
         deltas: DeltaLog,
-        journals: Journals,
-        engine: Engine,
-        turns: TurnBuilder,
-        clock: Clock,
+        execution: RunExecution,
         metrics: TurnMetrics,
     ) -> None:
         self._store = store
@@ -74,12 +52,9 @@ class RunWorker:
         self._renewer = renewer
         self._broker = broker
         self._deltas = deltas
-        self._journals = journals
-        self._engine = engine
-        self._turns = turns
-        self._clock = clock
+        self._execution = execution
         self._metrics = metrics
-        self._active: dict[str, _Active] = {}
+        self._active: dict[str, ActiveRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
 
@@ -101,7 +76,7 @@ class RunWorker:
             self._broker.end(claim.run.id)  # the next process of this instance resumes the run
             return
         context.run(set_remaining, None)
-        active = _Active(claim, cancelled=claim.cancelled)
+        active = ActiveRun(claim, cancelled=claim.cancelled)
         if claim.resumed:
             self._metrics.takeovers.inc()
         self._active[claim.run.id] = active
@@ -113,12 +88,12 @@ class RunWorker:
         # A task that is cancelled before its first step does not run its own `finally`.
         active.task.add_done_callback(lambda _: self._release(active))
 
-    def _lose(self, active: _Active) -> None:
+    def _lose(self, active: ActiveRun) -> None:
         active.lost = True
         if active.task is not None:
             active.task.cancel()
 
-    def _release(self, active: _Active) -> None:
+    def _release(self, active: ActiveRun) -> None:
         """Removes a run from this process. The followers of a run that was lost read the rest from the store."""
         run_id = active.claim.run.id
         if self._active.get(run_id) is not active:
@@ -209,7 +184,7 @@ class RunWorker:
         while True:
             try:
                 for conversation_id in await self._leases.claimable(self._renewer.instance_id):
-                    await self.claim_and_run(conversation_id)
+                    await self.start_next(conversation_id)
             except MnemeshError as error:
                 _log.warning("recovery_failed", error=error.message)
             await asyncio.sleep(interval_seconds)
@@ -228,7 +203,7 @@ class RunWorker:
             except MnemeshError as error:
                 _log.warning("lease_not_released", conversation_id=lease.conversation_id, error=error.message)
 
-    async def _run(self, active: _Active) -> None:
+    async def _run(self, active: ActiveRun) -> None:
         active.has_begun = True
         run = active.claim.run
         # Every log line of this task names the run.
@@ -236,20 +211,34 @@ class RunWorker:
         has_next = False
         try:
             with as_principal(Principal(run.organization_id, run.subject_id)):
-                has_next = await self._run_and_finish(active)
-        except LeaseLost:
-            active.lost = True
-            _log.warning("run_taken_over")
+                has_next = await self._execution.run(active)
         except asyncio.CancelledError:
             _log.info("run_interrupted")
         except Exception as error:
             # This process resumes the run from its journal, or another does once the lease has expired.
             active.lost = True
-            _log.exception("run_not_recorded", error=str(error))
+            await self._log_interruption(active.claim.lease, error)
         finally:
             self._release(active)
         if has_next:
             await self.start_next(run.conversation_id)
+
+    async def _log_interruption(self, lease: Lease, error: Exception) -> None:
+        """Logs why this process does not go on with a run that has not ended."""
+        if isinstance(error, (DatabaseUnavailable, DatabaseFull)):
+            _log.warning("run_suspended", error=error.message)
+            return
+        if not isinstance(error, LeaseLost):
+            _log.exception("run_not_recorded", error=str(error))
+            return
+        try:
+            holder = await self._leases.holder(lease.conversation_id)
+        except MnemeshError:
+            holder = None
+        if holder is not None and holder.instance_id != lease.instance_id:
+            _log.warning("run_taken_over", epoch=lease.epoch, by=holder.instance_id, holder_epoch=holder.epoch)
+        else:
+            _log.warning("lease_revoked", epoch=lease.epoch, error=error.message)
 
     async def start_next(self, conversation_id: str) -> None:
         """Starts the next run of a conversation. If that fails, `recover` starts it a little later."""
@@ -257,94 +246,6 @@ class RunWorker:
             await self.claim_and_run(conversation_id)
         except MnemeshError as error:
             _log.warning("next_run_not_started", conversation_id=conversation_id, error=error.message)
-
-    async def _run_and_finish(self, active: _Active) -> bool:
-        """Runs a turn and stores how it ended. Returns whether another run of the conversation waits."""
-        claim, started, turn = active.claim, self._clock.monotonic(), None
-        journal = self._journals.open(claim.run, claim.lease)
-        reason, error, is_cancelled = StopReason.CANCELLED, None, active.cancelled
-        try:
-            if not is_cancelled:
-                turn = await self._turns.build(claim, journal)
-                reason = await self._engine.run(turn)
-                error = STOP_ERRORS.get(reason)
-        except asyncio.CancelledError:
-            if not active.cancelled:
-                raise
-            is_cancelled = True
-        except LeaseLost:
-            raise
-        except Exception as failed:
-            if not isinstance(failed, MnemeshError):
-                _log.exception("run_failed_unexpectedly")
-            reason, error = failure(failed)
-        if is_cancelled:
-            turn, error = await self._cancel_turn(claim, turn, journal)
-        active.ending = True
-        has_next = await shielded(self._finish(claim, turn, journal, reason, error, started))
-        return await self._compact(claim, turn) if turn is not None and turn.state.compacts_after_run else has_next
-
-    async def _compact(self, claim: Claim, turn: Turn) -> bool:
-        """Compacts the window after a run whose end is stored. Later runs of the conversation wait meanwhile.
-
-        Returns whether one waits.
-        """
-        self._broker.end(claim.run.id)
-        try:
-            await self._engine.compact_after_run(turn)
-        except LeaseLost:
-            raise
         except Exception:
-            _log.exception("compaction_failed_unexpectedly")
-        try:
-            return await self._leases.release(claim.lease)
-        except MnemeshError as error:
-            _log.warning("lease_not_released", error=error.message)
-            return False
-
-    async def _cancel_turn(
-        self, claim: Claim, turn: Turn | None, journal: JournalWriter
-    ) -> tuple[Turn | None, RunError | None]:
-        """Leaves a valid history after a cancellation. Returns the turn, and the error if that failed."""
-        try:
-            if turn is None and (claim.resumed or claim.run.resumes is not None):
-                turn = await self._turns.build(claim, journal)
-            if turn is not None:
-                await self._engine.cancel(turn)
-        except LeaseLost:
-            raise
-        except MnemeshError as error:
-            return turn, failure(error)[1]
-        return turn, None
-
-    async def _finish(
-        self,
-        claim: Claim,
-        turn: Turn | None,
-        journal: JournalWriter,
-        reason: StopReason,
-        error: RunError | None,
-        started: float,
-    ) -> bool:
-        state = turn.state if turn is not None else None
-        usage, step_count = (state.usage, state.step_count) if state is not None else (Usage(), 0)
-        status = status_of(reason)
-        bodies: list[DurableBody] = [ErrorEvent(error)] if error is not None else []
-        bodies += [StopEvent(reason, status), UsageEvent(usage, step_count)]
-        ended = replace(
-            turn.context.run if turn is not None else claim.run,
-            status=status,
-            stop_reason=reason,
-            error=error,
-            usage=usage,
-            step_count=step_count,
-            completed_at=self._clock.now(),
-            first_token_ms=state.first_token_ms if state is not None else None,
-            total_ms=round((self._clock.monotonic() - started) * 1e3),
-        )
-        approval = state.approval if state is not None and reason is StopReason.REQUIRES_APPROVAL else None
-        corrections = state.tokens.corrections if state is not None else ()
-        keeps_lease = state is not None and state.compacts_after_run
-        has_next = await journal.finish(ended, bodies, approval, corrections, keeps_lease=keeps_lease)
-        report_end(ended, self._metrics)
-        return has_next
+            # A row that cannot be read must not stop the recovery of other conversations.
+            _log.exception("next_run_not_started", conversation_id=conversation_id)

@@ -106,9 +106,7 @@ class CompactionService:
     ) -> None:
         request_id = new_id("request") if key is None else derive_id("request", key.method, key.request_id)
         try:
-            window = await self._replacement.apply(
-                request_id, agent_id, conversation_id, compaction, lease.run_id, lease.epoch
-            )
+            window = await self._replacement.apply(request_id, agent_id, conversation_id, compaction, lease)
         except RequestIdReused:
             # An earlier attempt took effect under another epoch.
             return

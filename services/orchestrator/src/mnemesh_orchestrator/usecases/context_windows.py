@@ -22,6 +22,7 @@ from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.run_config import OnBusy
 from mnemesh_orchestrator.ports.recall import RecallPort
+from mnemesh_orchestrator.ports.recall_writes import RecallWrites
 from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
 from mnemesh_orchestrator.store.base import AgentStore, ApprovalStore, ConversationStore
 from mnemesh_orchestrator.usecases.context_window_rendering import ContextWindowRenderer
@@ -38,6 +39,7 @@ class ContextWindowService:
         lock: ConversationLock,
         approvals: ApprovalStore,
         recall: RecallPort,
+        writes: RecallWrites,
         builtin: BuiltinTools,
         context: ContextBuilder,
         estimator: TokenEstimator,
@@ -48,6 +50,7 @@ class ContextWindowService:
         self._lock = lock
         self._approvals = approvals
         self._recall = recall
+        self._writes = writes
         self._context = context
         self._renderer = ContextWindowRenderer(builtin, context, estimator)
         self._clock = clock
@@ -202,8 +205,9 @@ class ContextWindowService:
     ) -> None:
         """Replaces the window. Requests under the same key replace it once."""
         request_id = new_id("request") if key is None else derive_id("request", key.method, key.request_id)
-        try:
-            replaced = await self._recall.replace_context(
+
+        async def store(epoch: int) -> ContextWindow:
+            return await self._recall.replace_context(
                 request_id,
                 agent.id,
                 window.conversation_id,
@@ -212,8 +216,11 @@ class ContextWindowService:
                 new,
                 system_text=text,
                 run_id=lease.run_id,
-                epoch=lease.epoch,
+                epoch=epoch,
             )
+
+        try:
+            replaced = await self._writes.write(lease, store)
         except RequestIdReused:
             if not repeated:
                 raise

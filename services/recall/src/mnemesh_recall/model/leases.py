@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 
 from mnemesh_recall.errors import LeaseLost
+
+MAX_EPOCH_STEP: Final = 1 << 40
+"""The largest step from the epoch of a conversation to that of a write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +38,15 @@ def next_epoch(conversation_id: str, lease: WriterLease | None, current_epoch: i
 
     Raises:
         LeaseLost: the conversation has a higher epoch than the lease.
+        InvalidArgument: the epoch is so far ahead that takeovers cannot have raised it. Nobody could overtake the
+            largest epochs.
     """
     if lease is None:
         return current_epoch
     if lease.epoch < current_epoch:
         raise LeaseLost(conversation_id, current_epoch)
+    if lease.epoch - current_epoch > MAX_EPOCH_STEP:
+        raise InvalidArgument(
+            f"lease.epoch must be at most {MAX_EPOCH_STEP:,} above the epoch of the conversation.", field="lease.epoch"
+        )
     return lease.epoch

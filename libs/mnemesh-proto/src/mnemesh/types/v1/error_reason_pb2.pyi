@@ -59,6 +59,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION. The agent or resource was erased, and later writes are refused. Metadata: resource_id."""
     ERROR_REASON_CANCELLED: _ErrorReason.ValueType  # 16
     """CANCELLED. The caller cancelled the call."""
+    ERROR_REASON_STORAGE_FULL: _ErrorReason.ValueType  # 17
+    """RESOURCE_EXHAUSTED. A disk of the service is full or read-only. Nothing is stored. Retry once it can be written."""
     ERROR_REASON_BLOCK_LIMIT_EXCEEDED: _ErrorReason.ValueType  # 100
     """FAILED_PRECONDITION. The edit would exceed the block's character limit. Metadata: label, limit, size."""
     ERROR_REASON_BLOCK_READ_ONLY: _ErrorReason.ValueType  # 101
@@ -166,6 +168,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     has some of the messages of an earlier run and others. Nothing is stored. Metadata: field, run_id (of the earlier
     run).
     """
+    ERROR_REASON_RUN_STALLED: _ErrorReason.ValueType  # 520
+    """INTERNAL, in runs only. The run was taken up several times after interruptions, and made no progress. The server's
+    log has the reason of the interruptions. Metadata: takeovers.
+    """
     ERROR_REASON_FILE_NOT_ATTACHED: _ErrorReason.ValueType  # 600
     """FAILED_PRECONDITION. The file is not attached to the agent. Metadata: file_name."""
     ERROR_REASON_FILE_OPEN_LIMIT_EXCEEDED: _ErrorReason.ValueType  # 601
@@ -228,6 +234,8 @@ ERROR_REASON_ERASED: ErrorReason.ValueType  # 15
 """FAILED_PRECONDITION. The agent or resource was erased, and later writes are refused. Metadata: resource_id."""
 ERROR_REASON_CANCELLED: ErrorReason.ValueType  # 16
 """CANCELLED. The caller cancelled the call."""
+ERROR_REASON_STORAGE_FULL: ErrorReason.ValueType  # 17
+"""RESOURCE_EXHAUSTED. A disk of the service is full or read-only. Nothing is stored. Retry once it can be written."""
 ERROR_REASON_BLOCK_LIMIT_EXCEEDED: ErrorReason.ValueType  # 100
 """FAILED_PRECONDITION. The edit would exceed the block's character limit. Metadata: label, limit, size."""
 ERROR_REASON_BLOCK_READ_ONLY: ErrorReason.ValueType  # 101
@@ -334,6 +342,10 @@ ERROR_REASON_OTID_REUSED: ErrorReason.ValueType  # 519
 """INVALID_ARGUMENT. A message has the otid of an earlier message of the conversation and other content, or the request
 has some of the messages of an earlier run and others. Nothing is stored. Metadata: field, run_id (of the earlier
 run).
+"""
+ERROR_REASON_RUN_STALLED: ErrorReason.ValueType  # 520
+"""INTERNAL, in runs only. The run was taken up several times after interruptions, and made no progress. The server's
+log has the reason of the interruptions. Metadata: takeovers.
 """
 ERROR_REASON_FILE_NOT_ATTACHED: ErrorReason.ValueType  # 600
 """FAILED_PRECONDITION. The file is not attached to the agent. Metadata: file_name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from mnemesh.types.v1 import message_pb2 as pb
-from mnemesh_kit.errors import Aborted, AlreadyExists
+from mnemesh_kit.errors import Aborted, AlreadyExists, InvalidArgument
 from mnemesh_kit.ids import new_id
 
 from mnemesh_testkit.suites.recall.calls import Conversation, RecallCases, message, refused, said
@@ -57,6 +57,8 @@ class Steps(RecallCases):
         lost = await refused(chat.commit("late", epoch=4, base=99))
         assert (isinstance(lost, Aborted), lost.reason) == (True, "LEASE_LOST")
         assert lost.metadata == {"conversation_id": chat.id, "epoch": "5"}
+        forged = await refused(chat.commit("forged", epoch=1 << 62, base=99))
+        assert (isinstance(forged, InvalidArgument), forged.field) == (True, "lease.epoch")
         assert (await chat.commit("next", epoch=5, base=1)).rebased
         assert said(await chat.window()) == ["prompt", "old", "new", "next"]
 

@@ -76,6 +76,21 @@ class LeaseStore(Protocol):
         """Releases a lease if it is still held. Returns whether a run waits in the conversation."""
         ...
 
+    async def overtake(self, lease: Lease, epoch: int) -> int:
+        """Raises the epochs of writes to recall above one that recall knows. Returns the epoch of the lease's writes.
+
+        Later leases of the conversation write under higher epochs.
+
+        Raises:
+            LeaseLost: The lease is not held.
+            Internal: No higher epoch can be stored.
+        """
+        ...
+
+    async def holder(self, conversation_id: str) -> Lease | None:
+        """Returns the lease of a conversation, held or expired; None if it was released."""
+        ...
+
     async def renew(self, leases: Sequence[Lease]) -> tuple[Lease, ...]:
         """Extends the leases that are still held. Returns those that are not."""
         ...

@@ -74,7 +74,8 @@ class RunStore(Protocol):
         """Claims the first unfinished run of a conversation under a new epoch.
 
         Returns None if there is no such run, another process holds the lease, the agent is not ACTIVE, or the
-        conversation waits for an approval.
+        conversation waits for an approval. The claim has the number of takeovers since the run last made progress: a
+        journal entry or a durable event.
         """
         ...
 
@@ -86,10 +87,12 @@ class RunStore(Protocol):
         events: Sequence[RunEvent] = (),
         steps: Sequence[Step] = (),
         traces: Sequence[StepTrace] = (),
+        is_repeat: bool = False,
     ) -> None:
         """Stores entries, events, steps and traces in one transaction, and extends the lease.
 
-        An entry or event that exists already fails the transaction. A step or trace that exists is replaced.
+        An entry or event that exists already fails the transaction. A step or trace that exists is replaced. With
+        `is_repeat`, an earlier attempt of the same write may have been stored; if it was, nothing more is stored.
         """
         ...
 
@@ -104,13 +107,15 @@ class RunStore(Protocol):
         corrections: Sequence[Correction] = (),
         *,
         keeps_lease: bool = False,
+        is_repeat: bool = False,
     ) -> bool:
         """Ends a run, releases its lease, and returns whether another run waits in the conversation.
 
         With `keeps_lease`, the lease is extended instead, for work that follows the run.
 
         `approval` is pending afterwards. `corrections` replace the agent's if there are any. The journal is deleted,
-        except for the calls of a decision that a failed run may not have executed; see `unfinished_decision`.
+        except for the calls of a decision that a failed run may not have executed; see `unfinished_decision`. With
+        `is_repeat`, an earlier attempt may have been stored; if it was, nothing more is stored.
         """
         ...
 

@@ -49,7 +49,7 @@ def take_lease(
     next_queue_number: int,
 ) -> Lease:
     """Gives the lease of a conversation to `instance_id` under a new epoch, and returns it."""
-    lease = Lease(run_id, conversation.conversation_id, instance_id, conversation.epoch + 1)
+    lease = Lease(run_id, conversation.conversation_id, instance_id, conversation.epoch + 1, conversation.epoch_lead)
     values = {
         "p_id": lease.conversation_id,
         "new_epoch": lease.epoch,
@@ -82,7 +82,7 @@ def require_lease(lease: Lease, updated: sa.CursorResult[Any]) -> None:
     """Raises LeaseLost if such a statement took no effect."""
     if updated.rowcount == 0:
         raise LeaseLost(
-            "Another process took over the conversation.",
+            "This process does not hold the conversation any more.",
             conversation_id=lease.conversation_id,
             epoch=str(lease.epoch),
         )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
+from mnemesh_kit.errors import Internal
 from mnemesh_kit.sql import Database
 
 from mnemesh_orchestrator.errors import ConversationBusy
@@ -19,10 +20,14 @@ from mnemesh_orchestrator.store.sql.conversation_leases import (
     is_behind_wait,
     lease_parameters,
     missing_error,
+    require_lease,
     take_lease,
 )
 from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
 from mnemesh_orchestrator.store.sql.tables import agents, conversations, events, runs
+
+MAX_EPOCH: Final = 1 << 62
+"""A higher epoch of recall is not overtaken: the sum of epochs must fit into 64 bits."""
 
 _IDS: Final[sa.BindParameter[Any]] = sa.bindparam("p_ids", expanding=True)
 _HOLDERS: Final = (
@@ -148,6 +153,33 @@ class SqlLeaseStore:
             return first_unfinished_run(conn, lease.conversation_id) is not None
 
         return await self._database.write(write)
+
+    async def overtake(self, lease: Lease, epoch: int) -> int:
+        """See LeaseStore."""
+        if epoch >= MAX_EPOCH:
+            raise Internal("Recall has an implausible epoch of the conversation.")
+        lead = epoch + 1 - lease.epoch
+
+        def write(conn: sa.Connection) -> int:
+            held = {**lease_parameters(lease), "p_lead": lead}
+            if conn.execute(sql.RAISE_LEAD, held).rowcount:
+                return lead
+            # Another write of the same lease may have raised it.
+            require_lease(lease, conn.execute(sql.EXTEND_LEASE, lease_parameters(lease) | self._lease_clock.expiry))
+            return conn.execute(sql.HOLDER, {"p_conversation": lease.conversation_id}).one().epoch_lead
+
+        return lease.epoch + await self._database.write(write)
+
+    async def holder(self, conversation_id: str) -> Lease | None:
+        """See LeaseStore."""
+
+        def read(conn: sa.Connection) -> Lease | None:
+            row = conn.execute(sql.HOLDER, {"p_conversation": conversation_id}).first()
+            if row is None:
+                return None
+            return Lease(row.lease_run_id, conversation_id, row.lease_owner, row.epoch, row.epoch_lead)
+
+        return await self._database.read(read)
 
     async def renew(self, leases: Sequence[Lease]) -> tuple[Lease, ...]:
         """See LeaseStore."""

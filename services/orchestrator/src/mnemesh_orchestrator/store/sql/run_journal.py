@@ -11,7 +11,7 @@ from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.model.runs import Run, RunStatus
 from mnemesh_orchestrator.store.sql import approvals
 from mnemesh_orchestrator.store.sql import turn_statements as sql
-from mnemesh_orchestrator.store.sql.run_rows import decode_entry, decode_run, entry_row, event_row
+from mnemesh_orchestrator.store.sql.run_rows import decode_entry, decode_run, ended_values, entry_row, event_row
 from mnemesh_orchestrator.store.sql.tables import runs
 
 
@@ -51,6 +51,27 @@ def unfinished_decision(conn: sa.Connection, conversation_id: str, approval_id: 
     parameters = {"p_conversation": conversation_id, "p_step": resumption.asked.step_id}
     rows = conn.execute(sql.JOURNAL_OF_STEP, parameters).scalars().all()
     return UnfinishedDecision(resumption, tuple(decode_entry(row) for row in rows))
+
+
+def has_entries(conn: sa.Connection, run_id: str, entries: Sequence[JournalEntry]) -> bool:
+    """Returns whether a run has journal entries with the keys of these."""
+    for entry in entries:
+        key = {"p_run": run_id, "p_step": entry.step_id, "p_kind": entry.kind, "p_ordinal": entry.ordinal}
+        if conn.execute(sql.ENTRY_EXISTS, key).first() is None:
+            return False
+    return bool(entries)
+
+
+def has_ended(conn: sa.Connection, run: Run) -> bool:
+    """Returns whether a run is stored with exactly this end."""
+    values = ended_values(run)
+    row = conn.execute(sa.select(runs.c.status, runs.c.outcome).where(runs.c.id == run.id)).first()
+    return row is not None and (row.status, row.outcome) == (values["new_status"], values["new_outcome"])
+
+
+def progress(conn: sa.Connection, run_id: str) -> int:
+    """Returns a number that grows with every journal entry and durable event of an unfinished run."""
+    return newest_event(conn, run_id) + conn.execute(sql.COUNT_ENTRIES, {"p_run": run_id}).scalar_one()
 
 
 def newest_event(conn: sa.Connection, run_id: str) -> int:

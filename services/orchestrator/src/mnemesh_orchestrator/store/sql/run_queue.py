@@ -23,7 +23,7 @@ from mnemesh_orchestrator.store.sql.conversation_leases import (
 )
 from mnemesh_orchestrator.store.sql.conversation_rows import decode_conversation
 from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
-from mnemesh_orchestrator.store.sql.run_journal import newest_event
+from mnemesh_orchestrator.store.sql.run_journal import newest_event, progress
 from mnemesh_orchestrator.store.sql.run_repeats import find_repeated_run, require_newest_attempt
 from mnemesh_orchestrator.store.sql.run_rows import decode_run, run_row
 from mnemesh_orchestrator.store.sql.tables import runs
@@ -88,11 +88,13 @@ def claim_next_run(
     if approvals.pending_id(conn, conversation_id) is not None:
         return None
     lease = take_lease(conn, lease_clock, conversation, first.id, instance_id, conversation.next_queue_number)
-    conn.execute(sql.MARK_RUNNING, {"p_id": first.id})
-    run = replace(decode_run(first), status=RunStatus.RUNNING, last_sequence=newest_event(conn, first.id))
     resumed = first.status == RunStatus.RUNNING
-    thread = decode_conversation(conversation.thread)
-    return Claim(run, decode_agent(conversation), thread, lease, resumed, first.cancel_requested, first.claims)
+    reached = progress(conn, first.id) if resumed else 0
+    stalled = first.stalled_claims + 1 if resumed and reached <= first.progress else 0
+    conn.execute(sql.MARK_RUNNING, {"p_id": first.id, "new_stalled_claims": stalled, "new_progress": reached})
+    run = replace(decode_run(first), status=RunStatus.RUNNING, last_sequence=newest_event(conn, first.id))
+    agent, thread = decode_agent(conversation), decode_conversation(conversation.thread)
+    return Claim(run, agent, thread, lease, resumed, first.cancel_requested, first.claims, stalled)
 
 
 def _claim_new(

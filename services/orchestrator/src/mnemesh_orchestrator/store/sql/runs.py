@@ -30,7 +30,14 @@ from mnemesh_orchestrator.store.sql.conversation_leases import (
     require_lease,
 )
 from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
-from mnemesh_orchestrator.store.sql.run_journal import forget_journal, newest_event, record_run, unfinished_decision
+from mnemesh_orchestrator.store.sql.run_journal import (
+    forget_journal,
+    has_ended,
+    has_entries,
+    newest_event,
+    record_run,
+    unfinished_decision,
+)
 from mnemesh_orchestrator.store.sql.run_queue import claim_next_run, start_run
 from mnemesh_orchestrator.store.sql.run_repeats import find_repeated_run, newest_attempt
 from mnemesh_orchestrator.store.sql.run_rows import (
@@ -99,11 +106,14 @@ class SqlRunStore:
         events: Sequence[RunEvent] = (),
         steps: Sequence[Step] = (),
         traces: Sequence[StepTrace] = (),
+        is_repeat: bool = False,
     ) -> None:
         """See RunStore."""
 
         def write(conn: sa.Connection) -> None:
             self._extend(conn, lease)
+            if is_repeat and has_entries(conn, lease.run_id, entries):
+                return
             record_run(conn, lease, entries, events)
             record_steps(conn, steps, traces, lease.run_id)
 
@@ -124,11 +134,14 @@ class SqlRunStore:
         corrections: Sequence[Correction] = (),
         *,
         keeps_lease: bool = False,
+        is_repeat: bool = False,
     ) -> bool:
         """See RunStore."""
         statement, expiry = (sql.KEEP_LEASE, self._lease_clock.expiry) if keeps_lease else (sql.RELEASE_LEASE, {})
 
         def write(conn: sa.Connection) -> bool:
+            if is_repeat and has_ended(conn, run):
+                return first_unfinished_run(conn, run.conversation_id) is not None
             # A failed step leaves no message. It is the last one, so it is among those that are written now.
             committed = run.step_count - sum(step.status is StepStatus.FAILED and not step.origin for step in steps)
             last_message_at = run.completed_at if committed > 0 else None

@@ -93,6 +93,9 @@ conversations = sa.Table(
     sa.Column("updated_at", UtcDateTime, nullable=False),
     # The lease: its holder, its run or other work, and its expiry.
     sa.Column("epoch", sa.BigInteger, nullable=False),
+    # By how much the epochs of writes to recall are above those of leases: recall may know higher ones than this
+    # database, which was restored from a backup.
+    sa.Column("epoch_lead", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("lease_owner", sa.Text),
     sa.Column("lease_run_id", sa.Text),
     sa.Column("lease_expires_at", UtcDateTime),
@@ -129,6 +132,9 @@ runs = sa.Table(
     sa.Column("cancel_requested", sa.Boolean, nullable=False, server_default=sa.false()),
     # The number of claims. A model that is called again after a takeover is called as a new attempt.
     sa.Column("claims", sa.Integer, nullable=False, server_default="0"),
+    # The progress at the last claim, and the number of takeovers in a row that found no more of it.
+    sa.Column("progress", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("stalled_claims", sa.Integer, nullable=False, server_default="0"),
     sa.Column("queue_number", sa.BigInteger, nullable=False),
     # The idempotency key of a run is kept as long as the run.
     sa.Column("request_method", sa.Text),

@@ -70,6 +70,7 @@ LOCKED_CONVERSATION: Final = (
         conversations.c.id.label("conversation_id"),
         conversations.c.document.label("thread"),
         conversations.c.epoch,
+        conversations.c.epoch_lead,
         conversations.c.lease_owner,
         conversations.c.lease_run_id,
         LEASE_HOLDS.label("held"),
@@ -154,12 +155,33 @@ DELETE_WAITS_OF_OWNER: Final = slot_waits.delete().where(slot_waits.c.owner == s
 DELETE_LAPSED_WAITS: Final = slot_waits.delete().where(
     slot_waits.c.conversation_id == _CONVERSATION, slot_waits.c.expires_at <= NOW
 )
-MARK_RUNNING: Final = runs.update().where(runs.c.id == _ID).values(status=RunStatus.RUNNING, claims=runs.c.claims + 1)
+RAISE_LEAD: Final = _HELD.where(conversations.c.epoch_lead < sa.bindparam("p_lead")).values(
+    epoch_lead=sa.bindparam("p_lead")
+)
+HOLDER: Final = sa.select(
+    conversations.c.lease_run_id, conversations.c.lease_owner, conversations.c.epoch, conversations.c.epoch_lead
+).where(conversations.c.id == _CONVERSATION, conversations.c.lease_owner.is_not(None))
+MARK_RUNNING: Final = (
+    runs.update()
+    .where(runs.c.id == _ID)
+    .values(
+        status=RunStatus.RUNNING,
+        claims=runs.c.claims + 1,
+        **_new(runs.c.stalled_claims, runs.c.progress),
+    )
+)
 END_RUN: Final = (
     runs.update()
     .where(runs.c.id == _ID)
     .values(_new(runs.c.status, runs.c.stop_reason, runs.c.outcome, runs.c.updated_at))
 )
+ENTRY_EXISTS: Final = sa.select(journal.c.run_id).where(
+    journal.c.run_id == _RUN,
+    journal.c.step_id == sa.bindparam("p_step"),
+    journal.c.kind == sa.bindparam("p_kind"),
+    journal.c.ordinal == sa.bindparam("p_ordinal"),
+)
+COUNT_ENTRIES: Final = sa.select(sa.func.count()).select_from(journal).where(journal.c.run_id == _RUN)
 FORGET_JOURNAL: Final = journal.delete().where(journal.c.run_id == _RUN)
 _STEP: Final[sa.BindParameter[str]] = sa.bindparam("p_step")
 _OF_CONVERSATION: Final = sa.select(runs.c.id).where(runs.c.conversation_id == sa.bindparam("p_conversation"))
