@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PROJECTS = sorted(
     path.parent for pattern in ("libs/*", "services/*") for path in ROOT.glob(f"{pattern}/pyproject.toml")
 )
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
+IMPORT_ALL: Final = """
+import importlib, pkgutil, sys
+for name in sys.argv[1:]:
+    package = importlib.import_module(name)
+    for module in pkgutil.walk_packages(package.__path__, f"{name}."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+"""
 
 
 def metadata(folder: Path) -> dict[str, Any]:
@@ -37,6 +52,78 @@ def test_metadata(folder: Path) -> None:
 def test_supported_versions_of_python(folder: Path) -> None:
     assert metadata(folder)["requires-python"] == ">=3.11,<3.15"
     assert metadata(folder)["version"] == metadata(ROOT)["version"]
+
+
+def imported(folder: Path) -> set[str]:
+    """Returns the top-level modules that the code of a distribution imports, also inside functions."""
+    modules: set[str] = set()
+    for path in folder.glob("src/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                modules |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                modules.add(node.module)
+    own = {path.name for path in (folder / "src").iterdir()} - {"mnemesh"}
+    tops = {module.partition(".")[0] for module in modules}
+    return {top for top in tops if top not in own | set(sys.stdlib_module_names)}
+
+
+@pytest.mark.parametrize("folder", PROJECTS, ids=lambda folder: folder.name)
+def test_what_is_imported_is_declared(folder: Path) -> None:
+    """Directly, or as an extra: another distribution may stop to need it, as typer did with click."""
+    project = metadata(folder)
+    extras = [name for names in project.get("optional-dependencies", {}).values() for name in names]
+    requirements = [Requirement(text) for text in (*project["dependencies"], *extras)]
+    declared = {project["name"], *(requirement.name for requirement in requirements)}
+    providers = packages_distributions() | {"mnemesh": ["mnemesh-proto"]}
+    providers |= {folder.name.replace("-", "_"): [folder.name] for folder in PROJECTS}
+    providers |= {f"mnemesh_{folder.name}": [f"mnemesh-{folder.name}"] for folder in PROJECTS}
+
+    def is_declared(module: str) -> bool:
+        return not declared.isdisjoint(map(canonicalize_name, providers.get(module, ())))
+
+    assert {module for module in imported(folder) if not is_declared(module)} == set()
+
+
+def test_the_runtime_has_what_a_setting_can_enable() -> None:
+    """`make run` installs the extras of the services, and an image those of its service (uv sync --all-extras)."""
+    runtime = {requirement.name: requirement.extras for requirement in map(Requirement, metadata(ROOT)["dependencies"])}
+    for folder in ROOT.glob("services/*"):
+        project = metadata(folder)
+        assert runtime[project["name"]] == set(project["optional-dependencies"]) >= {"otel"}
+    assert "--all-extras" in (ROOT / "deploy" / "Dockerfile").read_text()
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheels of all distributions, in one directory."""
+    directory = tmp_path_factory.mktemp("wheels")
+    uv("build", "--wheel", "--all-packages", "--out-dir", str(directory))
+    return directory
+
+
+def uv(*arguments: str) -> None:
+    """Runs uv with its cache, without a network."""
+    command = [shutil.which("uv", path=str(Path(sys.executable).parent)) or "uv", *arguments, "--offline", "--quiet"]
+    subprocess.run(command, cwd=ROOT, check=True)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("folder", PROJECTS, ids=lambda folder: folder.name)
+def test_a_wheel_alone_installs_and_imports(folder: Path, wheels: Path, tmp_path: Path) -> None:
+    """Into a new environment, with what it declares: every module is imported, and the command runs."""
+    python = tmp_path / "venv" / "bin" / "python"
+    uv("venv", "--python", sys.executable, str(tmp_path / "venv"))
+    name = metadata(folder)["name"]
+    uv("pip", "install", "--python", str(python), "--find-links", str(wheels), name)
+    packages = sorted(path.name for path in (folder / "src").iterdir() if path.is_dir())
+    subprocess.run([python, "-I", "-c", IMPORT_ALL, *packages], cwd=tmp_path, check=True)
+    if name == "mnemesh-client":
+        command = [python.with_name("mnemesh"), "agents", "list"]
+        environment = {"MNEMESH_TARGET": "127.0.0.1:9", "MNEMESH_DATA_DIR": str(tmp_path)}
+        ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert (ran.returncode, "Traceback" in ran.stderr) == (1, False), ran.stderr
+        assert "mnemesh up" in ran.stderr
 
 
 def test_the_environment_is_created_with_a_supported_version() -> None:

@@ -157,7 +157,10 @@ async def test_import_of_a_malformed_file_is_one_error_line(mesh: FakeMesh, tmp_
     (tmp_path / "raw_traces.jsonl").write_text('{"a": 1}\n')
     code, out, err = await mesh.run("import", str(tmp_path), "--agent", "x")
     assert (code, out) == (1, "")
-    assert err == f"mnemesh: {tmp_path}/raw_traces.jsonl, line 1: id is missing or has the wrong type.\n"
+    assert (
+        err
+        == f"mnemesh: {tmp_path}/raw_traces.jsonl, line 1: id is missing or has the wrong type. [INVALID_ARGUMENT]\n"
+    )
 
 
 async def test_version_prints_the_version_of_the_client_and_of_each_service(mesh: FakeMesh) -> None:

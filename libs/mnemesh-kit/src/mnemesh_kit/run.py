@@ -115,9 +115,10 @@ async def _serve(build: Callable[[], Awaitable[Assembly]], config: ServerConfig)
     private_directory(config.data_path)
     if config.auth_key_file is not None:
         warn_of_readable_key(config.auth_key_file)
+    # First: channels that were opened before would have no spans.
+    stop_tracing = start_tracing(_package(type(config)).removeprefix("mnemesh_"))
     assembly = await build()
     configure_logging(config, assembly.name)
-    stop_tracing = start_tracing(assembly.name)
     server = RunningServer()
     address = await server.start(assembly, config)
     # The objects of the start stay. Freezing them saves full collections, which would delay calls by up to 50 ms.

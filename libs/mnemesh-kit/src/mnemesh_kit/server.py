@@ -122,7 +122,7 @@ class RunningServer:
             self.metrics.serve(config.host, config.metrics_port)
         pipeline = Pipeline(checked, config.max_concurrent_calls, self.metrics)
         options = server_options(largest_request(tuple(assembly.service_names)))
-        server = grpc.aio.server(interceptors=(*server_interceptors(), pipeline), options=options)
+        server = grpc.aio.server(interceptors=(pipeline, *server_interceptors()), options=options)
         for add, servicer in assembly.servicers:
             add(servicer, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)

@@ -28,7 +28,8 @@ def start_tracing(service: str, env: Mapping[str, str] = os.environ) -> Callable
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
     except ImportError as error:
         raise StartupError(
-            "OTEL_EXPORTER_OTLP_ENDPOINT is set, but tracing is not installed. Install mnemesh-kit[otel]."
+            f"OTEL_EXPORTER_OTLP_ENDPOINT is set, but OpenTelemetry is not installed. Install mnemesh-{service}[otel]; "
+            "in a checkout, `make run` and `make up` install it."
         ) from error
     provider = TracerProvider(resource=Resource.create({"service.name": f"mnemesh-{service}"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
@@ -39,12 +40,16 @@ def start_tracing(service: str, env: Mapping[str, str] = os.environ) -> Callable
 
 
 def server_interceptors(env: Mapping[str, str] = os.environ) -> tuple[Any, ...]:
-    """Returns the interceptor that records a span for each call; none if tracing is off."""
+    """Returns the interceptor that records a span for each call; none if tracing is off.
+
+    It comes after the kit's own interceptor, whose handlers of streams are not generators. Health and reflection have
+    no spans: they are called often, and their streams are not generators either.
+    """
     if not env.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
         return ()
-    from opentelemetry.instrumentation.grpc import aio_server_interceptor  # noqa: PLC0415
+    from opentelemetry.instrumentation.grpc import aio_server_interceptor, filters  # noqa: PLC0415
 
-    return (aio_server_interceptor(),)
+    return (aio_server_interceptor(filter_=filters.negate(filters.service_prefix("grpc."))),)
 
 
 def current_trace_id(env: Mapping[str, str] = os.environ) -> str | None:

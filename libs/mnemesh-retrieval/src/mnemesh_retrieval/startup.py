@@ -61,7 +61,8 @@ async def _open_server_index(config: IndexConfig) -> ServerIndex:
         from mnemesh_retrieval.server import ServerIndex, ServerSettings  # noqa: PLC0415 - optional, and heavy
     except ModuleNotFoundError as error:
         raise StartupError(
-            "MNEMESH_QDRANT_URL is set, but qdrant-client is not installed. Install the extra 'qdrant'."
+            "MNEMESH_QDRANT_URL is set, but qdrant-client is not installed. Install mnemesh-recall[qdrant] and "
+            "mnemesh-archival[qdrant]; in a checkout, `make run` and `make up` install it."
         ) from error
     settings = ServerSettings(
         url=config.qdrant_url,
