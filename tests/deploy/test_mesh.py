@@ -74,6 +74,7 @@ def test_prepare_makes_secrets_once(prepared: Path) -> None:
     assert [file.read_bytes() for file in (*key_files, prepared / ".env")] == before
 
 
+@pytest.mark.full
 async def test_a_conversation_on_postgresql_behind_authentication(
     deployment: Any, prepared: Path, server: PostgresServer, tmp_path: Path
 ) -> None:

@@ -57,7 +57,7 @@ def said(body: dict[str, Any]) -> str:
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 
-@pytest.fixture(params=["openai on sqlite", "anthropic on postgresql"])
+@pytest.fixture(params=["openai on sqlite", pytest.param("anthropic on postgresql", marks=pytest.mark.full)])
 def place(request: pytest.FixtureRequest) -> str:
     """Provider and database. They are independent, so each is tested with one of the other."""
     return str(request.param)

@@ -38,7 +38,7 @@ ROWS = {
 (GONE,) = (row["agent_id"] for row in ROWS["recall"]["agents"] if row["erased_at"])
 
 
-@pytest_asyncio.fixture(params=["sqlite", "postgresql"])
+@pytest_asyncio.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.full)])
 async def directory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[dict[str, str]]:
     """The URLs of five databases that the first version left behind."""
     server: PostgresServer | None = None

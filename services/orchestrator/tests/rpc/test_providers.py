@@ -287,6 +287,7 @@ class TestOnSqlite(OnEitherEngine):
             yield stub
 
 
+@pytest.mark.full
 class TestOnPostgres(OnEitherEngine):
     @pytest_asyncio.fixture
     async def models(self, tmp_path: Path, postgres_url: str, key_file: Path) -> AsyncIterator[ModelServiceAsyncStub]:

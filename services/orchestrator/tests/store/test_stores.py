@@ -52,6 +52,8 @@ class OnSqlite:
 
 
 class OnPostgres:
+    pytestmark = pytest.mark.full
+
     @pytest_asyncio.fixture
     async def database(self, postgres_url: str) -> AsyncIterator[Database]:
         async for database in _opened(postgres_url):
