@@ -22,6 +22,7 @@ from mnemesh_tools.model.builtin_tools import BuiltinTools
 from mnemesh_tools.model.definitions import complete_spec
 from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder, ToolSpec, ToolType
 from mnemesh_tools.store.sql.tools import SqlToolStore
+from mnemesh_tools.usecases.sources import SourceReader
 from mnemesh_tools.usecases.tools import ToolService
 
 OTHER = Principal("org-00000000-0000-4000-8000-00000000000b", "user-00000000-0000-4000-8000-00000000000b")
@@ -48,7 +49,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 def new_service(database: Database, builtin_tools: BuiltinTools) -> ToolService:
     """Returns the use cases of a process with these built-in tools."""
-    return ToolService(SqlToolStore(database, SystemClock()), SystemClock(), RandomIds(), builtin_tools)
+    return ToolService(SqlToolStore(database, SystemClock()), SystemClock(), RandomIds(), builtin_tools, SourceReader())
 
 
 async def list_by_name(service: ToolService, caller: Principal = DEFAULT_PRINCIPAL) -> dict[str, Tool]:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from mnemesh_tools.errors import ToolSourceInvalid
-from mnemesh_tools.schema import from_source
+from mnemesh_tools.schema import from_source, read_in_process, read_source
+from mnemesh_tools.usecases.sources import SourceReader
 
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}
 
@@ -29,8 +30,8 @@ CORPUS: dict[str, tuple[dict[str, Any], bool]] = {
     "p: Union[int, str]": ({"anyOf": [INTEGER, STRING]}, True),
     "p: int | str | None": ({"anyOf": [INTEGER, STRING]}, False),
     "p: Union[int, int]": (INTEGER, True),
-    "p: list": ({"type": "array", "items": STRING}, True),
-    "p: List": ({"type": "array", "items": STRING}, True),
+    "p: list": ({"type": "array", "items": {}}, True),
+    "p: List": ({"type": "array", "items": {}}, True),
     "p: list[int]": ({"type": "array", "items": INTEGER}, True),
     "p: t.List[List[str]]": ({"type": "array", "items": {"type": "array", "items": STRING}}, True),
     "p: list[Optional[int]]": ({"type": "array", "items": INTEGER}, True),
@@ -44,7 +45,7 @@ CORPUS: dict[str, tuple[dict[str, Any], bool]] = {
         True,
     ),
     "p: Tuple[int, ...]": ({"type": "array", "items": INTEGER}, True),
-    "p: tuple": ({"type": "array", "items": STRING}, True),
+    "p: tuple": ({"type": "array", "items": {}}, True),
     "p: dict": ({"type": "object"}, True),
     "p: Dict[str, int]": ({"type": "object", "additionalProperties": INTEGER}, True),
     "p: dict[str, list[int]]": (
@@ -129,12 +130,48 @@ def test_missing_description_names_the_parameter() -> None:
     assert caught.value.metadata == {"field": "tool.source_code", "parameter": "p"}
 
 
+def test_reading_needs_no_complete_docstring() -> None:
+    """The description is known, and whether the function takes the agent."""
+    facts = read_source('def f(a, agent_state):\n    """Adds."""\n', "source_code")
+    assert (facts.name, facts.description, facts.takes_agent, facts.schema) == ("f", "Adds.", True, None)
+    assert facts.parameter == "a"
+
+
+async def test_large_source_is_read_in_a_process_with_a_time_limit() -> None:
+    large = "x = 1\n" * 5000 + _source("p: int")
+    facts = await SourceReader().read(large, "source_code")
+    assert facts == read_source(large, "source_code")
+    with pytest.raises(ToolSourceInvalid, match="has no docstring") as caught:
+        (await SourceReader().read("x = 1\n" * 5000 + "def f(p): ...", "source_code")).require_schema("source_code")
+    assert caught.value.field == "source_code"
+    with pytest.raises(ToolSourceInvalid, match=r"cannot be parsed within 0\.1 seconds"):
+        read_in_process(large, "source_code", None, 0.1)
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
     [
         (_source("p: dict[int, str]"), "the keys of 'dict[int, str]' must be str"),
         (_source("p: set[int]"), "'set[int]' is not one of str, int"),
         (_source("p: Params"), "'Params' is not one of"),
+        (
+            "class Params(pydantic.BaseModel): ...\n" + _source("p: list[Params]"),
+            "'Params' is a pydantic model, and the sandbox has no pydantic. Declare its fields as parameters",
+        ),
+        (_source("p: Annotated[()]"), "'Annotated[()]' names no type"),
+        (_source("p: Literal[{[]}]"), "contains a value that is not a literal"),
+        (_source("p: Literal[0x" + "f" * 5000 + "]"), "must have at most 64 bits"),
+        (_source("p: Literal['\\ud800']"), "half of a character"),
+        (_source("p: Literal['\\0']"), "NUL character"),
+        (_source("p: " + "|".join(f"A{n}" for n in range(1500))), "has more than 200 members"),
+        (_source("p: Union[" + "int," * 1500 + "]"), "has more than 200 members"),
+        (_source("p: Literal[" + "1," * 1500 + "]"), "has more than 200 literals"),
+        (_source("p: tuple[" + "int," * 1500 + "]"), "has more than 200 members"),
+        (_source("p: '" + "int|" * 3000 + "int'"), "is not an annotation"),
+        (_source("p: " + "list[" * 60 + "int" + "]" * 60), "nested too deeply"),
+        (_source("p", args="    Args:\n        p: x\n\n    Args:\n"), "one of its sections is empty or repeated"),
+        (_source("p", args="    Args:\n        p: \\ud800\n"), "half of a character"),
+        (_source(",".join(f"p{n}" for n in range(101))), "has more than 100 parameters"),
         (_source("p: Literal[1.5]"), "may contain only str, int, bool and None"),
         (_source("p: Literal[x]"), "contains a value that is not a literal"),
         (_source("p: 'int['"), "'int[' is not an annotation"),

@@ -31,6 +31,17 @@ def _source(name: str, text: str = "Does it.") -> str:
     return f'def {name}():\n    """{text}"""\n    return 1\n'
 
 
+_ARGS, _CODE = "tool.args_json_schema", "tool.source_code"
+
+
+def _schema_with(properties: dict[str, Any]) -> str:
+    return json.dumps({"name": "f", "parameters": {"type": "object", "properties": properties}})
+
+
+def _nested(depth: int) -> str:
+    return '{"type": "object", "properties": ' + '{"a": ' * depth + "{}" + "}" * depth + "}"
+
+
 async def _refused(call: Awaitable[Any]) -> MnemeshError:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
@@ -62,14 +73,11 @@ async def test_created_tool_is_returned_with_its_name_schema_and_defaults(stubs:
         source_code=ROLL,
         description="For games",
         return_char_limit=100,
-        pip_requirements=[tools_pb2.PackageRequirement(name="dice", version="1.0")],
-        npm_requirements=[tools_pb2.PackageRequirement(name="@a/b")],
         default_requires_approval=False,
         enable_parallel_execution=True,
         idempotent=True,
         tags=["b", "a", "b"],
         metadata='{"k": [1]}',
-        allow_network=True,
     )
     written.provenance.project_id = "p"
     created = (await stubs.tools.CreateTool(pb.CreateToolRequest(tool=written))).tool
@@ -89,13 +97,11 @@ async def test_created_tool_is_returned_with_its_name_schema_and_defaults(stubs:
         },
     }
     for field in written.DESCRIPTOR.fields_by_name:
-        if field in ("default_requires_approval", "metadata", "description", "idempotent", "allow_network"):
+        if field in ("default_requires_approval", "metadata", "description", "idempotent"):
             assert getattr(created, field) == getattr(written, field), field
     assert created.HasField("default_requires_approval")
     assert not created.HasField("args_json_schema")
     assert list(created.tags) == ["b", "a"]
-    assert list(created.pip_requirements) == list(written.pip_requirements)
-    assert not created.npm_requirements[0].HasField("version")
     assert (created.return_char_limit, created.timeout_seconds, created.revision) == (100, 180, 1)
     assert created.provenance.project_id == "p"
     assert created.provenance.created_by_id.startswith("user-")
@@ -262,7 +268,11 @@ async def test_generate_schema_stores_nothing(embedded: Any) -> None:
         ({"source_code": _source("f"), "args_json_schema": '{"type": "array"}'}, "tool.args_json_schema"),
         ({"source_code": _source("f"), "type": 77}, "tool.type"),
         ({"source_code": _source("f"), "pip_requirements": [{"name": "a; rm"}]}, "tool.pip_requirements"),
-        ({"source_code": "x", "source_type": tools_pb2.SOURCE_TYPE_TYPESCRIPT}, "tool.json_schema"),
+        ({"source_code": _source("f"), "json_schema": _schema_with({"p": 5})}, "tool.json_schema"),
+        ({"source_code": _source("f"), "json_schema": _schema_with({"p": {"type": {}}})}, "tool.json_schema"),
+        ({"source_code": _source("f"), "args_json_schema": _nested(70)}, "tool.args_json_schema"),
+        ({"source_code": _source("f"), "args_json_schema": '{"type": "object", "x": ' + "9" * 5000 + "}"}, _ARGS),
+        ({"source_code": 'def f(p: Annotated[()]):\n    """F.\n\n    Args:\n        p: x\n    """'}, _CODE),
         ({"type": tools_pb2.TOOL_TYPE_CLIENT}, "tool.json_schema"),
         ({"type": tools_pb2.TOOL_TYPE_CLIENT, "json_schema": '{"name": "a b"}'}, "tool.json_schema"),
         ({"type": tools_pb2.TOOL_TYPE_MCP, "json_schema": '{"name": "a"}'}, "tool.mcp_server_id"),
@@ -274,6 +284,38 @@ async def test_invalid_definitions_are_refused_with_the_field(
     error = await _refused(embedded.tools.CreateTool(pb.CreateToolRequest(tool=tools_pb2.Tool(**fields))))
     assert (error.code, error.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
     assert await _names(embedded) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "reason"),
+    [
+        ({"pip_requirements": [{"name": "dice"}]}, "tool.pip_requirements", "TOOL_REQUIREMENTS_UNMET"),
+        ({"npm_requirements": [{"name": "@a/b"}]}, "tool.npm_requirements", "TOOL_REQUIREMENTS_UNMET"),
+        ({"source_type": tools_pb2.SOURCE_TYPE_TYPESCRIPT}, "tool.source_type", "TOOL_REQUIREMENTS_UNMET"),
+        ({"allow_network": True}, "tool.allow_network", "SANDBOX_UNAVAILABLE"),
+    ],
+)
+async def test_tool_that_cannot_be_executed_is_refused_at_its_creation(
+    embedded: Any, fields: dict[str, Any], field: str, reason: str
+) -> None:
+    """A tool that a client executes may need them."""
+    tool = tools_pb2.Tool(source_code=ROLL, **fields)
+    error = await _refused(embedded.tools.CreateTool(pb.CreateToolRequest(tool=tool)))
+    assert (error.code, error.reason, error.field) == (grpc.StatusCode.FAILED_PRECONDITION, reason, field)
+    created = await _create(embedded)
+    tool.id = created.id
+    mask = FieldMask(paths=[field.removeprefix("tool.")])
+    error = await _refused(embedded.tools.UpdateTool(pb.UpdateToolRequest(tool=tool, update_mask=mask)))
+    assert (error.reason, error.field) == (reason, field)
+    local = tools_pb2.Tool(type=tools_pb2.TOOL_TYPE_CLIENT, json_schema='{"name": "here"}', **fields)
+    await embedded.tools.CreateTool(pb.CreateToolRequest(tool=local))
+
+
+async def test_schema_of_the_arguments_keeps_the_description_of_the_docstring(embedded: Any) -> None:
+    """Also if the docstring does not describe the parameters."""
+    source = 'def f(a):\n    """Does it well."""\n'
+    tool = await _create(embedded, source, args_json_schema='{"type": "object", "properties": {"a": {}}}')
+    assert json.loads(tool.json_schema)["description"] == "Does it well."
 
 
 async def test_invalid_requests_are_refused_with_the_field(embedded: Any) -> None:
@@ -291,7 +333,7 @@ async def test_invalid_requests_are_refused_with_the_field(embedded: Any) -> Non
         (tools.UpdateTool(name), "tool.name"),
         (tools.ListTools(pb.ListToolsRequest(order_by=UNKNOWN)), "order_by"),
         (tools.ListTools(pb.ListToolsRequest(filter=pb.ToolFilter(types=[UNKNOWN]))), "filter.types"),
-        (tools.BatchGetTools(pb.BatchGetToolsRequest(names=["a"] * 1001)), "tool_ids"),
+        (tools.BatchGetTools(pb.BatchGetToolsRequest(names=["a"] * 600, tool_ids=["a"] * 600)), "tool_ids"),
     ):
         error = await _refused(call)
         assert (error.code, error.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)

@@ -20,6 +20,7 @@ from mnemesh_tools.sandbox import Isolation, Level, Sandbox
 from mnemesh_tools.store.sql.tools import SqlToolStore
 from mnemesh_tools.usecases.executions import ExecutionService
 from mnemesh_tools.usecases.slots import FairSlots
+from mnemesh_tools.usecases.sources import SourceReader
 from mnemesh_tools.usecases.tools import ToolService
 
 PURGE_SECONDS = 3600.0
@@ -35,9 +36,10 @@ async def assemble(
     store = SqlToolStore(database, clock)
     sandbox = sandbox or await Sandbox.open(config.sandbox)
     _log_isolation(sandbox.isolation, config)
-    tools = ToolsServicer(ToolService(store, clock, ids, BuiltinTools.load()))
+    sources = SourceReader()
+    tools = ToolsServicer(ToolService(store, clock, ids, BuiltinTools.load(), sources))
     slots = FairSlots(config.max_concurrent, config.slots_per_organization, config.max_wait_seconds)
-    executions = ExecutionServicer(ExecutionService(store, sandbox, slots))
+    executions = ExecutionServicer(ExecutionService(store, sandbox, slots, sources))
     return Assembly(
         name="tools",
         servicers=[

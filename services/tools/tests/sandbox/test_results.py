@@ -24,7 +24,7 @@ async def test_value_output_and_time(run: Run) -> None:
     ("expression", "text"),
     [
         ("'as \"it\" is\\nß'", 'as "it" is\nß'),
-        ("None", "None"),
+        ("None", ""),
         ("True", "true"),
         ("[1, {'a': None}]", '[1, {"a": null}]'),
         ("{'k': {3}}", '{"k": [3]}'),

@@ -11,7 +11,8 @@ from typing import Any, Final
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_json_object, require_text, require_texts
 
-from mnemesh_tools.errors import ToolSourceInvalid
+from mnemesh_tools.errors import SandboxTooWeak, ToolRequirementsUnmet
+from mnemesh_tools.model.json_values import parse_object, require_json_schema
 from mnemesh_tools.model.tools import (
     DEFAULT_RETURN_CHARS,
     DEFAULT_TIMEOUT_SECONDS,
@@ -27,7 +28,7 @@ from mnemesh_tools.model.tools import (
     ToolSpec,
     ToolType,
 )
-from mnemesh_tools.schema import check_name, from_source, function_name
+from mnemesh_tools.schema import SourceFacts, check_name
 
 _PACKAGE: Final = re.compile(r"[A-Za-z0-9@][A-Za-z0-9._/@-]{0,199}")
 _VERSION: Final = re.compile(r"[A-Za-z0-9.*+!_^~<>=-]{1,100}")
@@ -37,15 +38,24 @@ _MAX_NUMBERS: Final = {"return_char_limit": MAX_RETURN_CHARS, "timeout_seconds":
 _SCHEMA_SOURCES: Final = frozenset({"source_code", "source_type", "args_json_schema"})
 
 
-def complete_spec(spec: ToolSpec) -> ToolSpec:
+def python_source(spec: ToolSpec) -> str | None:
+    """Returns the source that the name and the schema of the tool come from; None for a tool without one."""
+    return spec.source_code if spec.type is ToolType.CUSTOM and spec.source_type is SourceType.PYTHON else None
+
+
+def complete_spec(spec: ToolSpec, facts: SourceFacts | None = None) -> ToolSpec:
     """Returns `spec`, validated, with its name, its schema and its defaults filled in.
+
+    Args:
+        spec: The definition.
+        facts: The facts about `python_source(spec)`; None if it has none.
 
     Raises:
         InvalidArgument: A field breaks its rule.
         ToolSourceInvalid: The source yields no schema.
     """
-    _require_valid_fields(spec)
-    schema = _schema(spec)
+    require_valid_fields(spec)
+    schema = _schema(spec, facts)
     return replace(
         spec,
         name=schema["name"],
@@ -57,14 +67,10 @@ def complete_spec(spec: ToolSpec) -> ToolSpec:
 
 
 def merge_spec(stored: ToolSpec, changes: ToolSpec, written: Collection[str]) -> ToolSpec:
-    """Returns `stored` with the fields `written` taken from `changes`, completed again.
+    """Returns `stored` with the fields `written` taken from `changes`. `complete_spec` completes it.
 
     A changed source or argument schema generates the schema again, unless the schema is written, too. A changed source
     or schema of a custom tool also changes its name, unless the name is written.
-
-    Raises:
-        InvalidArgument: A field breaks its rule.
-        ToolSourceInvalid: The source yields no schema.
     """
     merged = replace(stored, **{name: getattr(changes, name) for name in written})
     if stored.type is ToolType.CUSTOM:
@@ -73,7 +79,7 @@ def merge_spec(stored: ToolSpec, changes: ToolSpec, written: Collection[str]) ->
             merged = replace(merged, name="")
         if regenerated:
             merged = replace(merged, json_schema="")
-    return complete_spec(merged)
+    return merged
 
 
 def parse_parameters(text: str, field: str) -> dict[str, Any]:
@@ -82,10 +88,15 @@ def parse_parameters(text: str, field: str) -> dict[str, Any]:
     Raises:
         InvalidArgument: The text is not such a schema.
     """
-    return _require_parameters(_parse_object(text, field), field)
+    return _require_parameters(parse_object(text, field), field)
 
 
-def _require_valid_fields(spec: ToolSpec) -> None:
+def require_valid_fields(spec: ToolSpec) -> None:
+    """Checks the fields of a definition, apart from its source and its schemas.
+
+    Raises:
+        InvalidArgument: A field breaks its rule.
+    """
     for item in fields(spec):
         value = getattr(spec, item.name)
         if isinstance(value, str):
@@ -100,6 +111,33 @@ def _require_valid_fields(spec: ToolSpec) -> None:
         require_json_object(spec.metadata, "tool.metadata")
 
 
+def require_runnable(spec: ToolSpec, written: Collection[str]) -> None:
+    """Checks that this server can execute a custom tool, as far as the fields `written` decide it.
+
+    Raises:
+        ToolRequirementsUnmet: The tool needs packages, or a language other than Python.
+        SandboxTooWeak: The tool needs the network.
+    """
+    if spec.type is not ToolType.CUSTOM:
+        return
+    if "source_type" in written and spec.source_type is not SourceType.PYTHON:
+        raise ToolRequirementsUnmet("This server executes tools in Python only.", field="tool.source_type")
+    for name in ("pip_requirements", "npm_requirements"):
+        if name in written and (packages := getattr(spec, name)):
+            names = ", ".join(package.name for package in packages)
+            raise ToolRequirementsUnmet(
+                f"The tool needs {names}. This server provides only the Python standard library.",
+                field=f"tool.{name}",
+                missing=names,
+            )
+    if "allow_network" in written and spec.allow_network:
+        raise SandboxTooWeak(
+            "The tool needs the network. This server gives no tool access to it.",
+            field="tool.allow_network",
+            missing="network",
+        )
+
+
 def _require_packages(requirements: tuple[Requirement, ...], field: str) -> None:
     if len(requirements) > MAX_REQUIREMENTS:
         raise InvalidArgument(f"{field} must have at most {MAX_REQUIREMENTS} values.", field=field)
@@ -110,37 +148,26 @@ def _require_packages(requirements: tuple[Requirement, ...], field: str) -> None
             raise InvalidArgument(f"{field}: '{requirement.version[:100]}' is not a version.", field=field)
 
 
-def _schema(spec: ToolSpec) -> dict[str, Any]:
+def _schema(spec: ToolSpec, facts: SourceFacts | None) -> dict[str, Any]:
     if spec.type is ToolType.CUSTOM and not spec.source_code:
         raise InvalidArgument("tool.source_code is required for a custom tool.", field="tool.source_code")
     if spec.type is ToolType.MCP and not spec.mcp_server_id:
         raise InvalidArgument("tool.mcp_server_id is required for an MCP tool.", field="tool.mcp_server_id")
-    if spec.type is ToolType.CUSTOM and spec.source_code and spec.source_type is SourceType.PYTHON:
-        return _schema_of_python(spec, spec.source_code)
-    return _schema_of_author(spec)
+    return _schema_of_author(spec) if facts is None else _schema_of_python(spec, facts)
 
 
-def _schema_of_python(spec: ToolSpec, source: str) -> dict[str, Any]:
-    name = function_name(source, "tool.source_code")
-    check_name(name, "tool.source_code")
-    if spec.name not in ("", name):
+def _schema_of_python(spec: ToolSpec, facts: SourceFacts) -> dict[str, Any]:
+    if spec.name not in ("", facts.name):
         raise InvalidArgument(
-            f"tool.name is '{spec.name}', but the last function of the source is '{name}'.", field="tool.name"
+            f"tool.name is '{spec.name}', but the last function of the source is '{facts.name}'.", field="tool.name"
         )
     if spec.json_schema:
-        return _require_schema(_parse_object(spec.json_schema, "tool.json_schema"), name)
+        return _require_schema(parse_object(spec.json_schema, "tool.json_schema"), facts.name)
     if spec.args_json_schema is None:
-        return from_source(source, "tool.source_code").to_dict()
+        return facts.require_schema("tool.source_code").to_dict()
     parameters = parse_parameters(spec.args_json_schema, "tool.args_json_schema")
-    return {"name": name, "description": spec.description or _docstring(source), "parameters": parameters}
-
-
-def _docstring(source: str) -> str:
-    # The arguments have a schema of the author, so a source without a usable docstring is accepted.
-    try:
-        return from_source(source, "tool.source_code").description
-    except ToolSourceInvalid:
-        return ""
+    # The arguments have a schema of the author, so a source without a complete docstring is accepted.
+    return {"name": facts.name, "description": spec.description or facts.description, "parameters": parameters}
 
 
 def _schema_of_author(spec: ToolSpec) -> dict[str, Any]:
@@ -148,7 +175,7 @@ def _schema_of_author(spec: ToolSpec) -> dict[str, Any]:
     if not spec.json_schema:
         kind = f"a {spec.source_type.value} tool" if spec.type is ToolType.CUSTOM else f"type {spec.type.value}"
         raise InvalidArgument(f"{field} is required for {kind}, because none can be generated.", field=field)
-    schema = _parse_object(spec.json_schema, field)
+    schema = parse_object(spec.json_schema, field)
     name = schema.get("name")
     if not isinstance(name, str):
         raise InvalidArgument(f"{field} must have a name.", field=field)
@@ -174,15 +201,9 @@ def _require_schema(schema: dict[str, Any], name: str) -> dict[str, Any]:
 def _require_parameters(parameters: Any, field: str) -> dict[str, Any]:
     if not isinstance(parameters, dict) or parameters.get("type") != "object":
         raise InvalidArgument(f"{field}: the parameters must be a JSON schema of type object.", field=field)
-    properties, required = parameters.get("properties", {}), parameters.get("required", [])
-    if not isinstance(properties, dict) or not isinstance(required, list):
-        raise InvalidArgument(f"{field}: properties must be an object, and required must be a list.", field=field)
-    for name in required:
+    require_json_schema(parameters, field)
+    properties: dict[str, Any] = parameters.get("properties", {})
+    for name in parameters.get("required", []):
         if name not in properties:
             raise InvalidArgument(f"{field}: required names {json.dumps(name)}, which is not a property.", field=field)
     return parameters
-
-
-def _parse_object(text: str, field: str) -> dict[str, Any]:
-    parsed: dict[str, Any] = json.loads(require_json_object(text, field))
-    return parsed

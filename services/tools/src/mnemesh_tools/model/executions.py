@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.text import require_json_object, require_no_nul
+from mnemesh_kit.text import require_no_nul
 
 from mnemesh_tools.errors import SandboxTooWeak, ToolArgumentsInvalid, ToolRequirementsUnmet
 from mnemesh_tools.model.definitions import parse_parameters
+from mnemesh_tools.model.json_values import parse_object, require_json_schema
 from mnemesh_tools.model.tools import (
     DEFAULT_RETURN_CHARS,
     DEFAULT_TIMEOUT_SECONDS,
@@ -21,8 +22,9 @@ from mnemesh_tools.model.tools import (
     ToolType,
 )
 from mnemesh_tools.sandbox import AgentView, Outcome, OutcomeStatus
-from mnemesh_tools.schema import from_source, function_name
+from mnemesh_tools.schema import SourceFacts
 
+AD_HOC_SOURCE: Final = "ad_hoc.source_code"
 MAX_ENVIRONMENT_CHARS: Final = 256_000
 MAX_ARGUMENTS_CHARS: Final = 1_048_576
 
@@ -75,12 +77,18 @@ class ExecutableTool:
     parameters: Mapping[str, Any]
     requirements: tuple[Requirement, ...]
     allow_network: bool
+    takes_agent: bool
+    """The function has the parameter `agent_state`. Other tools neither read nor change the agent's blocks."""
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     return_chars: int = DEFAULT_RETURN_CHARS
 
 
-def executable_from_tool(tool: Tool) -> ExecutableTool:
+def executable_from_tool(tool: Tool, *, takes_agent: bool) -> ExecutableTool:
     """Returns the executable form of a stored tool.
+
+    Args:
+        tool: The tool.
+        takes_agent: Its function has the parameter `agent_state`.
 
     Raises:
         InvalidArgument: The tool has no source, because it is not a custom tool.
@@ -95,39 +103,57 @@ def executable_from_tool(tool: Tool) -> ExecutableTool:
         source=spec.source_code,
         source_type=spec.source_type,
         function=spec.name,
-        parameters=json.loads(spec.json_schema)["parameters"],
+        parameters=_stored_parameters(spec.json_schema),
         requirements=(*spec.pip_requirements, *spec.npm_requirements),
         allow_network=spec.allow_network,
+        takes_agent=takes_agent,
         timeout_seconds=spec.timeout_seconds,
         return_chars=spec.return_char_limit,
     )
 
 
-def executable_from_ad_hoc(tool: AdHocTool) -> ExecutableTool:
-    """Returns the executable form of an ad hoc tool.
+def _stored_parameters(json_schema: str) -> dict[str, Any]:
+    """Returns the schema of the arguments. Earlier versions stored schemas that are not valid."""
+    parameters: dict[str, Any] = json.loads(json_schema)["parameters"]
+    require_json_schema(parameters, "tool_id")
+    return parameters
+
+
+def require_valid_ad_hoc(tool: AdHocTool) -> None:
+    """Checks an ad hoc tool before its source is read.
 
     Raises:
         InvalidArgument: A field breaks its rule.
-        ToolSourceInvalid: The source yields no schema.
         ToolRequirementsUnmet: The source is not Python.
     """
-    source_field = "ad_hoc.source_code"
-    require_no_nul(tool.source_code, source_field)
+    require_no_nul(tool.source_code, AD_HOC_SOURCE)
     if tool.source_type is not SourceType.PYTHON:
         raise ToolRequirementsUnmet("This server executes tools in Python only.", field="ad_hoc.source_type")
+
+
+def executable_from_ad_hoc(tool: AdHocTool, facts: SourceFacts) -> ExecutableTool:
+    """Returns the executable form of an ad hoc tool.
+
+    Args:
+        tool: The tool.
+        facts: The facts about the function that it calls.
+
+    Raises:
+        InvalidArgument: `args_json_schema` is not a JSON schema of type object.
+        ToolSourceInvalid: The source yields no schema.
+    """
     if tool.args_json_schema is None:
-        schema = from_source(tool.source_code, source_field, name=tool.name)
-        function, parameters = schema.name, schema.parameters
+        parameters: Mapping[str, Any] = facts.require_schema(AD_HOC_SOURCE).parameters
     else:
-        function = function_name(tool.source_code, source_field, tool.name)
         parameters = parse_parameters(tool.args_json_schema, "ad_hoc.args_json_schema")
     return ExecutableTool(
         source=tool.source_code,
         source_type=tool.source_type,
-        function=function,
+        function=facts.name,
         parameters=parameters,
         requirements=(*tool.pip_requirements, *tool.npm_requirements),
         allow_network=tool.allow_network,
+        takes_agent=facts.takes_agent,
     )
 
 
@@ -175,10 +201,9 @@ def parse_arguments(arguments: str) -> dict[str, Any]:
     if len(arguments) > MAX_ARGUMENTS_CHARS:
         raise ToolArgumentsInvalid(f"arguments must be at most {MAX_ARGUMENTS_CHARS:,} characters.", field="arguments")
     try:
-        parsed: dict[str, Any] = json.loads(require_json_object(arguments or "{}", "arguments"))
+        return parse_object(arguments or "{}", "arguments")
     except InvalidArgument as error:
         raise ToolArgumentsInvalid(error.message, field="arguments") from error
-    return parsed
 
 
 def time_limit(tool: ExecutableTool, timeout_seconds: float | None) -> float:

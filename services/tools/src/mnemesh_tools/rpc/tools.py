@@ -99,7 +99,7 @@ class ToolsServicer(tools_service_pb2_grpc.ToolServiceServicer):
         """Returns the schema of Python source."""
         if source_type_from_proto(request.source_type, "source_type") is not SourceType.PYTHON:
             raise Unimplemented("source_type must be PYTHON. Other languages are not supported.", field="source_type")
-        return pb.GenerateSchemaResponse(json_schema=self._service.generate_schema(request.source_code))
+        return pb.GenerateSchemaResponse(json_schema=await self._service.generate_schema(request.source_code))
 
     async def SearchTools(self, request: pb.SearchToolsRequest, context: Context) -> pb.SearchToolsResponse:
         """Is not implemented."""

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import docstring_parser
+from mnemesh_kit.unicode import well_formed
 
 from mnemesh_tools.errors import ToolSourceInvalid
 from mnemesh_tools.schema.annotations import UnsupportedAnnotation, is_optional, schema_of
 
 MAX_NAME_CHARS: Final = 48
 MAX_SOURCE_CHARS: Final = 250_000
+MAX_PARAMETERS: Final = 100
 RESERVED: Final = frozenset({"self", "agent_state", "client"})
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -49,13 +51,34 @@ def check_name(name: str, field: str) -> None:
         )
 
 
-def function_name(source: str, field: str, name: str | None = None) -> str:
-    """Returns the name of the function that `from_source` describes.
+@dataclass(frozen=True, slots=True)
+class SourceFacts:
+    """What the syntax tree of a source tells about one of its functions."""
 
-    Raises:
-        ToolSourceInvalid: The source is not valid Python or has no such function.
-    """
-    return _function(source, field, name).name
+    name: str
+    description: str
+    """The description in the docstring; empty if there is none."""
+    takes_agent: bool
+    """The function has the parameter `agent_state`."""
+    schema: FunctionSchema | None
+    problem: str = ""
+    """Why there is no schema."""
+    parameter: str | None = None
+    """The parameter that causes the problem."""
+
+    def require_schema(self, field: str) -> FunctionSchema:
+        """Returns the schema.
+
+        Args:
+            field: The request's field, for errors.
+
+        Raises:
+            ToolSourceInvalid: There is none. The metadata names the parameter that causes it, if any.
+        """
+        if self.schema is None:
+            cause = {} if self.parameter is None else {"parameter": self.parameter}
+            raise ToolSourceInvalid(self.problem, field=field, **cause)
+        return self.schema
 
 
 def from_source(source: str, field: str, *, name: str | None = None) -> FunctionSchema:
@@ -69,25 +92,48 @@ def from_source(source: str, field: str, *, name: str | None = None) -> Function
     Raises:
         ToolSourceInvalid: The source yields no schema. The metadata names the parameter that causes it, if any.
     """
-    function = _function(source, field, name)
+    return read_source(source, field, name=name).require_schema(field)
+
+
+def read_source(source: str, field: str, *, name: str | None = None) -> SourceFacts:
+    """Returns the facts about the last function of `source`, or about the function `name`.
+
+    Raises:
+        ToolSourceInvalid: The source is not valid Python, or has no such function with a name that a tool can have.
+    """
+    module, function = _parse(source, field, name)
     check_name(function.name, field)
-    text = ast.get_docstring(function)
-    if text is None or not text.strip():
-        raise ToolSourceInvalid(f"Function '{function.name}' has no docstring.", field=field)
-    docstring = docstring_parser.parse(text, style=docstring_parser.DocstringStyle.GOOGLE)
-    described = {item.arg_name.lstrip("*"): (item.description or "").strip() for item in docstring.params}
-    parts = [part.strip() for part in (docstring.short_description, docstring.long_description) if part]
-    properties: dict[str, Any] = {}
-    required: list[str] = []
-    for parameter, has_default in _parameters(function, field):
-        properties[parameter.arg] = _property(function, parameter, described.get(parameter.arg), field)
-        if not has_default and not is_optional(parameter.annotation):
-            required.append(parameter.arg)
-    parameters = {"type": "object", "properties": properties, "required": required}
-    return FunctionSchema(function.name, "\n\n".join(parts), parameters)
+    parameters = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+    takes_agent = any(parameter.arg == "agent_state" for parameter in parameters)
+    try:
+        docstring = _docstring(function)
+    except _NoSchema as error:
+        return SourceFacts(function.name, "", takes_agent, None, error.problem)
+    try:
+        schema = FunctionSchema(function.name, docstring.text, _parameters_schema(module, function, docstring))
+    except _NoSchema as error:
+        return SourceFacts(function.name, docstring.text, takes_agent, None, error.problem, error.parameter)
+    return SourceFacts(function.name, docstring.text, takes_agent, schema)
 
 
-def _function(source: str, field: str, name: str | None) -> _Function:
+class _NoSchema(Exception):
+    """The function yields no schema. `parameter` is the cause, if it is one."""
+
+    def __init__(self, problem: str, parameter: str | None = None) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.parameter = parameter
+
+
+@dataclass(frozen=True, slots=True)
+class _Docstring:
+    text: str
+    """The short and the long description."""
+    parameters: dict[str, str]
+    """The descriptions of the parameters."""
+
+
+def _parse(source: str, field: str, name: str | None) -> tuple[ast.Module, _Function]:
     if len(source) > MAX_SOURCE_CHARS:
         raise ToolSourceInvalid(f"The source must be at most {MAX_SOURCE_CHARS:,} characters.", field=field)
     try:
@@ -103,44 +149,86 @@ def _function(source: str, field: str, name: str | None) -> _Function:
     if not functions:
         missing = "function" if name is None else f"function '{name[:100]}'"
         raise ToolSourceInvalid(f"The source has no {missing} at its top level.", field=field)
-    return functions[-1]
+    return module, functions[-1]
 
 
-def _parameters(function: _Function, field: str) -> list[tuple[ast.arg, bool]]:
+def _docstring(function: _Function) -> _Docstring:
+    text = ast.get_docstring(function)
+    if text is None or not text.strip():
+        raise _NoSchema(f"Function '{function.name}' has no docstring.")
+    if well_formed(text) != text:
+        raise _NoSchema(
+            f"The docstring of function '{function.name}' contains a NUL character or half of a character "
+            "(a lone surrogate)."
+        )
+    try:
+        parsed = docstring_parser.parse(text, style=docstring_parser.DocstringStyle.GOOGLE)
+    except docstring_parser.ParseError as error:
+        raise _NoSchema(
+            f"The docstring of function '{function.name}' cannot be read: one of its sections is empty or repeated."
+        ) from error
+    described = {item.arg_name.lstrip("*"): (item.description or "").strip() for item in parsed.params}
+    parts = [part.strip() for part in (parsed.short_description, parsed.long_description) if part]
+    return _Docstring("\n\n".join(parts), described)
+
+
+def _parameters_schema(module: ast.Module, function: _Function, docstring: _Docstring) -> dict[str, Any]:
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    models = _pydantic_models(module)
+    for parameter, has_default in _parameters(function):
+        description = docstring.parameters.get(parameter.arg)
+        properties[parameter.arg] = _property(function, parameter, description, models)
+        if not has_default and not is_optional(parameter.annotation):
+            required.append(parameter.arg)
+    return {"type": "object", "properties": properties, "required": required}
+
+
+def _pydantic_models(module: ast.Module) -> frozenset[str]:
+    """Returns the names of classes of the source that inherit from BaseModel, and of BaseModel."""
+    names = {"BaseModel"}
+    for node in module.body:
+        if isinstance(node, ast.ClassDef):
+            bases = {base.id if isinstance(base, ast.Name) else getattr(base, "attr", "") for base in node.bases}
+            if bases & names:
+                names.add(node.name)
+    return frozenset(names)
+
+
+def _parameters(function: _Function) -> list[tuple[ast.arg, bool]]:
     """Returns the parameters that the model sets, each with whether it has a default."""
     arguments = function.args
     for kind, refused in (("*", arguments.vararg), ("**", arguments.kwarg)):
         if refused is not None:
             raise _invalid_parameter(
-                function, refused.arg, f"is '{kind}{refused.arg}': a tool must declare each of its parameters", field
+                function, refused.arg, f"is '{kind}{refused.arg}': a tool must declare each of its parameters"
             )
     for refused in arguments.posonlyargs:
-        raise _invalid_parameter(
-            function, refused.arg, "is positional-only: tools are called with keyword arguments", field
-        )
+        raise _invalid_parameter(function, refused.arg, "is positional-only: tools are called with keyword arguments")
     first_default = len(arguments.args) - len(arguments.defaults)
     found = [(parameter, index >= first_default) for index, parameter in enumerate(arguments.args)]
     found += [
         (parameter, default is not None)
         for parameter, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     ]
+    if len(found) > MAX_PARAMETERS:
+        raise _NoSchema(f"Function '{function.name}' has more than {MAX_PARAMETERS} parameters.")
     return [(parameter, has_default) for parameter, has_default in found if parameter.arg not in RESERVED]
 
 
-def _property(function: _Function, parameter: ast.arg, description: str | None, field: str) -> dict[str, Any]:
+def _property(
+    function: _Function, parameter: ast.arg, description: str | None, models: frozenset[str]
+) -> dict[str, Any]:
     if not description:
-        raise ToolSourceInvalid(
+        raise _NoSchema(
             f"Parameter '{parameter.arg}' in function '{function.name}' lacks a description in the docstring",
-            field=field,
-            parameter=parameter.arg,
+            parameter.arg,
         )
     try:
-        return {**schema_of(parameter.annotation), "description": description}
+        return {**schema_of(parameter.annotation, models), "description": description}
     except UnsupportedAnnotation as error:
-        raise _invalid_parameter(function, parameter.arg, f"has an unsupported annotation: {error}", field) from error
+        raise _invalid_parameter(function, parameter.arg, f"has an unsupported annotation: {error}") from error
 
 
-def _invalid_parameter(function: _Function, parameter: str, problem: str, field: str) -> ToolSourceInvalid:
-    return ToolSourceInvalid(
-        f"Parameter '{parameter}' in function '{function.name}' {problem}.", field=field, parameter=parameter
-    )
+def _invalid_parameter(function: _Function, parameter: str, problem: str) -> _NoSchema:
+    return _NoSchema(f"Parameter '{parameter}' in function '{function.name}' {problem}.", parameter)

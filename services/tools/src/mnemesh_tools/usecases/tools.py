@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.errors import Aborted, InvalidArgument
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, derive_id, require_id
 from mnemesh_kit.paging import Page, PageQuery
@@ -16,22 +17,34 @@ from mnemesh_kit.text import require_no_nul
 
 from mnemesh_tools.errors import ToolNameTaken
 from mnemesh_tools.model.builtin_tools import BuiltinTools
-from mnemesh_tools.model.definitions import complete_spec, merge_spec
+from mnemesh_tools.model.definitions import (
+    complete_spec,
+    merge_spec,
+    python_source,
+    require_runnable,
+    require_valid_fields,
+)
 from mnemesh_tools.model.tools import MAX_BATCH, Tool, ToolFilter, ToolOrder, ToolSpec, ToolType, require_valid_filter
-from mnemesh_tools.schema import from_source
+from mnemesh_tools.schema import SourceFacts
 from mnemesh_tools.store.base import ToolStore, ToolTransaction
 from mnemesh_tools.usecases import changes, lookups
+from mnemesh_tools.usecases.sources import SourceReader
+
+_DECIDES_RUNNABLE: Final = ("source_type", "pip_requirements", "npm_requirements", "allow_network")
 
 
 class ToolService:
     """Creates, reads, changes and deletes the tools of the caller's organization."""
 
-    def __init__(self, store: ToolStore, clock: Clock, ids: IdSource, builtin_tools: BuiltinTools) -> None:
+    def __init__(
+        self, store: ToolStore, clock: Clock, ids: IdSource, builtin_tools: BuiltinTools, sources: SourceReader
+    ) -> None:
         """Uses `builtin_tools` as the initial tools of each organization."""
         self._store = store
         self._clock = clock
         self._ids = ids
         self._builtin_tools = builtin_tools
+        self._sources = sources
         self._seeded_organizations: set[str] = set()
 
     async def create_tool(self, caller: Principal, spec: ToolSpec, key: RequestKey | None) -> Tool:
@@ -42,8 +55,7 @@ class ToolService:
             ToolSourceInvalid: The source yields no schema.
             ToolNameTaken: The organization has a tool with this name.
         """
-        _refuse_builtin(spec)
-        tool = self._new_tool(caller, complete_spec(spec))
+        tool = await self._new_definition(caller, spec)
         await self._seed_builtin_tools(caller)
         return await self._store.write_once(
             caller.organization_id,
@@ -66,18 +78,20 @@ class ToolService:
             ToolSourceInvalid: The source yields no schema.
             ToolNameTaken: A built-in tool has this name.
         """
-        _refuse_builtin(spec)
-        tool = self._new_tool(caller, complete_spec(spec))
+        tool = await self._new_definition(caller, spec)
         await self._seed_builtin_tools(caller)
+        name, kept = tool.spec.name, set(written) - {"name"}
+        found = await self._store.read(caller.organization_id, lambda tx: tx.get_tool_by_name(name))
+        facts = await self._facts(spec, None if found is None else found.spec)
 
         def upsert(tx: ToolTransaction) -> tuple[Tool, bool]:
-            stored = tx.get_tool_by_name(tool.spec.name)
+            stored = tx.get_tool_by_name(name)
             if stored is None:
                 tx.insert_tool(tool)
                 return tool, True
             if stored.spec.type is ToolType.BUILTIN:
                 raise ToolNameTaken(stored.spec.name)
-            merged = merge_spec(stored.spec, spec, set(written) - {"name"})
+            merged = _completed(merge_spec(stored.spec, spec, kept), facts)
             return changes.update_tool(tx, stored, merged, caller.subject_id, self._clock.now()), False
 
         return await self._store.write_once(
@@ -100,10 +114,15 @@ class ToolService:
             ToolNameTaken: Another tool has the new name.
         """
         require_id(tool_id, "tool", "tool.id")
+        found = await self._store.read(caller.organization_id, lambda tx: tx.get_tool(tool_id))
+        changed = spec if found is None else merge_spec(found.spec, spec, written)
+        require_valid_fields(changed)
+        require_runnable(changed, written)
+        facts = await self._facts(changed, None if found is None else found.spec)
 
         def update(tx: ToolTransaction) -> Tool:
             stored = lookups.get_tool(tx, tool_id)
-            merged = merge_spec(stored.spec, spec, written)
+            merged = _completed(merge_spec(stored.spec, spec, written), facts)
             return changes.update_tool(tx, stored, merged, caller.subject_id, self._clock.now())
 
         return await self._store.write_once(
@@ -183,13 +202,29 @@ class ToolService:
         complete = [complete_spec(spec) for spec in specs]
         return [await self._overwrite_tool(caller, spec, key) for spec in complete]
 
-    def generate_schema(self, source: str) -> str:
+    async def generate_schema(self, source: str) -> str:
         """Returns the schema of Python source as JSON text. The source is neither stored nor executed.
 
         Raises:
             ToolSourceInvalid: The source yields no schema.
         """
-        return json.dumps(from_source(source, "source_code").to_dict(), ensure_ascii=False)
+        facts = await self._sources.read(source, "source_code")
+        return json.dumps(facts.require_schema("source_code").to_dict(), ensure_ascii=False)
+
+    async def _new_definition(self, caller: Principal, spec: ToolSpec) -> Tool:
+        """Returns the tool of a request to create one, checked and completed."""
+        if spec.type is ToolType.BUILTIN:
+            raise InvalidArgument(
+                "tool.type must not be BUILTIN. EnsureBaseTools writes built-in tools.", field="tool.type"
+            )
+        require_valid_fields(spec)
+        require_runnable(spec, _DECIDES_RUNNABLE)
+        return self._new_tool(caller, _completed(spec, await self._facts(spec)))
+
+    async def _facts(self, *specs: ToolSpec | None) -> Mapping[str, SourceFacts]:
+        """Returns the facts about the Python sources of these definitions. Transactions do not parse sources."""
+        sources = {source for spec in specs if spec is not None and (source := python_source(spec))}
+        return {source: await self._sources.read(source, "tool.source_code") for source in sources}
 
     async def _overwrite_tool(self, caller: Principal, spec: ToolSpec, key: RequestKey | None) -> Tool:
         tool = self._new_tool(caller, spec)
@@ -250,8 +285,13 @@ class ToolService:
         )
 
 
-def _refuse_builtin(spec: ToolSpec) -> None:
-    if spec.type is ToolType.BUILTIN:
-        raise InvalidArgument(
-            "tool.type must not be BUILTIN. EnsureBaseTools writes built-in tools.", field="tool.type"
-        )
+def _completed(spec: ToolSpec, facts: Mapping[str, SourceFacts]) -> ToolSpec:
+    """Returns the completed definition.
+
+    Raises:
+        Aborted: Another request changed the source since the facts were read.
+    """
+    source = python_source(spec)
+    if source and source not in facts:
+        raise Aborted("Another request changed the tool at the same time. Read it again and retry.")
+    return complete_spec(spec, facts[source] if source else None)

@@ -126,8 +126,10 @@ def _complete_arguments(
 
 
 def _answer(value: Any, output_chars: int) -> dict[str, Any]:
-    """Returns the answer with the value as text: a string unchanged, None as "None", others as JSON if possible."""
-    if value is None or not isinstance(value, (bool, int, float, dict, list, tuple, set, frozenset)):
+    """Returns the answer with the value as text: a string unchanged, None as "", others as JSON if possible."""
+    if value is None:
+        text = ""
+    elif not isinstance(value, (bool, int, float, dict, list, tuple, set, frozenset)):
         text = str(value)
     else:
         try:
