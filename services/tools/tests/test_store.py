@@ -19,6 +19,7 @@ from mnemesh_tools.model.builtin_tools import BuiltinTools
 from mnemesh_tools.model.tools import ToolFilter, ToolOrder, ToolSpec
 from mnemesh_tools.store.sql.tables import metadata
 from mnemesh_tools.store.sql.tools import SqlToolStore
+from mnemesh_tools.usecases.sources import SourceReader
 from mnemesh_tools.usecases.tools import ToolService
 
 SPEC = ToolSpec(source_code='def f():\n    """F."""\n', tags=("t",))
@@ -37,7 +38,9 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 @pytest.fixture
 def service(database: Database) -> ToolService:
     """The use cases of tools on that database."""
-    return ToolService(SqlToolStore(database, SystemClock()), SystemClock(), RandomIds(), BuiltinTools())
+    return ToolService(
+        SqlToolStore(database, SystemClock()), SystemClock(), RandomIds(), BuiltinTools(), SourceReader()
+    )
 
 
 async def test_tools_of_other_organizations_are_not_found(service: ToolService) -> None:

@@ -391,7 +391,7 @@ class Tools(ToolsClient):
             name=name,
             type=tools_pb2.TOOL_TYPE_CUSTOM,
             source_type=tools_pb2.SOURCE_TYPE_PYTHON,
-            source_code=f"def {name}(n: int = 0) -> str:\n    return ''\n",
+            source_code=f"def {name}(agent_state, n: int = 0) -> str:\n    return ''\n",
             json_schema=json.dumps(schema),
             **fields,
         )

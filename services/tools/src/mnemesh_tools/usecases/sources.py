@@ -9,6 +9,8 @@ from typing import Final
 
 from mnemesh_tools.schema import SourceFacts, read_in_process, read_source
 
+# A source of this length takes about as long as the switch to a thread, whatever it contains.
+_MAX_CHARS_AT_ONCE: Final = 2_000
 # A source of this length takes at most some hundredths of a second.
 _MAX_CHARS_IN_THREAD: Final = 20_000
 _PROCESSES: Final = 2
@@ -17,7 +19,7 @@ _CACHED: Final = 500
 
 
 class SourceReader:
-    """Reads sources in a thread, and large ones in a process with a time limit. Remembers the latest."""
+    """Reads all but small sources in a thread, and large ones in a process with a time limit. Remembers the latest."""
 
     def __init__(self) -> None:
         self._processes = asyncio.Semaphore(_PROCESSES)
@@ -37,7 +39,9 @@ class SourceReader:
         key = hashlib.sha256(source.encode("utf-8", "surrogatepass")).digest(), name
         facts = self._known.pop(key, None)
         if facts is None:
-            if len(source) <= _MAX_CHARS_IN_THREAD:
+            if len(source) <= _MAX_CHARS_AT_ONCE:
+                facts = read_source(source, field, name=name)
+            elif len(source) <= _MAX_CHARS_IN_THREAD:
                 facts = await asyncio.to_thread(read_source, source, field, name=name)
             else:
                 async with self._processes:
