@@ -46,7 +46,7 @@ class Deployment:
 
     def environment(self, service: str, given: Mapping[str, str]) -> dict[str, str]:
         """Returns the environment of a service's process: the image's, then that of the compose file."""
-        arguments = {**self.services[service]["build"]["args"], "PATH": ""}
+        arguments = dict(self.services[service]["build"]["args"])
         lines = self.dockerfile.replace("\\\n", " ").splitlines()
         settings = [line.removeprefix("ENV ") for line in lines if line.startswith("ENV ")][-1]
         image = dict(word.split("=", 1) for word in settings.split())

@@ -8,11 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mnemesh_client import Addresses
 from mnemesh_kit.config import ServerConfig
+from mnemesh_kit.services import SERVICE_NAMES
+from mnemesh_orchestrator.llm.dialects import DIALECTS
 
 ROOT = Path(__file__).parents[2]
-PROVIDERS = {"OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"}
+PROVIDERS = (
+    {name for dialect in DIALECTS.values() for name in (*dialect.key_variables, *dialect.url_variables)}
+    | {f"MNEMESH_{type_.upper()}_{name}" for type_ in DIALECTS for name in ("API_KEY", "BASE_URL", "API")}
+    | {"MNEMESH_AZURE_API_VERSION", "AZURE_OPENAI_API_VERSION"}
+    | {"MNEMESH_BEDROCK_REGION", "AWS_REGION", "AWS_DEFAULT_REGION"}
+)
 OF_THE_IMAGE = {"MNEMESH_SERVICE"}
+OF_THE_KIT = {"OTEL_EXPORTER_OTLP_ENDPOINT"}
+METRICS_PORT = 9464
+# The file sets these, or they are of SQLite.
+FIXED = {"host", "port", "data_dir", "metrics_port", "auth_key_file", "database_url", "sqlite_synchronous"}
 GIVEN = {"MNEMESH_POSTGRES_PASSWORD": "secret"}
 
 
@@ -21,11 +33,32 @@ def test_every_variable_is_a_setting_of_its_service(
 ) -> None:
     names = [field.name.upper() for field in fields(config_class)]
     known = (
-        {f"MNEMESH_{name}" for name in names} | {f"MNEMESH_{service.upper()}_{name}" for name in names} | OF_THE_IMAGE
+        {f"MNEMESH_{name}" for name in names}
+        | {f"MNEMESH_{service.upper()}_{name}" for name in names}
+        | OF_THE_IMAGE
+        | OF_THE_KIT
     )
     if service == "orchestrator":
         known |= PROVIDERS
     assert set(deployment.environment(service, GIVEN)) - known == set()
+
+
+def test_every_setting_is_passed_on(deployment: Any, service: str, config_class: type[ServerConfig]) -> None:
+    """Under the name that the page on configuration has."""
+    documented = set(re.findall(r"^\| `(MNEMESH_\w+)` \|", (ROOT / "docs/configuration.md").read_text(), re.MULTILINE))
+    passed = set(deployment.environment(service, GIVEN))
+    for field in fields(config_class):
+        if field.name in FIXED or field.name.endswith("_target") or not field.metadata.get("environment", True):
+            continue
+        names = {f"MNEMESH_{field.name.upper()}", f"MNEMESH_{service.upper()}_{field.name.upper()}"}
+        assert names & documented & passed, field.name
+    if service == "orchestrator":
+        assert passed >= PROVIDERS
+        given = {**GIVEN, "MNEMESH_GROQ_API_KEY": "k", "MNEMESH_STEP_TRACE_DAYS": "3"}
+        config: Any = config_class.from_env(deployment.environment(service, given))
+        assert ([each.type for each in config.more_providers], config.step_trace_days) == (["groq"], 3)
+    else:
+        assert not passed & PROVIDERS, "keys of providers are for the orchestrator only"
 
 
 def test_the_settings_are_what_the_file_means(deployment: Any, service: str, config_class: type[ServerConfig]) -> None:
@@ -33,7 +66,8 @@ def test_the_settings_are_what_the_file_means(deployment: Any, service: str, con
     assert config.database_url == f"postgresql://mnemesh:secret@postgres:5432/mnemesh_{service}"
     assert (config.host, config.data_dir, config.auth_key_file) == ("0.0.0.0", "/data", "/run/secrets/mnemesh_auth_key")
     # A variable that .env does not set has the same value as without containers.
-    untouched = {"host", "port", "data_dir", "auth_key_file", "database_url"}
+    untouched = {"host", "port", "data_dir", "auth_key_file", "database_url", "metrics_port"}
+    assert config.metrics_port == METRICS_PORT
     untouched |= {field.name for field in fields(config_class) if field.name.endswith("_target")}
     if service == "orchestrator":
         assert config.secrets_key_file == "/run/secrets/mnemesh_secrets_key"
@@ -49,7 +83,24 @@ def test_ports_are_the_services_own_and_reach_this_machine_only(
     deployed = deployment.services[service]
     port = str(config_class().port)
     assert deployed["build"]["args"] == {"SERVICE": service, "PORT": port}
-    assert deployed["ports"] == [f"127.0.0.1:{port}:{port}"]
+    metrics = METRICS_PORT + SERVICE_NAMES.index(service)
+    assert deployed["ports"] == [f"127.0.0.1:{port}:{port}", f"127.0.0.1:{metrics}:{METRICS_PORT}"]
+
+
+def test_the_command_line_is_an_image_that_finds_the_mesh(deployment: Any) -> None:
+    cli = deployment.services["cli"]
+    assert (cli["profiles"], cli["build"]["target"]) == (["cli"], "cli")
+    stage = deployment.dockerfile.split("FROM base AS cli\n")[1].split("\nFROM ")[0]
+    assert stage.splitlines()[-1].strip() == 'ENTRYPOINT ["mnemesh"]'
+    addresses = dict(Addresses.resolve(env=cli["environment"]).items())
+    ports = {service: deployment.services[service]["build"]["args"]["PORT"] for service in SERVICE_NAMES}
+    assert addresses == {service: f"{service}:{port}" for service, port in ports.items()}
+    assert cli["secrets"] == ["mnemesh_auth_key"]
+
+
+def test_health_checks_are_frequent_at_start_only(deployment: Any) -> None:
+    options = dict(re.findall(r"--([\w-]+)=(\d+)", deployment.dockerfile.split("HEALTHCHECK")[1].split("CMD")[0]))
+    assert (int(options["interval"]) >= 30, int(options["start-interval"]) <= 5) == (True, True)
 
 
 def test_the_orchestrator_looks_for_the_others_where_they_are(deployment: Any) -> None:
