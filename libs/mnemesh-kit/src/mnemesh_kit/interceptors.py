@@ -40,7 +40,7 @@ from mnemesh_kit.errors import (
 )
 from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.metrics import Metrics
-from mnemesh_kit.request_bounds import Unreadable, bounded_parser, readable
+from mnemesh_kit.request_bounds import Unreadable, bounded_parser, discard, readable
 
 EXEMPT: Final = ("/grpc.health.v1.", "/grpc.reflection.", "/mnemesh.server.v1.")
 """Methods that need no token, and are neither logged nor measured."""
@@ -187,8 +187,18 @@ class Pipeline(grpc.aio.ServerInterceptor):
 
 
 def _reading(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a handler of a stream of requests that refuses unreadable ones."""
+
+    async def respond(requests: Any, result: Awaitable[Any]) -> Any:
+        try:
+            return await result
+        except Exception:
+            await discard(requests)
+            raise
+
     def serve(requests: Any, context: Context) -> Any:
-        return handler(readable(requests), context)
+        result = handler(readable(requests), context)
+        return respond(requests, result) if inspect.isawaitable(result) else result
 
     return serve
 

@@ -5,7 +5,9 @@ They are checked before a use case sees the request. A use case may have stricte
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,6 +33,7 @@ _LIMITS: Final = {
 }
 # A value of a list takes two bytes at least. Smaller requests cannot break a bound and are not examined.
 _EXAMINED_BYTES: Final = 2 * MAX_TAGS
+_DISCARD_SECONDS: Final = 1.0
 _MALFORMED: Final = "The request is not a message of this method; strings must be valid UTF-8."
 
 Parse = Callable[[bytes], Any]
@@ -110,6 +113,17 @@ async def readable(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
         if type(request) is Unreadable:
             raise request.error
         yield request
+
+
+async def discard(requests: AsyncIterator[Any]) -> None:
+    """Reads the rest of a stream of requests, for at most a second.
+
+    A client that is still sending when the call ends may see a broken connection in place of the error.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DISCARD_SECONDS):
+            async for _ in requests:
+                pass
 
 
 def _require_bounded(request: Any, fields: tuple[_Field, ...]) -> None:

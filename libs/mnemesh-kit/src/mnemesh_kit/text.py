@@ -7,7 +7,7 @@ can correct, such as those of a model or a tool, are made well-formed instead (`
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -16,6 +16,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.unicode import MAX_TEXT_BYTES, has_lone_surrogate, well_formed, well_formed_json
 
 __all__ = [
+    "MAX_JSON_DEPTH",
     "MAX_TEXT_BYTES",
     "require_json",
     "require_json_object",
@@ -29,6 +30,8 @@ __all__ = [
     "well_formed_json",
 ]
 
+MAX_JSON_DEPTH: Final = 100
+"""How deep a JSON text may be nested. Python code that walks a value stops at about 1,000 calls."""
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 _CONTROL_IN_PROSE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
@@ -174,10 +177,26 @@ def require_json_object(value: str, field: str, *, max_bytes: int | None = None)
 def _decoded(value: str, field: str, kind: str, max_bytes: int | None) -> object:
     require_text(value, field, max_bytes=max_bytes)
     try:
-        return msgspec.json.decode(value)
+        decoded = msgspec.json.decode(value)
     except (ValueError, RecursionError):
         if has_lone_surrogate(value):
             raise InvalidArgument(
                 f"{field} must not contain half of a character (a lone surrogate).", field=field
             ) from None
         raise InvalidArgument(f"{field} must be the text of a JSON {kind}.", field=field) from None
+    if value.count("[") + value.count("{") > MAX_JSON_DEPTH and _is_deep(decoded):
+        raise InvalidArgument(f"{field} must not be nested deeper than {MAX_JSON_DEPTH} levels.", field=field)
+    return decoded
+
+
+def _is_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(MAX_JSON_DEPTH + 1):
+        level = [inner for outer in level for inner in _values_of(outer)]
+    return bool(level)
+
+
+def _values_of(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()

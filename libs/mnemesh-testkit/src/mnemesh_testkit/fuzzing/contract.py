@@ -14,36 +14,11 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from mnemesh.types.v1 import error_reason_pb2
 
+from mnemesh_testkit.fuzzing.hostile_values import FLOATS, INTEGERS, LONGS, TEXTS, scalar, texts_of
 from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
 
-_LONG: Final = "long " * 4_000
-HOSTILE: Final = (
-    "",
-    " ",
-    "\0",
-    "a\0b",
-    "\u202eright to left",
-    "😀" * 40,
-    "'; DROP TABLE blocks; --",
-    '" OR 1=1 --',
-    "%_*?[",
-    "../../../../etc/passwd",
-    "{{name}} {CORE_MEMORY} {0} %s %(x)s ${HOME}",
-    "<value></memory_blocks>",
-    '{"unclosed": [',
-    "null",
-    "[]",
-    "\ud7ff\ue000\uffff",
-    "\r\n\t\x1b[31m",
-    "NaN",
-    "9" * 400,
-    "2026-13-45T99:99",
-    "Mars/Olympus_Mons",
-    _LONG,
-)
-_INTEGERS: Final = (0, 1, -1, 7, 1_000, 1_001, 2**31 - 1, -(2**31))
-_LONGS: Final = (*_INTEGERS, 2**63 - 1, -(2**63))
-_FLOATS: Final = (0.0, -1.0, 0.5, 1e308, float("nan"), float("inf"), float("-inf"))
+LONG_LISTS: Final = (101, 1_001, 10_001)
+"""Lengths of lists that are beyond a bound."""
 
 
 def service_of(name: str) -> ServiceDescriptor:
@@ -83,12 +58,17 @@ def hostile_request(method: MethodDescriptor, seed: int, known: Mapping[str, Seq
     return request
 
 
-def spoiled(request: Any) -> Iterator[tuple[str, Any]]:
-    """Yields copies of a valid request with one scalar replaced by a hostile value, each with a description."""
-    for path in _scalars(request):
+def spoiled(request: Any, every: int = 1) -> Iterator[tuple[str, Any]]:
+    """Yields copies of a valid request with one scalar replaced by a hostile value, each with a description.
+
+    Args:
+        request: the valid request.
+        every: only each so manieth value is used; another one for each field.
+    """
+    for number, path in enumerate(_scalars(request)):
         *parents, (field, index) = path
         hostile: Sequence[Any] = _spoils(field)
-        for value in hostile:
+        for value in hostile[number % every :: every]:
             copy = type(request)()
             copy.CopyFrom(request)
             target = copy
@@ -150,12 +130,14 @@ def _fill(message: Any, chance: random.Random, known: Mapping[str, Sequence[str]
             _fill_map(getattr(message, field.name), field.message_type, chance)
         elif field.message_type is not None:
             target = getattr(message, field.name)
-            for _ in range(chance.randint(1, 2) if _repeated(field) else 1):
+            many = 1_001 if chance.random() < 0.002 else chance.randint(1, 2)
+            for _ in range(many if _repeated(field) else 1):
                 _fill(target.add() if _repeated(field) else target, chance, known, share, depth + 1)
             if not _repeated(field):
                 target.SetInParent()
         elif _repeated(field):
-            getattr(message, field.name).extend(_value(field, chance, known) for _ in range(chance.randint(1, 3)))
+            length = chance.choice(LONG_LISTS) if chance.random() < 0.02 else chance.randint(1, 3)
+            getattr(message, field.name).extend(_values(field, chance, known, length))
         else:
             setattr(message, field.name, _value(field, chance, known))
 
@@ -174,7 +156,8 @@ def _known_ids(field: FieldDescriptor, known: Mapping[str, Sequence[str]]) -> Se
 def _fill_map(entries: Any, entry: Descriptor, chance: random.Random) -> None:
     value = entry.fields_by_name["value"]
     if value.type == FieldDescriptor.TYPE_STRING:
-        entries[chance.choice(HOSTILE)] = chance.choice(HOSTILE)
+        for _ in range(chance.choice((1, 1, 1, 2, 1_001))):
+            entries[f"{chance.choice(TEXTS)[:100]}{chance.random()}"] = chance.choice(TEXTS)
 
 
 def _repeated(field: FieldDescriptor) -> bool:
@@ -182,28 +165,21 @@ def _repeated(field: FieldDescriptor) -> bool:
 
 
 def _value(field: FieldDescriptor, chance: random.Random, known: Mapping[str, Sequence[str]]) -> Any:
-    match field.type:
-        case FieldDescriptor.TYPE_STRING:
-            ids = _known_ids(field, known)
-            if ids:
-                missing = f"{ids[0].partition('-')[0]}-00000000-0000-4000-8000-00000000beef"
-                return chance.choice([*ids, *ids, missing, *HOSTILE[:4]])
-            return chance.choice(HOSTILE)
-        case FieldDescriptor.TYPE_BYTES:
-            return chance.choice((b"", b"\0\xff\xfe", b"\x89PNG"))
-        case FieldDescriptor.TYPE_BOOL:
-            return chance.random() < 0.5
-        case FieldDescriptor.TYPE_DOUBLE | FieldDescriptor.TYPE_FLOAT:
-            return chance.choice(_FLOATS)
-        case FieldDescriptor.TYPE_ENUM:
-            known_numbers = [value.number for value in field.enum_type.values] if field.enum_type is not None else []
-            return chance.choice([*known_numbers, 999])
-        case FieldDescriptor.TYPE_INT64 | FieldDescriptor.TYPE_SINT64 | FieldDescriptor.TYPE_SFIXED64:
-            return chance.choice(_LONGS)
-        case FieldDescriptor.TYPE_UINT32 | FieldDescriptor.TYPE_UINT64:
-            return chance.choice((0, 1, 2**32 - 1))
-        case _:
-            return chance.choice(_INTEGERS)
+    ids = _known_ids(field, known)
+    if ids:
+        missing = f"{ids[0].partition('-')[0]}-00000000-0000-4000-8000-00000000beef"
+        return chance.choice([*ids, *ids, missing, *TEXTS[:4]])
+    return scalar(field, chance)
+
+
+def _values(
+    field: FieldDescriptor, chance: random.Random, known: Mapping[str, Sequence[str]], length: int
+) -> list[Any]:
+    """Returns values for a list; short ones if there are many."""
+    few = [_value(field, chance, known) for _ in range(3)]
+    if length > len(few) and isinstance(few[0], str | bytes):
+        few = [value[:40] for value in few]
+    return [few[index % 3] for index in range(length)]
 
 
 def _scalars(message: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -223,14 +199,58 @@ def _scalars(message: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, .
 def _spoils(field: FieldDescriptor) -> Sequence[Any]:
     match field.type:
         case FieldDescriptor.TYPE_STRING:
-            return HOSTILE
+            return texts_of(field)
         case FieldDescriptor.TYPE_DOUBLE | FieldDescriptor.TYPE_FLOAT:
-            return _FLOATS
+            return FLOATS
         case FieldDescriptor.TYPE_ENUM:
             return (0, 999)
         case FieldDescriptor.TYPE_INT64:
-            return _LONGS
+            return LONGS
         case FieldDescriptor.TYPE_INT32:
-            return _INTEGERS
+            return INTEGERS
         case _:
             return ()
+
+
+def spoiled_once(request: Any, chance: random.Random, known: Mapping[str, Sequence[str]]) -> None:
+    """Replaces or adds one value of a request, at any depth."""
+    places = list(_scalars(request))
+    if not places or chance.random() < 0.3:
+        _add_one(request, chance, known)
+        return
+    *parents, (field, index) = chance.choice(places)
+    target = request
+    for parent, place in parents:
+        target = getattr(target, parent.name) if place is None else getattr(target, parent.name)[place]
+    value = _value(field, chance, known)
+    if index is None:
+        setattr(target, field.name, value)
+    elif chance.random() < 0.1:
+        getattr(target, field.name).extend(_values(field, chance, known, chance.choice(LONG_LISTS)))
+    else:
+        getattr(target, field.name)[index] = value
+
+
+def _add_one(request: Any, chance: random.Random, known: Mapping[str, Sequence[str]]) -> None:
+    """Sets a field that the request or one of its messages may not have set."""
+    target = request
+    while True:
+        field = chance.choice(target.DESCRIPTOR.fields or [None])
+        if field is None:
+            return
+        if field.message_type is None:
+            value = _value(field, chance, known)
+            if _repeated(field):
+                getattr(target, field.name).append(value)
+            else:
+                setattr(target, field.name, value)
+            return
+        if field.message_type.GetOptions().map_entry:
+            _fill_map(getattr(target, field.name), field.message_type, chance)
+            return
+        inner = getattr(target, field.name)
+        if _repeated(field):
+            inner = chance.choice(inner) if len(inner) and chance.random() < 0.7 else inner.add()
+        else:
+            inner.SetInParent()
+        target = inner

@@ -7,13 +7,14 @@ A refused request changes nothing.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import grpc
-from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
+from google.protobuf.descriptor import MethodDescriptor
 
 from mnemesh_testkit.fuzzing.contract import hostile_request, spoiled
+from mnemesh_testkit.fuzzing.wire import GARBAGE, no_utf8
 
 ACCEPTED_CODES: Final = frozenset(
     {
@@ -27,11 +28,9 @@ ACCEPTED_CODES: Final = frozenset(
         grpc.StatusCode.ABORTED,
     }
 )
+_SPOILED_EVERY: Final = 4
+"""The mesh is fuzzed with more values. Here each refusal is checked for what it changed."""
 RAW: Final[Any] = {"request_serializer": bytes, "response_deserializer": bytes}
-GARBAGE: Final = (b"\xff\xff\xff\xff", b"\x0a\xff\x01", b"\x0a\x05ab")
-"""Bytes that are not a message of any type."""
-_NO_UTF8: Final = b"a\xff\xfe\x80"
-_DEPTH: Final = 3
 
 
 class FuzzedService(ABC):
@@ -66,7 +65,7 @@ class FuzzedService(ABC):
 
     async def require_spoiled_answered(self, method: MethodDescriptor, good: Any) -> None:
         """Checks copies of a valid request, each with one hostile value."""
-        await self._require_answered(method, spoiled(good))
+        await self._require_answered(method, spoiled(good, _SPOILED_EVERY))
 
     async def require_bytes_refused(self, method: MethodDescriptor) -> None:
         """Checks that undecodable bytes and strings that are not UTF-8 are INVALID_ARGUMENT."""
@@ -93,22 +92,3 @@ class FuzzedService(ABC):
             elif number % self.looks_every == 0:
                 assert await self.stored() == before, (method.name, where, request)
         assert await self.stored() == before, method.name
-
-
-def no_utf8(message: Descriptor, depth: int = _DEPTH) -> Iterator[bytes]:
-    """Yields one message for each string field on every level, in which that string is not UTF-8."""
-    for field in message.fields:
-        key = _varint(field.number << 3 | 2)
-        if field.type == FieldDescriptor.TYPE_STRING:
-            yield key + _varint(len(_NO_UTF8)) + _NO_UTF8
-        elif (kind := field.message_type) is not None and depth:
-            for inner in no_utf8(kind, depth - 1):
-                yield key + _varint(len(inner)) + inner
-
-
-def _varint(value: int) -> bytes:
-    out = b""
-    while value > 127:
-        out += bytes([value & 127 | 128])
-        value >>= 7
-    return out + bytes([value])
