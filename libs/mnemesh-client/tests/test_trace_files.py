@@ -258,7 +258,7 @@ async def test_export_watch_updates_files_until_a_signal_and_import_reads_them(
         directory = TraceDirectory.of_agent(base, agent.id)
         for number in (signal.SIGINT, signal.SIGTERM):
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "mnemesh_client", "export", "ada", "--watch", "--interval", "0.05"),
+                *(sys.executable, "-m", "mnemesh_client", "export", "ada", "--traces", "--watch", "--interval", "0.05"),
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 env={"PATH": "", **environment},

@@ -13,6 +13,7 @@ from mnemesh_client.addresses import Addresses
 from mnemesh_client.agents import AgentsClient
 from mnemesh_client.archives import ArchivesClient, PassagesClient
 from mnemesh_client.blocks import BlocksClient
+from mnemesh_client.conversations import ConversationsClient
 from mnemesh_client.episodes import EpisodesClient, FactsClient
 from mnemesh_client.identities import IdentitiesClient
 from mnemesh_client.messages import MessagesClient
@@ -36,9 +37,10 @@ class Mnemesh:
             ...
     ```
 
-    Its attributes are `agents`, `prompts`, `runs`, `models`, `providers` and `identities` (orchestrator), `blocks`,
-    `messages`, `episodes`, `facts` and `traces` (recall), `archives` and `passages` (archival), and `tools`. Their
-    methods return the messages of the contracts. Lists are asynchronous iterators that fetch further pages as needed.
+    Its attributes are `agents`, `conversations`, `prompts`, `runs`, `models`, `providers` and `identities`
+    (orchestrator), `blocks`, `messages`, `episodes`, `facts` and `traces` (recall), `archives` and `passages`
+    (archival), and `tools`. Their methods return the messages of the contracts. Lists are asynchronous iterators that
+    fetch further pages as needed.
     Every call that changes something has a request_id, so that a retry after a broken connection has no second
     effect. Errors are `mnemesh_client.errors.MnemeshError`s with `code`, `reason` and `metadata`.
     """
@@ -82,6 +84,7 @@ class Mnemesh:
         orchestrator = self._channels.channel(self.addresses.orchestrator)
         archival_channel = self._channels.channel(self.addresses.archival)
         self.agents = AgentsClient(self, orchestrator)
+        self.conversations = ConversationsClient(orchestrator)
         self.runs = RunsClient(orchestrator, patience)
         self.models = ModelsClient(orchestrator)
         self.prompts = PromptsClient(orchestrator)
