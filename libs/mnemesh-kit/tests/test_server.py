@@ -20,6 +20,7 @@ from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 from mnemesh_kit import errors
 from mnemesh_kit.auth import mint_token, read_keys
 from mnemesh_kit.background import periodic
+from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.config import ServerConfig, StartupError
 from mnemesh_kit.correlation import current_correlation_id, set_correlation_id
@@ -443,6 +444,25 @@ async def test_a_failed_background_task_is_reported() -> None:
     await server.start(Assembly(name="x", servicers=[], service_names=[], background=[fail]), ServerConfig())
     await asyncio.wait_for(server.failed.wait(), 5)
     await server.stop()
+
+
+@pytest.mark.parametrize("error", [errors.Unavailable("away"), errors.StorageFull("full")])
+async def test_a_background_task_waits_for_its_database(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    monkeypatch.setattr("mnemesh_kit.server.BACKGROUND_BACKOFF", Backoff(first=0.001, maximum=0.001))
+    attempts, done = 0, asyncio.Event()
+
+    async def work() -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts < 3:
+            raise error
+        done.set()
+
+    server = RunningServer()
+    await server.start(Assembly(name="blocks", servicers=[], service_names=[], background=[work]), ServerConfig())
+    await asyncio.wait_for(done.wait(), 10)
+    await server.stop()
+    assert (attempts, server.failed.is_set()) == (3, False)
 
 
 async def test_a_periodic_task_runs_again_after_a_failure() -> None:

@@ -48,18 +48,35 @@ class PostgresEngine:
         self._after_conflict = asyncio.Lock()
 
     async def read(self, fn: Callable[[sa.Connection], T]) -> T:
-        """Runs `fn` on one read-only snapshot."""
-        async with _reachable(query_only=True), self._reader.connect() as connection:
-            return await connection.run_sync(fn)
+        """Runs `fn` on one read-only snapshot, and again if the pool's connection had broken."""
+        for is_last in (False, True):
+            try:
+                async with _reachable(query_only=True), self._reader.connect() as connection:
+                    return await connection.run_sync(fn)
+            except DatabaseUnavailable as error:
+                if is_last or not _was_broken(error):
+                    raise
+        raise AssertionError("unreachable")
 
     async def write(self, fn: Callable[[sa.Connection], T]) -> T:
-        """Runs `fn` in a serializable transaction, and again after a conflict."""
-        unique_violations = 0
+        """Runs `fn` in a serializable transaction, and again after a conflict, or if the pool's connection had broken
+        before `fn` began."""
+        unique_violations, has_begun = 0, False
+
+        def begin(connection: sa.Connection) -> T:
+            nonlocal has_begun
+            has_begun = True
+            return fn(connection)
+
         async with AsyncExitStack() as turn:
             for attempt in range(1, WRITE_ATTEMPTS + 1):
                 try:
                     async with _reachable(), self._writer.connect() as connection, connection.begin():
-                        return await connection.run_sync(fn)
+                        return await connection.run_sync(begin)
+                except DatabaseUnavailable as error:
+                    if has_begun or attempt > 1 or not _was_broken(error):
+                        raise
+                    continue
                 except sa.exc.DBAPIError as error:
                     state = getattr(error.orig, "sqlstate", None)
                     unique_violations += state == _UNIQUE_VIOLATION
@@ -79,6 +96,11 @@ class PostgresEngine:
     async def close(self) -> None:
         """Closes the pool."""
         await self._engine.dispose()
+
+
+def _was_broken(error: DatabaseUnavailable) -> bool:
+    """Returns whether the connection broke, which it may have done in the pool: the next one is new."""
+    return isinstance(error.__cause__, sa.exc.DBAPIError) and error.__cause__.connection_invalidated
 
 
 @asynccontextmanager

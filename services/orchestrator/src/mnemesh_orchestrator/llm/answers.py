@@ -144,7 +144,6 @@ def _part(part: ContentPart) -> ContentPart | None:
             return SummarizedReasoningPart(id_, texts, _opaque(encrypted))
         case ImagePart():
             return None
-    return part
 
 
 def _opaque(text: object) -> str | None:

@@ -166,7 +166,7 @@ class SqlLeaseStore:
                 return lead
             # Another write of the same lease may have raised it.
             require_lease(lease, conn.execute(sql.EXTEND_LEASE, lease_parameters(lease) | self._lease_clock.expiry))
-            return conn.execute(sql.HOLDER, {"p_conversation": lease.conversation_id}).one().epoch_lead
+            return int(conn.execute(sql.HOLDER, {"p_conversation": lease.conversation_id}).one().epoch_lead)
 
         return lease.epoch + await self._database.write(write)
 
