@@ -88,6 +88,7 @@ def seconds(value: float) -> str:
         ("lease renewal", None, seconds(lease_renewal.RETRY_SECONDS), [lease_renewal.SAFE_SECONDS]),
         ("Python client stream", None, grown(run_stream._BACKOFF), [client.PATIENCE_SECONDS]),
         ("supervisor", None, grown(supervisor._RESTART_BACKOFF), []),
+        ("server port", None, seconds(server.PORT_POLL_SECONDS), [server.PORT_SECONDS]),
     ],
 )
 def test_policies(component: str, attempts: int | None, delays: str, limits: list[float]) -> None:

@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 import pytest_asyncio
@@ -18,7 +19,8 @@ from mnemesh_client import Mnemesh
 from mnemesh_client.supervisor import health
 from mnemesh_client.supervisor.config import MeshConfig
 from mnemesh_client.supervisor.data_lock import PREVIOUS_LOCK_NAME, LockHolder, lock_holder
-from mnemesh_client.supervisor.supervisor import Supervisor
+from mnemesh_client.supervisor.process import ServiceProcess
+from mnemesh_client.supervisor.supervisor import _RESTART_BACKOFF, Supervisor
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.services import SERVICE_NAMES, SERVICES
 from mnemesh_testkit.timeouts import scaled
@@ -175,6 +177,35 @@ async def test_a_port_in_use_is_one_error_line(config: MeshConfig) -> None:
     assert code == 2
     assert f"Port {config.port('recall')} on 127.0.0.1 is already in use" in err
     assert "MNEMESH_RECALL_PORT" in err
+
+
+async def test_the_orchestrator_has_stopped_before_the_others_are_stopped(config: MeshConfig) -> None:
+    stopped: list[str] = []
+    drained = asyncio.Event()
+
+    class Process:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def stop(self, timeout_seconds: float) -> bool:
+            if self.name == "orchestrator":
+                await drained.wait()
+            stopped.append(self.name)
+            return True
+
+    supervisor = Supervisor(config, Notices())
+    supervisor.services = {name: cast("ServiceProcess", Process(name)) for name in ("recall", "orchestrator", "blocks")}
+    stop = asyncio.create_task(supervisor.stop())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert stopped == []
+    drained.set()
+    await stop
+    assert (stopped[0], sorted(stopped[1:])) == ("orchestrator", ["blocks", "recall"])
+
+
+def test_a_service_that_keeps_exiting_is_restarted_within_seconds() -> None:
+    assert [_RESTART_BACKOFF.delay(number) for number in (1, 2, 20)] == [0.25, 0.5, 5.0]
 
 
 async def test_a_read_only_data_directory_is_one_error_line(config: MeshConfig, tmp_path: Path) -> None:

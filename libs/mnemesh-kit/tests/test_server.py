@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -355,7 +356,21 @@ async def test_without_keys_a_server_listens_on_loopback_only(host: str) -> None
             pass
 
 
-async def test_a_port_in_use_is_a_startup_error_and_the_stores_are_closed() -> None:
+async def test_a_server_gets_a_port_that_becomes_free() -> None:
+    held = socket.create_server(("127.0.0.1", 0))
+    port, server = held.getsockname()[1], RunningServer()
+    starting = asyncio.create_task(
+        server.start(Assembly(name="blocks", servicers=[], service_names=[]), ServerConfig(port=port))
+    )
+    await asyncio.sleep(0)
+    assert not starting.done()
+    held.close()
+    assert await starting == f"127.0.0.1:{port}"
+    await server.stop()
+
+
+async def test_a_port_in_use_is_a_startup_error_and_the_stores_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mnemesh_kit.server.PORT_SECONDS", 0.0)
     closed: list[str] = []
 
     async def close() -> None:

@@ -37,6 +37,15 @@ BACKGROUND_BACKOFF: Final = Backoff(first=0.5, maximum=10.0)
 Hook = Callable[[], Awaitable[None]]
 
 
+PORT_SECONDS: Final = 5.0
+"""How long a server tries to get its ports."""
+PORT_POLL_SECONDS: Final = 0.1
+
+
+class PortInUse(StartupError):
+    """Another process listens on a port, or a connection uses it."""
+
+
 @dataclass(kw_only=True)
 class Assembly:
     """The parts of a service, wired together but not running yet."""
@@ -85,6 +94,7 @@ class RunningServer:
         """
         self._assembly, self._grace = assembly, config.shutdown_grace_seconds
         try:
+            await _wait_for_ports(assembly.name, config)
             self._server = self._build(assembly, config)
             for hook in assembly.start:
                 await hook()
@@ -118,7 +128,6 @@ class RunningServer:
         checked = authenticator(config, assembly.name)
         if config.metrics_port is not None:
             self.metrics = Metrics([TRANSACTIONS, *assembly.metrics])
-            _require_free(config.host, config.metrics_port, "MNEMESH_METRICS_PORT")
             self.metrics.serve(config.host, config.metrics_port)
         pipeline = Pipeline(checked, config.max_concurrent_calls, self.metrics)
         options = server_options(largest_request(tuple(assembly.service_names)))
@@ -130,7 +139,7 @@ class RunningServer:
         server_service_pb2_grpc.add_ServerServiceServicer_to_server(info, server)
         reflected = (*assembly.service_names, SERVER_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(reflected, server)
-        self.address = _bind(server, config, assembly.name)
+        self.address = _bind(server, config)
         return server
 
     async def _set_health(self, status: Any) -> None:
@@ -161,17 +170,36 @@ def _name(hook: Hook) -> str:
     return getattr(hook, "__qualname__", repr(hook))
 
 
-def _bind(server: grpc.aio.Server, config: ServerConfig, name: str) -> str:
+def _bind(server: grpc.aio.Server, config: ServerConfig) -> str:
     if config.host.startswith("unix:"):
         server.add_insecure_port(config.host)
         return config.host
-    _require_free(config.host, config.port, f"MNEMESH_{name.upper()}_PORT")
     host = f"[{config.host}]" if ":" in config.host else config.host
     try:
         port = server.add_insecure_port(f"{host}:{config.port}")
     except RuntimeError as error:
         raise StartupError(f"Cannot listen on {config.host}:{config.port}.") from error
     return f"{host}:{port}"
+
+
+async def _wait_for_ports(name: str, config: ServerConfig) -> None:
+    """Waits a while until the ports of a server are free.
+
+    After a restart, a port may be held by the process before, or by an outgoing connection: the default ports are among
+    those that Linux gives to connections. Raises StartupError.
+    """
+    ports = [(config.metrics_port or 0, "MNEMESH_METRICS_PORT"), (config.port, f"MNEMESH_{name.upper()}_PORT")]
+    deadline = time.monotonic() + PORT_SECONDS
+    while True:
+        try:
+            for port, variable in () if config.host.startswith("unix:") else ports:
+                _require_free(config.host, port, variable)
+        except PortInUse:
+            if time.monotonic() >= deadline:
+                raise
+            await asyncio.sleep(PORT_POLL_SECONDS)
+        else:
+            return
 
 
 def _require_free(host: str, port: int, variable: str) -> None:
@@ -185,5 +213,5 @@ def _require_free(host: str, port: int, variable: str) -> None:
             probe.bind((host, port))
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise StartupError(f"Port {port} on {host} is already in use. Choose another with {variable}.") from error
+            raise PortInUse(f"Port {port} on {host} is already in use. Choose another with {variable}.") from error
         raise StartupError(f"Cannot listen on {host}:{port}: {error.strerror or error}.") from error

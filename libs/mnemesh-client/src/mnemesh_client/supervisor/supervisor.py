@@ -18,10 +18,10 @@ from mnemesh_client.supervisor.data_lock import DataDirectoryLock
 from mnemesh_client.supervisor.ports import PortInUseError, require_free_ports
 from mnemesh_client.supervisor.process import ServiceProcess
 
-_RESTART_BACKOFF: Final = Backoff(first=0.25, maximum=30.0, jitter=0.0)
-_STABLE_SECONDS: Final = 60.0
+_RESTART_BACKOFF: Final = Backoff(first=0.25, maximum=5.0, jitter=0.0)
+_STABLE_SECONDS: Final = 10.0
 """The time after which a service counts as stable: its next restart has the first delay again."""
-_PORT_WAIT_SECONDS: Final = 1.0
+_PORT_WAIT_SECONDS: Final = 3.0
 _PORT_POLL_SECONDS: Final = 0.1
 _CALLER: Final = "orchestrator"
 """The service that calls the others. It is stopped before them."""
@@ -95,7 +95,7 @@ class Supervisor:
             service.kill()
 
     async def _wait_for_free_ports(self) -> None:
-        """Waits for ports of processes that are just exiting."""
+        """Waits for ports of processes that are just exiting, and of short outgoing connections."""
         deadline = time.monotonic() + _PORT_WAIT_SECONDS
         while True:
             try:
