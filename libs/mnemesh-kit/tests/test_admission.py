@@ -19,6 +19,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from mnemesh.archival.v1 import passages_service_pb2, passages_service_pb2_grpc
 from mnemesh.blocks.v1 import blocks_service_pb2, blocks_service_pb2_grpc
+from mnemesh.recall.v1 import traces_service_pb2, traces_service_pb2_grpc
 from mnemesh_kit.access import MAX_REQUEST_BYTES, RPC_RULES
 from mnemesh_kit.auth import mint_token
 from mnemesh_kit.channels import Channels
@@ -336,3 +337,33 @@ async def test_without_keys_every_caller_may_call_everything() -> None:
         await channels.close()
         await server.stop()
     assert [caller.role for caller in blocks.callers] == [Role.SERVICE]
+
+
+class Traces(traces_service_pb2_grpc.TraceServiceServicer):
+    async def ImportTraces(self, requests: Any, context: Any) -> traces_service_pb2.ImportTracesResponse:
+        async for request in requests:
+            if request.request_id == "bad":
+                raise InvalidArgument("No.", field="request_id")
+        return traces_service_pb2.ImportTracesResponse()
+
+
+async def test_a_stream_ends_with_the_reason_of_its_refusal() -> None:
+    server = RunningServer()
+    assembly = Assembly(
+        name="recall",
+        servicers=[(traces_service_pb2_grpc.add_TraceServiceServicer_to_server, Traces())],
+        service_names=["mnemesh.recall.v1.TraceService"],
+    )
+    address = await server.start(assembly, ServerConfig(shutdown_grace_seconds=0))
+    good = traces_service_pb2.ImportTracesRequest(request_id="x" * 10_000).SerializeToString()
+    bad = traces_service_pb2.ImportTracesRequest(request_id="bad").SerializeToString()
+    try:
+        async with grpc.aio.insecure_channel(address) as channel:
+            method = channel.stream_unary("/mnemesh.recall.v1.TraceService/ImportTraces")
+            for first, details in ((b"\x0a\xff", "UTF-8"), (bad, "No."), (good, "")):
+                call = method(iter([first, *[good] * 200]))
+                expected = grpc.StatusCode.INVALID_ARGUMENT if details else grpc.StatusCode.OK
+                assert await call.code() is expected, await call.details()
+                assert details in str(await call.details())
+    finally:
+        await server.stop()

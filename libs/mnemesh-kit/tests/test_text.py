@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import (
+    MAX_JSON_DEPTH,
     require_json,
     require_json_object,
     require_line,
@@ -131,3 +132,18 @@ def test_a_text_in_pieces_is_made_well_formed_like_the_whole(text: str, cuts: li
     joiner, ends = PieceJoiner(), [0, *sorted(cuts), len(text)]
     pieces = [joiner.add(text[start:end]) for start, end in pairwise(ends)]
     assert "".join([*pieces, joiner.end()]) == well_formed(text)
+
+
+@pytest.mark.parametrize("depth", [MAX_JSON_DEPTH - 1, MAX_JSON_DEPTH, 300, 5_000])
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+def test_json_is_bounded_in_depth(opening: str, closing: str, depth: int) -> None:
+    text = '{"a": ' + opening * depth + "1" + closing * depth + "}"
+    if depth < MAX_JSON_DEPTH:
+        assert require_json_object(text, "metadata") == text
+    else:
+        with pytest.raises(InvalidArgument, match="metadata"):
+            require_json_object(text, "metadata")
+
+
+def test_wide_json_is_not_deep() -> None:
+    assert require_json("[" + ",".join(["[{}]"] * 5_000) + "]", "metadata")

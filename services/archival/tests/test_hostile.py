@@ -41,7 +41,7 @@ SERVICES = (
     passages_service_pb2.DESCRIPTOR.services_by_name["PassageService"],
 )
 METHODS = [method for service in SERVICES for method in service.methods]
-SEEDS = 40
+SEEDS = 12
 
 
 class Target(FuzzedService):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -92,6 +93,12 @@ def valid_requests(target: Target) -> list[tuple[str, Any]]:
         ("DetachBlock", rpc.DetachBlockRequest(agent_id=agent, label="persona")),
         ("GetCoreMemory", rpc.GetCoreMemoryRequest(agent_id=agent, if_revision=9)),
     ]  # fmt: skip
+
+
+@pytest.fixture
+def database_url(tmp_path: Path) -> str:
+    """SQLite only: tests/contract fuzzes the mesh on PostgreSQL."""
+    return f"sqlite:///{tmp_path / 'blocks.db'}"
 
 
 @pytest_asyncio.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -33,7 +34,7 @@ METHODS: list[MethodDescriptor] = [
         if not method.client_streaming and not method.server_streaming
     ),
 ]
-SEEDS = 40
+SEEDS = 12
 
 
 class Target(FuzzedService):
@@ -192,6 +193,12 @@ def good_requests(target: Target) -> list[tuple[str, Any]]:
             ),
         ),
     ]  # fmt: skip
+
+
+@pytest.fixture
+def database_url(tmp_path: Path) -> str:
+    """SQLite only: tests/contract fuzzes the mesh on PostgreSQL."""
+    return f"sqlite:///{tmp_path / 'recall.db'}"
 
 
 @pytest_asyncio.fixture

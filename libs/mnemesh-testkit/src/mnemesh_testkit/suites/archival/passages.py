@@ -137,6 +137,7 @@ class Passages(ArchivalCases):
 
         tagged = await update(["tags"], tags=["b"], text="ignored")
         assert (tagged.text, list(tagged.tags), tagged.metadata) == ("old words", ["b"], "{}")
+        assert not (await update(["metadata"])).HasField("metadata")
         assert await client.texts("words", mode=PASSAGE_SEARCH_MODE_TEXT) == ["old words"]
         reworded = await update(["text", "metadata"], text="new sentence")
         assert (list(reworded.tags), reworded.HasField("metadata")) == (["b"], False)
