@@ -19,23 +19,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from mnemesh_archival.config import Config
 from mnemesh_archival.model.archives import Archive
 from mnemesh_archival.model.inserts import InsertTarget
 from mnemesh_archival.model.passages import PassageDraft, PassageFilter
 from mnemesh_archival.model.search import SearchKind
 from mnemesh_archival.store.sql.archives import SqlArchiveStore
-from mnemesh_archival.store.sql.passage_ledger import SqlPassageLedger
-from mnemesh_archival.usecases.operation_worker import OperationWorker
 from mnemesh_archival.usecases.passages import PassageService
 from mnemesh_archival.usecases.search import PassageSearchService
 from mnemesh_archival.vectors.embedders import Embedders
-from mnemesh_archival.vectors.passages import VectorPassageStore
+from mnemesh_archival.wiring import open_parts
 from mnemesh_kit.clock import SystemClock
 from mnemesh_kit.ids import RandomIds, new_id
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL
-from mnemesh_kit.sql import Database
-from mnemesh_retrieval.edge import EdgeIndex
-from mnemesh_retrieval.registry import HASHING, WORDLLAMA, EmbedderSettings, make_embedder
+from mnemesh_retrieval.registry import HASHING, WORDLLAMA, EmbedderSettings
 from mnemesh_testkit.databases.postgres import running_postgres
 
 from benchmarks.dialogues import Dialogue
@@ -81,18 +78,30 @@ class Archival:
 @asynccontextmanager
 async def archival(url: str, directory: Path, embedder: str, settings: EmbedderSettings) -> AsyncIterator[Archival]:
     """Runs archival's use cases with a database and an embedder."""
-    clock, ids, database = SystemClock(), RandomIds(), Database.open(url)
-    await database.migrate("mnemesh_archival")
-    index, embedders = await EdgeIndex.open(directory), Embedders(make_embedder(embedder, settings), settings)
+    clock, ids = SystemClock(), RandomIds()
+    config = Config(
+        data_dir=str(directory),
+        database_url=url,
+        embedder=embedder,
+        embedder_base_url=settings.base_url,
+        embedder_api_key=settings.api_key,
+        embedder_dimension=settings.dimension,
+    )
+    parts = await open_parts(config, clock, ids)
     try:
-        archives, ledger = SqlArchiveStore(database, clock, ids), SqlPassageLedger(database, clock, ids)
-        passages = VectorPassageStore(index, embedders)
-        writer = PassageService(ledger, passages, OperationWorker(ledger, passages, embedders), embedders, clock, ids)
-        yield Archival(archives, writer, PassageSearchService(archives, ledger, passages, embedders), embedders)
+        await parts.index.open()
+        archives, passages, index, embedders = (
+            SqlArchiveStore(parts.database, clock),
+            parts.passages,
+            parts.index,
+            parts.embedders,
+        )
+        writer = PassageService(passages, index, embedders, clock, ids)
+        yield Archival(archives, writer, PassageSearchService(archives, passages, index, embedders), embedders)
     finally:
-        await index.close()
-        await embedders.close()
-        await database.close()
+        await parts.vectors.close()
+        await parts.embedders.close()
+        await parts.database.close()
 
 
 async def measure(

@@ -8,8 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
-from mnemesh_archival import wiring as archival
-from mnemesh_archival.usecases import passages, reembedding
+from mnemesh_archival.usecases import reembedding
 from mnemesh_client import mnemesh as client
 from mnemesh_client import run_stream
 from mnemesh_client.supervisor import supervisor
@@ -26,6 +25,7 @@ from mnemesh_orchestrator.loop.context_budget import MAX_COMPACTIONS
 from mnemesh_orchestrator.runs import lease_renewal, worker
 from mnemesh_recall.vectors import indexer
 from mnemesh_retrieval.embedders.openai_compatible import RETRIED, OpenAICompatibleEmbedder
+from mnemesh_retrieval.indexing import collections
 
 PAGE = (Path(__file__).parents[2] / "docs" / "retries.md").read_text()
 ROWS = {
@@ -80,9 +80,8 @@ def seconds(value: float) -> str:
         ),
         ("PostgreSQL transaction", postgresql.WRITE_ATTEMPTS, grown(postgresql.CONFLICT_BACKOFF), []),
         ("SQLite transaction", sqlite.WRITE_ATTEMPTS, grown(sqlite.BUSY_BACKOFF), [sqlite.BUSY_TIMEOUT_MS / 1000]),
-        ("archive switch", None, seconds(passages.SWITCH_POLL_SECONDS), [passages.SWITCH_SECONDS]),
         ("message indexer", None, seconds(indexer.RETRY_SECONDS), []),
-        ("passage operations", None, seconds(archival.SWEEP_SECONDS), []),
+        ("passage indexer", None, seconds(collections.RETRY_SECONDS), []),
         ("change of embedder", None, seconds(reembedding.RETRY_SECONDS), []),
         ("agent reconciliation", None, seconds(orchestrator.UNFINISHED_SECONDS), []),
         ("lease renewal", None, seconds(lease_renewal.RETRY_SECONDS), [lease_renewal.SAFE_SECONDS]),

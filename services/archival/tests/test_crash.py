@@ -8,15 +8,18 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 from mnemesh.archival.v1.archives_pb2 import Passage
-from mnemesh.archival.v1.archives_service_pb2 import DeleteArchiveRequest
 from mnemesh.archival.v1.archives_service_pb2_grpc import ArchiveServiceStub
 from mnemesh.archival.v1.passages_service_pb2 import (
+    PASSAGE_SEARCH_MODE_TEXT,
+    PASSAGE_SEARCH_MODE_VECTOR,
     DeletePassageRequest,
     InsertPassagesRequest,
     ListPassagesRequest,
@@ -24,10 +27,9 @@ from mnemesh.archival.v1.passages_service_pb2 import (
     UpdatePassageRequest,
 )
 from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
-from mnemesh_archival.store.sql.passage_ledger import SqlPassageLedger
-from mnemesh_archival.usecases.operation_worker import OperationWorker
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.failpoints import observed_by
 from mnemesh_kit.ids import new_id
 
 from .conftest import ArchivalServer
@@ -39,67 +41,51 @@ class Crash(Exception):
     """Simulates a crash of the process: nothing after it happens."""
 
 
-def crash_before(monkeypatch: pytest.MonkeyPatch, archival: ArchivalServer, step: str) -> None:
-    """Makes the running server stop at a step of an operation, as a crash would."""
+def crash_at(name: str) -> Callable[[str], None]:
+    """Returns an observer that stops at a failpoint."""
 
-    async def crash(*_: object, **__: object) -> None:
-        raise Crash
+    def observe(reached: str) -> None:
+        if reached == name:
+            raise Crash
 
-    if step == "index":
-        monkeypatch.setattr(OperationWorker, "_run", crash)
-    else:
-        monkeypatch.setattr(SqlPassageLedger, "settle", crash)
-        monkeypatch.setattr(SqlPassageLedger, "settle_insert", crash)
+    return observe
 
 
-@pytest.mark.parametrize("step", ["index", "settle"])
-async def test_recorded_operations_finish_at_the_next_start(
-    archival: ArchivalServer, agent: str, step: str, monkeypatch: pytest.MonkeyPatch
+INDEX = "passages:mnemesh/hashing-256"
+
+
+@pytest.mark.parametrize("step", [f"index.before_write:{INDEX}", f"index.before_delete:{INDEX}", "after_commit"])
+async def test_a_crash_between_the_commit_and_the_index_loses_nothing(
+    archival: ArchivalServer, agent: str, step: str
 ) -> None:
     kept, changed, deleted = (
         result.passage.id for result in (await archival.insert(agent, "kept", "change me", "delete me")).results
     )
-    archive = await archival.archive()
-    await archival.insert(archive, "dropped with its archive")
-    with monkeypatch.context() as patch:
-        crash_before(patch, archival, step)
-        update = UpdatePassageRequest(
-            passage=Passage(id=changed, text="changed"), update_mask=FieldMask(paths=["text"])
-        )
-        for call in (
-            archival.insert(agent, "inserted", Passage(text="twice", tags=["t"]), request_id="r1"),
-            archival.passages.UpdatePassage(update),
-            archival.passages.DeletePassage(DeletePassageRequest(passage_id=deleted)),
-            archival.archives.DeleteArchive(DeleteArchiveRequest(archive_id=archive)),
-        ):
-            with pytest.raises(MnemeshError):
-                await call
-        await archival.stop()
+    update = UpdatePassageRequest(passage=Passage(id=changed, text="changed"), update_mask=FieldMask(paths=["text"]))
+
+    def calls() -> dict[str, Coroutine[Any, Any, Any]]:
+        return {
+            "passages.insert": archival.insert(agent, "inserted", Passage(text="twice", tags=["t"]), request_id="r1"),
+            "passages.update": archival.passages.UpdatePassage(update),
+            "passages.delete": archival.passages.DeletePassage(DeletePassageRequest(passage_id=deleted)),
+        }
+
+    for name, call in calls().items():
+        crash = crash_at(f"sql.write.after_commit:{name}" if step == "after_commit" else step)
+        with observed_by(crash), suppress(MnemeshError):
+            await call
+    await archival.stop()
     await archival.start()
     expected = ["changed", "inserted", "kept", "twice"]
-    assert sorted(await archival.texts(limit=50)) == expected
+    assert sorted(await archival.texts("changed inserted kept twice", mode=PASSAGE_SEARCH_MODE_TEXT)) == expected
+    assert sorted(await archival.texts(limit=50, filter=PassageFilter(agent_id=agent))) == expected
+    for mode in (PASSAGE_SEARCH_MODE_TEXT, PASSAGE_SEARCH_MODE_VECTOR):
+        assert "delete me" not in await archival.texts("change delete me", mode=mode)
     again = await archival.insert(agent, "inserted", Passage(text="twice", tags=["t"]), request_id="r1")
     assert [result.passage.text for result in again.results] == ["inserted", "twice"]
-    assert sorted(await archival.texts(limit=50, filter=PassageFilter(agent_id=agent))) == expected
     summary = await archival.summary(agent)
     assert (summary.passage_count, list(summary.tags)) == (4, ["t"])
     assert kept
-
-
-async def test_an_insert_that_finishes_after_its_archive_was_deleted_is_undone(
-    archival: ArchivalServer, agent: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    archive = await archival.archive(agent)
-    with monkeypatch.context() as patch:
-        crash_before(patch, archival, "settle")
-        with pytest.raises(MnemeshError):
-            await archival.insert(archive, "half there")
-        with pytest.raises(MnemeshError):
-            await archival.archives.DeleteArchive(DeleteArchiveRequest(archive_id=archive))
-        await archival.stop()
-    await archival.start()
-    assert await archival.texts(limit=50) == []
-    assert (await archival.summary(agent)).passage_count == 0
 
 
 class Process:

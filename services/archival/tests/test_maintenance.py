@@ -81,7 +81,7 @@ async def test_no_byte_of_erased_data_remains(archival: ArchivalServer, tmp_path
     assert files_with_canary(tmp_path)
     report = await report_of(maintain(archival.config))
     assert files_with_canary(tmp_path) == []
-    assert report[0] == "operations that could not be finished: 0"
+    assert report[0] == "changes that the vector index lacks: 0"
     assert any("passages:mnemesh/hashing-256: 1 points kept" in line for line in report)
     await archival.start()
     assert await archival.texts("kept") == ["kept"]
@@ -107,7 +107,7 @@ async def _table_files(url: str) -> list[int]:
     import sqlalchemy as sa
 
     database = Database.open(url)
-    names = sa.text("SELECT relfilenode FROM pg_class WHERE relname IN ('archives', 'operations', 'passages')")
+    names = sa.text("SELECT relfilenode FROM pg_class WHERE relname IN ('archives', 'index_outbox', 'passages')")
     found = await database.read(lambda conn: list(conn.execute(names).scalars()))
     await database.close()
     return sorted(found)

@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import mnemesh_archival
 import pytest
 import sqlalchemy as sa
 from google.protobuf.field_mask_pb2 import FieldMask
-from mnemesh.archival.v1.archives_pb2 import Archive, Passage
+from mnemesh.archival.v1.archives_pb2 import PASSAGE_SOURCE_OWNER, Archive, Passage
 from mnemesh.archival.v1.archives_service_pb2 import GetArchiveRequest, UpdateArchiveRequest
-from mnemesh.archival.v1.passages_service_pb2 import DeletePassageRequest, PassageFilter
+from mnemesh.archival.v1.passages_service_pb2 import (
+    PASSAGE_SEARCH_MODE_TEXT,
+    DeletePassageRequest,
+    GetPassageRequest,
+    ListPassagesRequest,
+    PassageFilter,
+)
 from mnemesh_archival.config import Config
 from mnemesh_archival.store.sql.tables import metadata
-from mnemesh_kit.errors import MnemeshError
+from mnemesh_archival.vectors import earlier_points
+from mnemesh_kit.errors import MnemeshError, NotFound
+from mnemesh_kit.failpoints import observed_by
 from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
 from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.index import Collection, Point, VectorIndex, instant
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
-from mnemesh_testkit.databases.revisions import at_revision
+from mnemesh_testkit.databases.revisions import Rows, at_revision
 
 from .conftest import ArchivalServer
 from .test_reembedding import wait_until_serving
@@ -49,68 +55,48 @@ async def test_migrations_create_the_declared_tables(tmp_path: Path) -> None:
     assert different == []
 
 
-async def _first_version(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Database:
-    """Creates a database of the first version."""
-    package = tmp_path / "packages" / "first_archival"
-    versions = Path("store") / "migrations" / "versions"
-    (package / versions).mkdir(parents=True)
-    (package / "__init__.py").touch()
-    source = Path(mnemesh_archival.__file__).parent / versions / "0001_archives_and_passages.py"
-    shutil.copy(source, package / versions)
-    monkeypatch.syspath_prepend(package.parent)
-    database = Database.open(url)
-    await database.migrate("first_archival")
-    sys.modules.pop("first_archival", None)
-    return database
-
-
-async def test_data_of_the_first_version_is_kept(
-    database_url: str, tmp_path: Path, agent: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    archive, passage, deleted = new_id("archive"), new_id("passage"), new_id("passage")
-    point = UUID(passage.removeprefix("passage-"))
-    database = await _first_version(tmp_path, database_url, monkeypatch)
-    rows: list[tuple[str, dict[str, Any]]] = [
-        (
-            "archives",
+def first_version(archive: str, passages: list[dict[str, Any]], agent: str = "") -> Rows:
+    """Returns the rows of an archive of the first version, with these passages."""
+    rows: dict[str, list[dict[str, Any]]] = {
+        "archives": [
             {
                 "organization_id": ORG, "id": archive, "name": "notes", "name_folded": "notes", "embedder": EARLIER,
-                "dimension": 256, "deduplicate": False, "passage_count": 1, "revision": 3, "changed_at": NOW,
-                "created_at": NOW, "updated_at": NOW, "created_by_id": "", "last_updated_by_id": "",
-            },
-        ),
-        ("agents", {"organization_id": ORG, "id": agent, "base_revision": 1, "changed_at": NOW}),
-        (
-            "archive_agents",
-            {"organization_id": ORG, "agent_id": agent, "archive_id": archive, "attached_at": NOW},
-        ),
-        ("archive_tags", {"organization_id": ORG, "archive_id": archive, "tag": "tree", "uses": 1}),
-        *(
-            (
-                "passages",
-                {
-                    "organization_id": ORG, "id": id_, "archive_id": archive,
-                    "point_id": id_.removeprefix("passage-"), "state": state, "tags": json.dumps(["tree"]),
-                    "content_hash": "", "created_at": NOW, "deleted_at": NOW if state == "deleted" else None,
-                },
-            )
-            for id_, state in ((passage, "live"), (deleted, "deleted"))
-        ),
-    ]  # fmt: skip
+                "dimension": 256, "deduplicate": 0, "passage_count": sum(row["state"] == "live" for row in passages),
+                "revision": 3, "changed_at": STORED, "created_at": STORED, "updated_at": STORED, "created_by_id": "",
+                "last_updated_by_id": "",
+            }
+        ],
+        "archive_tags": [{"organization_id": ORG, "archive_id": archive, "tag": "tree", "uses": 1}],
+        "passages": passages,
+    }  # fmt: skip
+    if agent:
+        rows["agents"] = [{"organization_id": ORG, "id": agent, "base_revision": 1, "changed_at": STORED}]
+        held = {"organization_id": ORG, "agent_id": agent, "archive_id": archive, "attached_at": STORED}
+        rows["archive_agents"] = [held]
+    return rows
 
-    def fill(conn: sa.Connection) -> None:
-        for table, row in rows:
-            columns = [column for column in metadata.tables[table].columns if column.name in row]
-            conn.execute(sa.table(table, *(sa.column(each.name, each.type) for each in columns)).insert(), row)
 
-    await database.write(fill)
-    await database.close()
-    await _index(tmp_path, archive, passage, point)
+def passage_row(archive: str, passage: str, state: str = "live", at: str = STORED) -> dict[str, Any]:
+    return {
+        "organization_id": ORG, "id": passage, "archive_id": archive, "point_id": passage.removeprefix("passage-"),
+        "state": state, "tags": json.dumps(["tree"]), "content_hash": "", "created_at": at,
+        "deleted_at": STORED if state == "deleted" else None,
+    }  # fmt: skip
+
+
+async def test_data_of_the_first_version_is_kept(database_url: str, tmp_path: Path, agent: str) -> None:
+    archive, passage, deleted = new_id("archive"), new_id("passage"), new_id("passage")
+    rows = [passage_row(archive, passage), passage_row(archive, deleted, "deleted")]
+    await at_revision(database_url, "mnemesh_archival", "0001", first_version(archive, rows, agent))
+    await _index(tmp_path, archive, passage)
     archival = ArchivalServer(Config(port=0, data_dir=str(tmp_path), database_url=database_url, embedder=HASHING))
     await archival.start()
     try:
         assert (await archival.archives.GetArchive(GetArchiveRequest(archive_id=archive))).archive.embedder == HASHING
         assert await archival.texts("oak", filter=PassageFilter(agent_id=agent, tags=["tree"])) == ["an oak"]
+        got = (await archival.passages.GetPassage(GetPassageRequest(passage_id=passage))).passage
+        assert (got.text, list(got.tags), got.file_name, got.metadata) == ("an oak", ["tree"], "trees.txt", '{"a": 1}')
+        assert (got.source, got.create_time.ToDatetime(UTC)) == (PASSAGE_SOURCE_OWNER, NOW)
         summary = await archival.summary(agent)
         assert (summary.revision, summary.passage_count, list(summary.tags)) == (4, 1, ["tree"])
         with pytest.raises(MnemeshError):
@@ -128,21 +114,115 @@ async def test_data_of_the_first_version_is_kept(
         await archival.stop()
 
 
-async def test_passages_of_earlier_versions_are_ordered_by_time(
+async def test_a_passage_that_the_earlier_index_lacks_is_missing_until_the_index_is_restored(
+    database_url: str, tmp_path: Path, agent: str
+) -> None:
+    archive, passage = new_id("archive"), new_id("passage")
+    rows = first_version(archive, [passage_row(archive, passage)], agent)
+    await at_revision(database_url, "mnemesh_archival", "0001", rows)
+    archival = ArchivalServer(Config(port=0, data_dir=str(tmp_path), database_url=database_url, embedder=HASHING))
+    try:
+        await archival.start()
+        with pytest.raises(NotFound):
+            await archival.passages.GetPassage(GetPassageRequest(passage_id=passage))
+        assert ((await archival.summary(agent)).passage_count, await archival.texts("oak")) == (0, [])
+        await archival.stop()
+        shutil.rmtree(tmp_path / "archival-index")
+        await _index(tmp_path, archive, passage)
+        await archival.start()
+        assert await archival.texts("oak") == ["an oak"]
+        summary = await archival.summary(agent)
+        assert (summary.passage_count, list(summary.tags)) == (1, ["tree"])
+    finally:
+        await archival.channels.close()
+        await archival.stop()
+
+
+async def test_an_interrupted_copy_is_resumed(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    archives, ids = [new_id("archive"), new_id("archive")], [new_id("passage") for _ in range(6)]
-    database = await _first_version(tmp_path, database_url, monkeypatch)
-    columns = ("organization_id", "id", "archive_id", "point_id", "state", "tags", "content_hash", "created_at")
-    table = sa.table("passages", *(sa.column(name, metadata.tables["passages"].c[name].type) for name in columns))
-    rows = [
+    archive, ids = new_id("archive"), [new_id("passage") for _ in range(7)]
+    rows = first_version(archive, [passage_row(archive, passage) for passage in ids])
+    await at_revision(database_url, "mnemesh_archival", "0001", rows)
+    await _index(tmp_path, archive, *ids)
+    monkeypatch.setattr(earlier_points, "PAGE", 3)
+    left = iter([False, True])
+
+    def crash(reached: str) -> None:
+        if reached == "sql.write.before_commit:upgrade.fill" and next(left):
+            raise RuntimeError("a crash")
+
+    archival = ArchivalServer(Config(port=0, data_dir=str(tmp_path), database_url=database_url, embedder=HASHING))
+    try:
+        with observed_by(crash), pytest.raises(RuntimeError):
+            await archival.start()
+        await archival.start()
+        listed = (await archival.passages.ListPassages(ListPassagesRequest())).passages
+        assert sorted(each.id for each in listed) == sorted(ids)
+        assert {each.text for each in listed} == {"an oak"}
+    finally:
+        await archival.channels.close()
+        await archival.stop()
+
+
+async def test_recorded_operations_become_passages_and_changes(database_url: str, tmp_path: Path, agent: str) -> None:
+    archive, dropped = new_id("archive"), new_id("archive")
+    inserted, updated, deleted = (new_id("passage") for _ in range(3))
+    rows = dict(first_version(archive, [passage_row(archive, updated)], agent))
+    rows["passages"] = [
+        *rows["passages"],
+        passage_row(archive, inserted, "pending"),
+        passage_row(archive, deleted, "deleted"),
+    ]
+    content = {
+        "id": inserted, "archive_id": archive, "text": "an elm", "tags": ["tree"], "metadata": None, "source": 4,
+        "agent_id": None, "file_id": None, "folder_id": None, "file_name": None, "chunk_index": 3,
+        "created_at": "2026-01-02T03:04:05Z", "updated_at": "2026-01-02T03:04:05Z", "embedding": [],
+    }  # fmt: skip
+    change = {
+        "fields": ["text", "metadata"],
+        "updated_at": "2026-02-02T00:00:00Z",
+        "text": "an ash",
+        "tags": [],
+        "metadata": None,
+    }
+    bodies: dict[str, dict[str, Any]] = {
+        "InsertPoints": {"passages": [content], "point_ids": [inserted.removeprefix("passage-")]},
+        "UpdatePoint": {"passage_id": updated, "point_id": updated.removeprefix("passage-"), "change": change},
+        "DeletePoints": {"point_ids": [deleted.removeprefix("passage-")]},
+        "DropArchive": {"archive_id": dropped},
+    }
+    rows["operations"] = [
         {
-            "organization_id": ORG, "id": id_, "archive_id": archives[n % 2], "point_id": id_.removeprefix("passage-"),
-            "state": "live", "tags": "[]", "content_hash": "", "created_at": NOW - timedelta(hours=n),
+            "organization_id": ORG, "id": f"drop-{dropped}" if kind == "DropArchive" else kind, "kind": kind,
+            "body": json.dumps({"organization_id": ORG, "embedder": EARLIER, **body}, separators=(",", ":")),
+            "created_at": STORED,
+            "claimed_until": STORED,
         }
-        for n, id_ in enumerate(ids)
+        for kind, body in bodies.items()
     ]  # fmt: skip
-    await database.write(lambda conn: conn.execute(table.insert(), rows))
+    await at_revision(database_url, "mnemesh_archival", "0001", rows)
+    await _index(tmp_path, archive, updated, deleted)
+    archival = ArchivalServer(Config(port=0, data_dir=str(tmp_path), database_url=database_url, embedder=HASHING))
+    await archival.start()
+    try:
+        assert sorted(await archival.texts("elm ash oak", mode=PASSAGE_SEARCH_MODE_TEXT)) == ["an ash", "an elm"]
+        got = (await archival.passages.GetPassage(GetPassageRequest(passage_id=updated))).passage
+        assert (got.text, got.HasField("metadata"), got.file_name) == ("an ash", False, "trees.txt")
+        assert got.update_time.ToDatetime(UTC) == datetime(2026, 2, 2, tzinfo=UTC)
+        got = (await archival.passages.GetPassage(GetPassageRequest(passage_id=inserted))).passage
+        assert (got.text, got.chunk_index, got.source) == ("an elm", 3, PASSAGE_SOURCE_OWNER)
+        assert (await archival.summary(agent)).passage_count == 2
+    finally:
+        await archival.channels.close()
+        await archival.stop()
+
+
+async def test_passages_of_earlier_versions_are_ordered_by_time(database_url: str) -> None:
+    archives, ids = [new_id("archive"), new_id("archive")], [new_id("passage") for _ in range(6)]
+    rows = [passage_row(archives[n % 2], id_, at=f"2026-01-02 0{6 - n}:00:00.000000") for n, id_ in enumerate(ids)]
+    await at_revision(database_url, "mnemesh_archival", "0001", {"passages": rows})
+    database = Database.open(database_url)
     await database.migrate("mnemesh_archival")
     stored = await database.read(
         lambda conn: conn.execute(sa.select(metadata.tables["passages"]).order_by(sa.text("position"))).all()
@@ -180,14 +260,14 @@ async def test_archives_of_agents_of_earlier_versions_are_deleted_with_them(data
     assert found == {first: None, second: agent, given: None}
 
 
-async def _index(tmp_path: Path, archive: str, passage: str, point: UUID) -> None:
-    """Creates an index of the first version with one passage."""
+async def _index(tmp_path: Path, archive: str, *passages: str) -> None:
+    """Creates an index as earlier versions wrote it, with these passages."""
     index = await EdgeIndex.open(tmp_path / "archival-index")
-    await fill_index(index, archive, passage, point)
+    await fill_index(index, archive, *passages)
     await index.close()
 
 
-async def fill_index(index: VectorIndex, archive: str, passage: str, point: UUID) -> None:
+async def fill_index(index: VectorIndex, archive: str, *passages: str) -> None:
     collection = Collection(
         f"passages:{EARLIER}",
         256,
@@ -199,8 +279,12 @@ async def fill_index(index: VectorIndex, archive: str, passage: str, point: UUID
     await index.ensure_collection(collection)
     (vector,) = await make_embedder(HASHING).embed(["an oak"])
     payload = {
-        "organization_id": ORG, "archive_id": archive, "passage_id": passage, "text": "an oak", "tags": ["tree"],
-        "metadata": None, "source": "OWNER", "agent_id": None, "file_id": None, "folder_id": None, "file_name": None,
+        "organization_id": ORG, "archive_id": archive, "text": "an oak", "tags": ["tree"], "metadata": '{"a": 1}',
+        "source": "OWNER", "agent_id": None, "file_id": None, "folder_id": None, "file_name": "trees.txt",
         "chunk_index": None, "created_at": instant(NOW), "updated_at": instant(NOW),
     }  # fmt: skip
-    await index.write(collection.name, [Point(point, vector, "an oak", payload)])
+    points = [
+        Point(UUID(passage.removeprefix("passage-")), vector, "an oak", {**payload, "passage_id": passage})
+        for passage in passages
+    ]
+    await index.write(collection.name, points)

@@ -21,7 +21,7 @@ from .conftest import ArchivalServer
 EACH: Final = 40
 FEW, MANY = 3, 40
 """The number of archives when a call is measured first and second."""
-TABLES: Final = ("passages", "archives", "archive_agents", "archive_tags", "agents", "operations", "request_ledger")
+TABLES: Final = ("passages", "archives", "archive_agents", "archive_tags", "agents", "request_ledger")
 COLOURS: Final = ["red", "green", "blue", "yellow", "black", "white", "brown", "orange", "purple", "grey"]
 BEGAN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -204,6 +204,6 @@ async def test_the_cost_of_calls_does_not_grow_with_other_archives(engine: Plann
 
 @pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
 async def test_missing_indexes_are_found(engine: PlannedEngine, tmp_path: Path) -> None:
-    await engine.execute(*(f"DROP INDEX passages_by_{of}" for of in ("place", "generation", "content")))
+    await engine.execute(*(f"DROP INDEX passages_by_{of}" for of in ("position", "time", "content")))
     few, many = await watched_twice(engine, tmp_path)
     assert grown(few, many, TABLES, engine.slack, more_than=FEW * EACH)

@@ -37,21 +37,15 @@ def test_an_id_that_occurs_twice_in_a_batch_is_stored_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("in_progress", "wanted", "has_passages", "drop_scheduled", "change"),
+    ("in_progress", "wanted", "has_passages", "change"),
     [
-        (None, "new", False, False, EmbedderChange.SET),
-        (None, "new", True, False, EmbedderChange.START),
-        (None, "new", False, True, EmbedderChange.START),
-        ("new", "new", True, False, EmbedderChange.NONE),
-        ("new", "newer", True, False, EmbedderChange.START),
-        ("new", "current", True, False, EmbedderChange.CANCEL),
-        (None, "current", True, False, EmbedderChange.CANCEL),
+        (None, "new", False, EmbedderChange.SET),
+        (None, "new", True, EmbedderChange.START),
+        ("new", "new", True, EmbedderChange.NONE),
+        ("new", "newer", True, EmbedderChange.START),
+        ("new", "current", True, EmbedderChange.CANCEL),
+        (None, "current", True, EmbedderChange.CANCEL),
     ],
 )
-def test_changes_of_embedders(
-    in_progress: str | None, wanted: str, has_passages: bool, drop_scheduled: bool, change: EmbedderChange
-) -> None:
-    decided = decide_embedder_change(
-        "current", in_progress, wanted, has_passages=has_passages, drop_scheduled=drop_scheduled
-    )
-    assert decided is change
+def test_changes_of_embedders(in_progress: str | None, wanted: str, has_passages: bool, change: EmbedderChange) -> None:
+    assert decide_embedder_change("current", in_progress, wanted, has_passages=has_passages) is change

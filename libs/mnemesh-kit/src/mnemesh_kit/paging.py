@@ -110,8 +110,7 @@ def next_page_token(query: PageQuery, page: Page[Any]) -> str:
     """Returns the token of the page after `page`; "" if it is the last one."""
     if page.next_cursor is None:
         return ""
-    encoded = msgspec.json.encode((query.fingerprint, page.next_cursor.value, page.next_cursor.id))
-    return base64.urlsafe_b64encode(encoded).decode().rstrip("=")
+    return _encode(query.fingerprint, page.next_cursor)
 
 
 def fitting(items: Sequence[T], size_of: Callable[[T], int], max_bytes: int = MAX_PAGE_BYTES) -> int:
@@ -122,6 +121,26 @@ def fitting(items: Sequence[T], size_of: Callable[[T], int], max_bytes: int = MA
         if total > max_bytes and count:
             return count
     return len(items)
+
+
+def offset_token(request: Message, offset: int) -> str:
+    """Returns the token of the rest of a ranked result, which an answer had no room for."""
+    return _encode(_fingerprint(request), Cursor(offset, ""))
+
+
+def offset_from_token(request: Message) -> int:
+    """Returns the number of results that earlier answers to a search contained: that of its `page_token`, or 0.
+
+    Raises:
+        PageTokenInvalid: the token is malformed, or was issued for another search.
+    """
+    fields: Any = request
+    if not fields.page_token:
+        return 0
+    offset = _decode(fields.page_token, _fingerprint(request)).value
+    if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
+        raise PageTokenInvalid("page_token was not issued by this server.", field="page_token")
+    return offset
 
 
 def paginate(
@@ -250,10 +269,16 @@ def _aware(value: datetime) -> datetime:
 def _fingerprint(request: Message) -> str:
     query = type(request)()
     query.CopyFrom(request)
-    query.ClearField("page_token")
-    query.ClearField("page_size")
+    for name in ("page_token", "page_size"):
+        if name in request.DESCRIPTOR.fields_by_name:
+            query.ClearField(name)
     content = request.DESCRIPTOR.full_name.encode() + b"\0" + query.SerializeToString(deterministic=True)
     return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _encode(fingerprint: str, cursor: Cursor) -> str:
+    encoded = msgspec.json.encode((fingerprint, cursor.value, cursor.id))
+    return base64.urlsafe_b64encode(encoded).decode().rstrip("=")
 
 
 def _decode(token: str, fingerprint: str) -> Cursor:

@@ -7,22 +7,17 @@ from datetime import timedelta
 
 from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.ids import RandomIds
-from mnemesh_kit.maintenance import maintain_database
-from mnemesh_kit.sql import Database
-from mnemesh_kit.sql.rewrite import megabytes
+from mnemesh_kit.sql.rewrite import megabytes, require_unused, rewrite_database
 from mnemesh_retrieval.edge import EdgeIndex
-from mnemesh_retrieval.startup import embedder_from_config, open_index
+from mnemesh_retrieval.errors import RetrievalError
 
 from mnemesh_archival.config import Config
-from mnemesh_archival.store.sql.passage_ledger import SqlPassageLedger
 from mnemesh_archival.store.sql.tables import metadata
-from mnemesh_archival.usecases.operation_worker import OperationWorker
-from mnemesh_archival.vectors.embedders import Embedders
-from mnemesh_archival.vectors.passages import VectorPassageStore
+from mnemesh_archival.wiring import Parts, open_parts
 
 
 async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterator[str]:
-    """Runs unfinished operations, purges what has expired, and rewrites the database and the embedded index.
+    """Brings the index up to date, purges what has expired, and rewrites the database and the embedded index.
 
     Yields:
         The lines of a report.
@@ -31,29 +26,35 @@ async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterat
         StartupError: the service is running, and uses the index or the database.
     """
     clock = clock or SystemClock()
-    index = await open_index(config, config.index_path, EdgeIndex)
-    embedders = Embedders(embedder_from_config(config), config.embedder_settings)
-
-    async def purge(database: Database) -> AsyncIterator[str]:
-        ledger = SqlPassageLedger(database, clock, RandomIds())
-        operations = OperationWorker(ledger, VectorPassageStore(index, embedders), embedders)
-        # Unfinished operations contain texts, or leave points that are deleted.
-        await operations.sweep(everything=not config.qdrant_url)
-        unfinished = await ledger.claim_unsettled(everything=True, limit=1_000_000)
-        yield f"operations that could not be finished: {len(unfinished)}"
-        yield f"idempotency keys deleted: {await ledger.purge_requests()}"
-        horizon = clock.now() - timedelta(days=config.tombstone_days)
-        yield f"tombstones of passages deleted: {await ledger.purge_tombstones(horizon)}"
-
+    require_unused(config.database)
+    parts = await open_parts(config, clock, RandomIds())
     try:
-        async for line in maintain_database(config, "mnemesh_archival", list(metadata.tables), purge):
+        async for line in _purge(config, parts, clock):
             yield line
-        if not isinstance(index, EdgeIndex):
+        await parts.indexer.close()
+        await parts.database.close()
+        yield str(await rewrite_database(config.database, list(metadata.tables)))
+        if not isinstance(parts.vectors, EdgeIndex):
             yield "vectors: nothing was done; the Qdrant server rewrites segments by its own thresholds"
             return
-        for each in await index.rewrite():
+        for each in await parts.vectors.rewrite():
             before, after = megabytes(each.bytes_before), megabytes(each.bytes_after)
             yield f"{each.collection}: {each.points:,} points kept; {before} before, {after} now"
     finally:
-        await embedders.close()
-        await index.close()
+        await parts.embedders.close()
+        await parts.vectors.close()
+
+
+async def _purge(config: Config, parts: Parts, clock: Clock) -> AsyncIterator[str]:
+    await parts.upgrade.copy()
+    await parts.index.open()
+    # With a server, another replica's searches may read the collections that archives have left.
+    await parts.reembedding.remove_left(everything=not config.qdrant_url)
+    try:
+        await parts.indexer.drain()
+    except RetrievalError as error:
+        yield f"the vector index is not up to date: {error}"
+    yield f"changes that the vector index lacks: {await parts.outbox.count()}"
+    yield f"idempotency keys deleted: {await parts.passages.purge_requests()}"
+    horizon = clock.now() - timedelta(days=config.tombstone_days)
+    yield f"tombstones of passages deleted: {await parts.passages.purge_tombstones(horizon)}"

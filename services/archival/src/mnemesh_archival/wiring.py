@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 
 from mnemesh.archival.v1 import archives_service_pb2_grpc, passages_service_pb2_grpc
@@ -10,56 +11,46 @@ from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.ids import IdSource, RandomIds
 from mnemesh_kit.server import Assembly
 from mnemesh_kit.services import service
-from mnemesh_kit.sql import open_database
+from mnemesh_kit.sql import Database, open_database
 from mnemesh_retrieval.edge import EdgeIndex
+from mnemesh_retrieval.index import VectorIndex
+from mnemesh_retrieval.indexing.indexer import Indexer
+from mnemesh_retrieval.indexing.outbox import SqlOutbox
 from mnemesh_retrieval.startup import embedder_from_config, open_index
 
 from mnemesh_archival.config import Config
 from mnemesh_archival.rpc.archives import ArchivesServicer
 from mnemesh_archival.rpc.passages import PassagesServicer
 from mnemesh_archival.store.sql.archives import SqlArchiveStore
-from mnemesh_archival.store.sql.passage_ledger import SqlPassageLedger
+from mnemesh_archival.store.sql.index_records import SqlIndexRecords
+from mnemesh_archival.store.sql.passages import SqlPassageStore
 from mnemesh_archival.store.sql.reembeddings import SqlReembeddingStore
+from mnemesh_archival.store.sql.tables import index_tables
+from mnemesh_archival.store.sql.upgrade import SqlUpgradeStore
 from mnemesh_archival.usecases.archives import ArchiveService
-from mnemesh_archival.usecases.operation_worker import OperationWorker
 from mnemesh_archival.usecases.passages import PassageService
 from mnemesh_archival.usecases.reembedding import ReembeddingWorker
 from mnemesh_archival.usecases.search import PassageSearchService
+from mnemesh_archival.vectors.earlier_points import EarlierPoints
 from mnemesh_archival.vectors.embedders import Embedders
-from mnemesh_archival.vectors.passages import VectorPassageStore
+from mnemesh_archival.vectors.passage_index import VectorPassageIndex
 
 PURGE_SECONDS = 3600.0
-SWEEP_SECONDS = 15.0
 
 
 async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
     """Opens the vector index, migrates the database and returns the service, ready to start."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
-    embedders = Embedders(embedder_from_config(config), config.embedder_settings)
-    index = await open_index(config, config.index_path, EdgeIndex)
-    try:
-        database = await open_database(config, "mnemesh_archival")
-    except BaseException:
-        await index.close()
-        raise
-    archive_store = SqlArchiveStore(database, clock, ids)
-    ledger = SqlPassageLedger(database, clock, ids)
-    passage_store = VectorPassageStore(index, embedders)
-    # One process uses the embedded index, so every claim at start is of a process that ended. With a Qdrant server, a
-    # claim may be another replica's until it expires.
-    exclusive = not config.qdrant_url
-    operations = OperationWorker(ledger, passage_store, embedders)
-    reembedding = ReembeddingWorker(SqlReembeddingStore(database, clock), passage_store, embedders, exclusive=exclusive)
-    archives = ArchiveService(archive_store, operations, reembedding, embedders, clock, ids)
-    passages = PassageService(ledger, passage_store, operations, embedders, clock, ids)
-    search = PassageSearchService(archive_store, ledger, passage_store, embedders)
-
-    async def recover() -> None:
-        await operations.sweep(everything=exclusive)
+    parts = await open_parts(config, clock, ids)
+    embedders, passage_store, index = parts.embedders, parts.passages, parts.index
+    archive_store = SqlArchiveStore(parts.database, clock)
+    archives = ArchiveService(archive_store, index, parts.reembedding, embedders, clock, ids)
+    passages = PassageService(passage_store, index, embedders, clock, ids)
+    search = PassageSearchService(archive_store, passage_store, index, embedders)
 
     async def purge() -> None:
-        await ledger.purge_requests()
-        await ledger.purge_tombstones(clock.now() - timedelta(days=config.tombstone_days))
+        await passage_store.purge_requests()
+        await passage_store.purge_tombstones(clock.now() - timedelta(days=config.tombstone_days))
 
     return Assembly(
         name="archival",
@@ -71,11 +62,57 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
             ),
         ],
         service_names=service("archival").proto_services,
-        start=[recover],
-        background=[
-            reembedding.run,
-            periodic(SWEEP_SECONDS, operations.sweep),
-            periodic(PURGE_SECONDS, purge),
-        ],
-        close=[index.close, database.close, embedders.close, operations.close],
+        start=[parts.upgrade.copy, index.open],
+        background=[parts.indexer.run, parts.reembedding.run, periodic(PURGE_SECONDS, purge)],
+        metrics=[*parts.indexer.metrics],
+        close=[parts.vectors.close, parts.database.close, embedders.close, parts.indexer.close],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The stores of the service and what keeps the index current, for the server and for maintenance."""
+
+    database: Database
+    vectors: VectorIndex
+    embedders: Embedders
+    passages: SqlPassageStore
+    outbox: SqlOutbox
+    indexer: Indexer
+    index: VectorPassageIndex
+    reembedding: ReembeddingWorker
+    upgrade: EarlierPoints
+
+
+async def open_parts(config: Config, clock: Clock, ids: IdSource) -> Parts:
+    """Opens the vector index, and migrates and opens the database.
+
+    Raises:
+        StartupError: one of them cannot be opened.
+    """
+    embedders = Embedders(embedder_from_config(config), config.embedder_settings)
+    vectors = await open_index(config, config.index_path, EdgeIndex)
+    try:
+        database = await open_database(config, "mnemesh_archival")
+    except BaseException:
+        await vectors.close()
+        raise
+    # One process uses the embedded index, so every claim at start is of a process that ended. With a Qdrant server, a
+    # claim may be another replica's until it expires.
+    exclusive = not config.qdrant_url
+    outbox = SqlOutbox(database, index_tables, clock)
+    instance_id = None if exclusive else ids.new("indexer")
+    indexer = Indexer(outbox, vectors, clock, instance_id=instance_id, flush_seconds=config.index_flush_seconds)
+    records = SqlIndexRecords(database)
+    index = VectorPassageIndex(vectors, indexer, records, embedders)
+    return Parts(
+        database=database,
+        vectors=vectors,
+        embedders=embedders,
+        passages=SqlPassageStore(database, clock),
+        outbox=outbox,
+        indexer=indexer,
+        index=index,
+        reembedding=ReembeddingWorker(SqlReembeddingStore(database, clock), index, exclusive=exclusive),
+        upgrade=EarlierPoints(vectors, SqlUpgradeStore(database, clock), records),
     )

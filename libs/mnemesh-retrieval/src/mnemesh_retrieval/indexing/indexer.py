@@ -19,7 +19,7 @@ from mnemesh_retrieval.indexing.applier import Applier
 from mnemesh_retrieval.indexing.collections import FAILURES, RETRY_SECONDS, Collections
 from mnemesh_retrieval.indexing.pending import CLAIM_DURATION, CLAIM_MARGIN, PendingChanges
 from mnemesh_retrieval.indexing.ports import Outbox, Source
-from mnemesh_retrieval.indexing.records import Change, Claim
+from mnemesh_retrieval.indexing.records import Change, ChangeKind, Claim
 from mnemesh_retrieval.indexing.tracked import Tracked
 from mnemesh_retrieval.indexing.walks import Walks
 
@@ -27,6 +27,8 @@ BATCH: Final = 256
 """The number of changes that are read together."""
 POLL_SECONDS: Final = 2.0
 """The longest time that a change by another replica waits."""
+BEHIND_SECONDS: Final = 1.0
+"""The age of a change from which on the index counts as behind. Changes of writes that are under way are younger."""
 GATHER_SECONDS: Final = 0.2
 """The delay after a notification, so that the changes of several writes are embedded together."""
 
@@ -120,6 +122,25 @@ class Indexer:
         """Returns whether the index has every record of a collection, except those of the newest changes."""
         tracked = self._collections.get(key)
         return tracked is not None and tracked.available and tracked.complete
+
+    def is_behind(self, key: str) -> bool:
+        """Returns whether changes of a collection may wait for the index, an embedder, or their turn."""
+        tracked = self._collections.get(key)
+        # The outbox does not tell a replica which changes another one has applied, until they are flushed.
+        expected = BEHIND_SECONDS if self._instance_id is None else BEHIND_SECONDS + 2 * self._flush_seconds
+        return (tracked is not None and tracked.failure is not None) or self.lag_seconds() > expected
+
+    async def unapplied(self, key: str, limit: int) -> list[str]:
+        """Returns the records whose changes this process has not applied to a collection: the newest, each once."""
+        subjects: dict[str, None] = {}
+        after = 0
+        while page := await self._outbox.read(after, BATCH * 4, (key,)):
+            after = page[-1].row_id
+            for change in page:
+                if change.kind is ChangeKind.RECORD and not self._pending.is_applied(change):
+                    subjects.pop(change.subject_id, None)
+                    subjects[change.subject_id] = None
+        return list(subjects)[-limit:]
 
     def lag_seconds(self) -> float:
         """Returns the age of the oldest known change that is not in the index; 0 if there is none."""

@@ -133,9 +133,7 @@ class EmbedderChange(Enum):
     """A change starts, which re-embeds the passages in the background."""
 
 
-def decide_embedder_change(
-    current: str, in_progress: str | None, wanted: str, *, has_passages: bool, drop_scheduled: bool
-) -> EmbedderChange:
+def decide_embedder_change(current: str, in_progress: str | None, wanted: str, *, has_passages: bool) -> EmbedderChange:
     """Decides how an archive gets another embedder.
 
     Args:
@@ -143,13 +141,12 @@ def decide_embedder_change(
         in_progress: the new embedder of a change in progress.
         wanted: the requested embedder.
         has_passages: whether the archive has passages.
-        drop_scheduled: whether earlier points in the collection of `wanted` are still to be deleted.
     """
     if wanted == current:
         return EmbedderChange.CANCEL
     if wanted == in_progress:
         return EmbedderChange.NONE
-    return EmbedderChange.START if has_passages or drop_scheduled else EmbedderChange.SET
+    return EmbedderChange.START if has_passages else EmbedderChange.SET
 
 
 def validate_draft(draft: ArchiveDraft) -> None:

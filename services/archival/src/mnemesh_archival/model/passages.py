@@ -24,6 +24,10 @@ MAX_FILE_NAME_CHARS: Final = 1_000
 UPDATABLE_FIELDS: Final = frozenset({"text", "tags", "metadata"})
 
 
+ENVELOPE_BYTES: Final = 400
+"""The size of the ids, times and names of a passage in a response."""
+
+
 class PassageSource(IntEnum):
     """The origin of a passage. The numbers are those of the contract."""
 
@@ -107,6 +111,20 @@ class PassageFilter:
         """True if it excludes passages of the archives that it covers."""
         bounds = (self.file_id, self.folder_id, self.since, self.until)
         return bool(self.tags or self.sources) or any(bound is not None for bound in bounds)
+
+    def admits(self, passage: Passage) -> bool:
+        """Returns whether a passage fulfils the conditions, apart from those of the agent and the archive."""
+        if self.tags:
+            held = [tag in passage.tags for tag in self.tags]
+            if not (all(held) if self.every_tag else any(held)):
+                return False
+        return (
+            (self.file_id is None or passage.file_id == self.file_id)
+            and (self.folder_id is None or passage.folder_id == self.folder_id)
+            and (not self.sources or passage.source in self.sources)
+            and (self.since is None or passage.created_at >= self.since)
+            and (self.until is None or passage.created_at < self.until)
+        )
 
 
 class PassagePosition(NamedTuple):
@@ -196,6 +214,28 @@ def validate_tags(tags: tuple[str, ...], field: str) -> tuple[str, ...]:
 def validate_metadata(metadata: str | None, field: str) -> str | None:
     """Returns the JSON text unchanged. Raises InvalidArgument unless it is an object within the size limit."""
     return None if metadata is None else require_json_object(metadata, field, max_bytes=MAX_METADATA_BYTES)
+
+
+def changed(passage: Passage, change: PassageChange) -> Passage:
+    """Returns the passage with the new values of a change."""
+    return replace(
+        passage,
+        text=change.text if "text" in change.fields else passage.text,
+        tags=change.tags if "tags" in change.fields else passage.tags,
+        metadata=change.metadata if "metadata" in change.fields else passage.metadata,
+        updated_at=change.updated_at,
+    )
+
+
+def response_bytes(passage: Passage) -> int:
+    """Returns the approximate size of a passage in a response."""
+    texts = (passage.text, passage.metadata or "", passage.file_name or "", *passage.tags)
+    return ENVELOPE_BYTES + sum(len(text.encode()) for text in texts) + 4 * len(passage.embedding)
+
+
+def point_of(passage_id: str) -> UUID:
+    """Returns the point id of a passage, unless another organization imported the same passage id first."""
+    return UUID(passage_id.removeprefix("passage-"))
 
 
 def strand_of(passage: Passage) -> str:

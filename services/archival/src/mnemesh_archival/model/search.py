@@ -40,7 +40,9 @@ class SearchResult:
 
     hits: tuple[PassageHit, ...]
     degraded: bool = False
-    """True if an embedder was unavailable, so that a hybrid search used words only."""
+    """True if an embedder was unavailable, so that a hybrid search used words only, or if the index was incomplete."""
+    next_offset: int | None = None
+    """The number of hits up to here, if others are left out because of their size."""
 
 
 def validate_query(text: str, field: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from mnemesh.archival.v1 import passages_service_pb2 as pb
 from mnemesh.archival.v1 import passages_service_pb2_grpc as pb_grpc
 from mnemesh_kit.idempotency import request_key
-from mnemesh_kit.paging import next_page_token, page_query
+from mnemesh_kit.paging import next_page_token, offset_from_token, offset_token, page_query
 from mnemesh_kit.principal import current_principal
 
 from mnemesh_archival.model.archives import Erasure
@@ -92,10 +92,14 @@ class PassagesServicer(pb_grpc.PassageServiceServicer):
             search_kind_from_proto(request.mode),
             passage_filter_from_proto(request.filter),
             limit=request.limit,
+            offset=offset_from_token(request),
             with_embedding=request.include_embedding,
         )
+        left = result.next_offset
         return pb.SearchPassagesResponse(
-            hits=[passage_hit_to_proto(hit) for hit in result.hits], degraded=result.degraded
+            hits=[passage_hit_to_proto(hit) for hit in result.hits],
+            degraded=result.degraded,
+            next_page_token=offset_token(request, left) if left is not None else "",
         )
 
     async def GetArchivalSummary(

@@ -23,7 +23,7 @@ from mnemesh_archival.model.archives import (
     validate_update_fields,
 )
 from mnemesh_archival.store.base.archives import ArchiveStore
-from mnemesh_archival.usecases.operation_worker import OperationWorker
+from mnemesh_archival.store.base.passage_index import PassageIndex
 from mnemesh_archival.usecases.reembedding import ReembeddingWorker
 from mnemesh_archival.vectors.embedders import Embedders
 
@@ -38,14 +38,14 @@ class ArchiveService:
     def __init__(
         self,
         store: ArchiveStore,
-        operations: OperationWorker,
+        index: PassageIndex,
         reembedding: ReembeddingWorker,
         embedders: Embedders,
         clock: Clock,
         ids: IdSource,
     ) -> None:
         self._store = store
-        self._operations = operations
+        self._index = index
         self._reembedding = reembedding
         self._embedders = embedders
         self._clock = clock
@@ -92,8 +92,8 @@ class ArchiveService:
 
     async def delete(self, caller: Principal, archive_id: str, key: RequestKey | None) -> None:
         """Deletes an archive with its passages and detaches it from all agents."""
-        for operation in await self._store.delete_archive(caller.organization_id, archive_id, key):
-            await self._operations.run(operation)
+        await self._store.delete_archive(caller.organization_id, archive_id, key)
+        self._index.notify()
 
     async def attach(self, caller: Principal, agent_id: str, archive_id: str, key: RequestKey | None) -> None:
         """Attaches an archive to an agent."""
@@ -126,8 +126,7 @@ class ArchiveService:
             The numbers of passages and of archives that were deleted.
         """
         erased = await self._store.erase_agent(caller.organization_id, agent_id, erasure, key)
-        for operation in erased.operations:
-            await self._operations.run(operation)
+        self._index.notify()
         return erased.passages, erased.archives
 
     def _archive(self, caller: Principal, archive_id: str, draft: ArchiveDraft) -> Archive:

@@ -1,55 +1,41 @@
-"""Changes the embedder of an archive: copies its passages in the background while the old vectors serve.
+"""Changes the embedder of an archive: indexes its passages for the new embedder in the background.
 
-Passages are copied into the collection of the new embedder in batches, and each copy is recorded in SQL; passages that
-change meanwhile are copied again. When none is left, one transaction switches the archive to the copies. Writers are
-paused for a moment while the last passages are copied; readers never are. After a crash, another process resumes from
-the recorded copies.
+The collection of the old embedder serves meanwhile. Passages that were there when the change started are indexed in
+batches, in their order; each batch is recorded in SQL. New and changed passages are written to both collections. Then
+one transaction switches the archive. After a crash, another process resumes from the recorded position.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Sequence
-from uuid import UUID
 
 import structlog
 from mnemesh_kit.errors import MnemeshError
-from mnemesh_retrieval.errors import RetrievalError
 
-from mnemesh_archival.store.base.passages import PassageStore
-from mnemesh_archival.store.base.reembeddings import PendingCopy, ReembeddingJob, ReembeddingStore
-from mnemesh_archival.vectors.embedders import Embedders
+from mnemesh_archival.store.base.passage_index import PassageIndex
+from mnemesh_archival.store.base.reembeddings import ReembeddingJob, ReembeddingStore
 
 BATCH = 64
-BATCH_SECONDS = 30.0
-"""The time limit of one batch; shorter than its claim."""
-PAUSE_SECONDS = 1.0
-"""The longest pause of writers."""
+REMOVAL_BATCH = 500
 RETRY_SECONDS = 3.0
-"""The wait after a failure, and between two pauses of writers."""
+"""The wait after a failure."""
 POLL_SECONDS = 5.0
 """How often to look for changes of embedder that another replica started or abandoned."""
-SCAN_PAGE = 1_000
 _log = structlog.get_logger("mnemesh.archival")
 
 
 class ReembeddingWorker:
-    """The background task of a process that changes embedders, one archive after the other.
+    """The background task of a process that changes embedders, each archive in a task of its own.
 
     Args:
         store: the changes of embedder and their progress.
-        passages: the passages in the index.
-        embedders: the embedders.
+        index: the passages in the index.
         exclusive: whether no other process uses the index, so that every claim at start is of a process that ended.
     """
 
-    def __init__(
-        self, store: ReembeddingStore, passages: PassageStore, embedders: Embedders, *, exclusive: bool = True
-    ) -> None:
+    def __init__(self, store: ReembeddingStore, index: PassageIndex, *, exclusive: bool = True) -> None:
         self._store = store
-        self._passages = passages
-        self._embedders = embedders
+        self._index = index
         self._exclusive = exclusive
         self._wake = asyncio.Event()
 
@@ -60,16 +46,28 @@ class ReembeddingWorker:
     async def run(self) -> None:
         """Runs until cancelled."""
         everything = self._exclusive
-        while True:
-            self._wake.clear()
-            for job in await self._claimed(everything):
-                await self._try(job)
-            everything = False
-            try:
-                async with asyncio.timeout(POLL_SECONDS):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                self._wake.clear()
+                for job in await self._claimed(everything):
+                    tasks.create_task(self._try(job), name=f"reembedding of {job.archive_id}")
+                everything = False
+                await self._remove_left()
+                try:
+                    async with asyncio.timeout(POLL_SECONDS):
+                        await self._wake.wait()
+                except TimeoutError:
+                    continue
+
+    async def remove_left(self, *, everything: bool = False) -> None:
+        """Adds the changes that delete the points in collections that archives have left.
+
+        Args:
+            everything: also where searches that began earlier may still read them. For maintenance.
+        """
+        more = True
+        while more:
+            more = await self._store.remove_left(REMOVAL_BATCH, everything=everything)
 
     async def _claimed(self, everything: bool) -> list[ReembeddingJob]:
         try:
@@ -78,59 +76,34 @@ class ReembeddingWorker:
             _log.exception("reembedding_claim_failed")
             return []
 
-    async def _try(self, job: ReembeddingJob) -> None:
+    async def _remove_left(self) -> None:
         try:
-            await self._reembed(job)
-            _log.info("reembedding_finished", archive_id=job.archive_id, embedder=job.target)
-        except (MnemeshError, RetrievalError, TimeoutError) as error:
-            _log.warning("reembedding_retried", archive_id=job.archive_id, embedder=job.target, error=str(error))
-            try:
-                await self._store.release(job, RETRY_SECONDS)
-            except MnemeshError:
-                _log.exception("reembedding_release_failed", archive_id=job.archive_id)
+            await self.remove_left()
+        except MnemeshError:
+            _log.exception("reembedding_removal_failed")
 
-    async def _reembed(self, job: ReembeddingJob) -> None:
-        orphans_deleted = False
-        next_pause = 0.0
-        while True:
-            batch = await self._store.next_batch(job, BATCH)
-            if batch is None:
-                return
-            if batch:
-                async with asyncio.timeout(BATCH_SECONDS):
-                    await self._copy(job, batch)
-                continue
-            if not orphans_deleted:
-                await self._delete_orphans(job)
-                orphans_deleted = True
-            if await self._store.switch(job):
-                return
-            # Writers are faster than this task: they pause, but only briefly and not all the time.
-            if time.monotonic() >= next_pause:
-                await self._store.pause_writers(job, PAUSE_SECONDS)
-                next_pause = time.monotonic() + PAUSE_SECONDS + RETRY_SECONDS
-            await asyncio.sleep(0.01)
+    async def _try(self, job: ReembeddingJob) -> None:
+        """Carries out a change. After an error, the change is claimed again once its claim has expired."""
+        try:
+            if await self._reembed(job):
+                _log.info("reembedding_finished", archive_id=job.archive_id, embedder=job.target)
+        except MnemeshError:
+            _log.exception("reembedding_interrupted", archive_id=job.archive_id, embedder=job.target)
 
-    async def _copy(self, job: ReembeddingJob, batch: Sequence[PendingCopy]) -> None:
-        points = [copy.point_id for copy in batch]
-        found = await self._passages.get(job.source, points, with_embedding=False)
-        pairs = [(point, found[point]) for point in points if point in found]
-        vectors = await self._embedders.embed(job.target, [passage.text for _, passage in pairs])
-        await self._passages.insert(job.target, job.organization_id, pairs, vectors, replace=True)
-        deleted = await self._store.mark_copied(job, batch)
-        if deleted:
-            await self._passages.delete(job.target, deleted)
-
-    async def _delete_orphans(self, job: ReembeddingJob) -> None:
-        """Deletes copies of passages that were deleted after a process copied them and before it recorded that."""
-        last: UUID | None = None
-        while True:
-            points = await self._passages.point_ids(
-                job.target, job.organization_id, job.archive_id, after=last, limit=SCAN_PAGE
-            )
-            orphans = await self._store.orphaned_points(job, points)
-            if orphans:
-                await self._passages.delete(job.target, orphans)
-            if len(points) < SCAN_PAGE:
-                return
-            last = points[-1]
+    async def _reembed(self, job: ReembeddingJob) -> bool:
+        """Returns whether the archive has the new embedder; False if the change is over for another reason."""
+        batch = await self._store.next_batch(job, None, BATCH, self._index.claim())
+        while batch is not None and batch.changes:
+            waits = False
+            while not await self._index.apply(batch.changes, within=None):
+                if not waits:
+                    _log.warning("reembedding_waits", archive_id=job.archive_id, embedder=job.target)
+                waits = True
+                await asyncio.sleep(RETRY_SECONDS)
+                if not await self._store.renew(job):
+                    return False
+            batch = await self._store.next_batch(job, batch, BATCH, self._index.claim())
+        if batch is None:
+            return False
+        await self._store.switch(job)
+        return True

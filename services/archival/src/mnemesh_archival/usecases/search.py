@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from uuid import UUID
 
-from mnemesh_kit.errors import NotFound, PageTokenInvalid
-from mnemesh_kit.paging import Cursor, Page, PageQuery
+from mnemesh_kit.paging import Page, PageQuery, fitting
 from mnemesh_kit.principal import Principal
 from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.fusion import RANK_CONSTANT
-from mnemesh_retrieval.index import Position, SearchMode, WordMatch
+from mnemesh_retrieval.index import Candidates, SearchMode, WordMatch
 
-from mnemesh_archival.errors import EmbedderUnavailable
+from mnemesh_archival.errors import EmbedderUnavailable, EmbedderUnknown, VectorIndexUnavailable
 from mnemesh_archival.model import query_dates, ranking
-from mnemesh_archival.model.passages import Passage, PassageFilter, validate_filter
+from mnemesh_archival.model.passages import Passage, PassageFilter, response_bytes, validate_filter
 from mnemesh_archival.model.search import (
     PassageHit,
     SearchKind,
@@ -26,8 +23,10 @@ from mnemesh_archival.model.search import (
     validate_query,
 )
 from mnemesh_archival.store.base.archives import ArchiveRef, ArchiveStore
-from mnemesh_archival.store.base.passage_ledger import PassageLedger
+from mnemesh_archival.store.base.passage_index import PassageIndex
 from mnemesh_archival.store.base.passages import PassageScope, PassageStore
+from mnemesh_archival.usecases.passages import with_embeddings
+from mnemesh_archival.usecases.word_scan import SCANNED, WordScan
 from mnemesh_archival.vectors.embedders import Embedders
 
 EMBEDDER_SECONDS = 2.0
@@ -40,20 +39,32 @@ class _EmbedderGroup:
     """The archives in scope that share an embedder."""
 
     scope: PassageScope
+    embedder: str
     size: int
     """The number of passages in these archives."""
+    dimension: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The candidates of a search in one group."""
+
+    words: Sequence[WordMatch]
+    dense: ranking.Scored
+    degraded: bool
 
 
 class PassageSearchService:
-    """Passages of the caller's organization."""
+    """Passages of the caller's organization. The index finds them; text, tags and times are those of the record."""
 
     def __init__(
-        self, archives: ArchiveStore, ledger: PassageLedger, passages: PassageStore, embedders: Embedders
+        self, archives: ArchiveStore, passages: PassageStore, index: PassageIndex, embedders: Embedders
     ) -> None:
         self._archives = archives
-        self._ledger = ledger
         self._passages = passages
+        self._index = index
         self._embedders = embedders
+        self._scan = WordScan(passages)
 
     async def search(
         self,
@@ -63,9 +74,12 @@ class PassageSearchService:
         filter_: PassageFilter,
         *,
         limit: int,
+        offset: int = 0,
         with_embedding: bool = False,
     ) -> SearchResult:
         """Returns the best passages for a query; the newest for a blank one.
+
+        While the index is incomplete, words are looked for in the record instead, and the result is `degraded`.
 
         Args:
             caller: the caller.
@@ -73,25 +87,32 @@ class PassageSearchService:
             kind: by words, by vector, or both.
             filter_: the passages to search among.
             limit: the largest number of hits; 0 for the default.
+            offset: the number of best hits to leave out, because earlier calls returned them.
             with_embedding: also return the vectors of the hits.
 
         Raises:
             InvalidArgument: the query, the filter or the limit is bad.
             ArchiveNotFound: the filter names an archive that does not exist or that the agent does not have.
             EmbedderUnavailable: a VECTOR search cannot embed the query. A HYBRID one continues with words only.
+            VectorIndexUnavailable: a VECTOR search cannot use the index.
         """
         query, filter_, limit = validate_query(query, "query"), validate_filter(filter_), validate_limit(limit)
-        organization_id = caller.organization_id
-        groups = await self._groups(organization_id, filter_)
-        if not query.strip():
-            newest = await self._newest(groups, limit)
-            passages = await self._with_embeddings(organization_id, newest, with_embedding)
-            return SearchResult(tuple(PassageHit(passage, 0.0) for passage in passages))
-        lists = await asyncio.gather(*(self._search_group(group, query, kind, limit) for group in groups))
-        hits = _merged([hits for hits, _ in lists], kind, limit)
-        passages = await self._with_embeddings(organization_id, [hit.passage for hit in hits], with_embedding)
-        hits = [replace(hit, passage=passage) for hit, passage in zip(hits, passages, strict=True)]
-        return SearchResult(tuple(hits), degraded=any(degraded for _, degraded in lists))
+        groups, scope = await self._groups(caller.organization_id, filter_)
+        degraded = False
+        if query.strip():
+            lists = await asyncio.gather(*(self._search_group(group, query, kind, limit) for group in groups))
+            hits = _merged([hits for hits, _ in lists], kind, limit)
+            degraded = any(degraded for _, degraded in lists)
+        else:
+            newest = await self._passages.list_page(scope, PageQuery(limit=limit, ascending=False))
+            hits = [PassageHit(passage, 0.0) for passage in newest.items]
+        shown = hits[offset:]
+        if with_embedding:
+            passages = [hit.passage for hit in shown]
+            embedded = await with_embeddings(self._passages, self._index, caller.organization_id, passages)
+            shown = [replace(hit, passage=passage) for hit, passage in zip(shown, embedded, strict=True)]
+        fit = fitting(shown, lambda hit: response_bytes(hit.passage))
+        return SearchResult(tuple(shown[:fit]), degraded, offset + fit if fit < len(shown) else None)
 
     async def list_page(
         self,
@@ -102,7 +123,7 @@ class PassageSearchService:
         text_search: str = "",
         with_embedding: bool = False,
     ) -> Page[Passage]:
-        """Returns a page of passages by creation time.
+        """Returns a page of passages by creation time, from the record.
 
         Args:
             caller: the caller.
@@ -116,64 +137,82 @@ class PassageSearchService:
             ArchiveNotFound: as for `search`.
             NotFound: `after_id` or `before_id` is not a passage of the organization.
         """
-        filter_, words = validate_filter(filter_), validate_query(text_search, "text_search").strip() or None
-        organization_id = caller.organization_id
-        after = await self._after(organization_id, page)
-        before = await self._position(organization_id, page.before_id, "before_id")
-        lists = [
-            await self._passages.list(
-                group.scope,
-                words=words,
-                ascending=page.ascending,
-                after=after,
-                before=before,
-                limit=page.limit + 1,
-            )
-            for group in await self._groups(organization_id, filter_)
-        ]
-        listed = sorted((each for some in lists for each in some), key=lambda each: each[0], reverse=not page.ascending)
-        shown = listed[: page.limit]
-        passages = await self._with_embeddings(organization_id, [passage for _, passage in shown], with_embedding)
-        if len(listed) <= page.limit:
-            return Page(tuple(passages))
-        last = shown[-1][0]
-        return Page(tuple(passages), Cursor(last.value.isoformat(), str(last.id)))
+        filter_, words = validate_filter(filter_), validate_query(text_search, "text_search")
+        groups, scope = await self._groups(caller.organization_id, filter_)
+        vector_bytes = max((4 * group.dimension for group in groups), default=0) if with_embedding else 0
+        found = await self._passages.list_page(scope, page, words=words, bytes_each=vector_bytes)
+        if not with_embedding:
+            return found
+        embedded = await with_embeddings(self._passages, self._index, caller.organization_id, found.items)
+        return Page(tuple(embedded), found.next_cursor)
 
-    async def _groups(self, organization_id: str, filter_: PassageFilter) -> list[_EmbedderGroup]:
+    async def _groups(self, organization_id: str, filter_: PassageFilter) -> tuple[list[_EmbedderGroup], PassageScope]:
+        """Returns the archives of a filter by embedder, and all of them as one scope."""
         groups: dict[str, list[ArchiveRef]] = {}
-        for archive in await self._archives.scope(organization_id, filter_.agent_id, filter_.archive_id):
+        covered = await self._archives.scope(organization_id, filter_.agent_id, filter_.archive_id)
+        for archive in covered:
             groups.setdefault(archive.embedder, []).append(archive)
         whole_organization = filter_.agent_id is None and filter_.archive_id is None
-        return [
+
+        def scope(archives: Sequence[ArchiveRef], embedder: str | None = None) -> PassageScope:
+            ids = None if whole_organization else tuple(archive.id for archive in archives)
+            return PassageScope(organization_id, ids, filter_, embedder)
+
+        by_embedder = [
             _EmbedderGroup(
-                PassageScope(
-                    embedder,
-                    organization_id,
-                    None if whole_organization else tuple(archive.id for archive in archives),
-                    filter_,
-                ),
+                scope(archives, embedder),
+                embedder,
                 sum(archive.passage_count for archive in archives),
+                archives[0].dimension,
             )
             for embedder, archives in sorted(groups.items())
         ]
+        return by_embedder, scope(covered)
 
     async def _search_group(
         self, group: _EmbedderGroup, query: str, kind: SearchKind, limit: int
     ) -> tuple[list[PassageHit], bool]:
         vector: Vector | None = None
-        degraded = False
+        unembedded = False
         if kind is not SearchKind.TEXT:
             try:
-                (vector,) = await self._embedders.embed(group.scope.embedder, [query], within=EMBEDDER_SECONDS)
-            except EmbedderUnavailable:
+                (vector,) = await self._embedders.embed(group.embedder, [query], within=EMBEDDER_SECONDS)
+            except (EmbedderUnavailable, EmbedderUnknown):
                 if kind is SearchKind.VECTOR:
                     raise
-                degraded = True
-        candidates = await self._passages.candidates(
-            group.scope, mode=_MODES[kind], text=query, vector=vector, limit=max(ranking.CANDIDATES, 4 * limit)
-        )
-        by_words = await self._rank_by_words(group, query, candidates.text, limit)
-        return await self._hits(group.scope, kind, by_words, list(candidates.dense), limit), degraded
+                unembedded = True
+        found = await self._candidates(group, query, kind, vector, max(ranking.CANDIDATES, 4 * limit))
+        by_words = await self._rank_by_words(group, query, found.words, limit)
+        hits = await self._hits(group, kind, by_words, found.dense, limit)
+        return hits, unembedded or found.degraded
+
+    async def _candidates(
+        self, group: _EmbedderGroup, query: str, kind: SearchKind, vector: Vector | None, count: int
+    ) -> _Found:
+        """Returns candidates from the index, and from the record where the index is behind or incomplete."""
+        behind = await self._index.behind(group.embedder, SCANNED)
+        try:
+            mode = _MODES[kind] if behind is not None else SearchMode.DENSE
+            found = Candidates()
+            if mode is not SearchMode.DENSE or vector is not None:
+                found = await self._index.candidates(group.scope, mode=mode, text=query, vector=vector, limit=count)
+        except (VectorIndexUnavailable, EmbedderUnknown):
+            if kind is SearchKind.VECTOR:
+                raise
+            found, behind = Candidates(), None
+        if behind is not None and not behind:
+            return _Found(found.text, list(found.dense), degraded=False)
+        # The points of these passages may have earlier texts.
+        outdated = frozenset(behind or ())
+        dense = [(point, score) for point, score in found.dense if point not in outdated]
+        if kind is SearchKind.VECTOR:
+            return _Found((), dense, degraded=True)
+        words = [match for match in found.text if match.id not in outdated]
+        if behind is None:
+            words = await self._scan.everything(group.scope, query, count)
+        else:
+            words += await self._scan.among(group.scope, query, behind, count)
+        return _Found(words, dense, degraded=True)
 
     async def _rank_by_words(
         self, group: _EmbedderGroup, query: str, matches: Sequence[WordMatch], limit: int
@@ -182,7 +221,7 @@ class PassageSearchService:
             return []
         rarity = ranking.word_rarities(matches, group.size)
         best = ranking.best_by_own_words(matches, rarity, max(ranking.RANKED, 2 * limit))
-        positions = await self._ledger.neighbours(group.scope.organization_id, best, ranking.REACH)
+        positions = await self._passages.neighbours(group.scope.organization_id, best, ranking.REACH)
         ranked = ranking.rank_by_words(matches, rarity, positions, query_dates.date_scores(query, positions))
         known = {match.id for match in matches}
         neighbours = [id_ for id_, _ in ranked if id_ not in known]
@@ -194,7 +233,7 @@ class PassageSearchService:
 
     async def _hits(
         self,
-        scope: PassageScope,
+        group: _EmbedderGroup,
         kind: SearchKind,
         by_words: ranking.Scored,
         by_vector: ranking.Scored,
@@ -202,72 +241,36 @@ class PassageSearchService:
     ) -> list[PassageHit]:
         ranked = by_words or by_vector
         if kind is SearchKind.HYBRID:
-            ranked = ranking.fuse_lists(by_words, by_vector, self._embedders.get(scope.embedder).hybrid_weight)
-        best = ranked[:limit]
-        passages = await self._passages.get(scope.embedder, [id_ for id_, _ in best], with_embedding=False)
+            weight = self._embedders.get(group.embedder).hybrid_weight if by_vector else 0.0
+            ranked = ranking.fuse_lists(by_words, by_vector, weight)
         text_ranks = {id_: rank for rank, (id_, _) in enumerate(by_words, start=1)}
         vector_ranks = {id_: rank for rank, (id_, _) in enumerate(by_vector, start=1)}
-        return [
-            PassageHit(passages[id_], score, vector_ranks.get(id_), text_ranks.get(id_))
-            for id_, score in best
-            if id_ in passages
-        ]
-
-    async def _newest(self, groups: Sequence[_EmbedderGroup], limit: int) -> list[Passage]:
-        listed: list[tuple[Position, Passage]] = []
-        for group in groups:
-            listed += await self._passages.list(
-                group.scope, words=None, ascending=False, after=None, before=None, limit=limit
-            )
-        return [passage for _, passage in sorted(listed, key=lambda each: each[0], reverse=True)[:limit]]
-
-    async def _with_embeddings(
-        self, organization_id: str, passages: Sequence[Passage], with_embedding: bool
-    ) -> list[Passage]:
-        if not with_embedding or not passages:
-            return list(passages)
-        rows = await self._ledger.find(organization_id, [passage.id for passage in passages])
-        vectors: dict[str, tuple[float, ...]] = {}
-        for embedder in {row.embedder for row in rows.values()}:
-            points = [row.point_id for row in rows.values() if row.embedder == embedder]
-            found = await self._passages.get(embedder, points, with_embedding=True)
-            vectors.update((passage.id, passage.embedding) for passage in found.values())
-        return [replace(passage, embedding=vectors.get(passage.id, ())) for passage in passages]
-
-    async def _after(self, organization_id: str, page: PageQuery) -> Position | None:
-        """Returns the position that the page starts after: the later of `after_id` and the page token."""
-        positions = [await self._position(organization_id, page.after_id, "after_id"), _cursor_position(page.cursor)]
-        known = [position for position in positions if position is not None]
-        if not known:
-            return None
-        return max(known) if page.ascending else min(known)
-
-    async def _position(self, organization_id: str, passage_id: str | None, field: str) -> Position | None:
-        if passage_id is None:
-            return None
-        try:
-            return await self._ledger.list_position(organization_id, passage_id)
-        except NotFound as error:
-            raise NotFound(f"{field} names no row of this list.", field=field, resource_id=passage_id) from error
-
-
-def _cursor_position(cursor: Cursor | None) -> Position | None:
-    if cursor is None:
-        return None
-    try:
-        value = datetime.fromisoformat(str(cursor.value))
-        if value.tzinfo is None:
-            raise ValueError("a naive datetime")
-        return Position(value.astimezone(UTC), UUID(cursor.id))
-    except (ValueError, OverflowError) as error:
-        raise PageTokenInvalid("page_token is not a token of this server.", field="page_token") from error
+        hits: list[PassageHit] = []
+        start = 0
+        # A candidate may have been deleted or changed since the index had it; the next best takes its place.
+        while len(hits) < limit and start < len(ranked):
+            some = ranked[start : start + limit - len(hits)]
+            start += len(some)
+            passages = await self._passages.resolve(group.scope, [id_ for id_, _ in some])
+            hits += [
+                PassageHit(passages[id_], score, vector_ranks.get(id_), text_ranks.get(id_))
+                for id_, score in some
+                if id_ in passages
+            ]
+        return hits
 
 
 def _merged(lists: Sequence[list[PassageHit]], kind: SearchKind, limit: int) -> list[PassageHit]:
-    """Merges lists of several embedders. Their similarities cannot be compared, so vector hits are scored by rank."""
+    """Merges lists of several embedders. Their similarities cannot be compared, so vector hits are scored by rank.
+
+    A passage of an archive that is changing its embedder may be in two lists.
+    """
     if len(lists) == 1:
         return lists[0]
     hits = [hit for some in lists for hit in some]
     if kind is SearchKind.VECTOR:
         hits = [replace(hit, score=1.0 / (RANK_CONSTANT + (hit.vector_rank or 0))) for hit in hits]
-    return sorted(hits, key=lambda hit: (-hit.score, hit.passage.id))[:limit]
+    best: dict[str, PassageHit] = {}
+    for hit in sorted(hits, key=lambda hit: (-hit.score, hit.passage.id)):
+        best.setdefault(hit.passage.id, hit)
+    return list(best.values())[:limit]

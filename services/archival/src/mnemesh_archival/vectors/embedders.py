@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from mnemesh_kit.deadline import remaining
 from mnemesh_retrieval.embedder import Embedder, Vector
-from mnemesh_retrieval.errors import EmbedderError, EmbedderMisconfigured
+from mnemesh_retrieval.errors import EmbedderError, EmbedderMisconfigured, EmbedderRejected
+from mnemesh_retrieval.errors import EmbedderUnavailable as EmbedderUnreachable
 from mnemesh_retrieval.registry import EmbedderSettings, make_embedder
 
 from mnemesh_archival.errors import EmbedderUnavailable, EmbedderUnknown
@@ -65,3 +66,29 @@ class Embedders:
         for embedder in self._by_handle.values():
             await embedder.close()
         self._by_handle.clear()
+
+
+class CollectionEmbedder:
+    """The embedder of a collection, for the indexer. One that the configuration does not allow is unavailable."""
+
+    def __init__(self, embedders: Embedders, handle: str, dimension: int) -> None:
+        self._embedders = embedders
+        self.handle = handle
+        self.dimension = dimension
+
+    @property
+    def hybrid_weight(self) -> float:
+        """See Embedder.hybrid_weight."""
+        return self._embedders.get(self.handle).hybrid_weight
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector]:
+        """See Embedder.embed."""
+        try:
+            return await self._embedders.embed(self.handle, texts)
+        except (EmbedderUnavailable, EmbedderUnknown) as error:
+            if isinstance(error.__cause__, EmbedderRejected):
+                raise error.__cause__ from error
+            raise EmbedderUnreachable(str(error)) from error
+
+    async def close(self) -> None:
+        """Does nothing: the embedder is shared."""

@@ -492,6 +492,7 @@ class SearchPassagesRequest(_message.Message):
     QUERY_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     FILTER_FIELD_NUMBER: _builtins.int
     INCLUDE_EMBEDDING_FIELD_NUMBER: _builtins.int
     query: _builtins.str
@@ -499,6 +500,8 @@ class SearchPassagesRequest(_message.Message):
     mode: Global___PassageSearchMode.ValueType
     limit: _builtins.int
     """Maximum number of hits. 0 means 10; more than 100 is INVALID_ARGUMENT."""
+    page_token: _builtins.str
+    """Continues a response with a next_page_token. limit counts the hits of all pages."""
     include_embedding: _builtins.bool
     @_builtins.property
     def filter(self) -> Global___PassageFilter: ...
@@ -508,12 +511,13 @@ class SearchPassagesRequest(_message.Message):
         query: _builtins.str = ...,
         mode: Global___PassageSearchMode.ValueType = ...,
         limit: _builtins.int = ...,
+        page_token: _builtins.str = ...,
         filter: Global___PassageFilter | None = ...,
         include_embedding: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "include_embedding", b"include_embedding", "limit", b"limit", "mode", b"mode", "query", b"query"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "include_embedding", b"include_embedding", "limit", b"limit", "mode", b"mode", "page_token", b"page_token", "query", b"query"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -525,8 +529,13 @@ class SearchPassagesResponse(_message.Message):
 
     HITS_FIELD_NUMBER: _builtins.int
     DEGRADED_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     degraded: _builtins.bool
-    """True if the embedder was unreachable and only full-text search was used."""
+    """True if the embedder was unreachable and only full-text search was used, or if the vector index was incomplete:
+    full-text search then reads the passages themselves, and vector search may miss some.
+    """
+    next_page_token: _builtins.str
+    """Set if the response would be larger than 3 MB with the remaining hits."""
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___PassageHit]: ...
     def __init__(
@@ -534,10 +543,11 @@ class SearchPassagesResponse(_message.Message):
         *,
         hits: _abc.Iterable[Global___PassageHit] | None = ...,
         degraded: _builtins.bool = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "hits", b"hits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "hits", b"hits", "next_page_token", b"next_page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -27,6 +27,10 @@ if _version_not_supported:
 
 class PassageServiceStub:
     """Stores and searches the passages of archives.
+
+    A passage is durable when the call that wrote it returns. The vector index is derived from the passages: it follows
+    within the call, or later if the index or the embedder is unavailable. Responses with passages are at most about
+    3 MB, so a page may have fewer rows than page_size.
     """
 
     def __init__(self, channel):
@@ -79,6 +83,10 @@ class PassageServiceStub:
 
 class PassageServiceServicer:
     """Stores and searches the passages of archives.
+
+    A passage is durable when the call that wrote it returns. The vector index is derived from the passages: it follows
+    within the call, or later if the index or the embedder is unavailable. Responses with passages are at most about
+    3 MB, so a page may have fewer rows than page_size.
     """
 
     def InsertPassages(self, request, context):
@@ -88,7 +96,10 @@ class PassageServiceServicer:
         nor restores a deleted passage. If some passages cannot be stored, the others are, and results reports each
         outcome; if none can be stored, the call fails.
 
-        Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNAVAILABLE, EMBEDDER_UNKNOWN, ERASED.
+        If the embedder is unavailable, the call succeeds: full-text search finds the passages, and vector search finds
+        them once they are embedded.
+
+        Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNKNOWN, ERASED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -109,7 +120,8 @@ class PassageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdatePassage(self, request, context):
-        """Updates the fields in update_mask. A changed text is embedded again. Errors: NOT_FOUND, EMBEDDER_UNAVAILABLE.
+        """Updates the fields in update_mask. A changed text is embedded again, later if the embedder is unavailable.
+        Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -208,6 +220,10 @@ def add_PassageServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class PassageService:
     """Stores and searches the passages of archives.
+
+    A passage is durable when the call that wrote it returns. The vector index is derived from the passages: it follows
+    within the call, or later if the index or the embedder is unavailable. Responses with passages are at most about
+    3 MB, so a page may have fewer rows than page_size.
     """
 
     @staticmethod

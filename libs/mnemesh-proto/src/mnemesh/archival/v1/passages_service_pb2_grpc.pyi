@@ -27,7 +27,12 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class PassageServiceStub:
-    """Stores and searches the passages of archives."""
+    """Stores and searches the passages of archives.
+
+    A passage is durable when the call that wrote it returns. The vector index is derived from the passages: it follows
+    within the call, or later if the index or the embedder is unavailable. Responses with passages are at most about
+    3 MB, so a page may have fewer rows than page_size.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -40,14 +45,19 @@ class PassageServiceStub:
     nor restores a deleted passage. If some passages cannot be stored, the others are, and results reports each
     outcome; if none can be stored, the call fails.
 
-    Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNAVAILABLE, EMBEDDER_UNKNOWN, ERASED.
+    If the embedder is unavailable, the call succeeds: full-text search finds the passages, and vector search finds
+    them once they are embedded.
+
+    Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNKNOWN, ERASED.
     """
     GetPassage: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.GetPassageRequest, _passages_service_pb2.GetPassageResponse]
     """Returns one passage. Errors: NOT_FOUND."""
     ListPassages: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.ListPassagesRequest, _passages_service_pb2.ListPassagesResponse]
     """Lists passages. The default order is descending."""
     UpdatePassage: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.UpdatePassageRequest, _passages_service_pb2.UpdatePassageResponse]
-    """Updates the fields in update_mask. A changed text is embedded again. Errors: NOT_FOUND, EMBEDDER_UNAVAILABLE."""
+    """Updates the fields in update_mask. A changed text is embedded again, later if the embedder is unavailable.
+    Errors: NOT_FOUND.
+    """
     DeletePassage: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.DeletePassageRequest, _passages_service_pb2.DeletePassageResponse]
     """Deletes a passage. Idempotent."""
     SearchPassages: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.SearchPassagesRequest, _passages_service_pb2.SearchPassagesResponse]
@@ -74,7 +84,12 @@ class PassageServiceStub:
 
 @_typing.type_check_only
 class PassageServiceAsyncStub(PassageServiceStub):
-    """Stores and searches the passages of archives."""
+    """Stores and searches the passages of archives.
+
+    A passage is durable when the call that wrote it returns. The vector index is derived from the passages: it follows
+    within the call, or later if the index or the embedder is unavailable. Responses with passages are at most about
+    3 MB, so a page may have fewer rows than page_size.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     InsertPassages: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.InsertPassagesRequest, _passages_service_pb2.InsertPassagesResponse]  # type: ignore[assignment]
@@ -84,14 +99,19 @@ class PassageServiceAsyncStub(PassageServiceStub):
     nor restores a deleted passage. If some passages cannot be stored, the others are, and results reports each
     outcome; if none can be stored, the call fails.
 
-    Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNAVAILABLE, EMBEDDER_UNKNOWN, ERASED.
+    If the embedder is unavailable, the call succeeds: full-text search finds the passages, and vector search finds
+    them once they are embedded.
+
+    Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNKNOWN, ERASED.
     """
     GetPassage: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.GetPassageRequest, _passages_service_pb2.GetPassageResponse]  # type: ignore[assignment]
     """Returns one passage. Errors: NOT_FOUND."""
     ListPassages: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.ListPassagesRequest, _passages_service_pb2.ListPassagesResponse]  # type: ignore[assignment]
     """Lists passages. The default order is descending."""
     UpdatePassage: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.UpdatePassageRequest, _passages_service_pb2.UpdatePassageResponse]  # type: ignore[assignment]
-    """Updates the fields in update_mask. A changed text is embedded again. Errors: NOT_FOUND, EMBEDDER_UNAVAILABLE."""
+    """Updates the fields in update_mask. A changed text is embedded again, later if the embedder is unavailable.
+    Errors: NOT_FOUND.
+    """
     DeletePassage: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.DeletePassageRequest, _passages_service_pb2.DeletePassageResponse]  # type: ignore[assignment]
     """Deletes a passage. Idempotent."""
     SearchPassages: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.SearchPassagesRequest, _passages_service_pb2.SearchPassagesResponse]  # type: ignore[assignment]
@@ -117,7 +137,12 @@ class PassageServiceAsyncStub(PassageServiceStub):
     """
 
 class PassageServiceServicer:
-    """Stores and searches the passages of archives."""
+    """Stores and searches the passages of archives.
+
+    A passage is durable when the call that wrote it returns. The vector index is derived from the passages: it follows
+    within the call, or later if the index or the embedder is unavailable. Responses with passages are at most about
+    3 MB, so a page may have fewer rows than page_size.
+    """
 
     def InsertPassages(
         self,
@@ -130,7 +155,10 @@ class PassageServiceServicer:
         nor restores a deleted passage. If some passages cannot be stored, the others are, and results reports each
         outcome; if none can be stored, the call fails.
 
-        Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNAVAILABLE, EMBEDDER_UNKNOWN, ERASED.
+        If the embedder is unavailable, the call succeeds: full-text search finds the passages, and vector search finds
+        them once they are embedded.
+
+        Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNKNOWN, ERASED.
         """
 
     def GetPassage(
@@ -152,7 +180,9 @@ class PassageServiceServicer:
         request: _passages_service_pb2.UpdatePassageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_passages_service_pb2.UpdatePassageResponse, _abc.Awaitable[_passages_service_pb2.UpdatePassageResponse]]:
-        """Updates the fields in update_mask. A changed text is embedded again. Errors: NOT_FOUND, EMBEDDER_UNAVAILABLE."""
+        """Updates the fields in update_mask. A changed text is embedded again, later if the embedder is unavailable.
+        Errors: NOT_FOUND.
+        """
 
     def DeletePassage(
         self,

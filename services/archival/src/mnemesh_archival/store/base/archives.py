@@ -10,7 +10,6 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
 from mnemesh_archival.model.archives import Archive, ArchiveFilter, Erasure, Summary
-from mnemesh_archival.model.operations import Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +19,15 @@ class ArchiveRef:
     id: str
     embedder: str
     passage_count: int
+    dimension: int
 
 
 @dataclass(frozen=True, slots=True)
 class ErasedAgent:
-    """The numbers of deleted passages and archives, and the operations that remain to be run."""
+    """The numbers of deleted passages and archives."""
 
     passages: int
     archives: int
-    operations: tuple[Operation, ...]
 
 
 class ArchiveStore(Protocol):
@@ -68,14 +67,8 @@ class ArchiveStore(Protocol):
         and replaces an unfinished one. Setting the current embedder cancels an unfinished change.
         """
 
-    async def delete_archive(
-        self, organization_id: str, archive_id: str, key: RequestKey | None
-    ) -> tuple[Operation, ...]:
-        """Deletes an archive and its passages' rows, and detaches it. Deleting it again is not an error.
-
-        Returns:
-            The operations that remain to be run.
-        """
+    async def delete_archive(self, organization_id: str, archive_id: str, key: RequestKey | None) -> None:
+        """Deletes an archive and its passages, and detaches it. Deleting it again is not an error."""
 
     async def attach(self, organization_id: str, agent_id: str, archive_id: str, key: RequestKey | None) -> None:
         """Attaches an archive to an agent; a second time has no effect. Raises AgentErased."""

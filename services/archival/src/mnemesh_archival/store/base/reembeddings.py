@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
-from uuid import UUID
+
+from mnemesh_retrieval.indexing.records import Change, Claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,53 +15,59 @@ class ReembeddingJob:
     organization_id: str
     archive_id: str
     generation: int
-    source: str
-    """The embedder that serves."""
     target: str
     """The new embedder."""
 
 
 @dataclass(frozen=True, slots=True)
-class PendingCopy:
-    """A passage that must be copied to the new embedder's collection."""
+class CopyBatch:
+    """Passages that must be indexed in the collection of the new embedder."""
 
-    passage_id: str
-    point_id: UUID
-    changes: int
-    """The number of updates so far; another number later means that the copy is outdated."""
+    changes: tuple[Change, ...]
+    """Empty if all passages have been copied."""
+    position: int
+    """The position of the last one."""
 
 
 class ReembeddingStore(Protocol):
-    """Changes of embedders: the passages that are copied, and the switch to the copies.
+    """Changes of embedders, and the collections that archives have left.
 
     A change ends early if its archive is deleted or gets yet another embedder; `next_batch` and `switch` then report
     that it is over.
 
     Example:
         >>> for job in await store.claim(everything=False):
-        ...     while batch := await store.next_batch(job, 64):
-        ...         ...  # copy the passages
-        ...         await store.mark_copied(job, batch)
+        ...     batch = await store.next_batch(job, None, 64, None)
+        ...     while batch is not None and batch.changes:
+        ...         await indexer.apply(batch.changes)
+        ...         batch = await store.next_batch(job, batch, 64, None)
         ...     await store.switch(job)
     """
 
     async def claim(self, *, everything: bool) -> list[ReembeddingJob]:
         """Claims changes whose claim has expired (or all, with `everything`) for 60 seconds, oldest first."""
 
-    async def next_batch(self, job: ReembeddingJob, limit: int) -> list[PendingCopy] | None:
-        """Returns passages to copy and renews the claim. Empty if there are none now; None if the change is over."""
+    async def renew(self, job: ReembeddingJob) -> bool:
+        """Renews the claim. Returns False if the change is over."""
 
-    async def mark_copied(self, job: ReembeddingJob, copied: Sequence[PendingCopy]) -> list[UUID]:
-        """Marks passages as copied, except those updated meanwhile. Returns the points of those deleted meanwhile."""
+    async def next_batch(
+        self, job: ReembeddingJob, copied: CopyBatch | None, limit: int, claim: Claim | None
+    ) -> CopyBatch | None:
+        """Records that a batch was copied, adds the changes of the next one, and renews the claim of the job.
 
-    async def orphaned_points(self, job: ReembeddingJob, point_ids: Sequence[UUID]) -> list[UUID]:
-        """Returns the points that are not live passages of the archive."""
+        `claim` reserves the changes for the caller. None if the change is over.
+        """
 
-    async def pause_writers(self, job: ReembeddingJob, seconds: float) -> None:
-        """Makes inserts and updates fail with ArchiveReembedding for this long, so that the last ones can be copied."""
+    async def switch(self, job: ReembeddingJob) -> None:
+        """Switches the archive to the new embedder. Its points in the old collection are deleted some time later."""
 
-    async def switch(self, job: ReembeddingJob) -> bool:
-        """Switches the archive to the copies if no passage is left to copy. Returns whether the change is over."""
+    async def remove_left(self, limit: int, *, everything: bool) -> bool:
+        """Adds the changes that delete points in a collection that an archive has left.
 
-    async def release(self, job: ReembeddingJob, seconds: float) -> None:
-        """Lets any process claim the change after this many seconds."""
+        Args:
+            limit: the largest number of changes.
+            everything: also in collections that searches which began earlier may still read.
+
+        Returns:
+            Whether there were any; there may be more.
+        """

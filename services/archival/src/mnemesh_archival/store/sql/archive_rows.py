@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-import msgspec
 import sqlalchemy as sa
 
 from mnemesh_archival.errors import AgentErased, ArchiveNotFound
 from mnemesh_archival.model.archives import Archive, Provenance, Reembedding
-from mnemesh_archival.model.operations import DropArchive
-from mnemesh_archival.store.sql import operation_rows, reembedding_rows
+from mnemesh_archival.store.sql import index_changes, reembedding_rows
 from mnemesh_archival.store.sql.tables import agents, archive_agents, archive_tags, archives, passages
 
 CHUNK = 500
@@ -65,7 +63,7 @@ _ATTACHED = sa.and_(
     archive_agents.c.archive_id == archives.c.id,
     archive_agents.c.agent_id == sa.bindparam("agent"),
 )
-_EVERY_REF = sa.select(archives.c.id, archives.c.embedder, archives.c.passage_count).where(
+_EVERY_REF = sa.select(archives.c.id, archives.c.embedder, archives.c.passage_count, archives.c.dimension).where(
     archives.c.organization_id == sa.bindparam("org"), archives.c.deleted_at.is_(None)
 )
 _ONE_REF = _EVERY_REF.where(archives.c.id == sa.bindparam("archive"))
@@ -234,21 +232,12 @@ def count_passages(
             conn.execute(_DROP_TAG, unused)
 
 
-def embedders(conn: sa.Connection, organization_id: str, archive_id: str) -> list[str]:
-    """Returns the embedders whose collections may contain points of the archive."""
-    serving: str = require(conn, organization_id, archive_id).embedder
-    target = reembedding_rows.target(conn, organization_id, archive_id)
-    return [serving, target] if target is not None else [serving]
-
-
-def tag_counter(encoded: Iterable[str]) -> Counter[str]:
-    """Counts each tag in these JSON lists of tags."""
-    return Counter(tag for tags in encoded for tag in msgspec.json.decode(tags, type=list[str]))
-
-
-def delete(conn: sa.Connection, organization_id: str, row: sa.Row[Any], now: datetime) -> DropArchive:
-    """Replaces an archive by a tombstone. Returns the operation that deletes its points."""
-    reembedding_rows.cancel(conn, organization_id, row.id, now)
+def delete(conn: sa.Connection, organization_id: str, row: sa.Row[Any], now: datetime) -> None:
+    """Replaces an archive by a tombstone, and adds the changes that delete its points."""
+    collections = index_changes.collections_with_points(conn, organization_id, row.id, row.embedder)
+    index_changes.add_archive_deletion(conn, collections, row.id, now)
+    reembedding_rows.end(conn, organization_id, row.id)
+    reembedding_rows.forget_left(conn, organization_id, row.id)
     for agent_id in agents_of(conn, organization_id, row.id):
         detach(conn, organization_id, agent_id, row.id, now)
     conn.execute(
@@ -264,7 +253,3 @@ def delete(conn: sa.Connection, organization_id: str, row: sa.Row[Any], now: dat
         .where(is_archive(organization_id, row.id))
         .values(deleted_at=now, passage_count=0, name="", name_folded="", description=None, metadata=None)
     )
-    # The copies of an unfinished change of embedder have their own operation.
-    drop = DropArchive(id=f"drop-{row.id}", organization_id=organization_id, embedder=row.embedder, archive_id=row.id)
-    operation_rows.add(conn, drop, now)
-    return drop

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 import sqlalchemy as sa
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import Ledger, RequestKey
-from mnemesh_kit.ids import IdSource
 from mnemesh_kit.paging import Page, PageQuery, paginate
 from mnemesh_kit.sql import Database
 
@@ -23,21 +21,20 @@ from mnemesh_archival.model.archives import (
     Erasure,
     Summary,
 )
-from mnemesh_archival.model.operations import DeletePoints, Operation
 from mnemesh_archival.store.base.archives import ArchiveRef, ErasedAgent
 from mnemesh_archival.store.sql import archive_rows as rows
-from mnemesh_archival.store.sql import operation_rows, reembedding_rows
-from mnemesh_archival.store.sql.passage_rows import tombstone_values
+from mnemesh_archival.store.sql import reembedding_rows
+from mnemesh_archival.store.sql.passage_rows import LIVE
+from mnemesh_archival.store.sql.passages import bury
 from mnemesh_archival.store.sql.tables import agents, archive_agents, archive_tags, archives, passages, request_ledger
 
 
 class SqlArchiveStore:
     """See ArchiveStore."""
 
-    def __init__(self, database: Database, clock: Clock, ids: IdSource) -> None:
+    def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._ids = ids
         self._requests = Ledger(request_ledger, clock)
 
     async def create_archive(
@@ -108,12 +105,10 @@ class SqlArchiveStore:
 
         await self._database.write(write)
 
-    async def delete_archive(
-        self, organization_id: str, archive_id: str, key: RequestKey | None
-    ) -> tuple[Operation, ...]:
+    async def delete_archive(self, organization_id: str, archive_id: str, key: RequestKey | None) -> None:
         """See ArchiveStore.delete_archive."""
 
-        def write(conn: sa.Connection) -> tuple[Operation, ...]:
+        def write(conn: sa.Connection) -> None:
             def effect() -> list[str]:
                 row = conn.execute(sa.select(archives).where(rows.is_archive(organization_id, archive_id))).first()
                 if row is None:
@@ -123,10 +118,8 @@ class SqlArchiveStore:
                 return [archive_id]
 
             self._requests.once(conn, key, effect)
-            operation = operation_rows.by_id(conn, organization_id, f"drop-{archive_id}")
-            return (operation,) if operation is not None else ()
 
-        return await self._database.write(write)
+        await self._database.write(write)
 
     async def attach(self, organization_id: str, agent_id: str, archive_id: str, key: RequestKey | None) -> None:
         """See ArchiveStore.attach."""
@@ -209,8 +202,6 @@ class SqlArchiveStore:
         """See ArchiveStore.erase_agent."""
 
         def write(conn: sa.Connection) -> ErasedAgent:
-            operations: list[Operation] = []
-
             def effect() -> list[str]:
                 now = self._clock.now()
                 rows.raise_revision(conn, organization_id, agent_id, 1, now)
@@ -224,38 +215,26 @@ class SqlArchiveStore:
                     if erasure.deletes(rows.archive_from_row(row), agent_id):
                         deleted_passages += row.passage_count
                         deleted_archives += 1
-                        operations.append(rows.delete(conn, organization_id, row, now))
+                        rows.delete(conn, organization_id, row, now)
                 if erasure.shared_passages:
-                    deleted_passages += self._delete_written_by(conn, organization_id, agent_id, operations, now)
+                    deleted_passages += _delete_written_by(conn, organization_id, agent_id, now)
                 return [str(deleted_passages), str(deleted_archives)]
 
             counts, _ = self._requests.once(conn, key, effect)
-            return ErasedAgent(int(counts[0]), int(counts[1]), tuple(operations))
+            return ErasedAgent(int(counts[0]), int(counts[1]))
 
         return await self._database.write(write)
 
-    def _delete_written_by(
-        self, conn: sa.Connection, organization_id: str, agent_id: str, operations: list[Operation], now: datetime
-    ) -> int:
-        mine = sa.and_(
-            passages.c.organization_id == organization_id,
-            passages.c.agent_id == agent_id,
-            passages.c.state != "deleted",
-        )
-        by_archive: dict[str, list[sa.Row[Any]]] = defaultdict(list)
-        for row in conn.execute(sa.select(passages).where(mine)).all():
-            by_archive[row.archive_id].append(row)
-        conn.execute(passages.update().where(mine).values(**tombstone_values(now)))
-        for archive_id, written in by_archive.items():
-            counted = [row for row in written if row.state == "live"]
-            fewer = Counter({tag: -uses for tag, uses in rows.tag_counter(row.tags for row in counted).items()})
-            rows.count_passages(conn, organization_id, archive_id, -len(counted), fewer, now)
-            points = tuple(UUID(row.point_id) for row in written)
-            for embedder in rows.embedders(conn, organization_id, archive_id):
-                operation = DeletePoints(self._ids.new("operation"), organization_id, embedder, points)
-                operation_rows.add(conn, operation, now)
-                operations.append(operation)
-        return sum(row.state == "live" for written in by_archive.values() for row in written)
+
+def _delete_written_by(conn: sa.Connection, organization_id: str, agent_id: str, now: datetime) -> int:
+    columns = (passages.c.id, passages.c.archive_id, passages.c.point_id, passages.c.tags)
+    mine = sa.and_(passages.c.organization_id == organization_id, passages.c.agent_id == agent_id, LIVE)
+    by_archive: dict[str, list[sa.Row[*tuple[Any, ...]]]] = defaultdict(list)
+    for row in conn.execute(sa.select(*columns).where(mine)).all():
+        by_archive[row.archive_id].append(row)
+    for written in by_archive.values():
+        bury(conn, organization_id, written, None, now)
+    return sum(map(len, by_archive.values()))
 
 
 def _matches(organization_id: str, filter_: ArchiveFilter) -> sa.ColumnElement[bool]:

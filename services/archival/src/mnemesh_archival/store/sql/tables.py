@@ -1,10 +1,13 @@
-"""The SQL tables: archives, the agents that they are attached to, the ledger of passages, and open operations."""
+"""The SQL tables: archives, the agents that they are attached to, passages, changes of embedders, and the outbox."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import sqlalchemy as sa
 from mnemesh_kit.idempotency import ledger_table
 from mnemesh_kit.sql import UtcDateTime
+from mnemesh_retrieval.indexing.tables import outbox_tables
 
 metadata = sa.MetaData()
 
@@ -80,31 +83,50 @@ passages = sa.Table(
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("archive_id", sa.Text, nullable=False),
     sa.Column("point_id", sa.Text, nullable=False, unique=True),
-    # pending (recorded, not yet in the index), live, or deleted (a tombstone, kept longer than any retry).
-    sa.Column("state", sa.Text, nullable=False),
-    # The tags that the counters include, so that a deletion subtracts exactly these.
+    # Each tag between separators; see passage_rows.encoded_tags.
     sa.Column("tags", sa.Text, nullable=False),
     sa.Column("content_hash", sa.Text, nullable=False),
     sa.Column("agent_id", sa.Text),
-    # The change of embedder that copied the passage; reset to zero by every update.
-    sa.Column("generation", sa.BigInteger, nullable=False, server_default="0"),
-    # The number of updates, so that a copy of an earlier version is recognized.
-    sa.Column("changes", sa.BigInteger, nullable=False, server_default="0"),
     # The position in the insertion order of the archive; unique there.
     sa.Column("position", sa.BigInteger, nullable=False, server_default="0"),
     # The source, writer and file. Neighbours of the same strand are its context in ranking.
     sa.Column("strand", sa.Text, nullable=False, server_default=""),
     sa.Column("created_at", UtcDateTime, nullable=False),
+    # Set on a tombstone, which is kept longer than any retry and has nothing of the content.
     sa.Column("deleted_at", UtcDateTime),
-    sa.Index("passages_by_deletion", "deleted_at"),
-    # Covers the columns that a search reads of neighbours.
-    sa.Index(
-        "passages_by_place",
-        *("organization_id", "archive_id", "position", "state", "point_id", "strand", "created_at"),
-    ),
-    sa.Index("passages_by_generation", "organization_id", "archive_id", "generation"),
-    sa.Index("passages_by_content", "organization_id", "archive_id", "content_hash"),
-    sa.Index("passages_by_agent", "organization_id", "agent_id"),
+    # NULL until the upgrade from a version that stored passages in the vector index has copied the passage.
+    sa.Column("source", sa.Text),
+    sa.Column("file_id", sa.Text),
+    sa.Column("folder_id", sa.Text),
+    sa.Column("file_name", sa.Text),
+    sa.Column("chunk_index", sa.Integer),
+    sa.Column("updated_at", UtcDateTime),
+    # The size of the passage in a response, in bytes, by which pages are bounded.
+    sa.Column("size", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("metadata", sa.Text),
+    # The last column, because SQLite reads a row up to the last column that a query needs.
+    sa.Column("text", sa.Text),
+)
+
+
+def _index(name: str, *columns: sa.Column[Any], where: sa.ColumnElement[bool]) -> None:
+    """Declares an index of the rows that fulfil a condition."""
+    sa.Index(name, *columns, sqlite_where=where, postgresql_where=where)
+
+
+_p = passages.c
+_LIVE = _p.deleted_at.is_(None)
+_index("passages_by_time", _p.organization_id, _p.archive_id, _p.created_at, _p.id, where=_LIVE)
+_index("passages_by_organization", _p.organization_id, _p.created_at, _p.id, where=_LIVE)
+_index("passages_by_content", _p.organization_id, _p.archive_id, _p.content_hash, where=_LIVE)
+_index("passages_by_agent", _p.organization_id, _p.agent_id, where=_p.agent_id.is_not(None))
+_index("passages_by_file", _p.organization_id, _p.file_id, _p.created_at, _p.id, where=_p.file_id.is_not(None))
+_index("passages_by_deletion", _p.deleted_at, where=_p.deleted_at.is_not(None))
+_index("passages_uncopied", _p.point_id, where=_p.source.is_(None))
+# Covers the columns that a search reads of neighbours.
+sa.Index(
+    "passages_by_position",
+    *(_p.organization_id, _p.archive_id, _p.position, _p.deleted_at, _p.point_id, _p.strand, _p.created_at),
 )
 
 reembeddings = sa.Table(
@@ -116,23 +138,26 @@ reembeddings = sa.Table(
     # The new embedder. The archive's row has the old one until the switch.
     sa.Column("embedder", sa.Text, nullable=False),
     sa.Column("dimension", sa.Integer, nullable=False),
+    # The positions of the last passage that was copied, and of the last passage when the change started. Later ones are
+    # written to both collections.
+    sa.Column("position", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("last_position", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("done", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("started_at", UtcDateTime, nullable=False),
     sa.Column("claimed_until", UtcDateTime, nullable=False),
-    sa.Column("writers_wait_until", UtcDateTime),
 )
 
-operations = sa.Table(
-    "operations",
+# The collections that an archive has left. Its points there are deleted after `remove_after`.
+left_collections = sa.Table(
+    "left_collections",
     metadata,
     sa.Column("organization_id", sa.Text, primary_key=True),
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("passage_id", sa.Text),
-    # The operation as JSON.
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("created_at", UtcDateTime, nullable=False),
-    sa.Column("claimed_until", UtcDateTime, nullable=False, index=True),
-    sa.Index("operations_by_passage", "organization_id", "passage_id"),
+    sa.Column("archive_id", sa.Text, primary_key=True),
+    sa.Column("embedder", sa.Text, primary_key=True),
+    sa.Column("remove_after", UtcDateTime, nullable=False, index=True),
+    # The position of the last passage whose point was deleted.
+    sa.Column("position", sa.BigInteger, nullable=False, server_default="0"),
 )
 
+index_tables = outbox_tables(metadata)
 request_ledger = ledger_table(metadata)

@@ -1,7 +1,8 @@
-"""Records a batch of passages: decides which are new, and their archive, points and positions."""
+"""Stores a batch of passages: decides which are new, and their archive, points and positions."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -10,33 +11,35 @@ from uuid import UUID
 import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.ids import derive_id
+from mnemesh_retrieval.indexing.records import Change, Claim
 
-from mnemesh_archival.errors import ArchiveReembedding, PassageExists
+from mnemesh_archival.errors import PassageExists
 from mnemesh_archival.model.archives import Archive, Provenance
 from mnemesh_archival.model.inserts import InsertTarget, plan_inserts
-from mnemesh_archival.model.operations import InsertPoints, point_of
-from mnemesh_archival.model.passages import Passage, content_hash, strand_of
-from mnemesh_archival.store.base.passage_ledger import DefaultArchive, InsertBatch
-from mnemesh_archival.store.sql import archive_rows, operation_rows, reembedding_rows
+from mnemesh_archival.model.passages import Passage, content_hash, point_of
+from mnemesh_archival.store.base.passages import DefaultArchive, InsertBatch
+from mnemesh_archival.store.sql import archive_rows, index_changes
 from mnemesh_archival.store.sql import passage_rows as rows
 from mnemesh_archival.store.sql.tables import archives, passages
 
 DEFAULT_ARCHIVE_NAME = "Archival memory"
+_INSERT = passages.insert()
+_POINT = sa.select(passages.c.id).where(passages.c.point_id == sa.bindparam("point"))
 
 
-def record(
-    conn: sa.Connection, organization_id: str, batch: InsertBatch, now: datetime
-) -> tuple[list[str], InsertPoints | None]:
-    """Records a batch and its operation.
+def store(
+    conn: sa.Connection, organization_id: str, batch: InsertBatch, claim: Claim | None, now: datetime
+) -> tuple[list[str], tuple[Passage, ...], tuple[Change, ...]]:
+    """Stores a batch.
 
     Returns:
-        The entries as the request ledger stores them, and the operation, if there is any.
+        The entries as the request ledger stores them, the new passages, and the changes for the index.
     """
     row = _resolve(conn, organization_id, batch, now)
     for agent_id in {passage.agent_id for passage in batch.passages if passage and passage.agent_id}:
         archive_rows.require_agent(conn, organization_id, agent_id)
     valid = [passage for passage in batch.passages if passage is not None]
-    known = {found.id for found in rows.rows(conn, organization_id, [passage.id for passage in valid])}
+    known = rows.known_ids(conn, organization_id, [passage.id for passage in valid])
     duplicates = None
     if row.deduplicate:
         hashes = [content_hash(passage.text) for passage in valid]
@@ -44,8 +47,24 @@ def record(
     plan = plan_inserts(batch.passages, row.id, known, batch.caller_ids, duplicates)
     if not any(entry.passage_id for entry in plan.entries):
         raise PassageExists(next(passage.id for passage in valid))
-    operation = _add_insert(conn, organization_id, batch, plan.new, now) if plan.new else None
-    return [msgspec.json.encode(entry).decode() for entry in plan.entries], operation
+    entries = [msgspec.json.encode(entry).decode() for entry in plan.entries]
+    if not plan.new:
+        return entries, (), ()
+    points = _insert(conn, organization_id, batch, plan.new)
+    tags = Counter(tag for passage in plan.new for tag in passage.tags)
+    archive_rows.count_passages(conn, organization_id, row.id, len(plan.new), tags, now)
+    collections = index_changes.collections_of(conn, organization_id, row.id, row.embedder)
+    return entries, plan.new, index_changes.add(conn, collections, points, claim, now)
+
+
+def target_row(conn: sa.Connection, organization_id: str, target: InsertTarget) -> sa.Row[Any] | None:
+    """Returns the archive of a target; None for an agent without archives."""
+    if target.archive_id is not None:
+        return archive_rows.require(conn, organization_id, target.archive_id)
+    assert target.agent_id is not None  # noqa: S101 - a target is either
+    archive_rows.require_agent(conn, organization_id, target.agent_id)
+    attached = archive_rows.attached(conn, organization_id, target.agent_id)
+    return attached[0] if attached else None
 
 
 def _resolve(conn: sa.Connection, organization_id: str, batch: InsertBatch, now: datetime) -> sa.Row[Any]:
@@ -54,9 +73,6 @@ def _resolve(conn: sa.Connection, organization_id: str, batch: InsertBatch, now:
     if row is None:
         assert batch.target.agent_id is not None  # noqa: S101 - an archive target raises if it does not exist
         row = _create_default(conn, organization_id, batch.target.agent_id, batch.default, now)
-    if row.embedder != batch.embedder:
-        raise ArchiveReembedding(row.id)
-    reembedding_rows.require_not_paused(conn, organization_id, row.id, now)
     return row
 
 
@@ -91,55 +107,23 @@ def _create_default(
     return archive_rows.require(conn, organization_id, archive_id)
 
 
-def _add_insert(
-    conn: sa.Connection,
-    organization_id: str,
-    batch: InsertBatch,
-    new: Sequence[Passage],
-    now: datetime,
-) -> InsertPoints:
+def _insert(conn: sa.Connection, organization_id: str, batch: InsertBatch, new: Sequence[Passage]) -> list[UUID]:
     points = [_free_point(conn, organization_id, passage.id, passage.id in batch.caller_ids) for passage in new]
     first = rows.next_position(conn, organization_id, new[0].archive_id)
+    pairs = zip(new, points, strict=True)
     conn.execute(
-        passages.insert(),
+        _INSERT,
         [
-            {
-                "organization_id": organization_id,
-                "id": passage.id,
-                "archive_id": passage.archive_id,
-                "point_id": str(point),
-                "state": "pending",
-                "tags": msgspec.json.encode(passage.tags).decode(),
-                "content_hash": content_hash(passage.text),
-                "agent_id": passage.agent_id,
-                "position": position,
-                "strand": strand_of(passage),
-                "created_at": passage.created_at,
-            }
-            for position, (passage, point) in enumerate(zip(new, points, strict=True), start=first)
+            rows.new_row(organization_id, passage, point, position)
+            for position, (passage, point) in enumerate(pairs, start=first)
         ],
     )
-    operation = InsertPoints(batch.operation_id, organization_id, batch.embedder, tuple(new), tuple(points))
-    operation_rows.add(conn, operation, now)
-    return operation
+    return points
 
 
 def _free_point(conn: sa.Connection, organization_id: str, passage_id: str, from_caller: bool) -> UUID:
     """Returns the UUID of the passage, or another if a different organization imported the same passage id."""
     point = point_of(passage_id)
-    if (
-        from_caller
-        and conn.execute(sa.select(passages.c.id).where(passages.c.point_id == str(point))).first() is not None
-    ):
+    if from_caller and conn.execute(_POINT, {"point": str(point)}).first() is not None:
         return point_of(derive_id("passage", organization_id, passage_id))
     return point
-
-
-def target_row(conn: sa.Connection, organization_id: str, target: InsertTarget) -> sa.Row[Any] | None:
-    """Returns the archive of a target; None for an agent without archives."""
-    if target.archive_id is not None:
-        return archive_rows.require(conn, organization_id, target.archive_id)
-    assert target.agent_id is not None  # noqa: S101 - a target is either
-    archive_rows.require_agent(conn, organization_id, target.agent_id)
-    attached = archive_rows.attached(conn, organization_id, target.agent_id)
-    return attached[0] if attached else None

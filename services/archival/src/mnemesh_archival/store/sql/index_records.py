@@ -1,0 +1,99 @@
+"""The passages from which the vector index is derived."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from mnemesh_kit.sql import Database
+
+from mnemesh_archival.store.base.index_records import IndexedPassage
+from mnemesh_archival.store.sql import passage_rows as rows
+from mnemesh_archival.store.sql.tables import archives, index_tables, left_collections, passages, reembeddings
+
+_CHANGING = sa.and_(
+    reembeddings.c.organization_id == archives.c.organization_id,
+    reembeddings.c.archive_id == archives.c.id,
+    reembeddings.c.embedder == sa.bindparam("embedder"),
+)
+_SERVING = archives.c.embedder == sa.bindparam("embedder")
+_OF_COLLECTION = sa.or_(_SERVING, sa.exists().where(_CHANGING))
+# The change of embedder writes the others itself.
+_COPIED = sa.or_(passages.c.position <= reembeddings.c.position, passages.c.position > reembeddings.c.last_position)
+_EXPECTED = sa.or_(_SERVING, sa.exists().where(_CHANGING, _COPIED))
+_ARCHIVE = sa.and_(archives.c.organization_id == passages.c.organization_id, archives.c.id == passages.c.archive_id)
+_POINTS = passages.c.point_id.in_(sa.bindparam("points", expanding=True))
+_READ = sa.select(passages).join(archives, _ARCHIVE).where(_POINTS, rows.LIVE, _OF_COLLECTION)
+_EXISTING = sa.select(passages.c.point_id).join(archives, _ARCHIVE).where(_POINTS, rows.LIVE, _OF_COLLECTION)
+_PAGE = (
+    sa.select(passages.c.point_id)
+    .join(archives, _ARCHIVE)
+    .where(passages.c.point_id > sa.bindparam("after"), rows.LIVE, _EXPECTED)
+    .order_by(passages.c.point_id)
+    .limit(sa.bindparam("limit"))
+)
+_COUNT = sa.select(sa.func.coalesce(sa.func.sum(archives.c.passage_count), 0)).where(
+    archives.c.deleted_at.is_(None), _SERVING
+)
+_COUNT_COPIED = sa.select(sa.func.coalesce(sa.func.sum(reembeddings.c.done), 0)).where(
+    reembeddings.c.embedder == sa.bindparam("embedder")
+)
+
+
+class SqlIndexRecords:
+    """See IndexRecords."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def embedders(self) -> dict[str, int]:
+        """See IndexRecords.embedders."""
+        live = archives.c.deleted_at.is_(None)
+        serving = sa.select(archives.c.embedder, archives.c.dimension).where(live).distinct()
+        targets = sa.select(reembeddings.c.embedder, reembeddings.c.dimension).distinct()
+
+        def read(conn: sa.Connection) -> dict[str, int]:
+            return {row.embedder: row.dimension for query in (serving, targets) for row in conn.execute(query)}
+
+        return await self._database.read(read)
+
+    async def pending_collections(self) -> Sequence[str]:
+        """See IndexRecords.pending_collections."""
+        named = sa.union(
+            sa.select(index_tables.changes.c.collection).distinct(), sa.select(left_collections.c.embedder).distinct()
+        )
+        return await self._database.read(lambda conn: list(conn.execute(named).scalars()))
+
+    async def read(self, embedder: str, point_ids: Sequence[UUID]) -> Mapping[UUID, IndexedPassage]:
+        """See IndexRecords.read."""
+        found = await self._rows(_READ, embedder, point_ids)
+        return {UUID(row.point_id): IndexedPassage(row.organization_id, rows.passage_from_row(row)) for row in found}
+
+    async def page(self, embedder: str, after: UUID | None, limit: int) -> Sequence[UUID]:
+        """See IndexRecords.page."""
+        values = {"embedder": embedder, "after": str(after) if after is not None else "", "limit": limit}
+        return [
+            UUID(id_) for id_ in await self._database.read(lambda conn: conn.execute(_PAGE, values).scalars().all())
+        ]
+
+    async def existing(self, embedder: str, point_ids: Sequence[UUID]) -> set[UUID]:
+        """See IndexRecords.existing."""
+        return {UUID(row.point_id) for row in await self._rows(_EXISTING, embedder, point_ids)}
+
+    async def count(self, embedder: str) -> int:
+        """See IndexRecords.count."""
+        values = {"embedder": embedder}
+        return await self._database.read(
+            lambda conn: sum(int(conn.execute(query, values).scalar_one()) for query in (_COUNT, _COUNT_COPIED))
+        )
+
+    async def _rows(self, query: sa.Select[Any], embedder: str, point_ids: Sequence[UUID]) -> list[sa.Row[Any]]:
+        def read(conn: sa.Connection) -> list[sa.Row[Any]]:
+            found: list[sa.Row[Any]] = []
+            for some in rows.chunks([str(point) for point in point_ids]):
+                found += conn.execute(query, {"embedder": embedder, "points": some}).all()
+            return found
+
+        return await self._database.read(read, name="index_records.read")

@@ -1,0 +1,117 @@
+"""Lists of passages in SQL: pages by creation time, bounded by rows and bytes, and searches for words in the text."""
+
+from __future__ import annotations
+
+import heapq
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+from mnemesh_kit.paging import Cursor, Page, PageQuery, fitting, paginate
+
+from mnemesh_archival.model.passages import Passage
+from mnemesh_archival.store.base.passages import PassageScope
+from mnemesh_archival.store.sql import passage_rows as rows
+from mnemesh_archival.store.sql.tables import archives, passages
+
+WORD_BATCH: Final = 100
+"""The number of passages that are read at once to look for words in them."""
+_KEYS = (passages.c.id, passages.c.point_id, passages.c.created_at, passages.c.size)
+_WORD: Final = re.compile(r"[^\W_]+")
+
+Rows = list[sa.Row[Any]]
+
+
+def list_page(conn: sa.Connection, scope: PassageScope, page: PageQuery, words: str, bytes_each: int) -> Page[Passage]:
+    """Returns a page; see PassageStore.list_page."""
+    found = _with_words(conn, scope, page, _words(words)) if words.strip() else _keys(conn, scope, page, [])
+    fit = fitting(found.items, lambda row: row.size + bytes_each)
+    shown, cursor = found.items[:fit], found.next_cursor
+    if fit < len(found.items):
+        cursor = _cursor(shown[-1])
+    stored = {
+        row.id: rows.passage_from_row(row)
+        for row in rows.live_rows(conn, scope.organization_id, [row.id for row in shown])
+    }
+    return Page(tuple(stored[row.id] for row in shown), cursor)
+
+
+def newest_sizes(conn: sa.Connection, scope: PassageScope, limit: int) -> list[tuple[UUID, int]]:
+    """Returns the points and sizes of the newest passages; see PassageStore.newest_sizes."""
+    found = _keys(conn, scope, PageQuery(limit=limit, ascending=False), [])
+    return [(UUID(row.point_id), row.size) for row in found.items]
+
+
+def _keys(
+    conn: sa.Connection, scope: PassageScope, page: PageQuery, also: Sequence[sa.ColumnElement[bool]]
+) -> Page[sa.Row[Any]]:
+    """Returns a page of keys: of each archive separately, because an index has the order within an archive only."""
+    mine = passages.c.organization_id == scope.organization_id
+    conditions = [mine, rows.LIVE, *rows.filter_conditions(scope.filter, conn.dialect.name), *also]
+    query = sa.select(*_KEYS)
+    if scope.archive_ids is None and scope.embedder is not None:
+        same = sa.and_(archives.c.organization_id == scope.organization_id, archives.c.embedder == scope.embedder)
+        conditions.append(passages.c.archive_id.in_(sa.select(archives.c.id).where(same)))
+
+    def page_of(*narrower: sa.ColumnElement[bool]) -> Page[sa.Row[Any]]:
+        statement = query.where(*conditions, *narrower)
+        return paginate(conn, statement, page, key=passages.c.created_at, id=passages.c.id, scope=mine)
+
+    if scope.archive_ids is None:
+        return page_of()
+    pages = [page_of(passages.c.archive_id == archive_id) for archive_id in scope.archive_ids]
+    return pages[0] if len(pages) == 1 else _merged(pages, page)
+
+
+def _merged(pages: Sequence[Page[sa.Row[Any]]], page: PageQuery) -> Page[sa.Row[Any]]:
+    ordered = list(
+        heapq.merge(
+            *(each.items for each in pages), key=lambda row: (row.created_at, row.id), reverse=not page.ascending
+        )
+    )
+    shown = tuple(ordered[: page.limit])
+    more = len(ordered) > len(shown) or any(each.next_cursor is not None for each in pages)
+    return Page(shown, _cursor(shown[-1]) if more and shown else None)
+
+
+def _with_words(conn: sa.Connection, scope: PassageScope, page: PageQuery, words: frozenset[str]) -> Page[sa.Row[Any]]:
+    """Returns a page of the passages with all words: the engine selects candidates, whose words are compared."""
+    if not words:
+        return Page(())
+    may_contain = [_may_contain(word, conn.dialect.name) for word in words]
+    found: Rows = []
+    query = replace(page, limit=WORD_BATCH)
+    while True:
+        batch = _keys(conn, scope, query, may_contain)
+        texts = {
+            row.id: row.text for row in rows.live_rows(conn, scope.organization_id, [row.id for row in batch.items])
+        }
+        found += [row for row in batch.items if words <= _words(texts[row.id])]
+        if len(found) > page.limit or batch.next_cursor is None:
+            break
+        query = replace(query, cursor=batch.next_cursor)
+    shown = tuple(found[: page.limit])
+    return Page(shown, _cursor(shown[-1]) if len(found) > len(shown) else None)
+
+
+def _may_contain(word: str, dialect: str) -> sa.ColumnElement[bool]:
+    """Returns a condition that every text with the word fulfils: it has the letters, or letters that are not ASCII."""
+    text = passages.c.text
+    beyond = text.op("GLOB")("*[^\x01-\x7f]*") if dialect == "sqlite" else text.op("~")("[^\x01-\x7f]")
+    return sa.or_(text.icontains(word, autoescape=True), beyond) if word.isascii() else beyond
+
+
+def _words(text: str) -> frozenset[str]:
+    """Returns the words of a text, in lower case and without accents."""
+    folded = text.lower()
+    if not folded.isascii():
+        folded = "".join(char for char in unicodedata.normalize("NFKD", folded) if not unicodedata.combining(char))
+    return frozenset(_WORD.findall(folded))
+
+
+def _cursor(row: sa.Row[Any]) -> Cursor:
+    return Cursor(row.created_at.isoformat(), row.id)

@@ -1,0 +1,65 @@
+"""Passages as points of the vector index: collections, payloads and filters."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Any, Final
+
+from mnemesh_retrieval.filters import Filter, Match, MatchAll, MatchAny, TimeRange, all_of
+from mnemesh_retrieval.index import Collection, instant
+
+from mnemesh_archival.model.passages import Passage
+from mnemesh_archival.store.base.passages import PassageScope
+
+KEYWORD_FIELDS: Final = ("organization_id", "archive_id", "tags", "agent_id", "file_id", "folder_id", "source")
+
+
+def collection(embedder: str, dimension: int, existing: Container[str]) -> Collection:
+    """Returns the collection of an embedder. `existing` are the names of the stored collections."""
+    return Collection(
+        collection_name(embedder, existing),
+        dimension,
+        keyword_fields=KEYWORD_FIELDS,
+        datetime_fields=("created_at",),
+        tenant_field="archive_id",
+    )
+
+
+def collection_name(embedder: str, existing: Container[str]) -> str:
+    """Returns the name of an embedder's collection.
+
+    The built-in embedders were named `engram/…` before the product was renamed. Collections that were created then keep
+    their name.
+    """
+    provider, _, model = embedder.partition("/")
+    earlier = f"passages:engram/{model}"
+    return earlier if provider == "mnemesh" and earlier in existing else f"passages:{embedder}"
+
+
+def payload(organization_id: str, passage: Passage) -> dict[str, Any]:
+    """Returns the fields of a passage by which searches filter."""
+    return {
+        "organization_id": organization_id,
+        "archive_id": passage.archive_id,
+        "tags": list(passage.tags),
+        "source": passage.source.name,
+        "agent_id": passage.agent_id,
+        "file_id": passage.file_id,
+        "folder_id": passage.folder_id,
+        "created_at": instant(passage.created_at),
+    }
+
+
+def scope_filter(scope: PassageScope) -> Filter:
+    """Returns the filter of a search."""
+    filter_ = scope.filter
+    tags = MatchAll("tags", filter_.tags) if filter_.every_tag else MatchAny("tags", filter_.tags)
+    return all_of(
+        Match("organization_id", scope.organization_id),
+        MatchAny("archive_id", scope.archive_ids) if scope.archive_ids is not None else None,
+        tags if filter_.tags else None,
+        Match("file_id", filter_.file_id) if filter_.file_id is not None else None,
+        Match("folder_id", filter_.folder_id) if filter_.folder_id is not None else None,
+        MatchAny("source", tuple(source.name for source in filter_.sources)) if filter_.sources else None,
+        TimeRange("created_at", filter_.since, filter_.until) if filter_.since or filter_.until else None,
+    )

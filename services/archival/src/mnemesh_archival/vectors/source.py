@@ -1,0 +1,59 @@
+"""The passages of one collection, as the indexer reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection as AbstractCollection
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from mnemesh_retrieval.embedder import Embedder
+from mnemesh_retrieval.filters import Filter, Match
+from mnemesh_retrieval.index import Collection
+from mnemesh_retrieval.indexing.records import Record
+
+from mnemesh_archival.store.base.index_records import IndexRecords
+from mnemesh_archival.vectors.points import payload
+
+
+class PassageSource:
+    """See mnemesh_retrieval.indexing.ports.Source. A subject is a point id as text; a group is an archive."""
+
+    keep_without_vector = True
+
+    def __init__(self, records: IndexRecords, schema: Collection, embedder: Embedder) -> None:
+        self._records = records
+        self.schema = schema
+        self.embedder = embedder
+
+    async def read(self, subjects: Sequence[str]) -> Mapping[str, Record]:
+        """See Source.read."""
+        found = await self._records.read(self.embedder.handle, [UUID(subject) for subject in subjects])
+        return {
+            str(point): Record(each.passage.text, payload(each.organization_id, each.passage), words=each.passage.text)
+            for point, each in found.items()
+        }
+
+    def point_id(self, subject: str) -> UUID:
+        """See Source.point_id."""
+        return UUID(subject)
+
+    def subject_of(self, point_id: UUID) -> str:
+        """See Source.subject_of."""
+        return str(point_id)
+
+    def group_filter(self, group: str) -> Filter:
+        """See Source.group_filter."""
+        return Match("archive_id", group)
+
+    async def list_subjects(self, after: str | None, limit: int) -> Sequence[tuple[str, str]]:
+        """See Source.list_subjects."""
+        points = await self._records.page(self.embedder.handle, UUID(after) if after is not None else None, limit)
+        return [(str(point), str(point)) for point in points]
+
+    async def existing(self, points: Sequence[UUID]) -> AbstractCollection[UUID]:
+        """See Source.existing."""
+        return await self._records.existing(self.embedder.handle, points)
+
+    async def count(self) -> int:
+        """See Source.count."""
+        return await self._records.count(self.embedder.handle)
