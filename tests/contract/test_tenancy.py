@@ -17,9 +17,10 @@ from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from mnemesh.recall.v1 import episodes_pb2
 from mnemesh.recall.v1.episodes_service_pb2 import CommitEpisodeRequest
 from mnemesh.recall.v1.messages_service_pb2 import GetContextRequest
+from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import ORGANIZATION_KEY, Principal, as_principal
-from mnemesh_testkit.fuzzing.contract import new_request, reads, reason_of, service_of
+from mnemesh_testkit.fuzzing.contract import methods, new_request, reads, reason_of, service_of
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
 from mnemesh_testkit.timeouts import scaled
@@ -128,6 +129,38 @@ def test_resources_of_another_organization_are_not_found(
             foreign = {id_ for named, ids in theirs.items() for id_ in ids if named not in (kind, "version")}
             assert not [id_ for id_ in foreign if id_ in answer], f"{shown} reveals a foreign resource"
     assert state(threaded_mesh, theirs) == before, f"{service} changed a foreign resource"
+
+
+CHOSEN = {
+    "CreateContext": ("messages", "message"),
+    "CommitStep": ("messages", "message"),
+    "ReplaceContext": ("new_messages", "message"),
+    "ForkContext": ("system_message", "message"),
+    "AppendMessages": ("messages", "message"),
+    "InsertPassages": ("passages", "passage"),
+}
+"""Requests whose caller chooses the id of a new resource: method → the field of the resource, and its kind."""
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_an_id_that_another_organization_uses_is_not_found_or_free(
+    threaded_mesh: MeshThread, ours: Ids, theirs: Ids, name: str
+) -> None:
+    before = state(threaded_mesh, theirs)
+    (method,) = (method for method in methods() if method.name == name)
+    request = least_request(method, ours)
+    where, kind = CHOSEN[name]
+    chosen = getattr(request, where)
+    if method.input_type.fields_by_name[where].is_repeated:
+        chosen = chosen[0] if chosen else chosen.add(role=message_pb2.ROLE_USER)
+    chosen.id = theirs[kind][0]
+    owner, module = PROTO_SERVICES[method.containing_service.full_name]
+    with grpc.insecure_channel(threaded_mesh.mesh.addresses[owner]) as channel:
+        stub = getattr(import_module(module), f"{method.containing_service.name}Stub")(channel)
+        error, answer = ask(stub, method, request)
+    assert error is None or error.code() is grpc.StatusCode.NOT_FOUND, error
+    assert SECRET not in answer + str(error)
+    assert state(threaded_mesh, theirs) == before
 
 
 def test_every_id_field_of_a_request_is_tried(service: str, theirs: Ids) -> None:

@@ -34,7 +34,8 @@ class MessageServiceStub:
     10. The default conversation needs no registration; it has a window after CreateContext.
 
     The writer chooses message ids. Storing an existing id with the same content succeeds and changes nothing; with
-    different content it fails with ALREADY_EXISTS. Sequence ids are assigned in the writing transaction, so their order
+    different content it fails with ALREADY_EXISTS, and an id of another organization with NOT_FOUND. Sequence ids are
+    assigned in the writing transaction, so their order
     is the commit order.
     """
 
@@ -151,7 +152,8 @@ class MessageServiceAsyncStub(MessageServiceStub):
     10. The default conversation needs no registration; it has a window after CreateContext.
 
     The writer chooses message ids. Storing an existing id with the same content succeeds and changes nothing; with
-    different content it fails with ALREADY_EXISTS. Sequence ids are assigned in the writing transaction, so their order
+    different content it fails with ALREADY_EXISTS, and an id of another organization with NOT_FOUND. Sequence ids are
+    assigned in the writing transaction, so their order
     is the commit order.
     """
 
@@ -264,7 +266,8 @@ class MessageServiceServicer:
     10. The default conversation needs no registration; it has a window after CreateContext.
 
     The writer chooses message ids. Storing an existing id with the same content succeeds and changes nothing; with
-    different content it fails with ALREADY_EXISTS. Sequence ids are assigned in the writing transaction, so their order
+    different content it fails with ALREADY_EXISTS, and an id of another organization with NOT_FOUND. Sequence ids are
+    assigned in the writing transaction, so their order
     is the commit order.
     """
 

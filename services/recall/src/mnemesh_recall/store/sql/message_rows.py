@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 from mnemesh_types.messages import Message
 
-from mnemesh_recall.errors import message_exists
+from mnemesh_recall.errors import message_exists, no_message
 from mnemesh_recall.model.messages import has_same_content
 from mnemesh_recall.store.sql import agents, message_filters, outbox, turns
 from mnemesh_recall.store.sql.fulltext.documents import COLUMNS as SOURCE_COLUMNS
@@ -44,7 +44,7 @@ def store(tx: Transaction, agent_id: str, batch: Sequence[Message]) -> Stored:
 
     Raises:
         AlreadyExists: an id belongs to other content.
-        NotFound, Erased: the agent cannot be written.
+        NotFound, Erased: the agent cannot be written, or an id belongs to another organization.
     """
     deferred = Deferred()
     rows = [message_to_row(message, tx.organization_id) for message in batch]
@@ -104,7 +104,9 @@ def _known_sequence_ids(tx: Transaction, batch: Sequence[Message]) -> dict[str, 
     known = {}
     for row in rows:
         stored = message_from_row(row)
-        if row.organization_id != tx.organization_id or not has_same_content(stored, by_id[stored.id]):
+        if row.organization_id != tx.organization_id:
+            raise no_message(stored.id)
+        if not has_same_content(stored, by_id[stored.id]):
             raise message_exists(stored.id)
         known[stored.id] = stored.sequence_id
     return known
