@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from mnemesh_kit.errors import NotFound, Unavailable
+from mnemesh_kit.errors import Internal, NotFound, Unavailable
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
@@ -194,6 +194,30 @@ async def test_the_sweeper_is_not_stopped_by_one_that_cannot_be_finished(world: 
     agents = (await process.agents.list(ME, AgentFilter(), "created_at", PageQuery(10, ascending=True))).items
     assert [agent.name for agent in agents] == ["Bob's"]
     assert await process.stores.agents.unfinished() == ()
+
+
+async def test_a_creation_that_a_service_cannot_carry_out_is_undone(
+    world: World, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An internal error of a service is repeated for a while, and not for ever."""
+    attempts: list[str] = []
+
+    async def fail(request_id: str, source_code: str) -> None:
+        attempts.append(source_code)
+        raise Internal("Internal error.")
+
+    world.tools.add("probe")
+    monkeypatch.setattr(world.tools, "upsert_source", fail)
+    with pytest.raises(Internal):
+        await process.lifecycle.create(ME, key(), DRAFT)
+    world.clock.advance(61)
+    await process.lifecycle.finish_all()
+    assert len(await process.stores.agents.unfinished()) == 1
+    world.clock.advance(900)
+    for _ in range(3):
+        await process.lifecycle.finish_all()
+    assert len(attempts) == 3
+    await nobody_is_there(process)
 
 
 async def test_what_somebody_else_made_ready_in_the_meantime_is_left_as_it_is(world: World, process: Process) -> None:

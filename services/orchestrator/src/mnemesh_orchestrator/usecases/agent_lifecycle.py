@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import msgspec
+import structlog
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import (
     DeadlineExceeded,
@@ -44,12 +45,13 @@ from mnemesh_orchestrator.prompt.prompts import Prompts
 from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.store.base import AgentStore
 from mnemesh_orchestrator.usecases.first_messages import FirstMessageFactory
-from mnemesh_orchestrator.usecases.reconciliation import reconcile
+from mnemesh_orchestrator.usecases.reconciliation import GIVE_UP, reconcile
 from mnemesh_orchestrator.usecases.tool_attachments import attached_tool, base_tools
 
 GRACE = timedelta(seconds=60)
 """A younger creation may still run in another process."""
 
+_log = structlog.get_logger("mnemesh.reconciliation")
 _UNAVAILABLE = (Unavailable, DeadlineExceeded, Internal)
 
 
@@ -277,4 +279,11 @@ class AgentLifecycle:
                 scope = msgspec.json.decode(creation, type=ErasureScope) if creation else CREATED_FOR_AGENT
                 await self._complete_deletion(agent.organization_id, agent.id, scope)
             elif agent.created_at < self._clock.now() - GRACE:
-                await self._complete(agent, msgspec.json.decode(creation, type=Creation))
+                draft = msgspec.json.decode(creation, type=Creation)
+                try:
+                    await self._complete(agent, draft)
+                except Internal as error:
+                    if agent.created_at > self._clock.now() - GIVE_UP:
+                        raise
+                    _log.error("creation_undone", resource="agent", id=agent.id, error=error.message)
+                    await self._undo(agent, draft)

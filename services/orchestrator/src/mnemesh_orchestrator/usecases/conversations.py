@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+import structlog
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import (
     DeadlineExceeded,
@@ -40,11 +41,12 @@ from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
 from mnemesh_orchestrator.store.base import AgentStore, ConversationStore
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
 from mnemesh_orchestrator.usecases.conversation_parts import ConversationParts
-from mnemesh_orchestrator.usecases.reconciliation import reconcile
+from mnemesh_orchestrator.usecases.reconciliation import GIVE_UP, reconcile
 
 GRACE = timedelta(seconds=60)
 """A younger creation may still run in another process."""
 
+_log = structlog.get_logger("mnemesh.reconciliation")
 _UNAVAILABLE = (Unavailable, DeadlineExceeded, Internal)
 _DEFERRING = (*_UNAVAILABLE, ConversationBusy, LeaseLost)
 """The errors after which a creation stays CREATING, to be finished later."""
@@ -272,7 +274,14 @@ class ConversationService:
             if item.origin is None:
                 await self._remove(conversation)
             elif conversation.created_at < self._clock.now() - GRACE:
-                await self._complete(conversation, item.origin)
+                try:
+                    await self._complete(conversation, item.origin)
+                except Internal as error:
+                    if conversation.created_at > self._clock.now() - GIVE_UP:
+                        raise
+                    fields = {"resource": "conversation", "id": conversation.id, "error": error.message}
+                    _log.error("creation_undone", **fields)
+                    await self._undo(conversation, item.origin)
 
 
 def _last_message_at(window: ContextWindow) -> datetime | None:

@@ -1,12 +1,16 @@
 """Finishes work that a crash, an unavailable service or a passed deadline left behind."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from datetime import timedelta
+from typing import Final, TypeVar
 
 import structlog
 from mnemesh_kit.errors import MnemeshError
 
 T = TypeVar("T")
+
+GIVE_UP: Final = timedelta(minutes=15)
+"""A creation that is older and ends with an internal error of a service is undone: that error does not go away."""
 
 _log = structlog.get_logger("mnemesh.reconciliation")
 
