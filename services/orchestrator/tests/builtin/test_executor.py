@@ -57,8 +57,8 @@ async def test_send_message_has_no_effect(tools: BuiltinTools, tiers: Any, call:
 @pytest.mark.parametrize(
     ("name", "given", "edit", "text"),
     [
-        ("core_memory_append", {"content": "x"}, Append("x"), "None"),
-        ("core_memory_replace", {"old_content": "a", "new_content": ""}, ReplaceAll("a", ""), "None"),
+        ("core_memory_append", {"content": "x"}, Append("x"), ""),
+        ("core_memory_replace", {"old_content": "a", "new_content": ""}, ReplaceAll("a", ""), ""),
         ("memory_replace", {"old_str": "a", "new_str": "b"}, ReplaceUnique("a", "b"), EDITED),
         ("memory_insert", {"new_str": "x"}, InsertLine(-1, "x"), EDITED),
         ("memory_insert", {"new_str": "x", "insert_line": 0}, InsertLine(0, "x"), EDITED),
@@ -74,8 +74,15 @@ async def test_an_edit_is_one_effect_of_the_agent(
     assert tiers.asked == [("edit", "step-1/0/0", AUTHOR, "human", edit)]
 
 
-async def test_finishing_edits_returns_none(tools: BuiltinTools, call: Make) -> None:
-    assert (await tools.execute(call("memory_finish_edits"))).text == "None"
+async def test_rethink_memory_names_its_block_by_another_argument(tools: BuiltinTools, tiers: Any, call: Make) -> None:
+    """Agents of earlier systems have this form of memory_rethink."""
+    result = await tools.execute(call("rethink_memory", new_memory="whole", target_block_label="human"))
+    assert (result.ok, result.text) == (True, EDITED)
+    assert tiers.asked == [("edit", "step-1/0/0", AUTHOR, "human", Rethink("whole"))]
+
+
+async def test_finishing_edits_returns_an_empty_text(tools: BuiltinTools, call: Make) -> None:
+    assert (await tools.execute(call("memory_finish_edits"))).text == ""
 
 
 PREFIX = (
@@ -414,9 +421,11 @@ async def test_blank_archival_search_returns_nothing(tools: BuiltinTools, tiers:
     assert tiers.asked == []
 
 
-async def test_an_archival_insert_is_one_effect_and_returns_none(tools: BuiltinTools, tiers: Any, call: Make) -> None:
+async def test_an_archival_insert_is_one_effect_and_returns_an_empty_text(
+    tools: BuiltinTools, tiers: Any, call: Make
+) -> None:
     result = await tools.execute(call("archival_memory_insert", content="Tea at five.", tags=["food"]))
-    assert (result.ok, result.text) == (True, "None")
+    assert (result.ok, result.text) == (True, "")
     assert tiers.asked == [("insert", "step-1/0/0", "agent-1", "Tea at five.", ("food",))]
 
 

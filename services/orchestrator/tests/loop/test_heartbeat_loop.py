@@ -68,7 +68,7 @@ async def test_a_heartbeat_that_was_asked_for_goes_on(world: World, process: Pro
         "user text: Hello",
         "assistant thought: Keep.",
         'assistant calls archival_memory_insert{"content": "tea", "request_heartbeat": true}',
-        "tool success of archival_memory_insert: None",
+        "tool success of archival_memory_insert: ",
     ]
     assert reasons(turn) == ["Function called using request_heartbeat=true, returning control"]
     assert turn[3].step_id == turn[1].step_id

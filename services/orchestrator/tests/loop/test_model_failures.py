@@ -75,7 +75,7 @@ async def test_what_was_committed_before_a_failure_stays(world: World, process: 
     )
     events = await process.send(agent)
     assert kinds(events) == ["tool_call", "tool_return", "ErrorEvent", "StopEvent", "UsageEvent"]
-    assert lines(world.turn(agent))[-1] == "tool success of archival_memory_insert: None"
+    assert lines(world.turn(agent))[-1] == "tool success of archival_memory_insert: "
     world.model.follow(say("Where were we?"))
     await process.send(agent)
     assert lines(world.turn(agent))[-1] == "assistant text: Where were we?"

@@ -45,7 +45,7 @@ async def test_turn_continues_after_every_tool_until_plain_text(world: World, pr
     assert turn[:3] == [
         "user text: I am Ada, and I like tea.",
         'assistant calls archival_memory_insert{"content": "Ada likes tea."}',
-        "tool success of archival_memory_insert: None",
+        "tool success of archival_memory_insert: ",
     ]
     assert [line.partition(":")[0] for line in turn[3:]] == [
         'assistant calls memory_replace{"label"',
@@ -140,7 +140,7 @@ async def test_an_empty_answer_after_tools_ends_the_turn_without_a_word(world: W
     assert kinds(events) == ["tool_call", "tool_return", "StopEvent", "UsageEvent"]
     run = await process.outcome(agent)
     assert (run.stop_reason, run.status, run.step_count) == (StopReason.END_TURN, RunStatus.COMPLETED, 2)
-    assert lines(world.turn(agent))[-1] == "tool success of archival_memory_insert: None"
+    assert lines(world.turn(agent))[-1] == "tool success of archival_memory_insert: "
     require_valid(world.window(agent).messages)
 
 

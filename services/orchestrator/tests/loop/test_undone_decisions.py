@@ -71,7 +71,7 @@ async def test_next_run_executes_the_decision_before_its_own_input(
     require_valid(world.model.last.messages)
     assert lines(window)[-4:] == [
         "tool success of launch: launched",
-        "tool success of archival_memory_insert: None",
+        "tool success of archival_memory_insert: ",
         "user text: Hello?",
         "assistant text: Kept, and hello.",
     ]

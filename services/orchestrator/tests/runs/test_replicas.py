@@ -170,7 +170,7 @@ async def test_run_of_a_crashed_holder_is_cancelled_after_its_lease_expires(
     await other.recover()
     await other.replica_watcher.look_once()
     assert await cancelling == {run.id: CancelOutcome.CANCELLED}
-    assert lines(world.turn(agent))[-1] == "tool success of archival_memory_insert: None"
+    assert lines(world.turn(agent))[-1] == "tool success of archival_memory_insert: "
     require_valid(world.window(agent).messages)
 
 

@@ -397,6 +397,9 @@ class Tools(ToolsClient):
         )
         return tool_from_proto(run_now(self._tools.UpsertTool(tools_service_pb2.UpsertToolRequest(tool=tool))).tool)
 
+    def delete(self, tool_id: str) -> None:
+        run_now(self._tools.DeleteTool(tools_service_pb2.DeleteToolRequest(tool_id=tool_id)))
+
 
 _FIELDS = {
     "requires_approval": "default_requires_approval",

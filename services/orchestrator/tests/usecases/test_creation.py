@@ -370,6 +370,19 @@ async def test_a_built_in_tool_may_be_named_by_the_id_that_it_is_listed_under(wo
         await process.agents.attach_tool(ME, None, agent.id, foreign.id, None)
 
 
+async def test_a_deleted_tool_leaves_the_agent(world: World, process: Process) -> None:
+    """While the tools service does not answer, the agent is shown with all of its tools."""
+    probe, kept = world.tools.add("probe"), world.tools.add("kept")
+    draft = AgentDraft(AgentType.LETTA_V1, include_base_tools=False, tool_ids=(probe.id, kept.id))
+    agent = await process.lifecycle.create(ME, None, draft)
+    world.tools.delete(probe.id)
+    world.faults.unavailable = {"tools.definitions": 1}
+    assert [tool.name for tool in (await process.agents.get(ME, agent.id)).tools] == ["probe", "kept"]
+    assert [tool.name for tool in (await process.agents.get(ME, agent.id)).tools] == ["kept"]
+    page = await process.agents.list(ME, AgentFilter(), "created_at", PageQuery(10, ascending=True))
+    assert [tool.name for tool in page.items[0].tools] == ["kept"]
+
+
 async def test_an_agent_cannot_be_given_a_model_that_nobody_serves(world: World, process: Process) -> None:
     agent = await world.agent(process)
     with pytest.raises(ModelUnknown):

@@ -145,7 +145,7 @@ class LiveRenderer:
     def _tool_return(self, result: message_pb2.ToolReturn) -> None:
         failed = result.status == message_pb2.TOOL_RETURN_STATUS_ERROR
         if failed or result.name not in _MESSAGE_TOOLS:
-            text = _truncated(text_of(result.content), _RETURN_CHARS)
+            text = _truncated(text_of(result.content), _RETURN_CHARS) or result.name
             self._print_line(f"  {'✗' if failed else '✓'} {text}", "red" if failed else "dim")
 
     def _stop(self, stop: runs_pb2.StopEvent) -> None:

@@ -52,6 +52,12 @@ async def rethink(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[
     return await apply_edit(blocks, call, label, Rethink(arguments["new_memory"], call.base_revision(label)))
 
 
+async def rethink_target(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+    """Runs rethink_memory, the earlier form of memory_rethink."""
+    label = arguments["target_block_label"]
+    return await apply_edit(blocks, call, label, Rethink(arguments["new_memory"], call.base_revision(label)))
+
+
 async def apply_patch(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs memory_apply_patch."""
     return await apply_edit(blocks, call, arguments["label"], Patch(arguments["patch"]))

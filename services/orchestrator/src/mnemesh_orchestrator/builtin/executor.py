@@ -49,6 +49,7 @@ class BuiltinTools:
             "memory_replace": partial(core_memory.replace, blocks),
             "memory_insert": partial(core_memory.insert, blocks),
             "memory_rethink": partial(core_memory.rethink, blocks),
+            "rethink_memory": partial(core_memory.rethink_target, blocks),
             "memory_apply_patch": partial(core_memory.apply_patch, blocks),
             "memory_finish_edits": _finish_edits,
             "memory": partial(run_command, blocks),
@@ -88,7 +89,7 @@ class BuiltinTools:
             if not is_for_model(error):
                 raise
             return _failed(call, error.reason, refusal_text(error, call))
-        return ToolResult(ok=True, text=str(text))
+        return ToolResult(ok=True, text=text or "")
 
 
 async def _send_message(_call: BuiltinCall, _arguments: Mapping[str, Any]) -> str:

@@ -34,6 +34,7 @@ _ARGUMENTS: Final[Mapping[str, Mapping[str, str]]] = {
     "memory_replace": _REPLACE,
     "memory_insert": {"text": "new_str"},
     "memory_rethink": {"value": "new_memory"},
+    "rethink_memory": {"value": "new_memory", "label": "target_block_label"},
     "memory": {**_REPLACE, "text": "insert_text", "value": "file_text"},
     "archival_memory_insert": {"text": "content"},
     "archival_memory_search": {"start_date": "start_datetime", "end_date": "end_datetime", "limit": "top_k"},

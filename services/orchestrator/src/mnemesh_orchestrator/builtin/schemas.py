@@ -169,6 +169,15 @@ _EDIT_TOOLS: Final = (
         "tools.",
         {**_label(), "new_memory": _text(f"The whole new text of the block. {_NO_NUMBERS}")},
     ),
+    _tool(
+        "rethink_memory",
+        "Replaces the whole value of a memory block with a new text that contains all current information from it, "
+        "integrates what is new, and omits what is outdated or inconsistent.",
+        {
+            "new_memory": _text(f"The whole new text of the block. {_NO_NUMBERS}"),
+            "target_block_label": _text("The label of the memory block to write to."),
+        },
+    ),
     _tool("memory_finish_edits", "Signals that you have finished editing memory.", {}),
     _tool(
         "memory_apply_patch",

@@ -141,6 +141,7 @@ CONTINUING_TOOLS: Final = frozenset(
         "memory_replace",
         "memory_insert",
         "memory_rethink",
+        "rethink_memory",
         "search_memory",
         "store_memories",
         "rethink_user_memory",

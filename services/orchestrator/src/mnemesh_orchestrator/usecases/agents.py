@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import InvalidArgument, NotFound
+from mnemesh_kit.errors import DeadlineExceeded, Internal, InvalidArgument, NotFound, Unavailable
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal, as_principal
@@ -37,6 +37,8 @@ from mnemesh_orchestrator.prompt.prompts import Prompts
 from mnemesh_orchestrator.store.base import AgentStore, ApprovalStore
 from mnemesh_orchestrator.usecases.tool_attachments import attached_tool, with_episodic_search
 
+_TOOLS_AT_ONCE: Final = 1_000
+
 
 class AgentService:
     """The records of agents."""
@@ -64,15 +66,41 @@ class AgentService:
         self._clock = clock
 
     async def get(self, caller: Principal, agent_id: str) -> Agent:
-        """Returns an agent. Raises NotFound."""
+        """Returns an agent, without the tools that were deleted since. Raises NotFound."""
         # `effective_settings` needs the models of the organization, and cannot wait for them.
         await self._models.of(caller.organization_id)
-        return await self._store.get(caller.organization_id, agent_id)
+        agent = await self._store.get(caller.organization_id, agent_id)
+        return (await self._without_deleted_tools(caller, [agent]))[0]
 
     async def list(self, caller: Principal, filter_: AgentFilter, order_by: AgentOrder, page: PageQuery) -> Page[Agent]:
-        """Returns a page of agents. Raises InvalidArgument if the filter breaks a rule."""
+        """Returns a page of agents, without the tools that were deleted since.
+
+        Raises:
+            InvalidArgument: The filter breaks a rule.
+        """
         await self._models.of(caller.organization_id)
-        return await self._store.list(caller.organization_id, require_valid_agent_filter(filter_), order_by, page)
+        found = await self._store.list(caller.organization_id, require_valid_agent_filter(filter_), order_by, page)
+        return replace(found, items=await self._without_deleted_tools(caller, found.items))
+
+    async def _without_deleted_tools(self, caller: Principal, agents: Sequence[Agent]) -> Sequence[Agent]:
+        """Returns the agents with the tools that turns give them. All, if the tools service does not answer."""
+        ids = sorted({tool.tool_id for agent in agents for tool in agent.tools if tool.tool_id is not None})
+        existing: set[str] = set()
+        try:
+            with as_principal(caller):
+                for start in range(0, len(ids), _TOOLS_AT_ONCE):
+                    found = await self._tools.definitions(ids[start : start + _TOOLS_AT_ONCE])
+                    existing |= {tool.id for tool in found}
+        except (Unavailable, DeadlineExceeded, Internal):
+            return agents
+        if existing >= set(ids):
+            return agents
+        return [
+            replace(
+                agent, tools=tuple(tool for tool in agent.tools if tool.tool_id is None or tool.tool_id in existing)
+            )
+            for agent in agents
+        ]
 
     async def count(self, caller: Principal, filter_: AgentFilter) -> int:
         """Returns the number of agents. Raises InvalidArgument if the filter breaks a rule."""
