@@ -10,6 +10,7 @@ import pytest
 from mnemesh_kit.errors import InvalidArgument, PermissionDenied
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal
+from mnemesh_kit.principal import Role as CallerRole
 from mnemesh_recall.model.contexts import NewContext, StepCommit
 from mnemesh_recall.model.episode_operations import EpisodeCommit, NewFact
 from mnemesh_recall.model.episodes import Scope, ScopeKind
@@ -93,7 +94,7 @@ async def test_an_invalid_argument_is_refused_before_the_store_is_called(call: A
     assert refused.value.field == field
 
 
-CLIENT = Principal(DEFAULT_PRINCIPAL.organization_id, DEFAULT_PRINCIPAL.subject_id)
+CLIENT = Principal(DEFAULT_PRINCIPAL.organization_id, DEFAULT_PRINCIPAL.subject_id, CallerRole.CLIENT)
 
 
 def append(**changes: Any) -> Any:

@@ -28,14 +28,16 @@ class Principal:
 
     organization_id: str
     subject_id: str
-    role: Role = field(default=Role.CLIENT, compare=False)
-    """The role of the credential of the call. It is not part of the identity: a run stores the other two."""
+    role: Role = field(default=Role.SERVICE, compare=False)
+    """What the credential of the call allows; a principal without one, as in background tasks, is the mesh's own.
+
+    It is not part of the identity: a run stores organization and subject.
+    """
 
 
 DEFAULT_PRINCIPAL: Final = Principal(
     organization_id="org-00000000-0000-4000-8000-000000000000",
     subject_id="user-00000000-0000-4000-8000-000000000000",
-    role=Role.SERVICE,
 )
 """The caller of a mesh without authentication, which may call everything."""
 
