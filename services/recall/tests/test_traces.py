@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
-from mnemesh.recall.v1 import episodes_pb2, traces_pb2
+from mnemesh.recall.v1 import contexts_pb2, episodes_pb2, traces_pb2
 from mnemesh.recall.v1 import episodes_service_pb2 as memories
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.recall.v1 import traces_service_pb2 as traces
@@ -149,6 +149,34 @@ async def test_a_late_result_keeps_the_turn_of_its_call(recall: Any) -> None:
     one = (await turns(recall, include_traces=True))[0]
     assert one.last_message_id == late.id
     assert [trace.seq for trace in one.traces] == [1, 2, 3]
+
+
+async def test_an_input_that_was_stored_without_a_window_enters_it_with_its_answer(recall: Any) -> None:
+    await open_window(recall)
+    run, failed = new_id("run"), said("first try", conversation_id=MAIN, step_id=new_id("step"))
+    failed.run_id = run
+    await tell(recall, failed, conversation=None)
+    await tell(recall, said("something else"), said("Yes.", pb.ROLE_ASSISTANT))
+    window = rpc.GetContextRequest(conversation_id=MAIN)
+    assert failed.id not in [m.id for m in (await recall.GetContext(window)).context.messages]
+    listed = await recall.ListMessages(rpc.ListMessagesRequest(agent_ids=[AGENT], run_id=run))
+    assert [message.id for message in listed.messages] == [failed.id]
+    scope = rpc.ConversationScope(conversation_id=MAIN)
+    shown = await recall.ListMessages(rpc.ListMessagesRequest(agent_ids=[AGENT], conversation=scope))
+    assert failed.id in [message.id for message in shown.messages]
+    answer = said("Done.", pb.ROLE_ASSISTANT)
+    step = rpc.CommitStepRequest(
+        agent_id=AGENT,
+        conversation_id=MAIN,
+        lease=contexts_pb2.WriterLease(run_id=new_id("run"), epoch=1),
+        step_id=new_id("step"),
+        base_version=2,
+        messages=[failed, answer],
+    )
+    await recall.CommitStep(step)
+    assert [m.id for m in (await recall.GetContext(window)).context.messages][-2:] == [failed.id, answer.id]
+    assert await turn_of(recall, failed, answer) == ["turn_0001", "turn_0001"]
+    assert [turn.message_count for turn in await turns(recall)] == [2, 2]
 
 
 async def test_turn_indexes_are_counted_per_agent_across_conversations_and_restarts(
@@ -423,6 +451,20 @@ async def test_pages_are_bounded_by_bytes(recall: Any) -> None:
     assert (len(listed.messages), bool(listed.next_page_token)) == (12, True)
     calls = await recall.traces.ListToolInteractions(traces.ListToolInteractionsRequest(agent_id=AGENT, page_size=100))
     assert (len(calls.tool_interactions), bool(calls.next_page_token)) == (3, True)
+
+
+async def test_the_summary_of_an_exported_window_is_imported_into_an_empty_window(recall: Any) -> None:
+    conversation = derive_id("conv", PEER)
+    await open_window(recall, agent=PEER, conversation=conversation)
+    summary = said("They dug.", pb.ROLE_SUMMARY, create_time=at(0))
+    snapshot = traces_pb2.TraceSnapshot(conversation_id=MAIN, messages=[said("p", pb.ROLE_SYSTEM), summary])
+    records = [*SEED, traces.TraceRecord(snapshot=snapshot)]
+    for _ in range(2):
+        done = await take_in(recall, records, extend_window=True)
+        window = (await recall.GetContext(rpc.GetContextRequest(conversation_id=conversation))).context
+        assert [message.role for message in window.messages[:3]] == [pb.ROLE_SYSTEM, pb.ROLE_SUMMARY, pb.ROLE_USER]
+        assert window.messages[1].content[0].text.text == "They dug."
+    assert (done.imported_traces, done.skipped_records, len(window.messages)) == (0, len(records), 9)
 
 
 async def test_memories_of_a_named_scope_are_exported_and_imported(recall: Any) -> None:

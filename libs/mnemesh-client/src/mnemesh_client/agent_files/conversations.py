@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mnemesh.agents.v1 import agents_pb2, conversations_pb2
 from mnemesh.blocks.v1 import blocks_pb2
-from mnemesh.recall.v1 import messages_service_pb2, traces_service_pb2
+from mnemesh.recall.v1 import traces_pb2, traces_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.ids import derive_id
 
@@ -34,9 +34,7 @@ class ConversationImport:
         self._lines = read(directory, CONVERSATIONS)
         self._ids: dict[str, str] = {}
 
-    async def create_missing(
-        self, records: Sequence[traces_service_pb2.TraceRecord], *, is_new: bool, summaries: bool
-    ) -> int:
+    async def create_missing(self, records: Sequence[traces_service_pb2.TraceRecord], *, is_new: bool) -> int:
         """Creates the conversations that the agent does not have, and returns their number.
 
         A conversation is known by its id, or by the traces that an earlier import assigned to it. One without traces is
@@ -45,7 +43,6 @@ class ConversationImport:
         Args:
             records: the records of the export.
             is_new: whether this import created the agent.
-            summaries: whether an empty window gets the summary of the exported one.
         """
         created = 0
         known = {} if is_new or not self._lines else await self._known(records)
@@ -59,13 +56,22 @@ class ConversationImport:
             if own_id is None:
                 continue
             self._ids[given.id] = own_id
-            if summaries:
-                await self._put_summary(own_id, line)
         return created
 
     def mapped(self, records: Iterable[traces_service_pb2.TraceRecord]) -> list[traces_service_pb2.TraceRecord]:
-        """Returns the records with the agent and its conversations in place of the exported ones."""
-        return [self._mapped(record) for record in records]
+        """Returns the records with the agent and its conversations in place of the exported ones.
+
+        The summaries at the head of the exported windows come first, as snapshots.
+        """
+        return [*self._summaries(), *map(self._mapped, records)]
+
+    def _summaries(self) -> Iterator[traces_service_pb2.TraceRecord]:
+        for line in self._lines:
+            conversation_id = self._ids.get(line.get("conversation", {}).get("id", ""))
+            if conversation_id is not None and "summary_message" in line:
+                summary = from_line(line["summary_message"], message_pb2.Message(), CONVERSATIONS)
+                snapshot = traces_pb2.TraceSnapshot(conversation_id=conversation_id, messages=[summary])
+                yield traces_service_pb2.TraceRecord(snapshot=snapshot)
 
     def _mapped(self, record: traces_service_pb2.TraceRecord) -> traces_service_pb2.TraceRecord:
         kind = record.WhichOneof("record")
@@ -104,25 +110,3 @@ class ConversationImport:
             if block.label in by_label and block.value != by_label[block.label]:
                 await self._mnemesh.blocks.update(block_id, value=by_label[block.label])
         return created.id
-
-    async def _put_summary(self, conversation_id: str, line: Line) -> None:
-        if "summary_message" not in line:
-            return
-        given = from_line(line["summary_message"], message_pb2.Message(), CONVERSATIONS)
-        window = await self._mnemesh.messages.window(conversation_id)
-        if len(window.messages) > 1:
-            return
-        summary = message_pb2.Message(
-            id=derive_id("message", self._agent.id, given.id),
-            role=message_pb2.ROLE_SUMMARY,
-            content=given.content,
-            create_time=given.create_time,
-        )
-        await self._mnemesh.messages.stub.AppendMessages(
-            messages_service_pb2.AppendMessagesRequest(
-                request_id=derive_id("request", summary.id, conversation_id),
-                agent_id=self._agent.id,
-                conversation_id=conversation_id,
-                messages=[summary],
-            )
-        )

@@ -94,9 +94,7 @@ class AgentImport:
         agent = await self._agent(key, model)
         await self._restore_blocks(agent)
         conversations = ConversationImport(self._mnemesh, agent, self._directory, self._settings)
-        self.counts.conversations = await conversations.create_missing(
-            self._records, is_new=self.counts.is_new, summaries=window
-        )
+        self.counts.conversations = await conversations.create_missing(self._records, is_new=self.counts.is_new)
         records = conversations.mapped(self._records)
         result = await self._mnemesh.traces.import_(agent.id, records, extend_window=window)
         self.counts.traces, self.counts.turns = result.imported_traces, result.created_turns

@@ -15,7 +15,7 @@ import pytest_asyncio
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_kit.principal import Principal, Role, as_principal
 from mnemesh_kit.server import Assembly, RunningServer
 
 from mnemesh_testkit.mesh.local_services import LocalChannel, in_process
@@ -37,7 +37,7 @@ class ServiceSuite:
     @pytest.fixture(autouse=True)
     def caller(self) -> Iterator[Principal]:
         """The caller of this case."""
-        with as_principal(Principal(new_id("org"), new_id("user"))) as principal:
+        with as_principal(Principal(new_id("org"), new_id("user"), Role.SERVICE)) as principal:
             yield principal
 
 

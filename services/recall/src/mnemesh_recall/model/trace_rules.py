@@ -18,10 +18,16 @@ from mnemesh_recall.model.episode_rules import (
     require_tags,
 )
 from mnemesh_recall.model.episodes import Episode, Fact, Scope, ScopeKind
-from mnemesh_recall.model.message_rules import MAX_IMAGE_BYTES, MAX_TEXT_BYTES, require_content_text, require_name
+from mnemesh_recall.model.message_rules import (
+    MAX_IMAGE_BYTES,
+    MAX_TEXT_BYTES,
+    require_content_text,
+    require_messages,
+    require_name,
+)
 from mnemesh_recall.model.query_rules import require_short
 from mnemesh_recall.model.trace_operations import InteractionFilter, Record, TraceExport, TraceImport, TurnFilter
-from mnemesh_recall.model.traces import Media, Trace
+from mnemesh_recall.model.traces import Media, Snapshot, Trace
 
 MAX_TURN_IDS: Final = 1_000
 MAX_URLS: Final = 100
@@ -76,6 +82,8 @@ def _require_record(record: Record) -> None:
             _require_episode(record, "record.episode")
         case Fact():
             _require_fact(record, "record.fact")
+        case Snapshot():
+            require_messages(record.messages, "record.snapshot.messages")
 
 
 def _require_trace(trace: Trace, field: str) -> None:

@@ -444,7 +444,9 @@ class ImportTracesHeader(_message.Message):
     agent's default conversation.
     """
     extend_window: _builtins.bool
-    """Also appends the traces that are not archived to the window. By default the window does not change."""
+    """Also appends the traces that are not archived to the window. By default the window does not change. A window with no
+    message but the system message first gets the summary in the snapshot of its conversation, if the import has one.
+    """
     record_count: _builtins.int
     """Number of records that follow. A stream with a different number is refused (field: header.record_count), because
     the end of a stream alone does not show whether it was cut off.
@@ -485,7 +487,7 @@ class ImportTracesResponse(_message.Message):
     imported_episodes: _builtins.int
     imported_facts: _builtins.int
     skipped_records: _builtins.int
-    """Number of records that already existed, plus snapshots, which are derived data."""
+    """Number of records that already existed, plus snapshots, of which only summaries are imported."""
     created_turns: _builtins.int
     def __init__(
         self,

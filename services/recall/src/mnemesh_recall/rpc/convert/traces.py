@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from mnemesh.recall.v1 import episodes_pb2, traces_pb2
 from mnemesh.recall.v1 import traces_service_pb2 as rpc
+from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.time import (
     optional_timestamp_from_proto,
@@ -14,7 +15,7 @@ from mnemesh_kit.time import (
     timestamp_from_proto,
     timestamp_to_proto,
 )
-from mnemesh_types.convert import message_to_proto
+from mnemesh_types.convert import message_from_proto, message_to_proto
 
 from mnemesh_recall.model.episodes import Episode, Fact, Scope, ScopeKind
 from mnemesh_recall.model.tool_interactions import InteractionStatus, ToolInteraction
@@ -154,7 +155,7 @@ def record_from_proto(record: rpc.TraceRecord) -> Record:
         case "fact":
             return _fact_from_proto(record.fact, "record.fact")
         case "snapshot":
-            return Snapshot(record.snapshot.conversation_id, 0, None, ())
+            return _snapshot_from_proto(record.snapshot, "record.snapshot")
         case _:
             raise InvalidArgument("record must be a trace, an episode, a fact or a snapshot.", field="record")
 
@@ -241,6 +242,16 @@ def _fact_from_proto(fact: episodes_pb2.Fact, field: str) -> Fact:
 def _import_scope(memory: episodes_pb2.Episode | episodes_pb2.Fact) -> Scope:
     """Returns the named scope of a record. The import assigns that of the agent to all others."""
     return Scope(ScopeKind.NAME, memory.scope.name) if memory.scope.WhichOneof("scope") == "name" else _UNASSIGNED
+
+
+def _snapshot_from_proto(snapshot: traces_pb2.TraceSnapshot, field: str) -> Snapshot:
+    """Converts a snapshot with its summaries alone. The traces hold the other messages."""
+    summaries = tuple(
+        message_from_proto(message, f"{field}.messages[{index}]")
+        for index, message in enumerate(snapshot.messages)
+        if message.role == message_pb2.ROLE_SUMMARY
+    )
+    return Snapshot(snapshot.conversation_id, 0, None, summaries)
 
 
 def _without_scope(memory: Any) -> Any:

@@ -79,13 +79,14 @@ def store_rows(
         deferred: receives the rows that the caller writes at the end.
         all_new: True if none of the ids exists.
     """
-    known = {} if all_new or not batch else _known_sequence_ids(tx, batch)
+    stored_before = () if all_new or not batch else _known_messages(tx, batch)
+    known = {message.id: message.sequence_id for message in stored_before}
     new = [(message, row) for message, row in zip(batch, rows, strict=True) if message.id not in known]
     counters = agents.take_sequence_ids(tx, agent_id, len(new))
     first = counters.last_sequence_id - len(new) + 1
     assigned = {message.id: first + index for index, (message, _) in enumerate(new)}
     if new:
-        placed = turns.assign_turns(tx, agent_id, [message for message, _ in new])
+        placed = turns.assign_turns(tx, agent_id, [message for message, _ in new], turns.opened_by(stored_before))
         complete = [
             {**row, "sequence_id": assigned[message.id], "turn_id": message.turn_id}
             for message, (_, row) in zip(placed, new, strict=True)
@@ -98,18 +99,19 @@ def store_rows(
     return Stored(tuple(sequence_ids[message.id] for message in batch), frozenset(known), counters.message_count)
 
 
-def _known_sequence_ids(tx: Transaction, batch: Sequence[Message]) -> dict[str, int]:
+def _known_messages(tx: Transaction, batch: Sequence[Message]) -> list[Message]:
+    """Returns the stored messages among `batch`, by sequence id. Raises AlreadyExists for one with other content."""
     rows = tx.conn.execute(_BY_ID, {"ids": [message.id for message in batch]}).all()
     by_id = {message.id: message for message in batch}
-    known = {}
+    known = []
     for row in rows:
         stored = message_from_row(row)
         if row.organization_id != tx.organization_id:
             raise no_message(stored.id)
         if not has_same_content(stored, by_id[stored.id]):
             raise message_exists(stored.id)
-        known[stored.id] = stored.sequence_id
-    return known
+        known.append(stored)
+    return sorted(known, key=lambda message: message.sequence_id)
 
 
 def _insert(tx: Transaction, rows: list[Row], deferred: Deferred) -> None:

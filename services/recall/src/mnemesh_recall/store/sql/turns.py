@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -41,13 +41,33 @@ _EXISTS: Final = sa.select(_t.turn_id).where(_t.agent_id == sa.bindparam("agent"
 _INSERT: Final = sa.insert(turns)
 
 
-def assign_turns(tx: Transaction, agent_id: str, batch: Sequence[Message]) -> list[Message]:
+def opened_by(stored: Iterable[Message]) -> dict[str | None, str]:
+    """Returns, by conversation, the last turn that one of the stored messages opened.
+
+    An input that was stored before its step, because its first run failed, is committed with the answer to it. The
+    answer belongs to the turn of the input, although the conversation may have newer turns.
+    """
+    return {
+        message.conversation_id: message.turn_id
+        for message in stored
+        if message.turn_id is not None and opens_turn(message)
+    }
+
+
+def assign_turns(
+    tx: Transaction, agent_id: str, batch: Sequence[Message], newest: dict[str | None, str]
+) -> list[Message]:
     """Returns new messages of one agent, in order, each with its turn. The agent's row must exist.
 
     A turn that a message names is kept. A tool return, or a decision on a call, belongs to the turn of its call. Every
     other message belongs to the newest turn of its conversation, and a user message starts a new one.
+
+    Args:
+        tx: the transaction.
+        agent_id: the agent of all messages.
+        batch: the messages.
+        newest: the turn that counts as the newest of a conversation, where that is not the last one. Changed in place.
     """
-    newest: dict[str | None, str] = {}
     of_calls: dict[str, str] = {}
     existing: set[str] = set()
     assigned = []
