@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 from mnemesh_retrieval.errors import IndexClosed, IndexUnavailable, VectorIndexError
+from mnemesh_retrieval.filters import HasWords
+from mnemesh_retrieval.index import Point, WriteMode
 from mnemesh_retrieval.server import ServerIndex, ServerSettings
 from mnemesh_retrieval.server.schema import own_name, server_name
 from mnemesh_testkit.fakes.qdrant import fake_qdrant
@@ -34,12 +36,52 @@ class TestServerAdapterOnLocalMode(VectorIndexSuite):
 
 
 class TestServerAdapterOnTheWire(VectorIndexSuite):
+    version = "1.20.0"
+
     @pytest.fixture
     async def index(self) -> AsyncIterator[ServerIndex]:
-        async with fake_qdrant() as server:
+        async with fake_qdrant(self.version) as server:
             index = await ServerIndex.open(ServerSettings(url="http://127.0.0.1:6333", grpc_port=server.port))
             yield index
             await index.close()
+
+
+@pytest.mark.full
+class TestOldestServerAdapterOnTheWire(TestServerAdapterOnTheWire):
+    version = "1.16.0"
+
+
+@pytest.mark.parametrize("version", ["1.16.3", "1.17.0"])
+async def test_writes_of_absent_and_of_present_points(version: str) -> None:
+    first, second, third = (uuid.UUID(int=number) for number in (1, 2, 3))
+    async with fake_qdrant(version) as server:
+        index = await ServerIndex.open(ServerSettings(url="http://127.0.0.1:6333", grpc_port=server.port))
+        await index.ensure_collection(PLANTS)
+        await index.write("plants", [Point(first, None, "", {"text": "old"})])
+        new = [Point(id_, None, "", {"text": "new"}) for id_ in (first, second)]
+        await index.write("plants", new, WriteMode.INSERT_ABSENT)
+        newer = [Point(id_, None, "", {"text": "newer"}) for id_ in (second, third)]
+        await index.write("plants", newer, WriteMode.UPDATE_PRESENT)
+        stored = await index.get("plants", [first, second, third])
+        await index.close()
+    assert [(point.id, point.payload["text"]) for point in stored] == [(first, "old"), (second, "newer")]
+
+
+@pytest.mark.parametrize(
+    ("words", "is_found"),
+    [("桜の木", True), ("桜", True), ("木が", True), ("木桜", False), ("る森", False), ("桜木", False), ("森", True)],
+)
+async def test_runs_of_characters_are_found_literally_on_an_older_server(words: str, is_found: bool) -> None:
+    async with fake_qdrant("1.19.2") as server:
+        index = await ServerIndex.open(ServerSettings(url="http://127.0.0.1:6333", grpc_port=server.port))
+        await index.ensure_collection(PLANTS)
+        id_ = uuid.uuid4()
+        await index.write("plants", [Point(id_, None, "", {"text": "old moss"})])
+        await index.set_payload("plants", [id_], {"text": "庭に桜の木がある, 森"})
+        assert await index.count("plants", HasWords("text", words)) == int(is_found)
+        [stored] = await index.get("plants", [id_])
+        await index.close()
+    assert stored.payload == {"text": "庭に桜の木がある, 森"}
 
 
 async def test_payload_indexes_are_created_with_the_tenant_field() -> None:
@@ -57,8 +99,8 @@ async def test_payload_indexes_are_created_with_the_tenant_field() -> None:
 
 
 async def test_an_old_server_is_refused() -> None:
-    async with fake_qdrant(version="1.19.2") as server:
-        with pytest.raises(VectorIndexError, match=r"1\.19\.2; it must be 1\.20 or newer"):
+    async with fake_qdrant(version="1.15.5") as server:
+        with pytest.raises(VectorIndexError, match=r"1\.15\.5; it must be 1\.16 or newer"):
             await ServerIndex.open(ServerSettings(url="http://127.0.0.1:6333", grpc_port=server.port))
 
 

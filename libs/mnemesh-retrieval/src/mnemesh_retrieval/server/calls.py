@@ -17,6 +17,7 @@ from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedR
 
 from mnemesh_retrieval.errors import CollectionMissing, IndexUnavailable, RetrievalError, VectorIndexError
 from mnemesh_retrieval.index import Position, StoredPoint
+from mnemesh_retrieval.server.features import without_runs
 from mnemesh_retrieval.server.schema import DENSE
 
 _UNAVAILABLE: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
@@ -65,6 +66,6 @@ def stored_point(record: models.Record) -> StoredPoint:
     vector = record.vector.get(DENSE) if isinstance(record.vector, dict) else None
     return StoredPoint(
         id=UUID(str(record.id)),
-        payload=dict(record.payload or {}),
+        payload=without_runs(record.payload or {}),
         vector=np.asarray(vector, dtype=np.float32) if vector is not None else None,
     )

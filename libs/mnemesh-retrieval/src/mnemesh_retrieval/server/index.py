@@ -11,7 +11,7 @@ from uuid import UUID
 from qdrant_client import AsyncQdrantClient, models
 
 from mnemesh_retrieval.edge.bm25 import Bm25Encoder
-from mnemesh_retrieval.errors import CollectionMissing, IndexClosed, VectorIndexError
+from mnemesh_retrieval.errors import CollectionMissing, IndexClosed
 from mnemesh_retrieval.filters import Filter
 from mnemesh_retrieval.index import (
     Candidates,
@@ -40,6 +40,7 @@ from mnemesh_retrieval.ranking import (
     word_match,
 )
 from mnemesh_retrieval.server.calls import ServerSettings, answered, position_of, stored_point
+from mnemesh_retrieval.server.features import Features, with_runs
 from mnemesh_retrieval.server.filters import server_filter
 from mnemesh_retrieval.server.schema import DENSE, TEXT, ensure, own_name, server_name
 
@@ -48,8 +49,7 @@ MODES: Final = {
     WriteMode.INSERT_ABSENT: models.UpdateMode.INSERT_ONLY,
     WriteMode.UPDATE_PRESENT: models.UpdateMode.UPDATE_ONLY,
 }
-MIN_VERSION: Final = (1, 20)
-"""The first version of the server that supports all writes and conditions used here."""
+_NO_POINT: Final = models.Filter(must=[models.HasIdCondition(has_id=[])])
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -63,10 +63,13 @@ class ServerIndex:
     server's configuration (`storage.wal`) decides what a power loss can lose.
     """
 
-    def __init__(self, client: AsyncQdrantClient, prefix: str, flush_seconds: float = 10.0) -> None:
+    def __init__(
+        self, client: AsyncQdrantClient, prefix: str, flush_seconds: float = 10.0, features: Features | None = None
+    ) -> None:
         self._client = client
         self._prefix = prefix
         self._flush_seconds = flush_seconds
+        self._features = features or Features()
         self._words = Bm25Encoder()
         self._known: dict[str, Collection] = {}
         self._closed = False
@@ -85,9 +88,7 @@ class ServerIndex:
         index = cls(client, settings.prefix, settings.flush_seconds)
         try:
             async with answered("version"):
-                version = (await client.info()).version
-            if tuple(int(number) for number in version.split("-")[0].split(".")[:2]) < MIN_VERSION:
-                raise VectorIndexError(f"the Qdrant server has version {version}; it must be 1.20 or newer")
+                index._features = Features.of((await client.info()).version)
         except BaseException:
             await index.close()
             raise
@@ -97,7 +98,7 @@ class ServerIndex:
         """See VectorIndex.ensure_collection."""
         self._usable()
         async with answered(collection.name):
-            await ensure(self._client, server_name(self._prefix, collection.name), collection)
+            await ensure(self._client, server_name(self._prefix, collection.name), collection, self._features)
         self._known[collection.name] = collection
 
     async def collections(self) -> tuple[str, ...]:
@@ -118,18 +119,35 @@ class ServerIndex:
     async def write(self, collection: str, points: Sequence[Point], mode: WriteMode = WriteMode.UPSERT) -> None:
         """See VectorIndex.write. On a cluster, the write is atomic for the points of one shard only."""
         name, known = self._named(collection)
-        whole = list({point.id: self._struct(point, known.dimension) for point in points}.values())
+        whole = list({point.id: self._struct(point, known) for point in points}.values())
         if whole:
             async with answered(collection):
-                await self._client.upsert(name, whole, wait=True, update_mode=MODES[mode])
+                if self._features.update_modes:
+                    await self._client.upsert(name, whole, wait=True, update_mode=MODES[mode])
+                else:
+                    await self._write_without_modes(name, whole, mode)
+
+    async def _write_without_modes(self, name: str, points: list[models.PointStruct], mode: WriteMode) -> None:
+        """Writes to a server of version 1.16.
+
+        It has no write of present points only. Theirs are looked up first, and one that is deleted meanwhile returns.
+        """
+        if mode is WriteMode.UPDATE_PRESENT:
+            present = await self._client.retrieve(name, [point.id for point in points], with_payload=False)
+            ids = {record.id for record in present}
+            points = [point for point in points if point.id in ids]
+        unchanged = _NO_POINT if mode is WriteMode.INSERT_ABSENT else None
+        if points:
+            await self._client.upsert(name, points, wait=True, update_filter=unchanged)
 
     async def set_payload(self, collection: str, ids: Sequence[UUID], fields: Payload) -> None:
         """See VectorIndex.set_payload."""
-        name, _ = self._named(collection)
+        name, known = self._named(collection)
+        payload = dict(fields) if self._features.substrings else with_runs(fields, tuple(known.text_fields))
         present = models.Filter(must=[models.HasIdCondition(has_id=[str(id_) for id_ in ids])])
         async with answered(collection):
             # Selected by filter, because unknown ids would be an error.
-            await self._client.set_payload(name, dict(fields), models.FilterSelector(filter=present), wait=True)
+            await self._client.set_payload(name, payload, models.FilterSelector(filter=present), wait=True)
 
     async def get(self, collection: str, ids: Sequence[UUID], *, with_vectors: bool = False) -> list[StoredPoint]:
         """See VectorIndex.get."""
@@ -155,7 +173,9 @@ class ServerIndex:
         """See VectorIndex.delete_where."""
         name, _ = self._named(collection)
         async with answered(collection):
-            await self._client.delete(name, models.FilterSelector(filter=server_filter(condition)), wait=True)
+            await self._client.delete(
+                name, models.FilterSelector(filter=server_filter(condition, self._features)), wait=True
+            )
 
     async def search(self, collection: str, query: SearchQuery) -> list[Hit]:
         """See VectorIndex.search."""
@@ -216,7 +236,7 @@ class ServerIndex:
         async with answered(collection):
             records, _ = await self._client.scroll(
                 name,
-                server_filter(condition),
+                server_filter(condition, self._features),
                 limit=limit + (after is not None),
                 offset=str(after) if after is not None else None,
                 with_payload=False,
@@ -228,13 +248,15 @@ class ServerIndex:
         """See VectorIndex.count."""
         name, _ = self._named(collection)
         async with answered(collection):
-            return (await self._client.count(name, server_filter(condition), exact=True)).count
+            return (await self._client.count(name, server_filter(condition, self._features), exact=True)).count
 
     async def facets(self, collection: str, field: str, condition: Filter, *, limit: int = 1000) -> dict[str, int]:
         """See VectorIndex.facets."""
         name, _ = self._named(collection)
         async with answered(collection):
-            found = await self._client.facet(name, field, server_filter(condition), limit=limit, exact=True)
+            found = await self._client.facet(
+                name, field, server_filter(condition, self._features), limit=limit, exact=True
+            )
         return {str(hit.value): hit.count for hit in found.hits}
 
     @property
@@ -272,15 +294,18 @@ class ServerIndex:
             raise CollectionMissing(f"no collection {collection!r} is open")
         return server_name(self._prefix, collection), known
 
-    def _struct(self, point: Point, dimension: int) -> models.PointStruct:
+    def _struct(self, point: Point, collection: Collection) -> models.PointStruct:
         vectors: dict[str, Any] = {}
-        dense = stored_vector(point, dimension)
+        dense = stored_vector(point, collection.dimension)
         if dense is not None:
             vectors[DENSE] = dense
         words = self._words.document(point.text)
         if words.indices:
             vectors[TEXT] = models.SparseVector(indices=words.indices, values=words.values)
-        return models.PointStruct(id=str(point.id), vector=vectors, payload=dict(point.payload))
+        payload = dict(point.payload)
+        if not self._features.substrings:
+            payload = with_runs(point.payload, tuple(collection.text_fields))
+        return models.PointStruct(id=str(point.id), vector=vectors, payload=payload)
 
     def _words_of(self, query: SearchQuery) -> models.SparseVector | None:
         words = self._words.query(query.text) if query.mode is not SearchMode.DENSE else None
@@ -313,7 +338,7 @@ class ServerIndex:
                 name,
                 query=target,
                 using=using,
-                query_filter=server_filter(query.filter),
+                query_filter=server_filter(query.filter, self._features),
                 limit=list_limit(query),
                 with_payload=False,
                 with_vectors=with_vectors,
@@ -328,7 +353,7 @@ class ServerIndex:
         async with answered(collection):
             records, _ = await self._client.scroll(
                 name,
-                server_filter(request.condition),
+                server_filter(request.condition, self._features),
                 limit=request.limit,
                 order_by=models.OrderBy(key=query.order_by, direction=direction),
                 with_payload=[query.order_by],

@@ -8,6 +8,7 @@ from qdrant_client import AsyncQdrantClient, models
 
 from mnemesh_retrieval.errors import CollectionMismatch
 from mnemesh_retrieval.index import Collection
+from mnemesh_retrieval.server.features import Features, runs_field
 
 DENSE = "dense"
 TEXT = "text"
@@ -24,7 +25,7 @@ def own_name(prefix: str, name: str) -> str | None:
     return unquote(name.removeprefix(head).replace("=", "%")) if name.startswith(head) else None
 
 
-async def ensure(client: AsyncQdrantClient, name: str, collection: Collection) -> None:
+async def ensure(client: AsyncQdrantClient, name: str, collection: Collection, features: Features) -> None:
     """Creates a collection, or adds its missing payload indexes. Raises CollectionMismatch if the dimension differs."""
     if not await client.collection_exists(name):
         try:
@@ -44,12 +45,12 @@ async def ensure(client: AsyncQdrantClient, name: str, collection: Collection) -
         raise CollectionMismatch(
             f"collection {collection.name!r} has vectors of {stored} numbers, not of {collection.dimension}"
         )
-    for field, params in _payload_indexes(collection).items():
+    for field, params in _payload_indexes(collection, features).items():
         if field not in info.payload_schema:
             await client.create_payload_index(name, field, params, wait=True)
 
 
-def _payload_indexes(collection: Collection) -> dict[str, models.PayloadSchemaParams]:
+def _payload_indexes(collection: Collection, features: Features) -> dict[str, models.PayloadSchemaParams]:
     indexes: dict[str, models.PayloadSchemaParams] = {}
     for field in collection.keyword_fields:
         tenant = field == collection.tenant_field
@@ -66,4 +67,8 @@ def _payload_indexes(collection: Collection) -> dict[str, models.PayloadSchemaPa
         indexes[field] = models.TextIndexParams(
             type=models.TextIndexType.TEXT, tokenizer=models.TokenizerType.WORD, lowercase=True, ascii_folding=True
         )
+        if not features.substrings:
+            indexes[runs_field(field)] = models.TextIndexParams(
+                type=models.TextIndexType.TEXT, tokenizer=models.TokenizerType.WORD, phrase_matching=True
+            )
     return indexes

@@ -54,9 +54,16 @@ class _Collections(collections_service_pb2_grpc.CollectionsServicer):
 
 
 class _Points(points_service_pb2_grpc.PointsServicer):
-    def __init__(self, local: AsyncQdrantClient) -> None:
+    def __init__(self, local: AsyncQdrantClient, version: tuple[int, ...]) -> None:
         self._local = local
+        self._version = version
         self.indexes: dict[str, Any] = {}
+
+    async def _filter(self, message: Any, context: Any) -> models.Filter:
+        """Returns a filter. A server of a version that does not know one of its conditions refuses it."""
+        if self._version < (1, 20) and "substring" in str(message):
+            await context.abort(transport.StatusCode.INVALID_ARGUMENT, "Malformed Match condition")
+        return GrpcToRest.convert_filter(message)
 
     async def CreateFieldIndex(self, request: Any, context: Any) -> Any:
         self.indexes[request.field_name] = GrpcToRest.convert_payload_schema_params(request.field_index_params)
@@ -64,8 +71,10 @@ class _Points(points_service_pb2_grpc.PointsServicer):
 
     async def Upsert(self, request: Any, context: Any) -> Any:
         points = [GrpcToRest.convert_point_struct(point) for point in request.points]
-        mode = GrpcToRest.convert_update_mode(request.update_mode)
-        await self._local.upsert(request.collection_name, points, update_mode=mode)
+        # An older server ignores the field.
+        mode = GrpcToRest.convert_update_mode(request.update_mode) if self._version >= (1, 17) else None
+        unchanged = GrpcToRest.convert_filter(request.update_filter) if request.HasField("update_filter") else None
+        await self._local.upsert(request.collection_name, points, update_mode=mode, update_filter=unchanged)
         return _done()
 
     async def SetPayload(self, request: Any, context: Any) -> Any:
@@ -90,7 +99,7 @@ class _Points(points_service_pb2_grpc.PointsServicer):
         following: Any
         found, following = await self._local.scroll(
             request.collection_name,
-            GrpcToRest.convert_filter(request.filter),
+            await self._filter(request.filter, context),
             limit=request.limit,
             order_by=GrpcToRest.convert_order_by(request.order_by) if request.HasField("order_by") else None,
             offset=GrpcToRest.convert_point_id(request.offset) if request.HasField("offset") else None,
@@ -107,7 +116,7 @@ class _Points(points_service_pb2_grpc.PointsServicer):
             request.collection_name,
             query=GrpcToRest.convert_query(request.query),
             using=request.using,
-            query_filter=GrpcToRest.convert_filter(request.filter),
+            query_filter=await self._filter(request.filter, context),
             limit=request.limit,
             with_payload=GrpcToRest.convert_with_payload_selector(request.with_payload),
             with_vectors=GrpcToRest.convert_with_vectors_selector(request.with_vectors),
@@ -115,12 +124,12 @@ class _Points(points_service_pb2_grpc.PointsServicer):
         return grpc.QueryResponse(result=[RestToGrpc.convert_scored_point(point) for point in found.points], time=0.0)
 
     async def Count(self, request: Any, context: Any) -> Any:
-        found = await self._local.count(request.collection_name, GrpcToRest.convert_filter(request.filter))
+        found = await self._local.count(request.collection_name, await self._filter(request.filter, context))
         return grpc.CountResponse(result=grpc.CountResult(count=found.count), time=0.0)
 
     async def Facet(self, request: Any, context: Any) -> Any:
         found = await self._local.facet(
-            request.collection_name, request.key, GrpcToRest.convert_filter(request.filter), limit=request.limit
+            request.collection_name, request.key, await self._filter(request.filter, context), limit=request.limit
         )
         return grpc.FacetResponse(hits=[RestToGrpc.convert_facet_value_hit(hit) for hit in found.hits], time=0.0)
 
@@ -155,7 +164,7 @@ def _services(root: _Root, collections: _Collections, points: _Points) -> list[t
 async def fake_qdrant(version: str = "1.20.0") -> AsyncIterator[FakeQdrant]:
     """Yields a fake server on a free port."""
     local = AsyncQdrantClient(":memory:")
-    points = _Points(local)
+    points = _Points(local, tuple(int(number) for number in version.split(".")))
     server = transport.aio.server()
     for add, servicer in _services(_Root(version), _Collections(local), points):
         add(servicer, server)
