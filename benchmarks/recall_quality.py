@@ -24,14 +24,17 @@ from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
 from mnemesh_recall.model.contexts import NewContext
 from mnemesh_recall.model.messages import MessageBatch
+from mnemesh_recall.model.outbox import MESSAGES
 from mnemesh_recall.model.search import MessageSearch, SearchMode, SearchScope
+from mnemesh_recall.store.sql.indexed import SqlIndexedMessages
 from mnemesh_recall.store.sql.messages import SqlMessageStore
-from mnemesh_recall.store.sql.outbox import SqlOutboxStore
+from mnemesh_recall.store.sql.tables import index_tables
 from mnemesh_recall.usecases.message_search import MessageFinder
 from mnemesh_recall.usecases.messages import MessageService
-from mnemesh_recall.vectors.indexer import Indexer
-from mnemesh_recall.vectors.messages import MessageVectors
+from mnemesh_recall.vectors.messages import MessageSource, MessageVectors
 from mnemesh_retrieval.edge import EdgeIndex
+from mnemesh_retrieval.indexing.indexer import Indexer
+from mnemesh_retrieval.indexing.outbox import SqlOutbox
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
 from mnemesh_testkit.databases.postgres import running_postgres
 from mnemesh_types.messages import Message, Role, TextPart
@@ -87,8 +90,9 @@ async def recall(database_url: str, directory: Path, embedder: str) -> AsyncIter
     index = await EdgeIndex.open(directory)
     try:
         store = SqlMessageStore(database, SystemClock(), RandomIds())
-        vectors = MessageVectors(index, model)
-        indexer = Indexer(SqlOutboxStore(database, SystemClock()), vectors)
+        indexer = Indexer(SqlOutbox(database, index_tables, SystemClock()), index)
+        vectors = MessageVectors(index, model, indexer)
+        await indexer.register(MESSAGES, MessageSource(SqlIndexedMessages(database), vectors))
         await indexer.open()
         yield MessageService(store, MessageFinder(store, vectors), indexer), indexer
     finally:
@@ -104,10 +108,10 @@ def agent_of(number: int) -> str:
 
 async def _found(service: MessageService, number: int, question: Question, mode: SearchMode) -> list[str]:
     scope = SearchScope(agent_id=agent_of(number))
-    hits = await service.search_messages(
+    found = await service.search_messages(
         CALLER, MessageSearch(query=question.text, mode=mode, limit=DEPTHS[-1], scope=scope)
     )
-    return [hit.message.id for hit in hits]
+    return [hit.message.id for hit in found.hits]
 
 
 def _conversations(number: int, dialogue: Dialogue, variant: Variant) -> dict[str | None, list[Turn]]:

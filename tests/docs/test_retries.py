@@ -23,7 +23,6 @@ from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS, PROVIDER_BACKOFF
 from mnemesh_orchestrator.loop import model_call, retry
 from mnemesh_orchestrator.loop.context_budget import MAX_COMPACTIONS
 from mnemesh_orchestrator.runs import lease_renewal, worker
-from mnemesh_recall.vectors import indexer
 from mnemesh_retrieval.embedders.openai_compatible import RETRIED, OpenAICompatibleEmbedder
 from mnemesh_retrieval.indexing import collections
 
@@ -80,8 +79,7 @@ def seconds(value: float) -> str:
         ),
         ("PostgreSQL transaction", postgresql.WRITE_ATTEMPTS, grown(postgresql.CONFLICT_BACKOFF), []),
         ("SQLite transaction", sqlite.WRITE_ATTEMPTS, grown(sqlite.BUSY_BACKOFF), [sqlite.BUSY_TIMEOUT_MS / 1000]),
-        ("message indexer", None, seconds(indexer.RETRY_SECONDS), []),
-        ("passage indexer", None, seconds(collections.RETRY_SECONDS), []),
+        ("indexer", None, seconds(collections.RETRY_SECONDS), []),
         ("change of embedder", None, seconds(reembedding.RETRY_SECONDS), []),
         ("agent reconciliation", None, seconds(orchestrator.UNFINISHED_SECONDS), []),
         ("lease renewal", None, seconds(lease_renewal.RETRY_SECONDS), [lease_renewal.SAFE_SECONDS]),

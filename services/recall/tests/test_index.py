@@ -16,15 +16,18 @@ from mnemesh_kit.ids import RandomIds, new_id
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
 from mnemesh_recall.model.messages import MessageBatch
+from mnemesh_recall.model.outbox import MESSAGES
 from mnemesh_recall.model.search import MessageSearch, SearchMode, SearchScope
+from mnemesh_recall.store.sql.indexed import SqlIndexedMessages
 from mnemesh_recall.store.sql.messages import SqlMessageStore
-from mnemesh_recall.store.sql.outbox import SqlOutboxStore
+from mnemesh_recall.store.sql.tables import index_tables
 from mnemesh_recall.usecases import message_search as search
 from mnemesh_recall.usecases.message_search import MessageFinder
-from mnemesh_recall.vectors.indexer import Indexer
-from mnemesh_recall.vectors.messages import MessageVectors
+from mnemesh_recall.vectors.messages import MessageSource, MessageVectors
 from mnemesh_retrieval.filters import EVERYTHING
 from mnemesh_retrieval.flat import FlatIndex
+from mnemesh_retrieval.indexing.indexer import Indexer
+from mnemesh_retrieval.indexing.outbox import SqlOutbox
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
 from mnemesh_types.messages import Message, Role, TextPart
 
@@ -36,9 +39,12 @@ class Rig:
     """The store and the vector index without a server, so that the indexer can be stopped between two steps."""
 
     def __init__(self, vectors: MessageVectors, database: Database, clock: FrozenClock) -> None:
-        self.store, self.outbox = SqlMessageStore(database, clock, RandomIds()), SqlOutboxStore(database, clock)
+        self.store, self.outbox = (
+            SqlMessageStore(database, clock, RandomIds()),
+            SqlOutbox(database, index_tables, clock),
+        )
         self.vectors, self.database = vectors, database
-        self.indexer = Indexer(self.outbox, vectors)
+        self.indexer = Indexer(self.outbox, vectors.index, clock)
 
 
 @pytest_asyncio.fixture
@@ -48,6 +54,7 @@ async def rig(tmp_path: Path, clock: FrozenClock) -> Any:
     index = await FlatIndex.open(tmp_path / "index")
     vectors = MessageVectors(index, make_embedder(HASHING))
     rig = Rig(vectors, database, clock)
+    await rig.indexer.register(MESSAGES, MessageSource(SqlIndexedMessages(database), vectors))
     await rig.indexer.open()
     yield rig
     await index.close()
@@ -63,10 +70,6 @@ async def test_the_vector_index_follows_the_store_and_repeats_are_idempotent(rig
     prompt = Message(id=new_id("message"), agent_id=AGENT, role=Role.SYSTEM, created_at=now)
     rows = (said("purple monkey dishwasher"), said("green apple"), prompt)
     await rig.store.append_messages(org, MessageBatch(agent_id=AGENT, conversation_id=None, messages=rows), None)
-    # A crash after the index was written and before the outbox was settled repeats the batch.
-    changes = await rig.outbox.get_pending(100)
-    assert len(changes.rows) == 2
-    await rig.indexer._apply(changes)
     assert await rig.indexer.catch_up() == 2
     assert await rig.indexer.catch_up() == 0
     count = rig.vectors.index.count
@@ -79,7 +82,7 @@ async def test_the_vector_index_follows_the_store_and_repeats_are_idempotent(rig
         (SearchMode.TEXT, (None, 1)),
         (SearchMode.VECTOR, (1, None)),
     ):
-        hits = await finder.search(CALLER, MessageSearch(query="purple monkey", mode=mode, limit=5, scope=scope))
+        hits = (await finder.search(CALLER, MessageSearch(query="purple monkey", mode=mode, limit=5, scope=scope))).hits
         assert hits[0].message.id == rows[0].id
         assert (hits[0].vector_rank, hits[0].text_rank) == ranks
         assert hits[0].mode is mode
@@ -87,12 +90,14 @@ async def test_the_vector_index_follows_the_store_and_repeats_are_idempotent(rig
 
     # A deleted message is no hit, even while the index still contains it. Then it is removed from the index.
     await rig.store.delete_message(org, rows[0].id, None)
-    hits = await finder.search(
+    found = await finder.search(
         CALLER, MessageSearch(query="purple monkey", mode=SearchMode.HYBRID, limit=5, scope=scope)
     )
-    assert rows[0].id not in [hit.message.id for hit in hits]
+    assert rows[0].id not in [hit.message.id for hit in found.hits]
     nearest = MessageSearch(query="purple monkey green", mode=SearchMode.VECTOR, limit=1, scope=scope)
-    assert [(hit.message.id, hit.vector_rank) for hit in await finder.search(CALLER, nearest)] == [(rows[1].id, 1)]
+    assert [(hit.message.id, hit.vector_rank) for hit in (await finder.search(CALLER, nearest)).hits] == [
+        (rows[1].id, 1)
+    ]
     await rig.indexer.catch_up()
     assert await count(rig.vectors.collection, EVERYTHING) == 1
     await rig.store.erase_agent(org, AGENT, None)
@@ -129,7 +134,7 @@ async def test_an_organization_search_compares_the_newest_vectors_and_full_text_
     async def ranked(query: str, agent: str | None) -> set[str]:
         scope = SearchScope(agent_id=agent)
         wanted = MessageSearch(query=query, mode=SearchMode.VECTOR, limit=1_000, scope=scope)
-        return {hit.message.id for hit in await finder.search(CALLER, wanted) if hit.vector_rank}
+        return {hit.message.id for hit in (await finder.search(CALLER, wanted)).hits if hit.vector_rank}
 
     newest = {message.id for messages in said.values() for message in messages[-40:]}
     oldest = {messages[0].id for messages in said.values()}
@@ -146,14 +151,14 @@ async def test_the_indexer_stops_if_a_notification_arrives_with_the_cancellation
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A service that is stopped right after a write must not hang."""
-    looked, get_pending = asyncio.Event(), rig.outbox.get_pending
+    looked, read = asyncio.Event(), rig.outbox.read
 
-    async def looking(limit: int) -> Any:
-        found = await get_pending(limit)
+    async def looking(*arguments: Any) -> Any:
+        found = await read(*arguments)
         looked.set()
         return found
 
-    monkeypatch.setattr(rig.outbox, "get_pending", looking)
+    monkeypatch.setattr(rig.outbox, "read", looking)
     running = asyncio.create_task(rig.indexer.run())
     await looked.wait()
     for _ in range(10):  # it has read an empty outbox and waits for a notification

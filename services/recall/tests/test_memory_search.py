@@ -14,14 +14,19 @@ from mnemesh_kit.sql import Database
 from mnemesh_recall.errors import EmbedderUnavailable
 from mnemesh_recall.model.episode_operations import FactFilter, MemorySearch, NewFact
 from mnemesh_recall.model.episodes import Fact, Scope, ScopeKind
+from mnemesh_recall.model.outbox import MEMORIES
 from mnemesh_recall.model.search import SearchMode
 from mnemesh_recall.store.sql.episodes import SqlEpisodeStore
+from mnemesh_recall.store.sql.indexed import SqlIndexedMemories
+from mnemesh_recall.store.sql.tables import index_tables
 from mnemesh_recall.usecases.episode_search import MemoryFinder
-from mnemesh_recall.vectors.memories import MemoryIndexer, MemoryVectors
+from mnemesh_recall.vectors.memories import MemorySource, MemoryVectors
 from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.embedders.hashing import HashingEmbedder
 from mnemesh_retrieval.errors import EmbedderUnavailable as EmbedderUnreachable
 from mnemesh_retrieval.flat import FlatIndex
+from mnemesh_retrieval.indexing.indexer import Indexer
+from mnemesh_retrieval.indexing.outbox import SqlOutbox
 
 ORG = new_id("org")
 CALLER = Principal(ORG, new_id("user"))
@@ -40,10 +45,10 @@ class Leaving(HashingEmbedder):
 
 
 @pytest_asyncio.fixture
-async def store(tmp_path: Path, clock: FrozenClock) -> AsyncIterator[SqlEpisodeStore]:
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
     database = Database.open(f"sqlite:///{tmp_path / 'recall.db'}")
     await database.migrate("mnemesh_recall")
-    yield SqlEpisodeStore(database, clock, SequentialIds())
+    yield database
     await database.close()
 
 
@@ -52,22 +57,25 @@ def asked(mode: SearchMode) -> MemorySearch[Fact]:
 
 
 async def test_a_search_without_the_embedder_uses_full_text_and_is_degraded(
-    store: SqlEpisodeStore, tmp_path: Path
+    database: Database, clock: FrozenClock, tmp_path: Path
 ) -> None:
+    store = SqlEpisodeStore(database, clock, SequentialIds())
     index, embedder = await FlatIndex.open(tmp_path / "index"), Leaving()
-    vectors = MemoryVectors(index, embedder)
-    indexer, finder = MemoryIndexer(store, vectors), MemoryFinder(store, vectors)
+    indexer = Indexer(SqlOutbox(database, index_tables, clock), index, clock)
+    vectors = MemoryVectors(index, embedder, indexer)
+    finder = MemoryFinder(store, vectors)
+    await indexer.register(MEMORIES, MemorySource(SqlIndexedMemories(database), vectors))
     await indexer.open()
     fact, _ = await store.create_fact(ORG, TEAM, NewFact(text="Keeps a tortoise"), None)
     embedder.is_away = True
-    with pytest.raises(EmbedderUnavailable):
-        await indexer.update([fact.id])
+    assert await indexer.catch_up() == 0
     with pytest.raises(EmbedderUnavailable):
         await finder.search(CALLER, asked(SearchMode.VECTOR))
     hybrid = await finder.search(CALLER, asked(SearchMode.HYBRID))
     assert ([found.id for found, _ in hybrid.hits], hybrid.degraded) == ([fact.id], True)
     embedder.is_away = False
-    await indexer.update([fact.id])
+    indexer.retry()
+    assert await indexer.catch_up() == 1
     nearest = await finder.search(CALLER, asked(SearchMode.VECTOR))
     assert ([found.id for found, _ in nearest.hits], nearest.degraded) == ([fact.id], False)
     await store.delete_fact(ORG, fact.id, None)

@@ -68,6 +68,13 @@ class EmbedderUnavailable(Unavailable):
         super().__init__(f"The embedder {embedder} cannot be reached.", embedder=embedder)
 
 
+class VectorIndexUnavailable(Unavailable):
+    """The vector index cannot be read now, and the search uses nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__("The vector index is unavailable. Retry later, or search by words.")
+
+
 def no_agent(agent_id: str) -> NotFound:
     """Returns the error for an agent that is unknown or another organization's."""
     return NotFound(f"No agent {agent_id}.", resource_id=agent_id)

@@ -11,20 +11,21 @@ from mnemesh_kit.ids import RandomIds
 from mnemesh_kit.maintenance import maintain_database
 from mnemesh_kit.sql import Database, open_database
 from mnemesh_kit.sql.rewrite import megabytes, require_unused
+from mnemesh_retrieval.errors import IndexDamaged
+from mnemesh_retrieval.filters import EVERYTHING
 from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.index import NearestIndex
+from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.startup import embedder_from_config
 
 from mnemesh_recall.config import Config
-from mnemesh_recall.errors import EmbedderUnavailable
 from mnemesh_recall.store.sql.messages import SqlMessageStore
 from mnemesh_recall.store.sql.tables import metadata
 from mnemesh_recall.usecases.fulltext import fill_fulltext_index
 from mnemesh_recall.usecases.retention import Retention
-from mnemesh_recall.vectors.indexer import Indexer
 from mnemesh_recall.vectors.memories import PREFIX as MEMORIES
 from mnemesh_recall.vectors.messages import PREFIX as MESSAGES
-from mnemesh_recall.wiring import build_indexer, open_vector_index
+from mnemesh_recall.wiring import build_indexer, open_vector_index, register_collections
 
 COLLECTIONS = (MESSAGES, MEMORIES)
 """The prefixes of recall's collections. A server may have others."""
@@ -67,15 +68,16 @@ async def rebuild(config: Config) -> AsyncIterator[str]:
     index = await open_vector_index(config)
     try:
         require_unused(config.database)
-        for name in await index.collections():
-            if name.startswith(COLLECTIONS):
-                await index.drop_collection(name)
+        await _drop_collections(index)
         database = await open_database(config, "mnemesh_recall")
         try:
             async with _opened(config, database, index, SystemClock()) as (store, indexer):
                 yield f"messages in the word index: {await store.rebuild_fulltext()}"
                 await indexer.open()
-                yield f"messages in the vector index: {await indexer.drain()}"
+                await indexer.drain()
+                for name in await index.collections():
+                    if name.startswith(COLLECTIONS):
+                        yield f"{name}: {await index.count(name, EVERYTHING):,} points"
         finally:
             await database.close()
     finally:
@@ -91,11 +93,20 @@ async def _purge(config: Config, database: Database, index: NearestIndex, clock:
         yield f"idempotency keys deleted: {await store.purge_ledger()}"
         steps = await store.purge_steps(clock.now() - timedelta(days=config.repeat_days))
         yield f"committed steps whose ids were forgotten: {steps}"
-        try:
-            yield f"changes brought into the vector index: {await indexer.catch_up()}"
-        except EmbedderUnavailable as error:
-            # Deletions need no embedder. They are applied when it is reachable again.
-            yield f"the vector index still lags: {error.message}"
+        yield f"changes applied to the vector index: {await indexer.catch_up()}"
+        for name, error in indexer.failures().items():
+            yield f"{name} still lacks changes: {error}"
+        await indexer.close()
+
+
+async def _drop_collections(index: NearestIndex) -> None:
+    """Drops recall's collections; damaged files are moved aside."""
+    try:
+        for name in await index.collections():
+            if name.startswith(COLLECTIONS):
+                await index.drop_collection(name)
+    except IndexDamaged:
+        await index.set_aside(MESSAGES)
 
 
 async def _rewrite_index(config: Config, index: NearestIndex) -> AsyncIterator[str]:
@@ -115,7 +126,8 @@ async def _opened(
 ) -> AsyncIterator[tuple[SqlMessageStore, Indexer]]:
     embedder = embedder_from_config(config)
     try:
-        store = SqlMessageStore(database, clock, RandomIds())
-        yield store, build_indexer(config, database, index, embedder, clock)
+        store, indexer = SqlMessageStore(database, clock, RandomIds()), build_indexer(config, database, index, clock)
+        await register_collections(indexer, database, index, embedder)
+        yield store, indexer
     finally:
         await embedder.close()

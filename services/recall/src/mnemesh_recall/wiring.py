@@ -11,22 +11,25 @@ from mnemesh.recall.v1 import episodes_service_pb2_grpc, messages_service_pb2_gr
 from mnemesh_kit.background import periodic
 from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.ids import IdSource, RandomIds, new_id
-from mnemesh_kit.metrics import Gauge
 from mnemesh_kit.server import Assembly
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import Database, open_database
 from mnemesh_retrieval.embedder import Embedder
 from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.index import NearestIndex
+from mnemesh_retrieval.indexing.indexer import Indexer
+from mnemesh_retrieval.indexing.outbox import SqlOutbox
 from mnemesh_retrieval.startup import embedder_from_config, open_index
 
 from mnemesh_recall.config import Config
+from mnemesh_recall.model.outbox import MEMORIES, MESSAGES
 from mnemesh_recall.rpc.episodes import EpisodesServicer
 from mnemesh_recall.rpc.messages import MessagesServicer
 from mnemesh_recall.rpc.traces import TracesServicer
 from mnemesh_recall.store.sql.episodes import SqlEpisodeStore
+from mnemesh_recall.store.sql.indexed import SqlIndexedMemories, SqlIndexedMessages
 from mnemesh_recall.store.sql.messages import SqlMessageStore
-from mnemesh_recall.store.sql.outbox import SqlOutboxStore
+from mnemesh_recall.store.sql.tables import index_tables
 from mnemesh_recall.store.sql.traces import SqlTraceStore
 from mnemesh_recall.usecases.episode_search import MemoryFinder
 from mnemesh_recall.usecases.episodes import EpisodeService
@@ -35,9 +38,10 @@ from mnemesh_recall.usecases.message_search import MessageFinder
 from mnemesh_recall.usecases.messages import MessageService
 from mnemesh_recall.usecases.retention import Retention
 from mnemesh_recall.usecases.traces import TraceService
-from mnemesh_recall.vectors.indexer import Indexer
-from mnemesh_recall.vectors.memories import MemoryIndexer, MemoryVectors
-from mnemesh_recall.vectors.messages import MessageVectors
+from mnemesh_recall.vectors.memories import PREFIX as MEMORY_PREFIX
+from mnemesh_recall.vectors.memories import MemorySource, MemoryVectors
+from mnemesh_recall.vectors.messages import PREFIX as MESSAGE_PREFIX
+from mnemesh_recall.vectors.messages import MessageSource, MessageVectors
 
 # No call reads a whole table. Without statistics the planner would prefer that to the full-text index; and a plan with
 # a forbidden scan has such a high cost that PostgreSQL would compile the query first.
@@ -53,8 +57,8 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     database = await open_database(config, "mnemesh_recall", postgres_settings=_POSTGRES_SETTINGS)
     index = await open_vector_index(config)
     store, episode_store = SqlMessageStore(database, clock, ids), SqlEpisodeStore(database, clock, ids)
-    vectors, memory_vectors = MessageVectors(index, embedder), MemoryVectors(index, embedder)
-    indexer = build_indexer(config, database, index, embedder, clock)
+    indexer = build_indexer(config, database, index, clock)
+    vectors, memory_vectors = await register_collections(indexer, database, index, embedder)
     retention = Retention(store, indexer, clock, config.retention_days)
 
     async def purge() -> None:
@@ -78,31 +82,35 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
             periodic(PURGE_SECONDS, purge),
             periodic(RETENTION_SECONDS, retention.sweep),
         ],
-        metrics=[
-            Gauge(
-                "mnemesh_recall_outbox_lag_seconds",
-                "Age of the oldest change that the vector index lacks.",
-                indexer.lag_seconds,
-            )
-        ],
-        close=[database.close, embedder.close, index.close],
+        metrics=indexer.metrics,
+        close=[database.close, embedder.close, index.close, indexer.close],
     )
 
 
-def build_indexer(config: Config, database: Database, index: NearestIndex, embedder: Embedder, clock: Clock) -> Indexer:
-    """Returns the indexer of messages, episodes and facts.
+def build_indexer(config: Config, database: Database, index: NearestIndex, clock: Clock) -> Indexer:
+    """Returns the indexer, without its collections.
 
     With a Qdrant server, several processes may update the index, and each has its own instance id. The embedded index
     belongs to this process.
     """
-    memories = MemoryIndexer(SqlEpisodeStore(database, clock, RandomIds()), MemoryVectors(index, embedder))
     return Indexer(
-        SqlOutboxStore(database, clock),
-        MessageVectors(index, embedder),
+        SqlOutbox(database, index_tables, clock),
+        index,
         clock,
-        new_id("indexer") if config.qdrant_url else None,
-        memories=memories,
+        instance_id=new_id("indexer") if config.qdrant_url else None,
+        owned_prefixes=(MESSAGE_PREFIX, MEMORY_PREFIX),
+        flush_seconds=config.index_flush_seconds,
     )
+
+
+async def register_collections(
+    indexer: Indexer, database: Database, index: NearestIndex, embedder: Embedder
+) -> tuple[MessageVectors, MemoryVectors]:
+    """Registers the collections of messages and of memories. Returns their vectors."""
+    messages, memories = MessageVectors(index, embedder, indexer), MemoryVectors(index, embedder, indexer)
+    await indexer.register(MESSAGES, MessageSource(SqlIndexedMessages(database), messages))
+    await indexer.register(MEMORIES, MemorySource(SqlIndexedMemories(database), memories))
+    return messages, memories
 
 
 async def open_vector_index(config: Config) -> NearestIndex:

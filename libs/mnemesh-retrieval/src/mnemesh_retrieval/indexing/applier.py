@@ -9,7 +9,7 @@ import structlog
 from mnemesh_kit.failpoints import async_failpoint
 
 from mnemesh_retrieval.embedder import Vector
-from mnemesh_retrieval.errors import EmbedderRejected
+from mnemesh_retrieval.errors import EmbedderRejected, PointInvalid
 from mnemesh_retrieval.index import NearestIndex, Point
 from mnemesh_retrieval.indexing.busy import Busy
 from mnemesh_retrieval.indexing.ports import Source
@@ -28,41 +28,59 @@ class Applier:
         self._index = index
         self._busy = Busy()
 
-    async def apply(self, source: Source, changes: Sequence[Change], needed: Callable[[Change], bool]) -> None:
+    async def apply(
+        self,
+        source: Source,
+        changes: Sequence[Change],
+        is_needed: Callable[[Change], bool],
+        is_in_time: Callable[[], bool],
+    ) -> list[Change]:
         """Applies changes.
 
         Args:
             source: the records of the collection.
             changes: the changes, all of the collection.
-            needed: returns whether a change still has to be applied; asked before each write.
+            is_needed: returns whether no other task has applied a change.
+            is_in_time: returns whether this process may still begin a write; asked before each.
+
+        Returns:
+            The changes that were applied: all that were needed, unless the time was over.
 
         Raises:
             EmbedderUnavailable, EmbedderMisconfigured: there are no vectors now. Deletions were applied.
             VectorIndexError: the index refused or failed a write.
         """
+        applied: list[Change] = []
         for change in changes:
-            if change.kind is ChangeKind.GROUP:
+            if change.kind is ChangeKind.GROUP and is_in_time():
                 await self._delete_group(source, change)
+                applied.append(change)
         records = [change for change in changes if change.kind is ChangeKind.RECORD]
         for start in range(0, len(records), EMBED_BATCH):
             some = records[start : start + EMBED_BATCH]
             async with self._busy.holding((source.schema.name, change.subject_id) for change in some):
-                subjects = dict.fromkeys(change.subject_id for change in some if needed(change))
-                await self._update(source, list(subjects))
+                needed = [change for change in some if is_needed(change)]
+                subjects = list(dict.fromkeys(change.subject_id for change in needed))
+                if subjects and await self._update(source, subjects, is_in_time):
+                    applied += needed
+        return applied
 
     async def _delete_group(self, source: Source, change: Change) -> None:
         # A task that has read a record of the group before its deletion must not write the point after this.
         await self._busy.others()
         await self._index.delete_where(source.schema.name, source.group_filter(change.subject_id))
 
-    async def _update(self, source: Source, subjects: Sequence[str]) -> None:
-        if not subjects:
-            return
+    async def _update(self, source: Source, subjects: Sequence[str], is_in_time: Callable[[], bool]) -> bool:
+        """Returns whether the points agree with the records; false if the time was over before."""
         collection = source.schema.name
         records = await source.read(subjects)
+        if not is_in_time():
+            return False
         await self._delete(source, [subject for subject in subjects if subject not in records])
         present = [(subject, records[subject]) for subject in subjects if subject in records]
         vectors = await self._embed(source, present)
+        if not is_in_time():
+            return False
         points, empty = [], []
         for (subject, record), vector in zip(present, vectors, strict=True):
             if vector is None and not source.keep_without_vector:
@@ -71,9 +89,22 @@ class Applier:
                 points.append(Point(source.point_id(subject), vector, record.words, record.payload))
         if points:
             await async_failpoint("index.before_write", collection)
-            await self._index.write(collection, points)
+            await self._write(collection, points)
             await async_failpoint("index.after_write", collection)
         await self._delete(source, empty)
+        return True
+
+    async def _write(self, collection: str, points: Sequence[Point]) -> None:
+        try:
+            await self._index.write(collection, points)
+        except PointInvalid as error:
+            # A point that can never be stored must not block the others.
+            if len(points) == 1:
+                _log.error("record_not_indexed", point=str(points[0].id), error=str(error))
+                await self._index.delete(collection, [points[0].id])
+                return
+            for point in points:
+                await self._write(collection, [point])
 
     async def _delete(self, source: Source, subjects: Sequence[str]) -> None:
         if subjects:

@@ -11,7 +11,7 @@ import structlog
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.metrics import Counter
 
-from mnemesh_retrieval.errors import IndexDamaged, RetrievalError
+from mnemesh_retrieval.errors import CollectionMismatch, IndexDamaged, RetrievalError
 from mnemesh_retrieval.filters import EVERYTHING
 from mnemesh_retrieval.index import NearestIndex
 from mnemesh_retrieval.indexing.ports import Source
@@ -102,7 +102,7 @@ class Collections:
             await self._index.ensure_collection(tracked.source.schema)
             tracked.total = await tracked.source.count()
             points = await self._index.count(tracked.name, EVERYTHING)
-        except IndexDamaged as error:
+        except (IndexDamaged, CollectionMismatch) as error:
             if reason == "damaged":
                 self.failed(tracked, error)
             else:
@@ -136,10 +136,12 @@ class Collections:
         """The number of replacements so far."""
         return self._generation
 
-    def suspect(self) -> None:
-        """Makes every collection be verified and checked soon."""
+    def suspect(self, name: str, error: IndexDamaged) -> None:
+        """Makes a collection be verified and checked soon."""
         for tracked in self.all():
-            tracked.checked_at = None
+            if tracked.name == name and tracked.checked_at is not None:
+                _log.warning("vector_index_suspected", collection=name, error=str(error))
+                tracked.checked_at = None
 
     def failed(self, tracked: Tracked, error: Exception) -> None:
         """Notes that a collection cannot be changed now. Its changes wait."""
@@ -147,6 +149,11 @@ class Collections:
         known, tracked.failure = tracked.failure, error
         if known is None or str(known) != str(error):
             _log.warning("vector_index_update_failed", collection=tracked.name, error=str(error))
+
+    def retry(self) -> None:
+        """Ends the waits after failures."""
+        for tracked in self.all():
+            tracked.blocked_until = 0.0
 
     def succeeded(self, tracked: Tracked) -> None:
         """Notes that a collection was changed."""

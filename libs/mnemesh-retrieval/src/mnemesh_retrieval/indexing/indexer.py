@@ -142,6 +142,10 @@ class Indexer:
                     subjects[change.subject_id] = None
         return list(subjects)[-limit:]
 
+    def failures(self) -> dict[str, Exception]:
+        """Returns the last error of each collection whose changes wait, by its name in the index."""
+        return {each.name: each.failure for each in self._collections.all() if each.failure is not None}
+
     def lag_seconds(self) -> float:
         """Returns the age of the oldest known change that is not in the index; 0 if there is none."""
         oldest = self._pending.oldest
@@ -170,8 +174,8 @@ class Indexer:
         return False
 
     async def report_damage(self, collection: str, error: IndexDamaged) -> None:
-        """Moves a collection aside that a search found damaged, and starts its rebuild. Takes its name in the index."""
-        await self._collections.replace_damaged(error, collection, self._collections.generation)
+        """Has a collection verified soon, because a search found it damaged; a damaged one is replaced and rebuilt."""
+        self._collections.suspect(collection, error)
 
     async def run(self) -> None:
         """Applies changes, flushes, checks and rebuilds until it is cancelled."""
@@ -185,13 +189,21 @@ class Indexer:
         applied = 0
         async with self._catching_up:
             while changes := await self._pending.next_batch(BATCH, self._collections.ready()):
-                await self._apply(changes)
+                try:
+                    await self._apply(changes)
+                except BaseException:
+                    self._pending.rewind()
+                    raise
                 done = sum(map(self._pending.is_applied, changes))
                 applied += done
                 if done < len(changes):
                     await self._pending.release(changes)
             await self._pending.note_waiting(self._collections.waiting())
         return applied
+
+    def retry(self) -> None:
+        """Ends the waits after failures of the index or an embedder."""
+        self._collections.retry()
 
     async def check(self) -> None:
         """Compares all collections with their records, and repairs what differs."""
@@ -231,8 +243,9 @@ class Indexer:
     async def _flush_index(self) -> None:
         try:
             await self._index.flush()
-        except IndexDamaged:
-            self._collections.suspect()
+        except IndexDamaged as error:
+            for tracked in self._collections.all():
+                self._collections.suspect(tracked.name, error)
             raise
 
     async def _apply(self, changes: Sequence[Change]) -> None:
@@ -244,15 +257,15 @@ class Indexer:
                 await self._apply_to(tracked, [change for change in changes if change.collection == key], deadline)
 
     async def _apply_to(self, tracked: Tracked, changes: Sequence[Change], deadline: datetime | None) -> None:
-        def in_time() -> bool:
-            return deadline is None or self._clock.now() < deadline
-
         def is_needed(change: Change) -> bool:
-            return in_time() and not self._pending.is_applied(change)
+            return not self._pending.is_applied(change)
+
+        def is_in_time() -> bool:
+            return deadline is None or self._clock.now() < deadline
 
         generation = self._collections.generation
         try:
-            await self._applier.apply(tracked.source, changes, is_needed)
+            applied = await self._applier.apply(tracked.source, changes, is_needed, is_in_time)
         except IndexDamaged as error:
             await self._collections.replace_damaged(error, tracked.name, generation)
         except CollectionMissing as error:
@@ -264,8 +277,8 @@ class Indexer:
                 # A server that went away may have lost what it had not flushed.
                 self._pending.forget()
         else:
-            if generation == self._collections.generation and in_time():
-                self._pending.mark(changes)
+            if generation == self._collections.generation:
+                self._pending.mark(applied)
                 self._collections.succeeded(tracked)
 
     async def _apply_regularly(self) -> None:

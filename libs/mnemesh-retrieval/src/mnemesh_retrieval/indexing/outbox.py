@@ -98,9 +98,11 @@ class SqlOutbox:
         ids = await self._database.read(lambda conn: conn.execute(candidates).scalars().all(), name="index_outbox.free")
         if not ids:
             return []
+        # With all other changes of the same records: two replicas with changes of one record would repeat them.
+        same = sa.select(c.subject_id).where(c.row_id.in_(ids))
         claimed = (
             sa.update(self._tables.changes)
-            .where(c.row_id.in_(ids), free)
+            .where(c.subject_id.in_(same), c.collection.in_(collections), free)
             .values(claimed_by=instance_id, claimed_until=now + duration)
             .returning(*self._columns)
         )

@@ -51,3 +51,12 @@ class MessageHit:
     vector_rank: int | None = None
     text_rank: int | None = None
     mode: SearchMode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageHits:
+    """The result of a search, best first."""
+
+    hits: tuple[MessageHit, ...]
+    degraded: bool = False
+    """Whether similar messages may be missing, because the vector index or the embedder was not available."""

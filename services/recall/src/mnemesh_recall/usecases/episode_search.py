@@ -10,7 +10,7 @@ import structlog
 from mnemesh_kit.principal import Principal
 from mnemesh_retrieval.fusion import fuse
 
-from mnemesh_recall.errors import EmbedderUnavailable
+from mnemesh_recall.errors import EmbedderUnavailable, VectorIndexUnavailable
 from mnemesh_recall.language.words import terms
 from mnemesh_recall.model.episode_operations import EpisodeFilter, MemoryHits, MemorySearch
 from mnemesh_recall.model.search import SearchMode
@@ -36,6 +36,7 @@ class MemoryFinder:
 
         Raises:
             EmbedderUnavailable: the mode is VECTOR, and the embedder cannot be reached. HYBRID uses full text alone.
+            VectorIndexUnavailable: the mode is VECTOR, and the vector index cannot be read now.
         """
         organization_id = caller.organization_id
         if not search.query.strip():
@@ -48,9 +49,10 @@ class MemoryFinder:
         by_vector: list[str] = []
         degraded = False
         if search.mode is not SearchMode.TEXT:
+            degraded = not self._vectors.is_complete()
             try:
                 by_vector = await self._by_vector(organization_id, search, by_text)
-            except EmbedderUnavailable as error:
+            except (EmbedderUnavailable, VectorIndexUnavailable) as error:
                 if search.mode is SearchMode.VECTOR:
                     raise
                 _log.warning("vector_search_skipped", error=str(error))

@@ -10,6 +10,7 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
+from mnemesh_retrieval.indexing.indexer import Indexer
 
 from mnemesh_recall.model.caller_rules import require_lease_holder
 from mnemesh_recall.model.episode_operations import (
@@ -46,7 +47,6 @@ from mnemesh_recall.model.episodes import Episode, Fact, Scope
 from mnemesh_recall.model.query_rules import require_page, require_short
 from mnemesh_recall.store.base import EpisodeStore
 from mnemesh_recall.usecases.episode_search import MemoryFinder
-from mnemesh_recall.vectors.indexer import Indexer
 
 
 class EpisodeService:

@@ -14,13 +14,13 @@ from mnemesh_retrieval.index import SearchMode as IndexMode
 from mnemesh_retrieval.index import SearchQuery
 from mnemesh_types.messages import Message
 
-from mnemesh_recall.errors import EmbedderUnavailable
+from mnemesh_recall.errors import EmbedderUnavailable, VectorIndexUnavailable
 from mnemesh_recall.language.words import terms
-from mnemesh_recall.model.search import MessageHit, MessageSearch, SearchMode, SearchScope
+from mnemesh_recall.model.search import MessageHit, MessageHits, MessageSearch, SearchMode, SearchScope
 from mnemesh_recall.model.searchable_text import searchable_text
 from mnemesh_recall.store.base import MessageStore
 from mnemesh_recall.vectors.messages import MessageVectors
-from mnemesh_recall.vectors.vector_points import condition, uuid_of
+from mnemesh_recall.vectors.vector_points import condition, message_id_of, uuid_of
 
 EMBEDDED_CHARACTERS: Final = 2_000
 """The length of the part of a query that is embedded."""
@@ -39,24 +39,29 @@ class MessageFinder:
         self._store = store
         self._vectors = vectors
 
-    async def search(self, caller: Principal, search: MessageSearch) -> list[MessageHit]:
+    async def search(self, caller: Principal, search: MessageSearch) -> MessageHits:
         """Returns the best hits, best first; for a blank query the newest messages.
 
+        HYBRID uses full text alone if the embedder or the vector index is unavailable.
+
         Raises:
-            EmbedderUnavailable: the mode is VECTOR, and the embedder cannot be reached. HYBRID uses full text alone.
+            EmbedderUnavailable: the mode is VECTOR, and the embedder cannot be reached.
+            VectorIndexUnavailable: the mode is VECTOR, and the vector index cannot be read now.
         """
         scope = search.scope
         if not search.query.strip():
             newest = await self._store.list_newest(caller.organization_id, scope, search.limit)
-            return [MessageHit(message=message, text=searchable_text(message)) for message in newest]
+            return MessageHits(tuple(MessageHit(message=message, text=searchable_text(message)) for message in newest))
         depth = max(50, 4 * search.limit)
         match search.mode:
             case SearchMode.TEXT:
-                return await self._hits(caller, search, search.mode, await self._by_text(caller, search, depth), [])
+                by_text = await self._by_text(caller, search, depth)
+                return MessageHits(await self._hits(caller, search, search.mode, by_text, []))
             case SearchMode.VECTOR:
                 include = await self._by_text(caller, search, depth) if _is_organization_wide(scope) else []
                 by_vector = await self._by_vector(caller, search, depth, include)
-                return await self._hits(caller, search, search.mode, [], by_vector)
+                found = await self._hits(caller, search, search.mode, [], by_vector)
+                return MessageHits(found, degraded=not self._vectors.is_complete())
             case SearchMode.HYBRID if _is_organization_wide(scope):
                 by_text = await self._by_text(caller, search, depth)
                 vector_hits = await self._by_vector_if_available(caller, search, depth, by_text)
@@ -65,7 +70,8 @@ class MessageFinder:
                     self._by_text(caller, search, depth), self._by_vector_if_available(caller, search, depth)
                 )
         mode = SearchMode.TEXT if vector_hits is None else search.mode
-        return await self._hits(caller, search, mode, by_text, vector_hits or [])
+        found = await self._hits(caller, search, mode, by_text, vector_hits or [])
+        return MessageHits(found, degraded=vector_hits is None or not self._vectors.is_complete())
 
     async def _by_text(self, caller: Principal, search: MessageSearch, depth: int) -> list[UUID]:
         hits = await self._store.search_fulltext(caller.organization_id, search.scope, terms(search.query), depth)
@@ -74,10 +80,10 @@ class MessageFinder:
     async def _by_vector_if_available(
         self, caller: Principal, search: MessageSearch, depth: int, include: Sequence[UUID] = ()
     ) -> list[UUID] | None:
-        """Returns None if the embedder cannot be reached."""
+        """Returns None if the embedder or the vector index is unavailable."""
         try:
             return await self._by_vector(caller, search, depth, include)
-        except EmbedderUnavailable as error:
+        except (EmbedderUnavailable, VectorIndexUnavailable) as error:
             _log.warning("vector_search_skipped", error=str(error))
             return None
 
@@ -96,8 +102,7 @@ class MessageFinder:
             newest=MAX_COMPARED_IN_ORGANIZATION if _is_organization_wide(search.scope) else MAX_COMPARED,
             also=tuple(include),
         )
-        hits = await self._vectors.index.search(self._vectors.collection, query)
-        return [hit.id for hit in hits if hit.score > 0]
+        return [hit.id for hit in await self._vectors.search(query) if hit.score > 0]
 
     async def _hits(
         self,
@@ -106,18 +111,18 @@ class MessageFinder:
         mode: SearchMode,
         by_text: list[UUID],
         by_vector: list[UUID],
-    ) -> list[MessageHit]:
+    ) -> tuple[MessageHit, ...]:
         best, found = await self._best(caller, search, by_text, by_vector)
         if len(found) < len(best):
             # The vector index lags behind the store: ranks count only messages that still exist. The scope needs no
             # second check, because the agent, conversation, role and time of a message never change.
-            ids = [_message_id(id_) for id_ in by_vector]
+            ids = [message_id_of(id_) for id_ in by_vector]
             existing = await self._store.filter_searchable(caller.organization_id, ids)
-            by_vector = [id_ for id_ in by_vector if _message_id(id_) in existing]
+            by_vector = [id_ for id_ in by_vector if message_id_of(id_) in existing]
             best, found = await self._best(caller, search, by_text, by_vector)
         text_ranks = {id_: rank for rank, id_ in enumerate(by_text, start=1)}
         vector_ranks = {id_: rank for rank, id_ in enumerate(by_vector, start=1)}
-        return [
+        return tuple(
             MessageHit(
                 message=found[id_],
                 text=searchable_text(found[id_]),
@@ -128,21 +133,17 @@ class MessageFinder:
             )
             for id_, score in best
             if id_ in found
-        ]
+        )
 
     async def _best(
         self, caller: Principal, search: MessageSearch, by_text: list[UUID], by_vector: list[UUID]
     ) -> tuple[list[tuple[UUID, float]], dict[UUID, Message]]:
         """Returns the best ids of both lists with their scores, and those of their messages that are searchable."""
         best = fuse([(1.0, by_text), (self._vectors.embedder.hybrid_weight, by_vector)])[: search.limit]
-        ids = [_message_id(id_) for id_, _ in best]
+        ids = [message_id_of(id_) for id_, _ in best]
         found = await self._store.get_messages(caller.organization_id, ids)
         return best, {uuid_of(message.id): message for message in found if searchable_text(message)}
 
 
 def _is_organization_wide(scope: SearchScope) -> bool:
     return scope.agent_id is None and scope.conversation_id is None
-
-
-def _message_id(point_id: UUID) -> str:
-    return f"message-{point_id}"

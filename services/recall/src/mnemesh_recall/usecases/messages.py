@@ -8,6 +8,7 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
+from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_types.messages import Message
 
 from mnemesh_recall.model.caller_rules import require_appendable
@@ -31,10 +32,9 @@ from mnemesh_recall.model.contexts import (
 from mnemesh_recall.model.message_rules import require_name
 from mnemesh_recall.model.messages import AgentErasure, AppendResult, MessageBatch, MessageFilter, SenderErasure
 from mnemesh_recall.model.query_rules import require_ids, require_message_filter, require_page, require_search
-from mnemesh_recall.model.search import MessageHit, MessageSearch
+from mnemesh_recall.model.search import MessageHits, MessageSearch
 from mnemesh_recall.store.base import MessageStore
 from mnemesh_recall.usecases.message_search import MessageFinder
-from mnemesh_recall.vectors.indexer import Indexer
 
 
 class MessageService:
@@ -126,7 +126,7 @@ class MessageService:
         await self._store.delete_message(caller.organization_id, message_id, key)
         self._indexer.notify()
 
-    async def search_messages(self, caller: Principal, search: MessageSearch) -> list[MessageHit]:
+    async def search_messages(self, caller: Principal, search: MessageSearch) -> MessageHits:
         """Returns the best hits of a search, best first."""
         require_search(search)
         return await self._finder.search(caller, search)

@@ -7,9 +7,9 @@ from typing import Final
 
 import structlog
 from mnemesh_kit.clock import Clock
+from mnemesh_retrieval.indexing.indexer import Indexer
 
 from mnemesh_recall.store.base import MessageStore
-from mnemesh_recall.vectors.indexer import Indexer
 
 BATCH: Final = 100
 """A sweep writes in short transactions, so that it does not delay commits."""

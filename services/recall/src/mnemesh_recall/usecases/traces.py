@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
+from mnemesh_retrieval.indexing.indexer import Indexer
 
 from mnemesh_recall.model.query_rules import require_page
 from mnemesh_recall.model.tool_interactions import ToolInteraction
@@ -26,7 +27,6 @@ from mnemesh_recall.model.trace_rules import (
 )
 from mnemesh_recall.model.traces import Turn
 from mnemesh_recall.store.base import TraceStore
-from mnemesh_recall.vectors.indexer import Indexer
 
 
 class TraceService:

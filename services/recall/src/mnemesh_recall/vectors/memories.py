@@ -1,56 +1,50 @@
-"""The vectors of episodes and facts, and their update from the outbox."""
+"""The vectors of episodes and facts, and these as the records from which they are derived."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection as AbstractCollection
+from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-import structlog
 from mnemesh_retrieval.embedder import Embedder, Vector
-from mnemesh_retrieval.errors import EmbedderError
 from mnemesh_retrieval.errors import EmbedderUnavailable as EmbedderUnreachable
+from mnemesh_retrieval.errors import IndexDamaged, VectorIndexError
 from mnemesh_retrieval.filters import Filter, Match, MatchAny, all_of
-from mnemesh_retrieval.index import Collection, NearestIndex, Point, SearchMode, SearchQuery
+from mnemesh_retrieval.index import Collection, NearestIndex, SearchMode, SearchQuery
+from mnemesh_retrieval.indexing.records import Record
 
-from mnemesh_recall.errors import EmbedderUnavailable
+from mnemesh_recall.errors import EmbedderUnavailable, VectorIndexUnavailable
 from mnemesh_recall.model.episode_operations import MemoryText
 from mnemesh_recall.model.episodes import Scope
-from mnemesh_recall.store.base import EpisodeStore
+from mnemesh_recall.model.outbox import MEMORIES
+from mnemesh_recall.store.base import IndexedMemories
+from mnemesh_recall.vectors.status import IndexStatus
 
 PREFIX: Final = "memories."
 """The prefix of the names of memory collections."""
 MAX_COMPARED: Final = 20_000
 """The number of newest vectors in scope that an index without a graph compares, in addition to `include`."""
 
-_log = structlog.get_logger("mnemesh.recall.memories")
-
 
 class MemoryVectors:
     """The collection with the vectors of episodes and facts by one embedder."""
 
-    def __init__(self, index: NearestIndex, embedder: Embedder) -> None:
+    def __init__(self, index: NearestIndex, embedder: Embedder, status: IndexStatus | None = None) -> None:
+        """Creates it. Without a status, the collection counts as complete."""
         self._index = index
         self.embedder = embedder
-        self.collection = f"{PREFIX}{embedder.handle}"
-
-    async def exists(self) -> bool:
-        """Returns whether the index has the collection."""
-        return self.collection in await self._index.collections()
-
-    async def open(self) -> None:
-        """Opens the collection, or creates it. Collections of other embedders are dropped."""
-        for name in await self._index.collections():
-            if name.startswith(PREFIX) and name != self.collection:
-                await self._index.drop_collection(name)
-        await self._index.ensure_collection(
-            Collection(
-                self.collection,
-                dimension=self.embedder.dimension,
-                keyword_fields=("organization_id", "kind", "scope"),
-                tenant_field="scope",
-            )
+        self._status = status
+        self.schema = Collection(
+            f"{PREFIX}{embedder.handle}",
+            dimension=embedder.dimension,
+            keyword_fields=("organization_id", "kind", "scope"),
+            tenant_field="scope",
         )
+
+    def is_complete(self) -> bool:
+        """Returns whether the index has every episode and fact, except the newest."""
+        return self._status is None or self._status.is_complete(MEMORIES)
 
     async def search(
         self,
@@ -73,6 +67,7 @@ class MemoryVectors:
 
         Raises:
             EmbedderUnavailable: the embedder cannot be reached.
+            VectorIndexUnavailable: the index cannot be read now.
         """
         (vector,) = await self._embed([text])
         if not vector.any():
@@ -91,20 +86,13 @@ class MemoryVectors:
             newest=MAX_COMPARED,
             also=tuple(_uuid(id_) for id_ in include),
         )
-        return [f"{kind}-{hit.id}" for hit in await self._index.search(self.collection, query) if hit.score > 0]
-
-    async def put(self, memories: Sequence[MemoryText]) -> None:
-        """Writes memories. A memory with an empty vector is removed."""
-        vectors = await self._embed([memory.text for memory in memories])
-        pairs = list(zip(memories, vectors, strict=True))
-        if points := [_point(memory, vector) for memory, vector in pairs if vector.any()]:
-            await self._index.write(self.collection, points)
-        await self.remove([memory.id for memory, vector in pairs if not vector.any()])
-
-    async def remove(self, ids: Sequence[str]) -> None:
-        """Removes memories."""
-        if ids:
-            await self._index.delete(self.collection, [_uuid(id_) for id_ in ids])
+        try:
+            hits = await self._index.search(self.schema.name, query)
+        except VectorIndexError as error:
+            if isinstance(error, IndexDamaged) and self._status is not None:
+                await self._status.report_damage(self.schema.name, error)
+            raise VectorIndexUnavailable from error
+        return [f"{kind}-{hit.id}" for hit in hits if hit.score > 0]
 
     async def _embed(self, texts: Sequence[str]) -> list[Vector]:
         try:
@@ -113,49 +101,61 @@ class MemoryVectors:
             raise EmbedderUnavailable(self.embedder.handle) from error
 
 
-class MemoryIndexer:
-    """Brings the episodes and facts that the outbox names into the vector index."""
+class MemorySource:
+    """See Source. The records are episodes and facts."""
 
-    def __init__(self, store: EpisodeStore, vectors: MemoryVectors) -> None:
-        self._store = store
+    keep_without_vector = False
+
+    def __init__(self, memories: IndexedMemories, vectors: MemoryVectors) -> None:
+        self._memories = memories
         self._vectors = vectors
 
-    async def open(self) -> None:
-        """Opens the collection. If it is new, all episodes and facts are added to the outbox."""
-        if not await self._vectors.exists():
-            await self._store.enqueue_all()
-        await self._vectors.open()
+    @property
+    def schema(self) -> Collection:
+        """See Source."""
+        return self._vectors.schema
 
-    async def update(self, ids: Sequence[str]) -> None:
-        """Makes the index agree with the store about these memories. The update is idempotent."""
-        if not ids:
-            return
-        stored = await self._store.get_texts(ids)
-        await self._put(stored)
-        stored_ids = {memory.id for memory in stored}
-        await self._vectors.remove([id_ for id_ in ids if id_ not in stored_ids])
+    @property
+    def embedder(self) -> Embedder:
+        """See Source."""
+        return self._vectors.embedder
 
-    async def _put(self, memories: Sequence[MemoryText]) -> None:
-        if not memories:
-            return
-        try:
-            await self._vectors.put(memories)
-        except EmbedderError as error:
-            # A text that the embedder refuses permanently must not block the others.
-            if len(memories) == 1:
-                _log.warning("memory_not_embedded", memory_id=memories[0].id, error=str(error))
-                return
-            for memory in memories:
-                await self._put([memory])
+    async def read(self, subjects: Sequence[str]) -> Mapping[str, Record]:
+        """See Source."""
+        return {memory.id: Record(memory.text, _payload(memory)) for memory in await self._memories.read(subjects)}
+
+    def point_id(self, subject: str) -> UUID:
+        """See Source."""
+        return _uuid(subject)
+
+    def subject_of(self, point_id: UUID) -> str:
+        """See Source. Neither an episode nor a fact has this point."""
+        return f"fact-{point_id}"
+
+    def group_filter(self, group: str) -> Filter:
+        """See Source. A group is a scope."""
+        return Match("scope", group)
+
+    async def list_subjects(self, after: str | None, limit: int) -> Sequence[tuple[str, str]]:
+        """See Source."""
+        return [(id_, id_) for id_ in await self._memories.list_ids(after, limit)]
+
+    async def existing(self, points: Sequence[UUID]) -> AbstractCollection[UUID]:
+        """See Source."""
+        ids = [f"{kind}-{point}" for point in points for kind in ("episode", "fact")]
+        return {_uuid(id_) for id_ in await self._memories.existing(ids)}
+
+    async def count(self) -> int:
+        """See Source."""
+        return await self._memories.count()
 
 
-def _point(memory: MemoryText, vector: Vector) -> Point:
-    payload = {
+def _payload(memory: MemoryText) -> dict[str, str]:
+    return {
         "organization_id": memory.organization_id,
         "kind": memory.id.partition("-")[0],
         "scope": memory.scope.key,
     }
-    return Point(id=_uuid(memory.id), vector=vector, text="", payload=payload)
 
 
 def _uuid(memory_id: str) -> UUID:

@@ -1,18 +1,25 @@
-"""The vectors of messages."""
+"""The vectors of messages, and the messages as the records from which they are derived."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
+from uuid import UUID
 
 from mnemesh_retrieval.embedder import Embedder, Vector
 from mnemesh_retrieval.errors import EmbedderUnavailable as EmbedderUnreachable
-from mnemesh_retrieval.index import NearestIndex, Point
-from mnemesh_types.messages import Message
+from mnemesh_retrieval.errors import IndexDamaged, VectorIndexError
+from mnemesh_retrieval.filters import Filter
+from mnemesh_retrieval.index import Collection as IndexCollection
+from mnemesh_retrieval.index import Hit, NearestIndex, SearchQuery
+from mnemesh_retrieval.indexing.records import Record
 
-from mnemesh_recall.errors import EmbedderUnavailable
+from mnemesh_recall.errors import EmbedderUnavailable, VectorIndexUnavailable
+from mnemesh_recall.model.outbox import MESSAGES
 from mnemesh_recall.model.searchable_text import searchable_text
-from mnemesh_recall.vectors.vector_points import collection, of_agent, payload, uuid_of
+from mnemesh_recall.store.base import IndexedMessages
+from mnemesh_recall.vectors.status import IndexStatus
+from mnemesh_recall.vectors.vector_points import collection, message_id_of, of_agent, payload, uuid_of
 
 PREFIX: Final = "messages."
 """The prefix of the names of message collections. Other collections may belong to other services."""
@@ -21,22 +28,17 @@ PREFIX: Final = "messages."
 class MessageVectors:
     """The collection with the vectors of messages by one embedder."""
 
-    def __init__(self, index: NearestIndex, embedder: Embedder) -> None:
+    def __init__(self, index: NearestIndex, embedder: Embedder, status: IndexStatus | None = None) -> None:
+        """Creates it. Without a status, the collection counts as complete."""
         self.index = index
         self.embedder = embedder
-        self._definition = collection(embedder.handle, embedder.dimension)
-        self.collection = self._definition.name
+        self._status = status
+        self.schema = collection(embedder.handle, embedder.dimension)
+        self.collection = self.schema.name
 
-    async def exists(self) -> bool:
-        """Returns whether the index has the collection."""
-        return self.collection in await self.index.collections()
-
-    async def open(self) -> None:
-        """Opens the collection, or creates it. Collections of other embedders and formats are dropped."""
-        for name in await self.index.collections():
-            if name.startswith(PREFIX) and name != self.collection:
-                await self.index.drop_collection(name)
-        await self.index.ensure_collection(self._definition)
+    def is_complete(self) -> bool:
+        """Returns whether the index has every message, except the newest."""
+        return self._status is None or self._status.is_complete(MESSAGES)
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         """Returns the vectors of texts. Raises EmbedderUnavailable if the embedder cannot be reached."""
@@ -45,25 +47,63 @@ class MessageVectors:
         except EmbedderUnreachable as error:
             raise EmbedderUnavailable(self.embedder.handle) from error
 
-    async def put(self, messages: Sequence[tuple[str, Message]]) -> None:
-        """Writes messages, each with its organization. A message with an empty vector is removed."""
-        if not messages:
-            return
-        vectors = await self.embed([searchable_text(message) for _, message in messages])
-        points = [
-            Point(id=uuid_of(message.id), vector=vector, text="", payload=payload(organization_id, message))
-            for (organization_id, message), vector in zip(messages, vectors, strict=True)
-            if vector.any()
-        ]
-        if points:
-            await self.index.write(self.collection, points)
-        await self.remove([m.id for (_, m), vector in zip(messages, vectors, strict=True) if not vector.any()])
+    async def search(self, query: SearchQuery) -> list[Hit]:
+        """Returns the best hits. Raises VectorIndexUnavailable if the index cannot be read now."""
+        try:
+            return await self.index.search(self.collection, query)
+        except VectorIndexError as error:
+            if isinstance(error, IndexDamaged) and self._status is not None:
+                await self._status.report_damage(self.schema.name, error)
+            raise VectorIndexUnavailable from error
 
-    async def remove(self, ids: Sequence[str]) -> None:
-        """Removes messages."""
-        if ids:
-            await self.index.delete(self.collection, [uuid_of(id_) for id_ in ids])
 
-    async def remove_agent(self, agent_id: str) -> None:
-        """Removes all messages of an agent."""
-        await self.index.delete_where(self.collection, of_agent(agent_id))
+class MessageSource:
+    """See Source. The records are the messages with searchable text."""
+
+    keep_without_vector = False
+
+    def __init__(self, messages: IndexedMessages, vectors: MessageVectors) -> None:
+        self._messages = messages
+        self._vectors = vectors
+
+    @property
+    def schema(self) -> IndexCollection:
+        """See Source."""
+        return self._vectors.schema
+
+    @property
+    def embedder(self) -> Embedder:
+        """See Source."""
+        return self._vectors.embedder
+
+    async def read(self, subjects: Sequence[str]) -> Mapping[str, Record]:
+        """See Source."""
+        found = await self._messages.read(subjects)
+        return {
+            id_: Record(searchable_text(message), payload(organization_id, message))
+            for id_, (organization_id, message) in found.items()
+        }
+
+    def point_id(self, subject: str) -> UUID:
+        """See Source."""
+        return uuid_of(subject)
+
+    def subject_of(self, point_id: UUID) -> str:
+        """See Source."""
+        return message_id_of(point_id)
+
+    def group_filter(self, group: str) -> Filter:
+        """See Source. A group is an agent."""
+        return of_agent(group)
+
+    async def list_subjects(self, after: str | None, limit: int) -> Sequence[tuple[str, str]]:
+        """See Source."""
+        return await self._messages.list_ids(after, limit)
+
+    async def existing(self, points: Sequence[UUID]) -> Collection[UUID]:
+        """See Source."""
+        return {uuid_of(id_) for id_ in await self._messages.existing([message_id_of(point) for point in points])}
+
+    async def count(self) -> int:
+        """See Source."""
+        return await self._messages.count()

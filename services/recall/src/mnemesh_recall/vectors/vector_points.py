@@ -32,6 +32,11 @@ def uuid_of(message_id: str) -> UUID:
     return UUID(message_id.partition("-")[2])
 
 
+def message_id_of(point_id: UUID) -> str:
+    """Returns the message id of a point."""
+    return f"message-{point_id}"
+
+
 def payload(organization_id: str, message: Message) -> dict[str, str | list[str]]:
     """Returns the fields that are stored with the vector of a message."""
     # The agent comes first, because an index may store points with the same first value together.

@@ -981,16 +981,22 @@ class SearchMessagesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     HITS_FIELD_NUMBER: _builtins.int
+    DEGRADED_FIELD_NUMBER: _builtins.int
+    degraded: _builtins.bool
+    """True if similar messages may be missing: the embedder or the vector index is unavailable, or the index is being
+    rebuilt. Hits by words are complete.
+    """
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___MessageHit]: ...
     def __init__(
         self,
         *,
         hits: _abc.Iterable[Global___MessageHit] | None = ...,
+        degraded: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hits", b"hits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "hits", b"hits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1015,7 +1021,7 @@ class MessageHit(_message.Message):
     text_rank: _builtins.int
     mode: Global___SearchMode.ValueType
     """The mode that was applied, the same for all hits. It is the requested mode, except that HYBRID becomes TEXT if the
-    embedder is unreachable. UNSPECIFIED if the query was blank: such hits have no score and no ranks.
+    embedder or the vector index is unavailable. UNSPECIFIED if the query was blank: such hits have no score and no ranks.
     """
     @_builtins.property
     def message(self) -> _message_pb2.Message: ...

@@ -18,7 +18,6 @@ from mnemesh_recall.model.episode_operations import (
     InvalidateFact,
     MemoryBundle,
     MemoryFilter,
-    MemoryText,
     NewFact,
     ScopeErasure,
     ScopeSummary,
@@ -154,12 +153,4 @@ class EpisodeStore(Protocol):
         self, organization_id: str, filter_: MemoryFilter, ids: Sequence[str]
     ) -> dict[str, Episode | Fact]:
         """Returns those of `ids` that the filter accepts, by id."""
-        ...
-
-    async def get_texts(self, ids: Sequence[str]) -> list[MemoryText]:
-        """Returns the texts for the vector index, of those of `ids` that exist, of all organizations."""
-        ...
-
-    async def enqueue_all(self) -> int:
-        """Adds a change for every episode and fact to the outbox. Returns their number."""
         ...

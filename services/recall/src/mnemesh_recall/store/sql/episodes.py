@@ -23,7 +23,6 @@ from mnemesh_recall.model.episode_operations import (
     InvalidateFact,
     MemoryBundle,
     MemoryFilter,
-    MemoryText,
     NewFact,
     ScopeErasure,
     ScopeSummary,
@@ -31,7 +30,7 @@ from mnemesh_recall.model.episode_operations import (
 )
 from mnemesh_recall.model.episodes import Episode, Fact, Scope
 from mnemesh_recall.model.facts import require_open
-from mnemesh_recall.store.sql import episode_rows, episode_search, episode_writes, outbox, scope_rows
+from mnemesh_recall.store.sql import episode_rows, episode_search, episode_writes, scope_rows
 from mnemesh_recall.store.sql.episode_codec import episode_from_row, fact_from_row
 from mnemesh_recall.store.sql.episode_filters import episode_conditions, fact_conditions, in_scopes
 from mnemesh_recall.store.sql.episode_search import conditions, table_of
@@ -265,20 +264,6 @@ class SqlEpisodeStore:
         return {
             row.id: episode_from_row(row) if isinstance(filter_, EpisodeFilter) else fact_from_row(row) for row in rows
         }
-
-    async def get_texts(self, ids: Sequence[str]) -> list[MemoryText]:
-        """See EpisodeStore."""
-        return await self._database.read(lambda conn: episode_rows.read_texts(conn, ids))
-
-    async def enqueue_all(self) -> int:
-        """See EpisodeStore."""
-
-        def enqueue(conn: sa.Connection) -> int:
-            ids = [*conn.execute(sa.select(_e.id)).scalars(), *conn.execute(sa.select(_f.id)).scalars()]
-            outbox.add_memories(conn, ids, self._clock.now())
-            return len(ids)
-
-        return await self._database.write(enqueue)
 
     async def _delete(self, organization_id: str, key: RequestKey | None, table: sa.Table, memory_id: str) -> None:
         def drop(tx: Transaction) -> Sequence[str]:

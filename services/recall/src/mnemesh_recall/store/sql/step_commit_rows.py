@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
+from mnemesh_retrieval.indexing.records import ChangeKind
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from mnemesh_recall.model.outbox import ChangeKind
+from mnemesh_recall.model.outbox import MESSAGES
 from mnemesh_recall.store.sql import message_rows, windows
-from mnemesh_recall.store.sql.tables import context_entries, index_outbox, step_commits, tool_call_rows
+from mnemesh_recall.store.sql.tables import context_entries, index_tables, step_commits, tool_call_rows
 from mnemesh_recall.store.sql.transaction import Deferred, Transaction
 from mnemesh_recall.store.sql.windows import UPDATE_STATE, State
 
@@ -31,10 +32,11 @@ _INSERT_ALL: Final = (
     .add_cte(
         _insert_cte(tool_call_rows, ("tool_call_id", "message_id")),
         _insert_cte(
-            index_outbox,
+            index_tables.changes,
             ("subject_id",),
-            kind=sa.literal(ChangeKind.MESSAGE.value),
-            created_at=sa.bindparam("now", type_=index_outbox.c.created_at.type),
+            collection=sa.literal(MESSAGES),
+            kind=sa.literal(ChangeKind.RECORD.value),
+            created_at=sa.bindparam("now", type_=index_tables.changes.c.created_at.type),
         ),
         _insert_cte(
             context_entries, ("position", "message_id"), conversation_id=sa.bindparam("conversation", type_=sa.Text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from mnemesh_kit.idempotency import ledger_table
 from mnemesh_kit.sql import UtcDateTime
+from mnemesh_retrieval.indexing.tables import outbox_tables
 
 metadata = sa.MetaData()
 
@@ -90,6 +91,14 @@ messages = sa.Table(
     sa.Index("ix_messages_conversation", "conversation_id", "sequence_id"),
     sa.Index("ix_messages_organization", "organization_id", "row_id"),
     sa.Index("ix_messages_created", "created_at"),
+)
+
+# For counts and lists of the messages that the vector index has; without it they would read all rows.
+sa.Index(
+    "ix_messages_searchable",
+    messages.c.row_id,
+    sqlite_where=messages.c.search_text.is_not(None),
+    postgresql_where=messages.c.search_text.is_not(None),
 )
 
 DIALOGUE = "search_text IS NOT NULL AND role IN ('user', 'assistant')"
@@ -184,23 +193,7 @@ step_commits = sa.Table(
     sqlite_with_rowid=False,
 )
 
-# The outbox of the vector index. A row says that a message, a memory, or all of an agent may differ from the index.
-index_outbox = sa.Table(
-    "index_outbox",
-    metadata,
-    sa.Column("row_id", Number, primary_key=True, autoincrement=True),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("subject_id", sa.Text, nullable=False),
-    sa.Column("created_at", UtcDateTime, nullable=False),
-)
-
-# The lease of the instance that updates the vector index.
-index_holders = sa.Table(
-    "index_holders",
-    metadata,
-    sa.Column("collection", sa.Text, primary_key=True),
-    sa.Column("holder", sa.Text, nullable=False),
-    sa.Column("expires_at", UtcDateTime, nullable=False),
-)
+# The outbox of the vector index.
+index_tables = outbox_tables(metadata)
 
 request_ledger = ledger_table(metadata)
