@@ -80,7 +80,7 @@ class Gauge:
     """A number that can go up and down, read by a function when it is scraped.
 
     Example:
-        >>> gauge = Gauge("mnemesh_recall_outbox_lag_seconds", "Age of the oldest pending change.", lambda: 0.0)
+        >>> gauge = Gauge("mnemesh_index_outbox_lag_seconds", "Age of the oldest change not in the index.", lambda: 0.0)
     """
 
     name: str

@@ -11,7 +11,7 @@ import structlog
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.metrics import Counter
 
-from mnemesh_retrieval.errors import CollectionMismatch, IndexDamaged, RetrievalError
+from mnemesh_retrieval.errors import CollectionMismatch, CollectionMissing, IndexDamaged, RetrievalError
 from mnemesh_retrieval.filters import EVERYTHING
 from mnemesh_retrieval.index import NearestIndex
 from mnemesh_retrieval.indexing.ports import Source
@@ -142,6 +142,11 @@ class Collections:
             if tracked.name == name and tracked.checked_at is not None:
                 _log.warning("vector_index_suspected", collection=name, error=str(error))
                 tracked.checked_at = None
+
+    def lost(self, tracked: Tracked, error: CollectionMissing) -> None:
+        """Notes that the index has closed or lost a collection. It is opened again by the next check."""
+        tracked.available = tracked.complete = False
+        _log.warning("vector_collection_lost", collection=tracked.name, error=str(error))
 
     def failed(self, tracked: Tracked, error: Exception) -> None:
         """Notes that a collection cannot be changed now. Its changes wait."""

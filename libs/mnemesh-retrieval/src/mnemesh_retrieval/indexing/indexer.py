@@ -269,8 +269,7 @@ class Indexer:
         except IndexDamaged as error:
             await self._collections.replace_damaged(error, tracked.name, generation)
         except CollectionMissing as error:
-            tracked.available = False
-            self._collections.failed(tracked, error)
+            self._collections.lost(tracked, error)
         except FAILURES as error:
             self._collections.failed(tracked, error)
             if isinstance(error, IndexUnavailable):

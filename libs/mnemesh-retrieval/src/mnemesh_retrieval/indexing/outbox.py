@@ -73,11 +73,6 @@ class SqlOutbox:
         c = tables.changes.c
         self._columns = (c.row_id, c.collection, c.kind, c.subject_id, c.created_at)
 
-    @property
-    def in_order(self) -> bool:
-        """See Outbox."""
-        return self._database.dialect == "sqlite"
-
     async def read(self, after: int, limit: int, collections: AbstractCollection[str] | None = None) -> list[Change]:
         """See Outbox."""
         c = self._tables.changes.c

@@ -103,8 +103,8 @@ class PendingChanges:
         """Notes that changes were deleted from the outbox."""
         for change in changes:
             self._applied.pop(change.row_id, None)
-        if not self._outbox.in_order:
-            self.rewind()
+        # A change may have become visible behind the cursor, where commits are not in the order of row ids.
+        self.rewind()
 
     def forget(self) -> None:
         """Notes that the index may have lost what was not flushed: all changes in the outbox are applied again."""

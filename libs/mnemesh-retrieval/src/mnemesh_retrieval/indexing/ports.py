@@ -66,10 +66,6 @@ class Outbox(Protocol):
     A change is written in the transaction of the record. It is deleted only after the index has flushed it.
     """
 
-    @property
-    def in_order(self) -> bool:
-        """Whether changes become visible in the order of their row ids."""
-
     async def read(self, after: int, limit: int, collections: AbstractCollection[str] | None = None) -> list[Change]:
         """Returns the oldest changes with a row id above `after`, claimed or not; of all collections if None."""
 

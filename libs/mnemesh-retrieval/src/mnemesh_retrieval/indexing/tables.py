@@ -35,6 +35,8 @@ def outbox_tables(metadata: sa.MetaData) -> IndexTables:
         sa.Column("claimed_by", sa.Text),
         sa.Column("claimed_until", UtcDateTime),
         sa.Index("ix_index_outbox_subject", "subject_id"),
+        # SQLite would give the ids of deleted rows to new ones.
+        sqlite_autoincrement=True,
     )
     holders = sa.Table(
         "index_holders",

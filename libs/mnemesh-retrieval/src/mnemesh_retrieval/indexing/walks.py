@@ -15,7 +15,7 @@ from uuid import UUID
 
 import structlog
 
-from mnemesh_retrieval.errors import IndexDamaged, RetrievalError
+from mnemesh_retrieval.errors import CollectionMissing, IndexDamaged, RetrievalError
 from mnemesh_retrieval.filters import EVERYTHING, HasId
 from mnemesh_retrieval.index import NearestIndex
 from mnemesh_retrieval.indexing.collections import FAILURES, Collections
@@ -75,6 +75,8 @@ class Walks:
                     await self._check(tracked)
             except CheckInterrupted as error:
                 _log.info("vector_index_check_interrupted", collection=tracked.name, reason=str(error))
+            except CollectionMissing as error:
+                self._collections.lost(tracked, error)
             except IndexDamaged as error:
                 await self._collections.replace_damaged(error, tracked.name, generation)
             except FAILURES as error:

@@ -30,6 +30,7 @@ def upgrade() -> None:
         sa.Column("claimed_by", sa.Text(), nullable=True),
         sa.Column("claimed_until", UtcDateTime(), nullable=True),
         sa.PrimaryKeyConstraint("row_id"),
+        sqlite_autoincrement=True,
     )
     op.create_index("ix_index_outbox_subject", "index_outbox", ["subject_id"])
     op.execute(

@@ -1,0 +1,314 @@
+"""The contract of outbox and indexer, on every SQL engine and every index."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from mnemesh_kit.failpoints import observed_by
+from mnemesh_retrieval.errors import IndexUnavailable
+from mnemesh_retrieval.filters import EVERYTHING
+from mnemesh_retrieval.index import Point
+from mnemesh_retrieval.indexing import walks
+from mnemesh_retrieval.indexing.indexer import Indexer
+from mnemesh_retrieval.indexing.pending import CLAIM_DURATION
+from mnemesh_testkit.fakes.notes import NOTES, REFUSED, note_id
+
+Rig = Any
+embedded = pytest.mark.parametrize("variant", ["flat on sqlite", "edge on sqlite"], indirect=True)
+replicated = pytest.mark.parametrize("variant", ["server on postgresql"], indirect=True)
+WORDS = ["fox", "owl", "oak", "elm", "sea", "ash", "bee", "cat", "dog", "hen", "ice", "jar", "kit", "log", "map", "net"]
+
+
+def texts(numbers: Sequence[int], word: str = "tree") -> dict[str, str]:
+    return {note_id(number): f"{word} {WORDS[number % 16]} number{number}" for number in numbers}
+
+
+async def test_the_index_follows_the_records_and_changes_stay_until_they_are_flushed(rig: Rig) -> None:
+    await rig.notebook.put(texts(range(40)))
+    await rig.notebook.put(texts(range(40, 45)), book="two")
+    assert await rig.indexer.catch_up() == 45
+    assert await rig.indexer.catch_up() == 0
+    assert await rig.outbox.count() == 45
+    await rig.notebook.put(texts(range(5), "changed"))
+    await rig.notebook.delete([note_id(7)])
+    await rig.notebook.drop("two")
+    assert rig.indexer.lag_seconds() == 0
+    assert await rig.indexer.catch_up() == 7
+    assert await rig.difference() == {}
+    await rig.flush()
+    assert await rig.outbox.count() == 0
+    assert rig.indexer.is_complete(NOTES)
+
+
+async def test_what_was_not_flushed_is_repeated_after_a_loss_of_power(rig: Rig) -> None:
+    await rig.notebook.put(texts(range(20)))
+    await rig.indexer.catch_up()
+    await rig.flush()
+    await rig.notebook.put(texts(range(10, 30), "later"))
+    await rig.notebook.delete([note_id(3)])
+    await rig.indexer.catch_up()
+    await rig.lose_power()
+    await rig.start()
+    assert await rig.indexer.catch_up() == 21, "repeats are harmless where nothing was lost"
+    assert await rig.difference() == {}
+
+
+async def test_a_caller_indexes_at_once_or_leaves_it_to_the_background(rig: Rig) -> None:
+    changes = await rig.notebook.put(texts(range(3)), claim=rig.indexer.claim())
+    assert await rig.indexer.apply(changes)
+    assert await rig.difference() == {}
+    rig.embedder.is_away = True
+    changes = await rig.notebook.put(texts(range(3, 6)), claim=rig.indexer.claim())
+    await rig.notebook.delete([note_id(0)])
+    assert not await rig.indexer.apply(changes)
+    assert set(rig.indexer.failures()) == {NOTES}
+    rig.clock.advance(7)
+    await rig.indexer.catch_up()
+    assert rig.indexer.lag_seconds() == 7
+    rig.embedder.is_away = False
+    rig.indexer.retry()
+    assert await rig.indexer.catch_up() == 4
+    assert await rig.difference() == {}
+    assert rig.indexer.failures() == {}
+
+
+async def test_concurrent_writers_and_the_background_end_in_agreement(rig: Rig) -> None:
+    async def write(number: int) -> None:
+        changes = await rig.notebook.put(texts(range(number, number + 5), f"word{number}"), claim=rig.indexer.claim())
+        await rig.indexer.apply(changes)
+
+    await asyncio.gather(*(write(number) for number in range(8)), rig.indexer.catch_up(), rig.indexer.catch_up())
+    await rig.indexer.catch_up()
+    rig.clock.advance(CLAIM_DURATION.total_seconds())
+    await rig.indexer.catch_up()
+    assert await rig.difference() == {}
+
+
+async def test_a_refused_text_does_not_block_the_others(rig: Rig) -> None:
+    await rig.notebook.put({**texts(range(5)), note_id(5): REFUSED, note_id(6): " "})
+    await rig.indexer.catch_up()
+    kept = 2 if rig.source.keep_without_vector else 0
+    assert await rig.index.count(NOTES, EVERYTHING) == 5 + kept
+    assert await rig.difference() == {}
+    await rig.indexer.check()
+    assert rig.indexer.is_complete(NOTES), "a record without a vector is not a gap"
+
+
+async def test_a_database_that_was_restored_takes_extra_points_out_of_the_index(rig: Rig) -> None:
+    backup = texts(range(10))
+    await rig.notebook.put(backup)
+    await rig.notebook.put(texts(range(10, 15)))
+    await rig.indexer.catch_up()
+    await rig.flush()
+    await rig.stop()
+    await rig.notebook.restore(backup)
+    await rig.start()
+    await rig.indexer.check()
+    assert await rig.difference() == {}
+
+
+async def test_records_that_the_index_lacks_are_found_and_indexed(rig: Rig) -> None:
+    """As if an older copy of the index had been put in its place."""
+    await rig.notebook.put(texts(range(20)))
+    await rig.indexer.catch_up()
+    await rig.flush()
+    await rig.index.delete(NOTES, [rig.source.point_id(note_id(number)) for number in range(6)])
+    await rig.flush()
+    await rig.stop()
+    await rig.start()
+    assert not rig.indexer.is_complete(NOTES)
+    await rig.indexer.check()
+    assert rig.indexer.is_complete(NOTES)
+    assert await rig.difference() == {}
+
+
+async def test_a_collection_that_is_gone_is_rebuilt_and_a_crash_resumes_the_rebuild(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walks, "PAGE", 20)
+    await rig.notebook.put(texts(range(100)))
+    await rig.indexer.drain()
+    await rig.index.drop_collection(NOTES)
+    await rig.lose_power() if rig.server else await rig.stop()
+    shutil.rmtree(rig.directory, ignore_errors=True)
+    await rig.start()
+    assert not rig.indexer.is_complete(NOTES)
+    assert rig.indexer.metrics[2].read() == 100
+    rig.embedder.embedded.clear()
+    seen: list[str] = []
+
+    def leave(name: str) -> None:
+        seen.append(name)
+        rig.embedder.is_away = len(rig.embedder.embedded) >= 50
+
+    with observed_by(leave):
+        await rig.indexer.check()
+    assert not rig.indexer.is_complete(NOTES)
+    await rig.indexer.close()
+    await rig.lose_power() if rig.server else await rig.stop()
+    rig.embedder.is_away = False
+    await rig.start()
+    rig.embedder.embedded.clear()
+    await rig.indexer.drain()
+    assert rig.indexer.is_complete(NOTES)
+    assert await rig.difference() == {}
+    assert len(rig.embedder.embedded) <= 60, "what was indexed before the crash is not embedded again"
+
+
+@embedded
+async def test_a_full_disk_stops_the_index_and_not_the_records(rig: Rig) -> None:
+    await rig.notebook.put(texts(range(5)))
+    await rig.indexer.drain()
+    rig.index._reserve._reserve_bytes = 1 << 60
+    await rig.notebook.put(texts(range(5, 9)))
+    await rig.notebook.delete([note_id(0)])
+    assert await rig.indexer.catch_up() == 0
+    assert "free space" in str(rig.indexer.failures()[NOTES])
+    assert await rig.outbox.count() == 5
+    rig.index._reserve._reserve_bytes = 0
+    rig.indexer.retry()
+    assert await rig.indexer.catch_up() == 5
+    assert await rig.difference() == {}
+
+
+@asynccontextmanager
+async def other_replica(rig: Rig) -> AsyncIterator[Indexer]:
+    index = await rig._open_index()
+    other = Indexer(rig.outbox, index, rig.clock, instance_id="other")
+    await other.register(NOTES, rig.source)
+    await other.open()
+    yield other
+    await index.close()
+
+
+@replicated
+async def test_a_late_write_of_another_replica_is_repeated(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    await rig.notebook.put({note_id(1): "old fox"})
+    writing, released = asyncio.Event(), asyncio.Event()
+    write = rig.index.write
+
+    async def slow(collection: str, points: Sequence[Point]) -> None:
+        writing.set()
+        await released.wait()
+        await write(collection, points)
+
+    async with other_replica(rig) as other:
+        monkeypatch.setattr(rig.index, "write", slow)
+        late = asyncio.create_task(rig.indexer.catch_up())
+        await writing.wait()
+        changes = await rig.notebook.put({note_id(1): "new owl"}, claim=other.claim())
+        assert await other.apply(changes)
+        await other.flush()
+        released.set()
+        await late
+        assert set((await rig.difference()).values()) == {"stale"}
+        monkeypatch.undo()
+        await rig.indexer.flush()
+        rig.clock.advance(CLAIM_DURATION.total_seconds())
+        await other.catch_up()
+        await other.flush()
+        assert await rig.outbox.count() == 0
+        assert await rig.difference() == {}
+
+
+@replicated
+async def test_one_replica_checks_and_the_others_wait_for_it(rig: Rig) -> None:
+    await rig.notebook.put(texts(range(30)))
+    await rig.indexer.drain()
+    await rig.index.drop_collection(NOTES)
+    await rig.stop()
+    await rig.start()
+    async with other_replica(rig) as other:
+        assert not rig.indexer.is_complete(NOTES)
+        assert not other.is_complete(NOTES)
+        rig.embedder.embedded.clear()
+        await asyncio.gather(rig.indexer.check(), other.check())
+        await rig.indexer.check()
+        await other.check()
+        assert other.is_complete(NOTES)
+        assert len(rig.embedder.embedded) == 30
+        assert await rig.difference() == {}
+
+
+@replicated
+async def test_what_a_server_had_not_flushed_is_repeated_when_it_comes_back(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rig.notebook.put(texts(range(5)))
+    await rig.indexer.catch_up()
+
+    async def away(*_: Any) -> None:
+        raise IndexUnavailable("away")
+
+    monkeypatch.setattr(rig.index, "write", away)
+    await rig.notebook.put(texts(range(5, 6)))
+    assert await rig.indexer.catch_up() == 0
+    monkeypatch.undo()
+    await rig.index.delete(NOTES, [rig.source.point_id(note_id(2))])
+    rig.indexer.retry()
+    await rig.indexer.catch_up()
+    assert await rig.difference() == {}
+
+
+@embedded
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_any_sequence_of_writes_and_crashes_ends_in_agreement(rig: Rig, seed: int) -> None:
+    chance = random.Random(seed)
+    crash: set[str] = set()
+
+    class Died(BaseException):
+        pass
+
+    def dying(name: str) -> None:
+        if name.startswith("index.") and crash and chance.random() < 0.5:
+            raise Died
+
+    async def write() -> None:
+        some = chance.sample(range(60), chance.randrange(1, 12))
+        match chance.randrange(5):
+            case 0:
+                await rig.notebook.delete([note_id(number) for number in some])
+            case 1:
+                await rig.notebook.drop(f"book {chance.randrange(20)}")
+            case 2:
+                number = chance.randrange(1_000, 2_000)
+                await rig.notebook.put(texts([number]), book=f"book {number % 20}")
+                if number % 3 == 0:
+                    await rig.notebook.drop(f"book {number % 20}")
+            case _:
+                await rig.notebook.put(texts(some, f"word{chance.randrange(5)}"))
+
+    with observed_by(dying):
+        for _ in range(40 if rig.engine == "flat" else 15):
+            match chance.randrange(8):
+                case 0:
+                    await rig.flush()
+                case 1:
+                    await rig.lose_power()
+                    await rig.start()
+                case 2:
+                    crash.add("now")
+                    try:
+                        await rig.indexer.catch_up()
+                    except Died:
+                        await rig.lose_power()
+                        await rig.start()
+                    crash.clear()
+                case 3:
+                    await rig.indexer.catch_up()
+                case _:
+                    await write()
+        await rig.lose_power()
+        await rig.start()
+        await rig.indexer.catch_up()
+        # By the changes of the outbox alone: no check has run.
+        assert await rig.difference() == {}
+        await rig.indexer.drain()
+        assert await rig.difference() == {}
+        assert await rig.outbox.count() == 0
