@@ -19,7 +19,7 @@ from mnemesh_retrieval.indexing.applier import Applier
 from mnemesh_retrieval.indexing.collections import FAILURES, RETRY_SECONDS, Collections
 from mnemesh_retrieval.indexing.pending import CLAIM_DURATION, CLAIM_MARGIN, PendingChanges
 from mnemesh_retrieval.indexing.ports import Outbox, Source
-from mnemesh_retrieval.indexing.records import Change, ChangeKind, Claim
+from mnemesh_retrieval.indexing.records import Change, Claim
 from mnemesh_retrieval.indexing.tracked import Tracked
 from mnemesh_retrieval.indexing.walks import Walks
 
@@ -132,15 +132,7 @@ class Indexer:
 
     async def unapplied(self, key: str, limit: int) -> list[str]:
         """Returns the records whose changes this process has not applied to a collection: the newest, each once."""
-        subjects: dict[str, None] = {}
-        after = 0
-        while page := await self._outbox.read(after, BATCH * 4, (key,)):
-            after = page[-1].row_id
-            for change in page:
-                if change.kind is ChangeKind.RECORD and not self._pending.is_applied(change):
-                    subjects.pop(change.subject_id, None)
-                    subjects[change.subject_id] = None
-        return list(subjects)[-limit:]
+        return await self._pending.unapplied(key, limit)
 
     def failures(self) -> dict[str, Exception]:
         """Returns the last error of each collection whose changes wait, by its name in the index."""

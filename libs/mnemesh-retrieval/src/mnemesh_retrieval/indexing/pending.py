@@ -12,10 +12,11 @@ from typing import Final
 from mnemesh_kit.clock import Clock
 
 from mnemesh_retrieval.indexing.ports import Outbox
-from mnemesh_retrieval.indexing.records import Change, Claim
+from mnemesh_retrieval.indexing.records import Change, ChangeKind, Claim
 
 CLAIM_DURATION: Final = timedelta(seconds=60)
 """The time after which another replica applies the changes of one that crashed; longer than any flush."""
+UNAPPLIED_PAGE: Final = 1_000
 CLAIM_MARGIN: Final = timedelta(seconds=10)
 """A replica begins no write this long before its claim expires."""
 
@@ -89,6 +90,18 @@ class PendingChanges:
     def is_applied(self, change: Change) -> bool:
         """Returns whether this process has applied the change."""
         return change.row_id in self._applied
+
+    async def unapplied(self, collection: str, limit: int) -> list[str]:
+        """Returns the records whose changes this process has not applied: the newest, each once."""
+        subjects: dict[str, None] = {}
+        after = 0
+        while page := await self._outbox.read(after, UNAPPLIED_PAGE, (collection,)):
+            after = page[-1].row_id
+            for change in page:
+                if change.kind is ChangeKind.RECORD and not self.is_applied(change):
+                    subjects.pop(change.subject_id, None)
+                    subjects[change.subject_id] = None
+        return list(subjects)[-limit:]
 
     def mark(self, changes: Iterable[Change]) -> None:
         """Notes that changes were applied just now."""

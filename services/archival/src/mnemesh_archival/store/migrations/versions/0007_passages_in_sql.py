@@ -93,6 +93,7 @@ def _create_outbox() -> None:
         sa.Column("claimed_by", sa.Text(), nullable=True),
         sa.Column("claimed_until", UtcDateTime(), nullable=True),
         sa.PrimaryKeyConstraint("row_id"),
+        sqlite_autoincrement=True,
     )
     op.create_index("ix_index_outbox_subject", "index_outbox", ["subject_id"])
     op.create_table(
