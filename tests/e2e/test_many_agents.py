@@ -40,7 +40,7 @@ async def test_two_hundred_agents_at_once(process_mesh: ProcessMesh, fake_openai
     heard = await asyncio.gather(*map(send, range(AGENTS)))
     assert [item.status for item in heard] == ["COMPLETED"] * AGENTS, [item.error for item in heard if item.error]
     assert {item.said for item in heard} == {"Stored."}
-    assert all(item.sequences == list(range(1, 6)) for item in heard)
+    assert all(item.sequences == list(range(1, 7)) for item in heard)
     for number in range(0, AGENTS, 10):
         assert f"My number is {number:03}." in (await agents[number].memory()).blocks[0].value
         window = await window_of(client, agents[number])

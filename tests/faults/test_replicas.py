@@ -175,7 +175,7 @@ async def test_fifty_senders_through_both_keep_the_order_in_which_they_were_acce
     assert [item.status for item in heard] == ["COMPLETED"] * 50
     for number, item in enumerate(heard):
         assert f"Message {number:02}" in item.said
-        assert item.sequences == [1, 2, 3]
+        assert item.sequences == [1, 2, 3, 4]
     window = await _window(mesh, agent)
     said = [row.content[0].text.text for row in window if row.role == message_pb2.ROLE_USER]
     assert said == [f"Message {number:02}" for number in range(50)]
@@ -192,7 +192,7 @@ async def test_fifty_that_send_at_once_through_both_are_fifty_whole_turns(
     async def send(number: int) -> None:
         run = await clients[number % 2].runs.start(agent.id, f"Message {number:02}")
         heard = await collect(clients[number % 2].runs.stream(run.id))
-        assert (heard.status, heard.said, heard.sequences) == ("COMPLETED", "Heard.", [1, 2, 3])
+        assert (heard.status, heard.said, heard.sequences) == ("COMPLETED", "Heard.", [1, 2, 3, 4])
 
     async with asyncio.timeout(LIMIT_SECONDS):
         await asyncio.gather(*(send(number) for number in range(50)))

@@ -69,7 +69,7 @@ async def test_a_mixed_answer_waits_and_goes_on_with_what_was_decided(mesh: Mesh
 
     events = await told(agent.answer([approve(one.id), deny(two.id, "too much")], "And greet me."))
     kinds = [event.message.WhichOneof("message") for event in events if event.HasField("message")]
-    assert kinds == ["approval_response", "tool_return", "tool_return", "tool_return", "assistant"]
+    assert kinds == ["user", "approval_response", "tool_return", "tool_return", "tool_return", "assistant"]
     assert [passage.text async for passage in agent.passages()] == ["one"]
     said = fake_openai.requests[-1].body["messages"]
     assert [message["role"] for message in said] == ["system", "user", "assistant", "tool", "tool", "tool", "user"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, runs_pb2, runs_service_pb2
 from mnemesh.types.v1 import message_pb2
-from mnemesh_client import Agent
+from mnemesh_client import Agent, text_of
 from mnemesh_client.inputs import text_part
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import Aborted, InvalidArgument
@@ -227,7 +227,9 @@ async def test_cancelling_during_a_model_call_ends_the_run_and_leaves_the_agent_
     for cancelled in (run, waiting):
         heard = await collect(mesh.client.runs.stream(cancelled.id))
         assert (heard.status, heard.stop) == ("CANCELLED", "CANCELLED")
-    assert await window_of(mesh.client, agent) == before
+    *kept, said = await window_of(mesh.client, agent)
+    assert (kept, text_of(said.content)) == (before, "Think for ever.")
+    assert [text_of(row.content) for row in await stored(agent)][-2:] == ["Think for ever.", "I wait behind."]
     assert len(fake_openai.requests) == 2, "a cancelled run that waited was begun"
     fake_openai.script = ["Back."]
     assert (await turn(agent, "Hello?")).said == "Back."

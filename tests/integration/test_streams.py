@@ -18,6 +18,7 @@ from mnemesh_testkit.mesh.in_process import Mesh
 KINDS = {
     "tool_call": runs_pb2.EVENT_KIND_TOOL_CALL_MESSAGE,
     "tool_return": runs_pb2.EVENT_KIND_TOOL_RETURN_MESSAGE,
+    "user": runs_pb2.EVENT_KIND_USER_MESSAGE,
     "assistant": runs_pb2.EVENT_KIND_ASSISTANT_MESSAGE,
     "reasoning": runs_pb2.EVENT_KIND_REASONING_MESSAGE,
 }
@@ -58,8 +59,9 @@ def kinds(events: list[runs_pb2.RunEvent]) -> list[str]:
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        ((), ["reasoning", "tool_call", "tool_return", "assistant"]),
+        ((), ["user", "reasoning", "tool_call", "tool_return", "assistant"]),
         (("assistant",), ["assistant"]),
+        (("user", "assistant"), ["user", "assistant"]),
         (("tool_return", "tool_call"), ["tool_call", "tool_return"]),
     ],
 )
@@ -123,9 +125,9 @@ async def test_an_error_in_the_middle_of_a_stream_is_told_before_its_end(mesh: M
     ]
     events = await sent(mesh, agent)
     assert kinds(events)[-5:] == ["tool_return", "step_started", "error", *ENDING]
-    assert [event.sequence for event in events if event.HasField("sequence")] == [1, 2, 3, 4, 5]
+    assert [event.sequence for event in events if event.HasField("sequence")] == [1, 2, 3, 4, 5, 6]
     assert (events[-3].error.error.reason, events[-1].usage.step_count) == ("PROVIDER_REFUSED", 2)
-    assert kinds(await attached(mesh, events[0].run_id, starting_after=2)) == ["accepted", "error", *ENDING]
+    assert kinds(await attached(mesh, events[0].run_id, starting_after=3)) == ["accepted", "error", *ENDING]
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,7 @@ from mnemesh_orchestrator.rpc.runs import RunsServicer
 from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
 from mnemesh_orchestrator.runs.event_broker import EventBroker
 from mnemesh_orchestrator.runs.execution import RunExecution
+from mnemesh_orchestrator.runs.input_recorder import InputRecorder
 from mnemesh_orchestrator.runs.instance import Instance
 from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
 from mnemesh_orchestrator.runs.replica_watcher import ReplicaWatcher
@@ -86,6 +87,7 @@ from mnemesh_orchestrator.usecases.identities import IdentityService
 from mnemesh_orchestrator.usecases.models import ModelService
 from mnemesh_orchestrator.usecases.previews import PreviewService
 from mnemesh_orchestrator.usecases.providers import ProviderService
+from mnemesh_orchestrator.usecases.run_cancellations import RunCancellations
 from mnemesh_orchestrator.usecases.runs import RunService
 from mnemesh_orchestrator.usecases.steps import StepService
 from mnemesh_orchestrator.usecases.system_prompts import SystemPromptService
@@ -120,6 +122,7 @@ class Orchestrator:
     models: ModelService
     providers: ProviderService
     worker: RunWorker
+    inputs: InputRecorder
     lease_renewer: LeaseRenewer
     conversation_lock: ConversationLock
     replica_watcher: ReplicaWatcher
@@ -176,8 +179,9 @@ def build(
     )
     turns = TurnBuilder(stores.runs, journals, context, services.recall, writes, models, builtin, retry, clock)
     renewer = LeaseRenewer(stores.leases, clock, instance_id)
+    inputs = InputRecorder(stores.runs, services.recall)
     execution = RunExecution(
-        journals, turns, engine, stores.leases, broker, clock, metrics, config.takeovers_without_progress
+        journals, turns, engine, stores.leases, broker, inputs, clock, metrics, config.takeovers_without_progress
     )
     worker = RunWorker(stores.runs, stores.leases, renewer, broker, deltas, execution, metrics)
     lock = ConversationLock(stores.leases, renewer, worker.start_next, ids)
@@ -197,7 +201,8 @@ def build(
     embedders = EmbedderDirectory(config.default_embedder)
     lifecycle = AgentLifecycle(stores.agents, services, models, embedders, prompts, context, worker, clock, ids)
     streamer = RunStreamer(stores.runs, stores.deltas, deltas, broker, clock)
-    runs = RunService(stores.runs, stores.leases, worker, streamer, models, clock, ids, processors)
+    cancellations = RunCancellations(stores.runs, stores.leases, worker, streamer, inputs, clock)
+    runs = RunService(stores.runs, worker, streamer, models, clock, ids, processors, cancellations)
     return Orchestrator(
         agents=AgentService(
             stores.agents, services.tools, builtin, context, models, embedders, prompts, clock, stores.approvals
@@ -229,6 +234,7 @@ def build(
         models=ModelService(stores.providers, models, embedders),
         providers=ProviderService(stores.providers, models, credentials, clock, ids, config.provider_hosts),
         worker=worker,
+        inputs=inputs,
         lease_renewer=renewer,
         conversation_lock=lock,
         replica_watcher=ReplicaWatcher(stores.leases, renewer, worker, broker),
@@ -279,6 +285,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
             models.watch,
             periodic(UNFINISHED_SECONDS, orchestrator.lifecycle.finish_all),
             periodic(UNFINISHED_SECONDS, orchestrator.conversations.finish_all),
+            periodic(UNFINISHED_SECONDS, orchestrator.inputs.record_missing),
             periodic(LATE_APPROVALS_SECONDS, orchestrator.approvals.expire),
             periodic(PURGE_SECONDS, _purge(config, database, stores, clock)),
             *([periodic(COUNT_SECONDS, counts.refresh)] if config.metrics_port is not None else []),

@@ -287,10 +287,11 @@ def lines(messages: Sequence[Message]) -> list[str]:
 
 
 def told(events: Sequence[RunEvent]) -> list[DurableBody]:
-    """Returns the durable events of a stream, and checks that their numbers are contiguous from 1."""
+    """Returns the durable events of a stream without the run's input, and checks that all numbers are contiguous."""
     durable = [event for event in events if event.sequence is not None]
     assert [event.sequence for event in durable] == list(range(1, len(durable) + 1))
-    return [cast("DurableBody", event.body) for event in durable]
+    bodies = [cast("DurableBody", event.body) for event in durable]
+    return [body for body in bodies if not (isinstance(body, MessageEvent) and body.kind in ("user", "system"))]
 
 
 def kinds(events: Sequence[RunEvent]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,7 @@ from typing import Any, Final
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError, by_reason, typed_error
 from mnemesh_kit.failpoints import async_failpoint
+from mnemesh_kit.principal import Role, as_principal, current_principal
 from mnemesh_kit.server import Assembly
 
 MEMORY_URL: Final = "sqlite:///:memory:"
@@ -60,15 +61,24 @@ async def local_services(
             )  # fmt: skip
             assemble = import_module(f"mnemesh_{name}.wiring").assemble
             assembly = await assemble(config, clock=clock, **(parts or {}).get(name, {}))
-            channels[name] = await stack.enter_async_context(in_process(assembly, errors=errors, background=False))
+            channels[name] = await stack.enter_async_context(
+                in_process(assembly, errors=errors, background=False, role=Role.SERVICE)
+            )
         yield LocalServices(channels)
 
 
 @asynccontextmanager
 async def in_process(
-    assembly: Assembly, *, errors: tuple[type[MnemeshError], ...] = (), background: bool = True
+    assembly: Assembly,
+    *,
+    errors: tuple[type[MnemeshError], ...] = (),
+    background: bool = True,
+    role: Role | None = None,
 ) -> AsyncIterator[LocalChannel]:
-    """Starts the parts of a service without a server, yields a channel into them, and closes them."""
+    """Starts the parts of a service without a server, yields a channel into them, and closes them.
+
+    `role` is the role of every call, as the credential of a channel asserts it; None is that of the principal.
+    """
     async with AsyncExitStack() as stack:
         for close in assembly.close:
             stack.push_async_callback(close)
@@ -76,7 +86,7 @@ async def in_process(
             await hook()
         tasks = [asyncio.ensure_future(hook()) for hook in assembly.background] if background else []
         try:
-            yield LocalChannel(assembly, errors)
+            yield LocalChannel(assembly, errors, role)
         finally:
             for task in tasks:
                 task.cancel()
@@ -86,8 +96,11 @@ async def in_process(
 class LocalChannel:
     """A channel for generated stubs that calls the servicers of an assembly directly."""
 
-    def __init__(self, assembly: Assembly, errors: tuple[type[MnemeshError], ...] = ()) -> None:
+    def __init__(
+        self, assembly: Assembly, errors: tuple[type[MnemeshError], ...] = (), role: Role | None = None
+    ) -> None:
         self._known = by_reason(errors)
+        self._role = role
         self._handlers: dict[str, Any] = {}
         for add, servicer in assembly.servicers:
             add(servicer, self)
@@ -110,7 +123,9 @@ class LocalChannel:
             await async_failpoint("call.before", method)
             try:
                 received = handler.request_deserializer(request_serializer(request))
-                response = handler.response_serializer(await handler.unary_unary(received, None))
+                caller = current_principal()
+                with as_principal(replace(caller, role=self._role or caller.role)):
+                    response = handler.response_serializer(await handler.unary_unary(received, None))
             except Exception as error:
                 raise self._remote(typed_error(error)) from error
             await async_failpoint("call.after", method)

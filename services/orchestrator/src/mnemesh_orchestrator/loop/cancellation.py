@@ -28,6 +28,19 @@ def cancelled_step_messages(context: TurnContext, step: StepState, entry: Journa
     return step_messages(context, step, results, Verdict(StopReason.CANCELLED))
 
 
+def input_step(context: TurnContext, state: TurnState, now: datetime) -> tuple[StepState, tuple[Message, ...]] | None:
+    """Returns the step that commits the input of a turn that no step has committed, with its messages; None if none is.
+
+    The next turn then knows what the user said.
+    """
+    held = {message.id for message in state.window.messages}
+    left = tuple(message for message in state.pending if message.id not in held)
+    if not left:
+        return None
+    step = _messages_step(context, state, "input", left[-1], now)
+    return step, tuple(replace(message, step_id=message.step_id or step.id) for message in left)
+
+
 def closing_step(context: TurnContext, state: TurnState, now: datetime) -> tuple[StepState, tuple[Message, ...]] | None:
     """Returns the step that closes the request for approval which the window holds open, with its messages.
 
@@ -43,7 +56,12 @@ def closing_step(context: TurnContext, state: TurnState, now: datetime) -> tuple
             known[call.id] = entry.result
     resumption = context.run.resumes
     decisions = resumption.decisions if resumption is not None and not resumption.withdrawn else ()
-    record = replace(new_step(context, state, derive_id("step", context.run.id, "closing"), now), number=0)
-    step = StepState(record)
-    step.accept(JournalledAnswer(request.caller, (), Usage(), state.window.version, None), (), is_journalled=True)
+    step = _messages_step(context, state, "closing", request.caller, now)
     return step, approvals.closing_messages(context.run, request, known, decisions)
+
+
+def _messages_step(context: TurnContext, state: TurnState, name: str, message: Message, now: datetime) -> StepState:
+    """Returns a step that commits messages and calls no model. Its id is derived from the run and a name."""
+    step = StepState(replace(new_step(context, state, derive_id("step", context.run.id, name), now), number=0))
+    step.accept(JournalledAnswer(message, (), Usage(), state.window.version, None), (), is_journalled=True)
+    return step

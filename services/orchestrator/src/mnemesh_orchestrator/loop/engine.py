@@ -17,7 +17,7 @@ from mnemesh_orchestrator.errors import LeaseLost, RuleFault
 from mnemesh_orchestrator.llm.errors import FALLBACK_ERRORS, ContextOverflow, ProviderBadAnswer
 from mnemesh_orchestrator.loop import approvals
 from mnemesh_orchestrator.loop.call_plan import plan_calls, with_gates
-from mnemesh_orchestrator.loop.cancellation import cancelled_step_messages, closing_step
+from mnemesh_orchestrator.loop.cancellation import cancelled_step_messages, closing_step, input_step
 from mnemesh_orchestrator.loop.context_budget import (
     MAX_COMPACTIONS,
     ContextBudget,
@@ -32,7 +32,12 @@ from mnemesh_orchestrator.loop.model_call import MAX_FORMAT_CALLS, ModelCaller, 
 from mnemesh_orchestrator.loop.policy import StepOutcome, Verdict
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.state import OpenCommit, StepState, Turn, concluded, new_step
-from mnemesh_orchestrator.loop.step_commit import StepCommitter, messages_after_calls, step_messages
+from mnemesh_orchestrator.loop.step_commit import (
+    StepCommitter,
+    committed_messages,
+    messages_after_calls,
+    step_messages,
+)
 from mnemesh_orchestrator.loop.step_messages import answer_id, step_id
 from mnemesh_orchestrator.loop.step_records import summary_step
 from mnemesh_orchestrator.loop.stop_reasons import STOP_ERRORS, failure
@@ -102,7 +107,7 @@ class Engine:
         context, state = turn.context, turn.state
         state.step_number += 1
         step = state.open_step = self._new_step(turn, step_id(context.run.id, state.step_number))
-        committed = state.committed(step.id)
+        committed = committed_messages(turn, step.id)
         entry = context.journal.entry(step.id, EntryKind.ANSWER)
         if entry is not None:
             self._restore_answer(turn, step, entry)
@@ -404,10 +409,11 @@ class Engine:
             await self._commit(turn, step, (replace(answer, step_id=asked.step_id), *returns))
         return Verdict() if state.pending and verdict.fault is None else verdict
 
-    async def cancel(self, turn: Turn) -> None:
+    async def cancel(self, turn: Turn, *, keeps_input: bool = True) -> None:
         """Leaves a valid history: commits journalled answers with a return for every call, closes open requests.
 
-        A commit that was interrupted is repeated, because its outcome is not known.
+        A commit that was interrupted is repeated, because its outcome is not known. With `keeps_input`, an input that
+        no step has committed enters the window.
         """
         context, state = turn.context, turn.state
         if (interrupted := state.open_commit) is not None:
@@ -419,12 +425,16 @@ class Engine:
             # The journal of a resumed run may hold steps that this process had not reached.
             state.step_number = max(state.step_number, 1)
             while entry := context.journal.entry(step_id(context.run.id, state.step_number), EntryKind.ANSWER):
-                if not state.committed(entry.step_id):
+                if not committed_messages(turn, entry.step_id):
                     step = self._new_step(turn, entry.step_id)
                     self._restore_answer(turn, step, entry)
                     await self._commit(turn, step, cancelled_step_messages(context, step, entry))
                     self._conclude(turn, step, StopReason.CANCELLED, StepStatus.CANCELLED)
                 state.step_number += 1
         self._conclude_open_step(turn, StopReason.CANCELLED, StepStatus.CANCELLED)
+        if keeps_input:
+            if (unsaid := input_step(context, state, self._clock.now())) is not None:
+                await self._commit(turn, *unsaid)
+            state.pending = ()
         if (closing := closing_step(context, state, self._clock.now())) is not None:
             await self._commit(turn, *closing)

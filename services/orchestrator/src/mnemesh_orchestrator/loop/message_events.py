@@ -21,12 +21,15 @@ from mnemesh_types.messages import (
 from mnemesh_orchestrator.loop.step_messages import (
     approval_request_id,
     gated_calls,
+    recorded_input,
     returns_id,
     stored_answer,
 )
 from mnemesh_orchestrator.model.approvals import PlannedCall
-from mnemesh_orchestrator.model.events import MessageEvent
+from mnemesh_orchestrator.model.events import MessageEvent, RunEvent
+from mnemesh_orchestrator.model.inputs import SHOWN_ROLES
 from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.runs import Run
 
 _PARTS: Final = 127
 _SPEECH_INDEX: Final = 64
@@ -55,6 +58,28 @@ def reasoning_and_words(message: Message) -> list[tuple[str, tuple[ContentPart, 
             case _:
                 items.append(("assistant", (part,)))
     return items
+
+
+def input_events(run: Run) -> list[RunEvent]:
+    """Returns the first events of a run, which show its input. They are not stored, because the run has the input."""
+    shown = [message for message in recorded_input(run) if message.role in SHOWN_ROLES]
+    return [
+        RunEvent(
+            run.id,
+            run.created_at,
+            MessageEvent(
+                kind=message.role.value,
+                message_id=message.id,
+                otid=message.otid or otid(message.id, 0),
+                message_time=message.created_at,
+                content=message.content,
+                name=message.name,
+                sender_id=message.sender_id,
+            ),
+            number,
+        )
+        for number, message in enumerate(shown[: run.shown_inputs], 1)
+    ]
 
 
 def summary_event(message: Message) -> MessageEvent:

@@ -141,10 +141,6 @@ class TurnState:
                 return message.text
         return ""
 
-    def committed(self, step_id: str) -> tuple[Message, ...]:
-        """Returns the messages of a step that the window holds, because the step was committed before a restart."""
-        return tuple(message for message in self.window.messages if message.step_id == step_id)
-
     def use_fallback(self, handle: str | None) -> None:
         """Switches to the fallback model for the rest of the turn if it has this handle."""
         fallback = self.model.fallback

@@ -9,8 +9,8 @@ from mnemesh_types.messages import Message
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder, extended
 from mnemesh_orchestrator.loop.policy import Verdict
 from mnemesh_orchestrator.loop.retry import RetryPolicy
-from mnemesh_orchestrator.loop.state import StepState, TurnContext
-from mnemesh_orchestrator.loop.step_messages import heartbeat_message, returns_message, stored_answer
+from mnemesh_orchestrator.loop.state import StepState, Turn, TurnContext
+from mnemesh_orchestrator.loop.step_messages import heartbeat_message, recorded_input, returns_message, stored_answer
 from mnemesh_orchestrator.loop.tool_calls import CallResult
 from mnemesh_orchestrator.model.context_window import ContextWindow, StepCommit
 from mnemesh_orchestrator.ports.recall import RecallPort
@@ -58,6 +58,16 @@ class StepCommitter:
         else:
             following = extended(window, outcome.version, outcome.agent_message_count, answer.system_text, messages)
         return self._context.remember(following)
+
+
+def committed_messages(turn: Turn, step_id: str) -> tuple[Message, ...]:
+    """Returns the messages of a step that the window holds, because the step was committed before a restart.
+
+    A cancelled turn commits its input alone, so the input does not show that its step was committed.
+    """
+    inputs = {message.id for message in recorded_input(turn.context.run)}
+    window = turn.state.window.messages
+    return tuple(message for message in window if message.step_id == step_id and message.id not in inputs)
 
 
 def step_messages(

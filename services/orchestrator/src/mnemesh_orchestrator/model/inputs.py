@@ -17,6 +17,8 @@ _MAX_TEXT_BYTES: Final = 1_048_576
 _MAX_IMAGE_BYTES: Final = 10_485_760
 _MAX_ID: Final = 512
 _ROLES: Final = frozenset({Role.USER, Role.SYSTEM, Role.ASSISTANT})
+SHOWN_ROLES: Final = frozenset({Role.USER, Role.SYSTEM})
+"""The roles of the input messages that are events of their run. A stream of events has the agent's words only."""
 
 
 @dataclass(frozen=True, slots=True)

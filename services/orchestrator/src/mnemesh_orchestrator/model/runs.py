@@ -91,6 +91,10 @@ class Run:
     """The runs that this run retries: the latest, then the runs that it retried itself."""
     resumes: Resumption | None = None
     """The approval that this run answers."""
+    shown_inputs: int = 0
+    """The number of input messages that are events of the run. They have the first sequence numbers."""
+    input_unrecorded: bool = False
+    """The run has ended, and recall may not have its input yet."""
     sent: tuple[SentMessage, ...] = field(default=(), compare=False)
     """The input as the client sent it, by which a repeat is recognised. Known only until the run is stored."""
 

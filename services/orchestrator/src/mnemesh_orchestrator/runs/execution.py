@@ -17,8 +17,9 @@ from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.loop.state import Turn
 from mnemesh_orchestrator.loop.stop_reasons import STOP_ERRORS, failure
 from mnemesh_orchestrator.model.events import DurableBody, ErrorEvent, StopEvent, UsageEvent
-from mnemesh_orchestrator.model.runs import RunError, StopReason, status_of
+from mnemesh_orchestrator.model.runs import RunError, RunStatus, StopReason, status_of
 from mnemesh_orchestrator.runs.event_broker import EventBroker
+from mnemesh_orchestrator.runs.input_recorder import InputRecorder
 from mnemesh_orchestrator.runs.run_reports import report_end
 from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
 from mnemesh_orchestrator.store.base import Claim
@@ -64,6 +65,7 @@ class RunExecution:
         engine: Engine,
         leases: LeaseStore,
         broker: EventBroker,
+        inputs: InputRecorder,
         clock: Clock,
         metrics: TurnMetrics,
         max_stalled_claims: int,
@@ -76,6 +78,7 @@ class RunExecution:
             engine: runs their steps.
             leases: the leases, which a compaction after a run releases.
             broker: ends the streams of runs before that compaction.
+            inputs: stores the inputs that no step stored.
             clock: the clock of times and durations.
             metrics: counts ended runs.
             max_stalled_claims: the takeovers of a run without progress after which it is ended.
@@ -85,6 +88,7 @@ class RunExecution:
         self._engine = engine
         self._leases = leases
         self._broker = broker
+        self._inputs = inputs
         self._clock = clock
         self._metrics = metrics
         self._max_stalled_claims = max_stalled_claims
@@ -144,14 +148,12 @@ class RunExecution:
         return _Ending(turn, StopReason.CANCELLED, error)
 
     async def _cancel_turn(
-        self, claim: Claim, turn: Turn | None, journal: JournalWriter
+        self, claim: Claim, turn: Turn | None, journal: JournalWriter, *, keeps_input: bool = True
     ) -> tuple[Turn | None, RunError | None]:
         """Leaves a valid history after a cancellation. Returns the turn, and the error if that failed."""
         try:
-            if turn is None and (claim.resumed or claim.run.resumes is not None):
-                turn = await self._turns.build(claim, journal)
-            if turn is not None:
-                await self._engine.cancel(turn)
+            turn = turn or await self._turns.build(claim, journal)
+            await self._engine.cancel(turn, keeps_input=keeps_input)
         except LEFT_ERRORS:
             raise
         except Exception as error:
@@ -168,7 +170,7 @@ class RunExecution:
         _log.error("run_stalled", takeovers=claim.claims, without_progress=claim.stalled)
         turn = None
         if claim.stalled == self._max_stalled_claims:
-            turn, _ = await self._cancel_turn(claim, None, journal)
+            turn, _ = await self._cancel_turn(claim, None, journal, keeps_input=False)
         error = RunError(
             "RUN_STALLED",
             f"The run was taken up {claim.stalled} times without progress. The server's log has the reason. "
@@ -182,6 +184,7 @@ class RunExecution:
         state = turn.state if turn is not None else None
         usage, step_count = (state.usage, state.step_count) if state is not None else (Usage(), 0)
         status = status_of(reason)
+        is_recorded = status is RunStatus.COMPLETED or await self._inputs.record_end(claim.run, turn)
         bodies: list[DurableBody] = [ErrorEvent(error)] if error is not None else []
         bodies += [StopEvent(reason, status), UsageEvent(usage, step_count)]
         ended = replace(
@@ -189,6 +192,7 @@ class RunExecution:
             status=status,
             stop_reason=reason,
             error=error,
+            input_unrecorded=not is_recorded,
             usage=usage,
             step_count=step_count,
             completed_at=self._clock.now(),

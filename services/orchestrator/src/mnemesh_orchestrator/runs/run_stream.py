@@ -7,6 +7,7 @@ from typing import Final
 from mnemesh_kit.clock import Clock
 
 from mnemesh_orchestrator.loop.delta_log import DeltaLog
+from mnemesh_orchestrator.loop.message_events import input_events
 from mnemesh_orchestrator.model.events import Keepalive, RunAccepted, RunEvent, UsageEvent
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.runs.event_broker import EventBroker, Subscription
@@ -57,6 +58,9 @@ class RunStreamer:
         try:
             accepted = RunAccepted(run.agent_id, run.conversation_id, replayed, run.last_sequence)
             yield RunEvent(run.id, self._clock.now(), accepted)
+            for event in input_events(run):
+                if position.advance(event):
+                    yield event
             if not fresh:
                 async for event in self._stored(run.id, position):
                     yield event

@@ -1,35 +1,30 @@
 """Runs: starts, streams, retries and cancellations."""
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import replace
 
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import InvalidArgument, NotFound
+from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
-from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.errors import RunEnded, RunUnderWay
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
 from mnemesh_orchestrator.model.claims import StartedRun
 from mnemesh_orchestrator.model.conversations import default_conversation_id
-from mnemesh_orchestrator.model.events import DurableBody, RunEvent, StopEvent, UsageEvent
-from mnemesh_orchestrator.model.inputs import InputMessage, require_valid_inputs, sent_messages
+from mnemesh_orchestrator.model.events import RunEvent
+from mnemesh_orchestrator.model.inputs import SHOWN_ROLES, InputMessage, require_valid_inputs, sent_messages
 from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig, require_keepalive, valid_config
-from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter, RunStatus, StopReason
+from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter, RunStatus
 from mnemesh_orchestrator.processors.chain import Processors
 from mnemesh_orchestrator.runs.run_stream import RunStreamer
 from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.store.base import RunStore
-from mnemesh_orchestrator.store.base.leases import LeaseStore
-
-_MAX_RUNS = 1_000
-_POLL_SECONDS = 1.0
-"""The time between two reads of a run that another process is to cancel, if no event of it arrives earlier."""
+from mnemesh_orchestrator.usecases.run_cancellations import RunCancellations
 
 
 class RunService:
@@ -38,22 +33,22 @@ class RunService:
     def __init__(
         self,
         store: RunStore,
-        leases: LeaseStore,
         worker: RunWorker,
         streamer: RunStreamer,
         models: ModelCatalog,
         clock: Clock,
         ids: IdSource,
         processors: Processors,
+        cancellations: RunCancellations,
     ) -> None:
         self._store = store
-        self._leases = leases
         self._worker = worker
         self._streamer = streamer
         self._models = models
         self._clock = clock
         self._ids = ids
         self._processors = processors
+        self._cancellations = cancellations
 
     async def send(
         self,
@@ -131,6 +126,7 @@ class RunService:
     ) -> Run:
         """Returns a new run, which is not stored."""
         now = self._clock.now()
+        shown = sum(message.role in SHOWN_ROLES for message in messages)
         return Run(
             id=self._ids.new("run"),
             organization_id=caller.organization_id,
@@ -142,6 +138,8 @@ class RunService:
             input=tuple(messages),
             config=config,
             background=background,
+            last_sequence=shown,
+            shown_inputs=shown,
             sent=sent_messages(messages),
         )
 
@@ -241,57 +239,7 @@ class RunService:
 
     async def cancel(self, caller: Principal, filter_: RunFilter, run_ids: Sequence[str]) -> dict[str, CancelOutcome]:
         """Cancels runs by id, or without ids all unfinished runs of a filter. Returns the outcomes by run."""
-        if not run_ids:
-            page = await self.list(caller, replace(filter_, active=True), PageQuery(_MAX_RUNS, ascending=False))
-            # Newest first, so that a waiting run does not start because the run before it was cancelled.
-            run_ids = [run.id for run in page.items]
-        outcomes = {run_id: await self._cancel(caller, run_id) for run_id in run_ids}
-        return {
-            run_id: await self._await_cancellation(caller, run_id) if outcome is None else outcome
-            for run_id, outcome in outcomes.items()
-        }
-
-    async def _cancel(self, caller: Principal, run_id: str) -> CancelOutcome | None:
-        """Cancels a run and returns the outcome, or None if another process is to cancel it."""
-        try:
-            run = await self._store.get(caller.organization_id, run_id)
-        except NotFound:
-            return CancelOutcome.NOT_FOUND
-        if run.status is RunStatus.CREATED:
-            now = self._clock.now()
-            ended = replace(run, status=RunStatus.CANCELLED, stop_reason=StopReason.CANCELLED, completed_at=now)
-            bodies: tuple[DurableBody, ...] = (
-                StopEvent(StopReason.CANCELLED, RunStatus.CANCELLED),
-                UsageEvent(Usage(), 0),
-            )
-            events = [RunEvent(run.id, now, body, number) for number, body in enumerate(bodies, 1)]
-            if await self._store.cancel_waiting(replace(ended, last_sequence=len(events)), events):
-                self._worker.end_unbegun(ended, events)
-                return CancelOutcome.CANCELLED
-        if run.status.ended:
-            return CancelOutcome.ENDED_BEFORE
-        if not await self._worker.cancel(run):
-            asked = await self._leases.request_cancel(caller.organization_id, run_id)
-            return None if asked else CancelOutcome.ENDED_BEFORE
-        return await self._outcome(caller, run_id)
-
-    async def _outcome(self, caller: Principal, run_id: str) -> CancelOutcome:
-        run = await self._store.get(caller.organization_id, run_id)
-        cancelled = run.stop_reason is StopReason.CANCELLED
-        return CancelOutcome.CANCELLED if cancelled else CancelOutcome.ENDED_BEFORE
-
-    async def _await_cancellation(self, caller: Principal, run_id: str) -> CancelOutcome:
-        """Waits until another process has cancelled a run, or until its lease has expired and this process has."""
-        subscription = self._streamer.subscribe(run_id)
-        try:
-            while not (run := await self._store.get(caller.organization_id, run_id)).status.ended:
-                subscription.is_stored = True
-                with suppress(TimeoutError):
-                    await subscription.next(_POLL_SECONDS)
-                await self._worker.claim_and_run(run.conversation_id)
-        finally:
-            subscription.close()
-        return await self._outcome(caller, run_id)
+        return await self._cancellations.cancel(caller, filter_, run_ids)
 
     async def delete(self, caller: Principal, run_id: str) -> None:
         """Deletes the record of an ended run. Recall keeps its messages. Raises NotFound, RunUnderWay."""

@@ -676,7 +676,9 @@ Global___Step: _TypeAlias = Step  # noqa: Y015
 class RunEvent(_message.Message):
     """An event of a run, in order.
 
-    Durable events have contiguous sequence numbers starting at 1; they are stored and can be replayed with StreamRun.
+    Durable events have contiguous sequence numbers starting at 1; they can be replayed with StreamRun. The first ones are
+    the input: a system or user event for each message with that role, so that every client sees what was asked, also
+    while the run waits in the queue.
     Live events (accepted, step_started, delta, keepalive) have no sequence number. A stream ends with stop, then usage;
     if the run failed, with error, stop, usage.
     """
@@ -922,7 +924,9 @@ class MessageEvent(_message.Message):
     message_id: _builtins.str
     """Id of the stored message."""
     otid: _builtins.str
-    """The UUID of the message with its low 7 bits replaced by the index of the part."""
+    """The UUID of the message with its low 7 bits replaced by the index of the part. For input that its client sent with
+    an otid, that otid.
+    """
     name: _builtins.str
     sender_id: _builtins.str
     is_err: _builtins.bool

@@ -157,6 +157,11 @@ class RunServiceServicer:
 
     def CancelRuns(self, request, context):
         """Cancels running and queued runs. Runs that have ended do not change.
+
+        Recall keeps the input of every run, once. If a run is cancelled before its first step was committed, its input
+        enters the window, so that the next turn knows it. The input of a run that fails before that, or that is cancelled
+        while it waits in the queue, is stored outside the window, because a message that a provider refuses would make each
+        later turn fail too: it is listed and searched, and RetryRun adds it to the window.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

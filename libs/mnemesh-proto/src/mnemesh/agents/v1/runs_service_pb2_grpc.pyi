@@ -57,7 +57,13 @@ class RunServiceStub:
     ListRuns: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.ListRunsRequest, _runs_service_pb2.ListRunsResponse]
     """Lists runs. The default order is descending."""
     CancelRuns: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.CancelRunsRequest, _runs_service_pb2.CancelRunsResponse]
-    """Cancels running and queued runs. Runs that have ended do not change."""
+    """Cancels running and queued runs. Runs that have ended do not change.
+
+    Recall keeps the input of every run, once. If a run is cancelled before its first step was committed, its input
+    enters the window, so that the next turn knows it. The input of a run that fails before that, or that is cancelled
+    while it waits in the queue, is stored outside the window, because a message that a provider refuses would make each
+    later turn fail too: it is listed and searched, and RetryRun adds it to the window.
+    """
     RetryRun: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.RetryRunRequest, _runs_service_pb2.RetryRunResponse]
     """Starts a background run with the input of a run that failed or was cancelled. The input keeps its message ids and
     the run_id of the first attempt: however often it is retried, recall stores it once, and the window shows it once.
@@ -106,7 +112,13 @@ class RunServiceAsyncStub(RunServiceStub):
     ListRuns: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.ListRunsRequest, _runs_service_pb2.ListRunsResponse]  # type: ignore[assignment]
     """Lists runs. The default order is descending."""
     CancelRuns: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.CancelRunsRequest, _runs_service_pb2.CancelRunsResponse]  # type: ignore[assignment]
-    """Cancels running and queued runs. Runs that have ended do not change."""
+    """Cancels running and queued runs. Runs that have ended do not change.
+
+    Recall keeps the input of every run, once. If a run is cancelled before its first step was committed, its input
+    enters the window, so that the next turn knows it. The input of a run that fails before that, or that is cancelled
+    while it waits in the queue, is stored outside the window, because a message that a provider refuses would make each
+    later turn fail too: it is listed and searched, and RetryRun adds it to the window.
+    """
     RetryRun: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.RetryRunRequest, _runs_service_pb2.RetryRunResponse]  # type: ignore[assignment]
     """Starts a background run with the input of a run that failed or was cancelled. The input keeps its message ids and
     the run_id of the first attempt: however often it is retried, recall stores it once, and the window shows it once.
@@ -182,7 +194,13 @@ class RunServiceServicer:
         request: _runs_service_pb2.CancelRunsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_runs_service_pb2.CancelRunsResponse, _abc.Awaitable[_runs_service_pb2.CancelRunsResponse]]:
-        """Cancels running and queued runs. Runs that have ended do not change."""
+        """Cancels running and queued runs. Runs that have ended do not change.
+
+        Recall keeps the input of every run, once. If a run is cancelled before its first step was committed, its input
+        enters the window, so that the next turn knows it. The input of a run that fails before that, or that is cancelled
+        while it waits in the queue, is stored outside the window, because a message that a provider refuses would make each
+        later turn fail too: it is listed and searched, and RetryRun adds it to the window.
+        """
 
     def RetryRun(
         self,

@@ -158,6 +158,14 @@ class RunStore(Protocol):
         """Returns at most `limit` durable events with sequence numbers above `after`, in order."""
         ...
 
+    async def unrecorded_inputs(self, limit: int) -> tuple[Run, ...]:
+        """Returns ended runs of all organizations whose input recall may not have, those that ended first first."""
+        ...
+
+    async def mark_input_recorded(self, run_id: str) -> None:
+        """Notes that recall has the input of an ended run."""
+        ...
+
     async def purge_requests(self, before: datetime) -> int:
         """Deletes the idempotency keys that were used before a time, except those of runs. Returns their number."""
         ...

@@ -92,7 +92,9 @@ def claim_next_run(
     reached = progress(conn, first.id) if resumed else 0
     stalled = first.stalled_claims + 1 if resumed and reached <= first.progress else 0
     conn.execute(sql.MARK_RUNNING, {"p_id": first.id, "new_stalled_claims": stalled, "new_progress": reached})
-    run = replace(decode_run(first), status=RunStatus.RUNNING, last_sequence=newest_event(conn, first.id))
+    waiting = decode_run(first)
+    newest = max(waiting.last_sequence, newest_event(conn, first.id))
+    run = replace(waiting, status=RunStatus.RUNNING, last_sequence=newest)
     agent, thread = decode_agent(conversation), decode_conversation(conversation.thread)
     return Claim(run, agent, thread, lease, resumed, first.cancel_requested, first.claims, stalled)
 

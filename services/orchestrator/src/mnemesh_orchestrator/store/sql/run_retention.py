@@ -23,7 +23,8 @@ class SqlRunRetention:
 
     async def purge_runs(self, before: datetime) -> int:
         """See RunRetention."""
-        old = sa.and_(runs.c.status.in_(_ENDED), runs.c.updated_at < before, runs.c.id.not_in(_ASKING))
+        ended = sa.and_(runs.c.status.in_(_ENDED), ~runs.c.input_unrecorded)
+        old = sa.and_(ended, runs.c.updated_at < before, runs.c.id.not_in(_ASKING))
         query, total = sa.select(runs.c.id).where(old).limit(_AT_ONCE), 0
         while found := await self._database.read(lambda conn: conn.execute(query).scalars().all()):
             total += await self._delete(runs.delete().where(runs.c.id.in_(found), old))

@@ -25,6 +25,7 @@ class _Document:
     config: RunConfig
     takes_up: tuple[str, ...] = ()
     resumes: Resumption | None = None
+    shown_inputs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def run_row(key: RequestKey | None, run: Run, queue_number: int) -> dict[str, An
         "request_id": key and key.request_id,
         "request_fingerprint": key and key.fingerprint,
         "first_run_id": run.first_run_id if run.retried_run_ids else None,
-        "document": _ENCODE(_Document(run.input, run.config, run.retried_run_ids, run.resumes)),
+        "document": _ENCODE(_Document(run.input, run.config, run.retried_run_ids, run.resumes, run.shown_inputs)),
         "created_at": run.created_at,
         "updated_at": run.updated_at,
     }
@@ -84,6 +85,9 @@ def decode_run(row: Any) -> Run:
         config=fixed.config,
         retried_run_ids=fixed.takes_up,
         resumes=fixed.resumes,
+        shown_inputs=fixed.shown_inputs,
+        last_sequence=fixed.shown_inputs,
+        input_unrecorded=row.input_unrecorded,
         status=RunStatus(row.status),
         stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
         background=row.background,
@@ -122,6 +126,7 @@ def ended_values(run: Run) -> dict[str, Any]:
         "new_stop_reason": run.stop_reason,
         "new_outcome": _ENCODE(outcome),
         "new_updated_at": run.completed_at,
+        "new_input_unrecorded": run.input_unrecorded,
     }
 
 

@@ -186,7 +186,7 @@ class SqlRunStore:
             run = decode_run(row)
             if run.status.ended:
                 return run
-            return replace(run, last_sequence=newest_event(conn, run_id))
+            return replace(run, last_sequence=max(run.last_sequence, newest_event(conn, run_id)))
 
         return await self._database.read(read)
 
@@ -252,6 +252,17 @@ class SqlRunStore:
         )
         rows = await self._database.read(lambda conn: conn.execute(query).all())
         return tuple(map(decode_event, rows))
+
+    async def unrecorded_inputs(self, limit: int) -> tuple[Run, ...]:
+        """See RunStore."""
+        query = sa.select(runs).where(runs.c.input_unrecorded).order_by(runs.c.updated_at).limit(limit)
+        rows = await self._database.read(lambda conn: conn.execute(query).all())
+        return tuple(map(decode_run, rows))
+
+    async def mark_input_recorded(self, run_id: str) -> None:
+        """See RunStore."""
+        mark = runs.update().where(runs.c.id == run_id).values(input_unrecorded=False)
+        await self._database.write(lambda conn: conn.execute(mark))
 
     async def purge_requests(self, before: datetime) -> int:
         """See RunStore."""

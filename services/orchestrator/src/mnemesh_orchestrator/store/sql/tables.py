@@ -142,6 +142,8 @@ runs = sa.Table(
     sa.Column("request_fingerprint", sa.Text),
     # The run whose input a retry has.
     sa.Column("first_run_id", sa.Text),
+    # The run has ended, and recall may not have its input yet.
+    sa.Column("input_unrecorded", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("document", sa.LargeBinary, nullable=False),
     sa.Column("outcome", sa.LargeBinary),
     sa.Column("created_at", UtcDateTime, nullable=False),
@@ -151,6 +153,7 @@ runs = sa.Table(
     sa.Index("runs_by_request", "organization_id", "request_method", "request_id", unique=True),
     _partial_index("runs_unfinished", "conversation_id", "queue_number", where="status IN ('created', 'running')"),
     _partial_index("runs_retries", "first_run_id", "queue_number", where="first_run_id IS NOT NULL"),
+    _partial_index("runs_unrecorded", "updated_at", where="input_unrecorded"),
     _partial_index("runs_one_running", "conversation_id", where="status = 'running'", unique=True),
 )
 

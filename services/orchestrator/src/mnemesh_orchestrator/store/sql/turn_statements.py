@@ -173,7 +173,7 @@ MARK_RUNNING: Final = (
 END_RUN: Final = (
     runs.update()
     .where(runs.c.id == _ID)
-    .values(_new(runs.c.status, runs.c.stop_reason, runs.c.outcome, runs.c.updated_at))
+    .values(_new(runs.c.status, runs.c.stop_reason, runs.c.outcome, runs.c.updated_at, runs.c.input_unrecorded))
 )
 ENTRY_EXISTS: Final = sa.select(journal.c.run_id).where(
     journal.c.run_id == _RUN,

@@ -1,0 +1,71 @@
+"""Stores the input of runs that ended before a step stored it, so that recall has each input once."""
+
+from typing import Final
+
+import structlog
+from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
+from mnemesh_kit.principal import Principal, as_principal
+
+from mnemesh_orchestrator.loop.state import Turn
+from mnemesh_orchestrator.loop.step_messages import recorded_input
+from mnemesh_orchestrator.model.runs import Run
+from mnemesh_orchestrator.ports.recall import RecallPort
+from mnemesh_orchestrator.store.base import RunStore
+
+_log = structlog.get_logger("mnemesh.runs")
+
+_MAX_RUNS: Final = 100
+
+
+class InputRecorder:
+    """Stores inputs in recall, outside of every window.
+
+    A message that a provider refuses would make each later turn fail if it were in the window. A retry adds it there.
+    """
+
+    def __init__(self, store: RunStore, recall: RecallPort) -> None:
+        self._store = store
+        self._recall = recall
+
+    async def record_end(self, run: Run, turn: Turn | None) -> bool:
+        """Stores the input of a run that is about to end. Returns False if it is to be stored later.
+
+        Args:
+            run: The run.
+            turn: The turn of the run; None if it did not begin.
+        """
+        if turn is not None and not turn.state.pending:
+            return True
+        return await self.record(run)
+
+    async def record(self, run: Run) -> bool:
+        """Stores the input of a run. Does nothing if recall has it. Returns False if recall is unavailable."""
+        messages = recorded_input(run)
+        if not messages:
+            return True
+        try:
+            await self._recall.append(f"{run.first_run_id}/input", run.agent_id, messages)
+        except (Unavailable, DeadlineExceeded) as error:
+            _log.warning("input_not_recorded", run_id=run.id, error=error.message)
+            return False
+        except MnemeshError as error:
+            # Recall refuses it for good: the agent was erased, or an earlier release stored the input.
+            _log.info("input_not_recorded", run_id=run.id, error=error.message)
+        except Exception:
+            # The end of a run is stored whatever its input is.
+            _log.exception("input_not_recorded", run_id=run.id)
+        return True
+
+    async def record_and_mark(self, run: Run) -> None:
+        """Stores the input of a run that has ended, and notes that recall has it."""
+        with as_principal(Principal(run.organization_id, run.subject_id)):
+            if await self.record(run):
+                await self._store.mark_input_recorded(run.id)
+
+    async def record_missing(self) -> None:
+        """Stores the inputs that could not be stored when their runs ended."""
+        try:
+            for run in await self._store.unrecorded_inputs(_MAX_RUNS):
+                await self.record_and_mark(run)
+        except MnemeshError as error:
+            _log.warning("inputs_not_recorded", error=error.message)
