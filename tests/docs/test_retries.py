@@ -68,6 +68,7 @@ def seconds(value: float) -> str:
             [Config().provider_retry_seconds, Config().provider_total_seconds],
         ),
         ("interrupted answer", model_call.MAX_INTERRUPTED_CALLS, "none", []),
+        ("unusable answer", model_call.MAX_UNUSABLE_CALLS, "none", []),
         ("overlong request", MAX_COMPACTIONS + 1, "none", [compactor.TOTAL_SECONDS]),
         ("answer format", model_call.MAX_FORMAT_CALLS, "none", []),
         ("memory extraction", episodic._MAX_ATTEMPTS, "none", [summarizers.CALL_SECONDS, compactor.TOTAL_SECONDS]),
@@ -117,8 +118,9 @@ def test_the_defaults_of_the_adapter_are_those_of_the_configuration() -> None:
 def test_the_product_of_a_model_answer() -> None:
     config = Config()
     interrupted, formats = model_call.MAX_INTERRUPTED_CALLS, model_call.MAX_FORMAT_CALLS
-    per_model = config.provider_attempts * interrupted * (MAX_COMPACTIONS + 1)
-    product = f"{config.provider_attempts} × {interrupted} × {MAX_COMPACTIONS + 1} = {per_model} "
+    answers = interrupted + model_call.MAX_UNUSABLE_CALLS - 1
+    per_model = config.provider_attempts * answers * (MAX_COMPACTIONS + 1)
+    product = f"{config.provider_attempts} × {answers} × {MAX_COMPACTIONS + 1} = {per_model} "
     assert product in PAGE
     assert f"{per_model} × ({formats} + 1) = {per_model * (formats + 1)} requests" in PAGE
     delays = total(PROVIDER_BACKOFF, config.provider_attempts - 1)

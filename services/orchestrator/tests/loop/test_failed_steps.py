@@ -42,10 +42,10 @@ def with_usage(error: ProviderError, usage: Usage, body: str) -> ProviderError:
         ([ProviderAuth("No.", provider="scripted", status=401)], "PROVIDER_AUTH", Usage(), 1),
         ([Cut(say("Hel")), Cut(say("Hel")), Cut(say("Hel"))], "PROVIDER_UNAVAILABLE", Usage(), 3),
         (
-            [with_usage(ProviderBadAnswer("Odd.", provider="scripted"), USAGE, '{"id": "x"}')],
+            [with_usage(ProviderBadAnswer("Odd.", provider="scripted"), USAGE, '{"id": "x"}')] * 2,
             "PROVIDER_BAD_ANSWER",
-            USAGE,
-            1,
+            USAGE + USAGE,
+            2,
         ),
         ([RuntimeError("a defect")], "INTERNAL", Usage(), 1),
     ],

@@ -16,7 +16,7 @@ from mnemesh_orchestrator.llm.errors import (
 from mnemesh_orchestrator.model.events import ErrorEvent, StepStarted
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 
-from ..support.model import Cut, call, say
+from ..support.model import Cut, Item, call, say
 from ..support.world import ME, Process, World, deltas, kinds, lines, told
 
 
@@ -41,7 +41,7 @@ async def test_each_failure_has_its_stop_reason(
 ) -> None:
     agent = await world.agent(process)
     before = world.window(agent)
-    world.model.follow(error)
+    world.model.follow(error, error)
     events = await process.send(agent)
     assert kinds(events) == ["ErrorEvent", "StopEvent", "UsageEvent"]
     run = await process.outcome(agent)
@@ -58,7 +58,7 @@ async def test_each_failure_has_its_stop_reason(
 
 async def test_input_of_a_failed_run_can_be_retried(world: World, process: Process) -> None:
     agent = await world.agent(process)
-    world.model.follow(ProviderBadAnswer("No JSON.", provider="scripted"), say("Hello yourself."))
+    world.model.follow(*[ProviderBadAnswer("No JSON.", provider="scripted")] * 2, say("Hello yourself."))
     await process.send(agent, "Hello")
     failed = await process.outcome(agent)
     world.clock.advance(1)
@@ -66,6 +66,17 @@ async def test_input_of_a_failed_run_can_be_retried(world: World, process: Proce
     await process.follow(again)
     assert again.id != failed.id
     assert lines(world.turn(agent)) == ["user text: Hello", "assistant text: Hello yourself."]
+
+
+@pytest.mark.parametrize("unusable", [ProviderBadAnswer("No JSON.", provider="scripted"), say("")])
+async def test_an_unusable_answer_is_requested_once_more(world: World, process: Process, unusable: Item) -> None:
+    agent = await world.agent(process)
+    world.model.follow(unusable, say("Hello."))
+    events = await process.send(agent, stream_tokens=True)
+    assert [event.body.attempt for event in events if isinstance(event.body, StepStarted)] == [1, 2]
+    assert lines(world.turn(agent))[-1] == "assistant text: Hello."
+    spent = 110 if isinstance(unusable, Exception) else 220
+    assert (await process.outcome(agent)).usage.total_tokens == spent
 
 
 async def test_what_was_committed_before_a_failure_stays(world: World, process: Process) -> None:

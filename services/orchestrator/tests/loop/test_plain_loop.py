@@ -123,11 +123,12 @@ async def test_a_tool_that_is_not_there_is_an_error_for_the_model(world: World, 
 async def test_empty_answer_fails_the_run_and_nothing_is_stored(world: World, process: Process) -> None:
     agent = await world.agent(process)
     before = world.window(agent)
-    world.model.follow(say(""), say("Yes."))
+    world.model.follow(say(""), say(""), say("Yes."))
     events = await process.send(agent, "Anything to say?")
     assert kinds(events) == ["ErrorEvent", "StopEvent", "UsageEvent"]
     failed = await process.outcome(agent)
     assert (failed.stop_reason, failed.status) == (StopReason.INVALID_LLM_RESPONSE, RunStatus.FAILED)
+    assert failed.usage.total_tokens == 220
     assert world.window(agent) == before
     await process.follow(await process.runs.retry(ME, None, failed.id))
     assert lines(world.turn(agent)) == ["user text: Anything to say?", "assistant text: Yes."]

@@ -73,8 +73,8 @@ SCRIPTS: Final[dict[StopReason, dict[str, Script]]] = {
         "cut": Script(PLAIN, (say("Hel", finish=FinishReason.LENGTH),), FAILED),
     },
     StopReason.INVALID_LLM_RESPONSE: {
-        "nonsense": refusing(ProviderBadAnswer("No JSON.", provider="scripted")),
-        "nothing": Script(PLAIN, (say(""),), FAILED),
+        "nonsense": Script(PLAIN, (ProviderBadAnswer("No JSON.", provider="scripted"),) * 2, FAILED),
+        "nothing": Script(PLAIN, (say(""),) * 2, FAILED),
     },
     StopReason.LLM_API_ERROR: {"no key": refusing(ProviderAuth("401.", provider="scripted", status=401))},
     StopReason.INSUFFICIENT_CREDITS: {

@@ -83,18 +83,13 @@ def well_formed_answer(answer: LlmAnswer, provider: str) -> LlmAnswer:
         ProviderBadAnswer: the answer exceeds `MAX_CALLS` or `MAX_ANSWER_BYTES`.
     """
     if len(answer.tool_calls) > MAX_CALLS:
-        raise ProviderBadAnswer(
-            f"The model's answer has {len(answer.tool_calls):,} tool calls; at most {MAX_CALLS} are accepted.",
-            provider=provider,
-        )
+        raise _refused(answer, provider, f"{len(answer.tool_calls):,} tool calls", MAX_CALLS)
     with reading(provider):
         content = tuple(part for given in answer.content if (part := _part(given)) is not None)
         calls = tuple(_call(call) for call in answer.tool_calls)
         size = sum(map(_size, content)) + sum(len(call.arguments) for call in calls)
     if size > MAX_ANSWER_BYTES:
-        raise ProviderBadAnswer(
-            f"The model's answer has {size:,} bytes; at most {MAX_ANSWER_BYTES:,} are accepted.", provider=provider
-        )
+        raise _refused(answer, provider, f"{size:,} bytes", MAX_ANSWER_BYTES)
     return replace(
         answer,
         content=content,
@@ -103,6 +98,12 @@ def well_formed_answer(answer: LlmAnswer, provider: str) -> LlmAnswer:
         request_body=well_formed(answer.request_body),
         response_body=well_formed(answer.response_body),
     )
+
+
+def _refused(answer: LlmAnswer, provider: str, size: str, limit: int) -> ProviderBadAnswer:
+    error = ProviderBadAnswer(f"The model's answer has {size}; at most {limit:,} are accepted.", provider=provider)
+    error.usage = valid_usage(answer.usage)
+    return error
 
 
 @contextmanager

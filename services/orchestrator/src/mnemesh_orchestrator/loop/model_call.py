@@ -7,7 +7,6 @@ from typing import Final
 
 import structlog
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import Internal
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.answers import well_formed_events
@@ -30,9 +29,11 @@ _log = structlog.get_logger("mnemesh.loop")
 
 MAX_INTERRUPTED_CALLS: Final = 3
 """Calls of the model with one request, if each answer is interrupted."""
+MAX_UNUSABLE_CALLS: Final = 2
+"""Calls of the model with one request, if each answer is empty or cannot be read."""
 MAX_FORMAT_CALLS: Final = 3
 """Calls of the model for one step, if no answer has the agent's response format."""
-MAX_CALLS_PER_HOLDER: Final = 2 * MAX_INTERRUPTED_CALLS * MAX_FORMAT_CALLS
+MAX_CALLS_PER_HOLDER: Final = 2 * (MAX_INTERRUPTED_CALLS + MAX_UNUSABLE_CALLS - 1) * MAX_FORMAT_CALLS
 """Calls of one lease holder for one step, including the fallback; the next holder counts from there."""
 
 
@@ -46,7 +47,7 @@ class ModelAnswer:
 
 
 class ModelCaller:
-    """Sends one request to the model of a turn. Sends it again if the answer breaks off."""
+    """Sends one request to the model of a turn. Sends it again if the answer breaks off or cannot be used."""
 
     def __init__(self, clock: Clock, metrics: TurnMetrics) -> None:
         self._clock = clock
@@ -75,12 +76,12 @@ class ModelCaller:
             spend: counts the tokens of an attempt, also of one that failed.
 
         Raises:
-            ProviderBadAnswer: the answer is empty.
+            ProviderBadAnswer: the answer is empty or cannot be read, twice.
             ContextOverflow: the provider refuses the request as too long.
             ProviderError: the model did not answer.
         """
-        began = self._clock.monotonic()
-        for stream in range(1, MAX_INTERRUPTED_CALLS + 1):
+        began, interrupted, unusable = self._clock.monotonic(), 0, 0
+        while True:
             attempt = start_attempt()
             # Numbers go on after a takeover: followers replace the deltas of lower attempts by those of higher ones.
             number = attempt + MAX_CALLS_PER_HOLDER * context.claims
@@ -96,18 +97,27 @@ class ModelCaller:
                 context.journal.add_trace(record.id, request, failed_response(error), self._ms_since(began))
                 # An error with a status is an answer of the provider, which the adapter has retried already.
                 is_broken = isinstance(error, ProviderUnavailable) and error.status is None
-                if stream == MAX_INTERRUPTED_CALLS or not is_broken:
+                interrupted, unusable = interrupted + is_broken, unusable + isinstance(error, ProviderBadAnswer)
+                if not (is_broken or isinstance(error, ProviderBadAnswer)) or _is_over(interrupted, unusable):
                     raise
-                _log.warning("answer_interrupted", attempt=stream, error=str(error))
+                _log.warning(
+                    "answer_interrupted" if is_broken else "answer_unusable", attempt=attempt, error=str(error)
+                )
                 continue
             self._metrics.model_called(state.model.info, self._clock.monotonic() - sent, answer.usage)
             spend(answer.usage)
             model_ms = self._ms_since(began)
             record = replace(record, attempts=attempt, model_ms=model_ms)
             context.journal.add_trace(record.id, answer.request_body, answer.response_body, model_ms)
-            given, planned = self._accept(context, state, record, assembled, answer)
+            try:
+                given, planned = self._accept(context, state, record, assembled, answer)
+            except ProviderBadAnswer as error:
+                unusable += 1
+                if _is_over(interrupted, unusable):
+                    raise
+                _log.warning("answer_unusable", attempt=attempt, error=error.message)
+                continue
             return ModelAnswer(given, planned, record)
-        raise Internal("the last attempt neither answered nor failed")
 
     def _ms_since(self, began: float) -> int:
         return round((self._clock.monotonic() - began) * 1e3)
@@ -171,6 +181,11 @@ class ModelCaller:
         if answer is None:
             raise ProviderUnavailable("The model's answer broke off.", provider=state.model.info.provider)
         return answer
+
+
+def _is_over(interrupted: int, unusable: int) -> bool:
+    """Returns whether so many answers have failed that the model is not called again."""
+    return interrupted >= MAX_INTERRUPTED_CALLS or unusable >= MAX_UNUSABLE_CALLS
 
 
 def format_problem(context: TurnContext, answer: JournalledAnswer) -> str | None:
