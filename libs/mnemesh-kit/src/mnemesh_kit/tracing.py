@@ -34,7 +34,7 @@ def start_tracing(service: str, env: Mapping[str, str] = os.environ) -> Callable
     provider = TracerProvider(resource=Resource.create({"service.name": f"mnemesh-{service}"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
-    _client_instrumentor().instrument()
+    _instrumentation().GrpcAioInstrumentorClient().instrument()
     stop: Callable[[], None] = provider.shutdown
     return stop
 
@@ -47,9 +47,10 @@ def server_interceptors(env: Mapping[str, str] = os.environ) -> tuple[Any, ...]:
     """
     if not env.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
         return ()
-    from opentelemetry.instrumentation.grpc import aio_server_interceptor, filters  # noqa: PLC0415
+    from opentelemetry.instrumentation.grpc import filters  # noqa: PLC0415
 
-    return (aio_server_interceptor(filter_=filters.negate(filters.service_prefix("grpc."))),)
+    not_health = filters.negate(filters.service_prefix("grpc."))
+    return (_instrumentation().aio_server_interceptor(filter_=not_health),)
 
 
 def current_trace_id(env: Mapping[str, str] = os.environ) -> str | None:
@@ -62,7 +63,8 @@ def current_trace_id(env: Mapping[str, str] = os.environ) -> str | None:
     return trace.format_trace_id(context.trace_id) if context.is_valid else None
 
 
-def _client_instrumentor() -> Any:
-    from opentelemetry.instrumentation.grpc import GrpcAioInstrumentorClient  # noqa: PLC0415
+def _instrumentation() -> Any:
+    """Returns the package that instruments gRPC. Its functions have no types."""
+    from opentelemetry.instrumentation import grpc  # noqa: PLC0415
 
-    return GrpcAioInstrumentorClient()
+    return grpc
