@@ -60,6 +60,7 @@ def seconds(value: float) -> str:
         ("journal", None, grown(retry.SERVICE_BACKOFF), [Config().service_retry_seconds]),
         ("recovery", None, seconds(worker.RECOVERY_SECONDS), []),
         ("background task", None, grown(server.BACKGROUND_BACKOFF), []),
+        ("optional service", None, grown(retry.SERVICE_BACKOFF), [Config().degrade_seconds]),
         ("turn start", None, grown(retry.SERVICE_BACKOFF), [retry.RESTART_SECONDS]),
         (
             "provider request",

@@ -48,6 +48,7 @@ from mnemesh_orchestrator.loop.engine import Engine
 from mnemesh_orchestrator.loop.journal import Journals
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.loop.model_call import ModelCaller
+from mnemesh_orchestrator.loop.optional_services import OptionalServices
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.step_commit import StepCommitter
 from mnemesh_orchestrator.loop.tool_calls import ToolExecution
@@ -163,7 +164,8 @@ def build(
     prompts = Prompts(config.data_path / "system_prompts")
     retry = RetryPolicy(clock, config.service_retry_seconds, sleep)
     builtin = BuiltinTools(services.core_memory, services.recall, services.episodes, services.archival, clock)
-    context = ContextBuilder(services.recall, services.core_memory, services.archival, services.tools, clock)
+    optional = OptionalServices(retry, config.degrade_seconds)
+    context = ContextBuilder(services.recall, services.core_memory, services.archival, services.tools, optional, clock)
     broker, deltas = EventBroker(), DeltaLog(stores.deltas)
     journals = Journals(stores.runs, deltas, broker, clock, retry, keeps_traces=config.step_trace_days > 0)
     writes = RecallWrites(stores.leases.overtake)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.loop.retry import RESTART_SECONDS
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.custom_tools import ToolResult
@@ -116,6 +117,32 @@ async def test_outage_of_the_tools_service_keeps_built_in_tools(world: World, pr
     world.model.follow(call("send_message", message="I am here."))
     events = await process.send(agent)
     assert kinds(events) == ["assistant", "StopEvent", "UsageEvent"]
+
+
+async def test_turn_waits_for_the_restart_of_the_tools_service(world: World, process: Process) -> None:
+    world.tools.add("probe", "probed")
+    agent = await world.agent(process, tool_names=("probe",))
+    world.faults.unavailable = {"tools.definitions": 3}
+    world.model.follow(call("probe"), say("Done."))
+    await process.send(agent)
+    assert len(world.waits) == 3
+    assert lines(world.turn(agent))[2] == "tool success of probe: probed"
+
+
+async def test_only_the_first_turn_waits_for_a_service_that_stays_away(world: World, process: Process) -> None:
+    world.tools.add("probe", "probed")
+    agent = await world.agent(process, tool_names=("probe",))
+    world.faults.unavailable = {"tools.": 99}
+    world.model.script = lambda request: say("Without.")
+    for _ in range(3):
+        await process.send(agent)
+    assert sum(world.waits) == pytest.approx(Config().degrade_seconds)
+    assert all("custom tools cannot be reached" in request.messages[-1].text for request in world.model.requests)
+    world.faults.unavailable = {}
+    await process.send(agent)
+    world.faults.unavailable = {"tools.": 1}
+    await process.send(agent)
+    assert "probe" in {tool.name for tool in world.model.last.tools}
 
 
 async def test_custom_tool_does_not_run_twice_after_an_outage(world: World, process: Process) -> None:

@@ -2,18 +2,18 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 from zoneinfo import ZoneInfo
 
-import structlog
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
+from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import derive_id
 from mnemesh_types.messages import Message, Role, TextPart
 
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoice, ToolChoiceKind
+from mnemesh_orchestrator.loop.optional_services import OptionalServices
 from mnemesh_orchestrator.loop.state import TurnContext, TurnState
 from mnemesh_orchestrator.model.agent_types import shows_line_numbers
 from mnemesh_orchestrator.model.agents import PromptPolicy
@@ -31,8 +31,6 @@ from mnemesh_orchestrator.prompt.assembly import compose, memory_section, metada
 from mnemesh_orchestrator.prompt.packaging import system_alert
 
 T = TypeVar("T")
-
-_log = structlog.get_logger("mnemesh.loop")
 
 _KEPT_WINDOWS = 256
 _TOOL_RETURN_FLOOR = 5_000
@@ -67,12 +65,14 @@ class ContextBuilder:
         core_memory: CoreMemoryPort,
         archival: ArchivalPort,
         tools: ToolsPort,
+        optional: OptionalServices,
         clock: Clock,
     ) -> None:
         self._recall = recall
         self._core_memory = core_memory
         self._archival = archival
         self._tools = tools
+        self._optional = optional
         self._clock = clock
         self._windows: OrderedDict[str, ContextWindow] = OrderedDict()
         self._memories: OrderedDict[str, CoreMemory] = OrderedDict()
@@ -127,27 +127,19 @@ class ContextBuilder:
             return (), ""
         if whole:
             return await self._tools.definitions(ids=tool_ids), ""
-        found, note = await self._or_without(lambda: self._tools.definitions(ids=tool_ids), "Your custom tools")
+        found, note = await self._optional.call(lambda: self._tools.definitions(ids=tool_ids), "Your custom tools")
         return found or (), note
 
     async def archival_summary(self, agent_id: str) -> tuple[ArchivalSummary, str]:
         """Returns the size of the agent's archival memory; the last known one and a note if it is unavailable."""
         known = self._summaries.get(agent_id)
         if_revision = known.revision if known else None
-        fresh, note = await self._or_without(
+        fresh, note = await self._optional.call(
             lambda: self._archival.summary(agent_id, if_revision), "Your archival memory"
         )
         if fresh is not None:
             _keep(self._summaries, agent_id, fresh)
         return fresh or known or ArchivalSummary(), note
-
-    async def _or_without(self, call: Callable[[], Awaitable[T]], what: str) -> tuple[T | None, str]:
-        """Returns the result; None and a note for the model if the service is unavailable."""
-        try:
-            return await call(), ""
-        except (Unavailable, DeadlineExceeded) as error:
-            _log.warning("service_unavailable", missing=what, error=error.message)
-            return None, f"{what} cannot be reached at the moment. Go on without, and say so where it matters."
 
     async def assemble(self, context: TurnContext, state: TurnState, notes: tuple[str, ...] = ()) -> Assembled:
         """Returns the request of the next step, whether or not it fits the model's window.
