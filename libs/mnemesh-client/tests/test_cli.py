@@ -194,8 +194,8 @@ def test_a_token_has_the_requested_organization_and_lifetime(tmp_path: Path) -> 
         app, ["tokens", "create", "--key-file", str(keys), "--organization", organization, "--days", "2"]
     )
 
-    claims = jwt.decode(result.stdout.strip(), KEY.encode(), algorithms=["HS256"])
-    assert claims["org"] == organization
+    claims = jwt.decode(result.stdout.strip(), KEY.encode(), algorithms=["HS256"], audience="mnemesh")
+    assert (claims["org"], claims["roles"]) == (organization, ["client"])
     assert claims["exp"] - time.time() > 1.9 * 86_400
 
 

@@ -125,7 +125,7 @@ class Pipeline(grpc.aio.ServerInterceptor):
         )
         inner = getattr(handler, kind)
         if handler.request_streaming:
-            inner = _reading(inner)
+            inner = _reading(inner, streams_responses=handler.response_streaming)
         behavior = self._streaming(method, inner) if handler.response_streaming else self._single(method, inner)
         make_handler = getattr(grpc, f"{kind}_rpc_method_handler")
         return make_handler(
@@ -186,21 +186,17 @@ class Pipeline(grpc.aio.ServerInterceptor):
             self._metrics.record(call.method, code, seconds)
 
 
-def _reading(handler: Callable[..., Any]) -> Callable[..., Any]:
+def _reading(handler: Callable[..., Any], *, streams_responses: bool) -> Callable[..., Any]:
     """Returns a handler of a stream of requests that refuses unreadable ones."""
 
-    async def respond(requests: Any, result: Awaitable[Any]) -> Any:
+    async def respond(requests: Any, context: Context) -> Any:
         try:
-            return await result
+            return await handler(readable(requests), context)
         except Exception:
             await discard(requests)
             raise
 
-    def serve(requests: Any, context: Context) -> Any:
-        result = handler(readable(requests), context)
-        return respond(requests, result) if inspect.isawaitable(result) else result
-
-    return serve
+    return (lambda requests, context: handler(readable(requests), context)) if streams_responses else respond
 
 
 async def _refuse(call: Call, error: BaseException) -> None:
