@@ -123,7 +123,7 @@ def _return(item: _TraceWithCall) -> ToolReturn:
     failed = trace.tool_error is not None
     text = trace.tool_error if failed else (trace.content if trace.tool_result is None else as_text(trace.tool_result))
     status = ToolStatus.ERROR if failed else ToolStatus.SUCCESS
-    content = (TextPart(text or ""), *_images(trace))
+    content: tuple[ContentPart, ...] = (TextPart(text or ""), *_images(trace))
     return ToolReturn(item.call_id, trace.tool_name or "", status, content)
 
 
