@@ -28,7 +28,7 @@ async def steps_of(process: Process, agent: Agent) -> list[Step]:
         json.loads(trace.request or "{}")
         json.loads(trace.response or "{}")
         assert (await process.steps.get(ME, step.id)) == step
-    return list(found.items)
+    return sorted(found.items, key=lambda step: (step.created_at, step.number))
 
 
 def with_usage(error: ProviderError, usage: Usage, body: str) -> ProviderError:
@@ -89,10 +89,10 @@ async def test_tokens_of_an_empty_answer_and_of_an_answer_before_success_are_cou
     await process.send(agent)
     (step,) = await steps_of(process, agent)
     assert (step.status, step.attempts, step.usage) == (StepStatus.SUCCESS, 2, USAGE + broken.usage)
-    world.model.follow(LlmAnswer((), (), FinishReason.STOP, USAGE))
+    world.model.follow(*[LlmAnswer((), (), FinishReason.STOP, USAGE)] * 2)
     await process.send(agent)
     last = (await steps_of(process, agent))[-1]
-    assert (last.status, last.usage) == (StepStatus.FAILED, USAGE)
+    assert (last.status, last.attempts, last.usage) == (StepStatus.FAILED, 2, USAGE + USAGE)
 
 
 async def test_failure_of_a_later_step_keeps_the_earlier_one(world: World, process: Process) -> None:
