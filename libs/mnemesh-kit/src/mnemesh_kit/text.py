@@ -7,8 +7,8 @@ can correct, such as those of a model or a tool, are made well-formed instead (`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -190,13 +190,14 @@ def _decoded(value: str, field: str, kind: str, max_bytes: int | None) -> object
 
 
 def _is_deep(value: object) -> bool:
-    level = [value]
-    for _ in range(MAX_JSON_DEPTH + 1):
-        level = [inner for outer in level for inner in _values_of(outer)]
-    return bool(level)
-
-
-def _values_of(value: object) -> Iterable[object]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
+    level: list[Any] = [value]
+    for _ in range(MAX_JSON_DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) is dict or type(inner) is list
+        ]
+        if not level:
+            return False
+    return True
