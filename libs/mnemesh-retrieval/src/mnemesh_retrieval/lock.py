@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -32,10 +33,9 @@ class DirectoryLock:
                 f"the vector index in {directory} is in use by another process (pid {holder}); stop that process, "
                 "configure another data directory, or use a Qdrant server"
             ) from None
-        file.seek(0)
-        file.truncate()
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+        with suppress(OSError):  # a full disk: the lock holds without the id
+            os.ftruncate(file.fileno(), 0)
+            os.write(file.fileno(), f"{os.getpid()}\n".encode())
         return cls(file)
 
     def release(self) -> None:

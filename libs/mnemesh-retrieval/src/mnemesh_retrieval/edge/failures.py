@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -52,7 +52,8 @@ def surviving(marker: Path, attempts: int, action: str) -> Iterator[None]:
     if ended >= attempts:
         marker.unlink()
         raise IndexDamaged(f"the process ended {ended} times while it {action} the vector index")
-    marker.write_text(str(ended + 1))
+    with suppress(OSError):  # a full disk: the files are used without the note
+        marker.write_text(str(ended + 1))
     try:
         yield
     finally:
