@@ -107,7 +107,7 @@ SERVICES: Final[tuple[ServiceSpec, ...]] = (
         (
             *_DATABASE_SETTINGS,
             *("min_sandbox", "max_concurrent", "max_per_organization", "max_wait_seconds", "first_uid"),
-            *("cpu_seconds", "memory_mb", "max_processes", "disk_mb"),
+            *("cpu_seconds", "memory_mb", "max_processes", "disk_mb", "cgroup"),
         ),
     ),
 )

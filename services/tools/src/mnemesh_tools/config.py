@@ -34,6 +34,8 @@ class Config(SqlConfig):
     """The size of a tool's temporary directory."""
     first_uid: int = 61_000
     """The first of the 1000 uids that tools run under if the service runs as root."""
+    cgroup: str = ""
+    """A directory of cgroups of version 2 for those of tools. Unset: the service's own, if systemd delegated it."""
 
     def __post_init__(self) -> None:
         """Refuses limits that no tool could run with."""
@@ -65,4 +67,5 @@ class Config(SqlConfig):
             memory_mb=self.memory_mb,
             processes=self.max_processes,
             disk_mb=self.disk_mb,
+            cgroup=self.cgroup,
         )

@@ -43,6 +43,8 @@ class Isolation:
     layers: frozenset[str]
     missing: Mapping[str, str] = field(default_factory=dict)
     """The layers that the host refused, each with its reason."""
+    has_cgroup: bool = False
+    """Each execution has a cgroup, which is no layer: it limits, and hides nothing."""
 
     @property
     def level(self) -> Level:
@@ -68,6 +70,8 @@ class Isolation:
             disk = "file system of limited size"
         else:
             disk = measured if self.confines_files else "tools cannot create files"
+        if self.has_cgroup:
+            return {"memory": "cgroup", "processes": "cgroup", "disk": disk}
         memory = measured if descendants.supported() else "of each process only: the kernel does not list children"
         return {"memory": memory, "processes": "kernel", "disk": disk}
 

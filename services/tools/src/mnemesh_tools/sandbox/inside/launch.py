@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from . import descendants, linux, root, runner, seccomp
 from .plan import (
+    CGROUP,
     DEVICES,
     IPC_NAMESPACE,
     LANDLOCK,
@@ -144,6 +145,7 @@ def _inside(plan: Plan, go: int) -> NoReturn:
         os.close(go)
         os.setsid()
         _prefer_for_oom_kill()
+        _join_cgroup(plan)
         _unshare_namespaces(plan)
         if PRIVATE_ROOT in plan.layers:
             root.enter(plan)
@@ -166,6 +168,16 @@ def _inside(plan: Plan, go: int) -> NoReturn:
 def _prefer_for_oom_kill() -> None:
     with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
+
+
+def _join_cgroup(plan: Plan) -> None:
+    if plan.cgroup is None:
+        return
+    try:
+        with open(f"{plan.cgroup}/cgroup.procs", "w", encoding="ascii") as file:
+            file.write("0")
+    except OSError as error:
+        raise LayerFailed(CGROUP, str(error)) from error
 
 
 def _unshare_namespaces(plan: Plan) -> None:

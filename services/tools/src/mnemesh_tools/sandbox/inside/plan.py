@@ -15,6 +15,8 @@ PRIVATE_ROOT = "private_root"
 PRIVATE_PROC = "private_proc"
 LANDLOCK = "landlock"
 SECCOMP = "seccomp"
+# Not a layer: it limits the tool and hides nothing from it.
+CGROUP = "cgroup"
 LAYERS = (
     USER_NAMESPACE,
     PID_NAMESPACE,
@@ -61,6 +63,8 @@ class Plan:
     claim_fd: int | None = None
     """The lock on the uid, which the outer process holds until no process of the tool is left."""
     work_directory: str | None = None
+    cgroup: str | None = None
+    """The directory of the cgroup of all processes of the tool."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -8,7 +8,7 @@ from . import linux
 from .plan import DEVICES, PRIVATE_PROC, PRIVATE_ROOT, SYSTEM_DIRECTORIES, SYSTEM_FILES, LayerFailed, Plan
 
 WORK_DIRECTORY = "/tmp/work"  # noqa: S108 - in the private root, on a file system of limited size
-_SHARED_MEMORY_BYTES = 8 * 1024 * 1024
+SHARED_MEMORY_BYTES = 8 * 1024 * 1024
 # The flags that a remount must keep, by their name in statvfs.
 _KEPT_FLAGS = {os.ST_NOSUID: 2, os.ST_NODEV: 4, os.ST_NOEXEC: 8, os.ST_NOATIME: 1024, os.ST_NODIRATIME: 2048}
 
@@ -84,7 +84,7 @@ def _work_directory(plan: Plan) -> None:
 
 def _shared_memory() -> None:
     os.makedirs("/new/dev/shm")
-    shared = f"mode=1777,size={_SHARED_MEMORY_BYTES},nr_inodes=256"
+    shared = f"mode=1777,size={SHARED_MEMORY_BYTES},nr_inodes=256"
     linux.mount("tmpfs", "/new/dev/shm", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC, shared)
 
 
