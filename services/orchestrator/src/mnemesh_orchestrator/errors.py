@@ -67,6 +67,10 @@ class RuleFault(FailedPrecondition):
     """A tool rule gives an argument that its tool does not take. The run stops and the tool does not run."""
 
 
+class ToolsMissing(FailedPrecondition):
+    """The agent acts by tools only and has none. The model is not called."""
+
+
 class RunEnded(FailedPrecondition):
     """The run has ended."""
 

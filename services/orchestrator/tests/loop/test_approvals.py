@@ -200,7 +200,7 @@ async def test_a_message_is_refused_while_an_approval_is_pending(world: World, p
         with pytest.raises(PendingApproval) as raised:
             await refused
         assert raised.value.metadata == {"approval_request_id": shown(first, "approval_request").message_id}
-    assert world.window(agent) == before
+    assert world.window(agent).messages == before.messages
     assert len((await process.runs.list(ME, RunFilter(), PageQuery(9, ascending=True))).items) == 1
 
 

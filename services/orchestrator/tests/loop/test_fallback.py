@@ -12,6 +12,7 @@ from mnemesh_orchestrator.llm.errors import (
     ModelUnknown,
     ProviderAuth,
     ProviderError,
+    ProviderModelUnknown,
     ProviderPaymentRequired,
     ProviderRateLimited,
     ProviderRefused,
@@ -58,6 +59,7 @@ async def steps(process: Process, agent: Agent) -> list[tuple[str, str, int]]:
         AWAY,
         ProviderRateLimited("Slow down.", provider="scripted", status=429),
         ProviderTimeout("Too slow.", provider="scripted"),
+        ProviderModelUnknown("There is no such model.", provider="scripted", status=404),
     ],
 )
 async def test_fallback_continues_and_is_recorded(world: World, process: Process, failure: ProviderError) -> None:

@@ -4,13 +4,14 @@ import json
 
 import pytest
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
-from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import (
     ChildArguments,
     Conditional,
     ConditionalOutcome,
     ConstrainChildTools,
+    ExitLoop,
     ParentLastTool,
     RequiresApproval,
     RunFirst,
@@ -218,3 +219,28 @@ async def test_tool_that_needs_approval_does_not_run_without_it(
     await process.send(agent)
     assert world.tools.executed == []
     assert (await process.outcome(agent)).stop_reason is StopReason.REQUIRES_APPROVAL
+
+
+@pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2])
+async def test_calls_behind_one_that_ends_the_turn_are_not_run(world: World, process: Process, kind: AgentType) -> None:
+    rules = (ExitLoop("conversation_search"),)
+    agent = await world.agent(process, kind, tool_rules=rules, include_base_tool_rules=False)
+    insert = call("archival_memory_insert", content="tea")
+    world.model.follow(together(insert, call("conversation_search", query="x"), insert, call("nothing")))
+    await process.send(agent)
+    run = await process.outcome(agent)
+    assert run.status is RunStatus.COMPLETED
+    returns = world.turn(agent)[-1].tool_returns
+    assert [item.status for item in returns] == [ToolStatus.SUCCESS] * 2 + [ToolStatus.ERROR] * 2
+    assert "was not run, because conversation_search had ended the turn" in returns[2].text
+    assert await world.archival.texts(agent.id) == ["tea"]
+    require_valid(world.window(agent).messages)
+
+
+async def test_a_failed_exit_does_not_end_the_turn(world: World, process: Process) -> None:
+    agent = await world.agent(process, tool_rules=(ExitLoop("memory_insert"),))
+    fails = call("memory_insert", label="nowhere", new_str="x")
+    world.model.follow(together(fails, call("archival_memory_insert", content="tea")), say("Done."))
+    await process.send(agent)
+    assert await world.archival.texts(agent.id) == ["tea"]
+    assert lines(world.turn(agent))[-1] == "assistant text: Done."

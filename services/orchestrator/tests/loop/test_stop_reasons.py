@@ -1,11 +1,17 @@
 """Every stop reason, with a script that leads to it and the status of the run."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pytest
-from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderAuth, ProviderBadAnswer, ProviderPaymentRequired
+from mnemesh_orchestrator.llm.errors import (
+    ContextOverflow,
+    ProviderAuth,
+    ProviderBadAnswer,
+    ProviderContentFilter,
+    ProviderPaymentRequired,
+)
 from mnemesh_orchestrator.llm.port import FinishReason
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.core_memory import NewBlock
@@ -14,8 +20,8 @@ from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import ExitLoop, RequiresApproval, RunFirst
 from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StopReason
 
-from ..support.model import Held, Item, call, say
-from ..support.world import ME, Process, World, require_valid, told
+from ..support.model import Held, Item, call, say, together
+from ..support.world import ME, Process, World, lines, require_valid, told
 
 PLAIN, BY_TOOL = AgentType.LETTA_V1, AgentType.MEMGPT_V2
 COMPLETED, FAILED = RunStatus.COMPLETED, RunStatus.FAILED
@@ -64,7 +70,18 @@ SCRIPTS: Final[dict[StopReason, dict[str, Script]]] = {
         kind.value: Script(kind, (SEARCH,), COMPLETED, {"tool_rules": (RequiresApproval("conversation_search"),)})
         for kind in (PLAIN, BY_TOOL)
     },
-    StopReason.NO_TOOL_CALL: {"words where a tool is due": Script(BY_TOOL, (say("Hello."),), FAILED)},
+    StopReason.NO_TOOL_CALL: {
+        "words where a tool is due": Script(BY_TOOL, (say("Hello."),), FAILED),
+        "no tools": Script(AgentType.REACT, (), FAILED, {"include_base_tools": False}),
+    },
+    StopReason.CONTENT_FILTER: {
+        "words": Script(PLAIN, (say("I wo", finish=FinishReason.CONTENT_FILTER),), FAILED),
+        "nothing": Script(PLAIN, (say("", finish=FinishReason.CONTENT_FILTER),), FAILED),
+        "words of an agent that acts by tools": Script(
+            BY_TOOL, (say("I", finish=FinishReason.CONTENT_FILTER),), FAILED
+        ),
+        "a refused request": refusing(ProviderContentFilter("400.", provider="scripted", status=400)),
+    },
     StopReason.INVALID_TOOL_CALL: {
         kind.value: Script(kind, (SEARCH,), FAILED, {"tool_rules": (RunFirst("conversation_search", '{"far": 1}'),)})
         for kind in (PLAIN, BY_TOOL)
@@ -130,3 +147,24 @@ async def test_script_leads_to_its_stop_reason(
 async def _cancelled(process: Process, held: Held) -> None:
     await held.asked.wait()
     await process.runs.cancel(ME, RunFilter(), [])
+
+
+async def test_what_a_content_filter_leaves_of_a_text_is_kept(world: World, process: Process) -> None:
+    agent = await world.agent(process, initial_messages=())
+    cut = together(call("archival_memory_insert", content="x"), text="I will")
+    world.model.follow(replace(cut, finish_reason=FinishReason.CONTENT_FILTER))
+    await process.send(agent)
+    run = await process.outcome(agent)
+    assert run.error is not None
+    assert run.error.reason == "PROVIDER_CONTENT_FILTER"
+    assert lines(world.turn(agent)) == ["user text: Hello", "assistant text: I will"]
+    assert await world.archival.texts(agent.id) == []
+
+
+async def test_an_agent_without_tools_is_refused_before_the_model_is_asked(world: World, process: Process) -> None:
+    agent = await world.agent(process, AgentType.WORKFLOW, include_base_tools=False)
+    await process.send(agent)
+    run = await process.outcome(agent)
+    assert run.error is not None
+    assert (run.error.reason, "Attach a tool" in run.error.message) == ("FAILED_PRECONDITION", True)
+    assert world.model.requests == []

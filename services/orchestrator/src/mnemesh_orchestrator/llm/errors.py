@@ -147,8 +147,9 @@ class ProviderBadAnswer(ProviderError):
     reason = "PROVIDER_BAD_ANSWER"
 
 
-FALLBACK_ERRORS: Final = (ProviderRateLimited, ProviderUnavailable, ProviderTimeout)
-"""Errors that another model may avoid. A refused key, an empty account or a bad request must be fixed by a person."""
+FALLBACK_ERRORS: Final = (ProviderRateLimited, ProviderUnavailable, ProviderTimeout, ProviderModelUnknown)
+"""Errors that another model may avoid, such as that of a model that the provider has withdrawn. A refused key, an empty
+account or a bad request must be fixed by a person."""
 
 
 class ModelUnknown(NotFound):

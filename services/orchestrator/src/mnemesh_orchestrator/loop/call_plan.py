@@ -21,10 +21,12 @@ def plan_calls(message: Message, toolbox: Toolbox, solver: RulesSolver) -> tuple
 
     An argument that neither the model nor a rule gives stays missing.
     """
-    planned = []
+    planned: list[PlannedCall] = []
     for ordinal, call in enumerate(message.tool_calls):
         item = _planned(ordinal, call, toolbox, solver.prefilled(call.name))
-        planned.append(replace(item, gated=_is_gated(item, toolbox, solver)))
+        # A call behind one that ends the turn is not run; if that one fails, the call is refused until it is requested.
+        is_behind_exit = any(solver.is_terminal(before.call.name) and before.problem is None for before in planned)
+        planned.append(replace(item, gated=not is_behind_exit and _is_gated(item, toolbox, solver)))
         # Prefilled values depend on the calls before, not on their results.
         solver = solver.after(call.name, "")
     return tuple(planned)

@@ -250,8 +250,9 @@ class Engine:
                 return Verdict(StopReason.INVALID_TOOL_CALL, fault=item.planned.problem)
         return context.policy.decide(
             StepOutcome(
-                calls=tuple(item.outcome for item in results),
+                calls=tuple(item.outcome for item in results if item.ended_by is None),
                 length_cut=step.given.length_cut,
+                filtered=step.given.filtered,
                 last=state.step_number >= context.run.config.max_steps,
                 solver=state.solver,
                 available=context.toolbox.names,

@@ -7,10 +7,11 @@ from typing import Final
 
 import structlog
 from mnemesh_kit.clock import Clock
+from mnemesh_types.messages import TextPart
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.answers import well_formed_events
-from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError, ProviderUnavailable
+from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderContentFilter, ProviderError, ProviderUnavailable
 from mnemesh_orchestrator.llm.failed_traces import failed_response, rendered
 from mnemesh_orchestrator.llm.formats import is_structured, text_problem
 from mnemesh_orchestrator.llm.port import FinishReason, LlmAnswer, LlmRequest
@@ -125,6 +126,9 @@ class ModelCaller:
     def _accept(
         self, context: TurnContext, state: TurnState, record: Step, assembled: Assembled, answer: LlmAnswer
     ) -> tuple[JournalledAnswer, tuple[PlannedCall, ...]]:
+        is_filtered = answer.finish_reason is FinishReason.CONTENT_FILTER
+        if is_filtered:
+            answer = _filtered(context, state, answer)
         message = answer_message(
             context.run,
             record.id,
@@ -150,6 +154,7 @@ class ModelCaller:
             model_ms=record.model_ms or 0,
             seen={block.label: block.revision for block in state.core.blocks} if message.tool_calls else None,
             gated=tuple(item.ordinal for item in planned if item.gated),
+            filtered=is_filtered,
         )
         return given, planned
 
@@ -188,12 +193,26 @@ def _is_over(interrupted: int, unusable: int) -> bool:
     return interrupted >= MAX_INTERRUPTED_CALLS or unusable >= MAX_UNUSABLE_CALLS
 
 
+def _filtered(context: TurnContext, state: TurnState, answer: LlmAnswer) -> LlmAnswer:
+    """Returns the text of an answer that the provider's content filter cut off. Its tool calls may be incomplete.
+
+    Raises:
+        ProviderContentFilter: no text for the user is left.
+    """
+    words = any(isinstance(part, TextPart) and part.text for part in answer.content)
+    if context.policy.requires_tool_call or not words:
+        provider = state.model.info.provider
+        raise ProviderContentFilter("The provider's content filter withheld the model's answer.", provider=provider)
+    return replace(answer, tool_calls=())
+
+
 def format_problem(context: TurnContext, answer: JournalledAnswer) -> str | None:
     """Returns why words that end a turn do not have the required response format; None if they have, or need not."""
     required, message = context.response_format, answer.message
     if required is None or not is_structured(required) or context.policy.requires_tool_call or message.tool_calls:
         return None
-    return text_problem(message.text, required) if message.content and not answer.length_cut else None
+    is_whole = message.content and not (answer.length_cut or answer.filtered)
+    return text_problem(message.text, required) if is_whole else None
 
 
 def _delta_stream(context: TurnContext, state: TurnState, step_id: str, request: LlmRequest) -> DeltaStream:

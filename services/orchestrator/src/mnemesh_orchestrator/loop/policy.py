@@ -27,6 +27,7 @@ class StepOutcome:
 
     calls: tuple[CallOutcome, ...]
     length_cut: bool
+    filtered: bool
     last: bool
     solver: RulesSolver
     available: tuple[str, ...]
@@ -115,6 +116,8 @@ class ToolLoopPolicy:
         """See LoopPolicy."""
         missing = outcome.solver.uncalled_required(outcome.available)
         if not outcome.calls:
+            if outcome.filtered:
+                return Verdict(StopReason.CONTENT_FILTER)
             if missing and not outcome.last:
                 return Verdict(
                     heartbeat=f"ToolRuleViolated: You must call {', '.join(missing)} at least once to exit the loop."

@@ -4,10 +4,11 @@ from typing import Final
 
 from mnemesh_kit.errors import MnemeshError, typed_error
 
-from mnemesh_orchestrator.errors import ContextWindowOverflow, RuleFault, SystemPromptOverflow
+from mnemesh_orchestrator.errors import ContextWindowOverflow, RuleFault, SystemPromptOverflow, ToolsMissing
 from mnemesh_orchestrator.llm.errors import (
     ContextOverflow,
     ProviderBadAnswer,
+    ProviderContentFilter,
     ProviderError,
     ProviderPaymentRequired,
 )
@@ -19,12 +20,17 @@ _STOPS: tuple[tuple[type[MnemeshError], StopReason], ...] = (
     (RuleFault, StopReason.INVALID_TOOL_CALL),
     (ContextOverflow, StopReason.CONTEXT_WINDOW_OVERFLOW),
     (ProviderBadAnswer, StopReason.INVALID_LLM_RESPONSE),
+    (ProviderContentFilter, StopReason.CONTENT_FILTER),
+    (ToolsMissing, StopReason.NO_TOOL_CALL),
     (ProviderPaymentRequired, StopReason.INSUFFICIENT_CREDITS),
     (ProviderError, StopReason.LLM_API_ERROR),
 )
 STOP_ERRORS: Final = {
     StopReason.NO_TOOL_CALL: RunError(
         "PROVIDER_BAD_ANSWER", "The model called no tool; agents of this type act by tools only."
+    ),
+    StopReason.CONTENT_FILTER: RunError(
+        "PROVIDER_CONTENT_FILTER", "The provider's content filter cut the answer off. The text before it is kept."
     ),
     StopReason.MAX_TOKENS_EXCEEDED: RunError(
         "PROVIDER_BAD_ANSWER", "The answer was cut at the model's output limit; raise max_output_tokens."

@@ -32,6 +32,7 @@ from mnemesh_orchestrator.ports.tools import ToolsPort
 from mnemesh_orchestrator.processors.chain import Processors
 from mnemesh_orchestrator.processors.port import ToolResultFacts
 
+_AFTER_EXIT: Final = "Error: {name} was not run, because {exit} had ended the turn. Call it before {exit}."
 _CLIENT_RETURN_CHARACTERS: Final = 50_000
 
 
@@ -46,11 +47,14 @@ class CallResult:
     """A rule forbade the call."""
     denied: bool = False
     """A person denied the call."""
+    ended_by: str | None = None
+    """The tool of an earlier call of the same answer that ended the turn. The call was not run, and does not count."""
 
     @property
     def has_run(self) -> bool:
         """True if the tool itself was called, with success or not. Only such calls count for the rules."""
-        return self.planned.problem is None and not self.violation and not self.denied
+        is_refused = self.violation or self.denied or self.ended_by is not None
+        return self.planned.problem is None and not is_refused
 
     @property
     def outcome(self) -> CallOutcome:
@@ -101,7 +105,9 @@ class ToolExecution:
     ) -> tuple[tuple[CallResult, ...], RulesSolver]:
         """Runs the calls of a step.
 
-        Neighbouring calls of tools that permit it run in parallel, unless a rule orders tools.
+        Neighbouring calls of tools that permit it run in parallel, unless a rule orders tools. Under rules the calls
+        run one after another, each under the rules as the calls before it leave them. Once a call has ended the turn,
+        the calls after it are not run.
 
         Args:
             context: the turn.
@@ -119,6 +125,7 @@ class ToolExecution:
         calls = _Calls(context, step_id, seen, state.core, state.last_user_text)
         results: list[CallResult] = []
         solver = state.solver
+        ended_by: str | None = None
         is_free = solver.permits_parallel_calls
         for parallel, group in groupby(planned, key=lambda item: is_free and _permits_parallel(context, item)):
             if parallel:
@@ -127,9 +134,10 @@ class ToolExecution:
                     solver = _after(solver, result)
                 continue
             for item in group:
-                result = await self._run_call(calls, solver, item)
+                result = await self._run_call(calls, solver, item, ended_by)
                 results.append(result)
                 solver = _after(solver, result)
+                ended_by = ended_by or _ends_turn(context, solver, result)
         return tuple(results), solver
 
     async def _run_parallel(self, calls: _Calls, solver: RulesSolver, items: Sequence[PlannedCall]) -> list[CallResult]:
@@ -143,7 +151,9 @@ class ToolExecution:
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
 
-    async def _run_call(self, calls: _Calls, solver: RulesSolver, item: PlannedCall) -> CallResult:
+    async def _run_call(
+        self, calls: _Calls, solver: RulesSolver, item: PlannedCall, ended_by: str | None = None
+    ) -> CallResult:
         context, seen = calls.context, calls.seen
         decision = context.decision(item.call.id)
         decided = approvals.decided_result(decision, _return_limit(context, item))
@@ -153,9 +163,11 @@ class ToolExecution:
         if known is not None and known.result is not None:
             if seen is not None and known.seen is not None:
                 seen.restore(known.seen)
-            return CallResult(item, known.result, known.at, refusal is not None, is_denied)
+            return CallResult(item, known.result, known.at, refusal is not None, is_denied, ended_by)
         before = seen.revisions if seen is not None else {}
-        if item.problem is not None:
+        if ended_by is not None:
+            result = ToolResult(ok=False, text=_AFTER_EXIT.format(name=item.call.name, exit=ended_by))
+        elif item.problem is not None:
             result = ToolResult(ok=False, text=item.problem)
         elif decided is not None:
             result = await self._processed(calls, item, decided) if isinstance(decision, ClientReturn) else decided
@@ -166,7 +178,7 @@ class ToolExecution:
             self._metrics.tool_called(item.call.name, self._builtin.names, ok=result.ok)
         changed = seen.since(before) if seen is not None else None
         journalled = await self._journal(calls, item, result, changed)
-        return replace(journalled, violation=refusal is not None, denied=is_denied)
+        return replace(journalled, violation=refusal is not None, denied=is_denied, ended_by=ended_by)
 
     async def _execute(self, calls: _Calls, item: PlannedCall) -> ToolResult:
         context, name = calls.context, item.call.name
@@ -277,6 +289,13 @@ def _refusal(context: TurnContext, solver: RulesSolver, item: PlannedCall) -> st
     except OutputUnmapped as error:
         return error.message
     return None if name in allowed else solver.violation_text(name, allowed)
+
+
+def _ends_turn(context: TurnContext, solver: RulesSolver, result: CallResult) -> str | None:
+    """Returns the tool of a call if the turn ends with it, or None. `solver` includes the call."""
+    name, is_done = result.returned.name, result.has_run and result.returned.status is ToolStatus.SUCCESS
+    ends = is_done and solver.is_terminal(name) and not solver.uncalled_required(context.toolbox.names)
+    return name if ends else None
 
 
 def _after(solver: RulesSolver, result: CallResult) -> RulesSolver:

@@ -28,7 +28,7 @@ class JournalledAnswer:
     `leading` are the messages that enter the window before it: the input of the run at the first step, and a heartbeat.
     `length_cut` is true if the model reached its output limit. `seen` holds the revisions of the memory blocks that the
     request showed, by label; None in journals that did not record it. `gated` holds the ordinals of the calls that wait
-    for a decision.
+    for a decision. `filtered` is true if the provider's content filter cut the text off.
     """
 
     message: Message
@@ -41,6 +41,7 @@ class JournalledAnswer:
     model_ms: int = 0
     seen: Mapping[str, int] | None = None
     gated: tuple[int, ...] = ()
+    filtered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ class StopReason(StrEnum):
     CONTEXT_WINDOW_OVERFLOW = "context_window_overflow"
     CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT = "context_window_overflow_in_system_prompt"
     INSUFFICIENT_CREDITS = "insufficient_credits"
+    CONTENT_FILTER = "content_filter"
 
 
 class RunStatus(StrEnum):

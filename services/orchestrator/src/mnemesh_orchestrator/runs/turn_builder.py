@@ -7,6 +7,7 @@ from mnemesh_kit.clock import Clock
 from mnemesh_types.messages import Message, Role
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
+from mnemesh_orchestrator.errors import ToolsMissing
 from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.llm.formats import format_instruction, is_structured
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
@@ -132,6 +133,11 @@ class TurnBuilder:
             client_tools=run.config.client_tools,
             speech_format=format_ if policy.requires_tool_call and is_structured(format_) else None,
         )
+        if policy.requires_tool_call and not toolbox.names:
+            raise ToolsMissing(
+                f"An agent of the type {agent.type.value} acts by tools, and this one has none. Attach a tool.",
+                resource_id=agent.id,
+            )
         closing: tuple[Message, ...] = ()
         if open_approval is not None and run.resumes is None:
             # Once another run begins, the request can no longer be answered.

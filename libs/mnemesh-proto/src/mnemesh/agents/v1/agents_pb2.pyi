@@ -154,6 +154,10 @@ class _StopReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StopReason
     STOP_REASON_CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT: _StopReason.ValueType  # 13
     """The system prompt alone does not fit the context window."""
     STOP_REASON_INSUFFICIENT_CREDITS: _StopReason.ValueType  # 14
+    STOP_REASON_CONTENT_FILTER: _StopReason.ValueType  # 15
+    """The provider's content filter or safety system cut the answer off. What arrived of a text is kept; tool calls of such
+    an answer are not run.
+    """
 
 class StopReason(_StopReason, metaclass=_StopReasonEnumTypeWrapper):
     """The reason why a run stopped."""
@@ -175,6 +179,10 @@ STOP_REASON_CONTEXT_WINDOW_OVERFLOW: StopReason.ValueType  # 12
 STOP_REASON_CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT: StopReason.ValueType  # 13
 """The system prompt alone does not fit the context window."""
 STOP_REASON_INSUFFICIENT_CREDITS: StopReason.ValueType  # 14
+STOP_REASON_CONTENT_FILTER: StopReason.ValueType  # 15
+"""The provider's content filter or safety system cut the answer off. What arrived of a text is kept; tool calls of such
+an answer are not run.
+"""
 Global___StopReason: _TypeAlias = StopReason  # noqa: Y015
 
 class _ContextSectionKind:
@@ -722,7 +730,12 @@ Global___JsonSchemaFormat: _TypeAlias = JsonSchemaFormat  # noqa: Y015
 
 @_typing.final
 class ToolRule(_message.Message):
-    """A constraint on the order or number of tool calls within a turn. Duplicate rules are stored once."""
+    """A constraint on the order or number of tool calls within a turn. Duplicate rules are stored once.
+
+    With rules other than RequiresApprovalRule, providers are told to return one call per answer. If an answer has several
+    calls nevertheless, they run in order, each under the rules as the calls before it leave them: a call that the rules
+    forbid then is returned to the model as an error, the others run.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -805,7 +818,7 @@ Global___RunFirstRule: _TypeAlias = RunFirstRule  # noqa: Y015
 
 @_typing.final
 class ExitLoopRule(_message.Message):
-    """The turn ends after this tool."""
+    """The turn ends after this tool has run successfully. Later calls of the same answer are not run and return an error."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
