@@ -142,8 +142,15 @@ async def test_erasing_an_identity_keeps_the_agents_and_the_words_of_others(mesh
         sent = runs_pb2.InputMessage(sender_id=sender.id, content=[part])
         async for _ in agent.send([sent]):
             pass
+    await stranger.set_tool_approval("archival_memory_insert")
+    part = message_pb2.ContentPart(text=message_pb2.TextPart(text="Remember that Whiskers is a cat."))
+    async for _ in stranger.send([runs_pb2.InputMessage(sender_id=ada.id, content=[part])]):
+        pass
+    assert (await mesh.client.agents.get(stranger.id)).proto.pending_approval_request_id
     report = await mesh.client.identities.erase(ada.id)
-    assert (report.agents, report.runs, report.detached_blocks, report.deleted_blocks) == (0, 2, 1, 0)
+    assert (report.agents, report.runs, report.detached_blocks, report.deleted_blocks) == (0, 4, 1, 0)
+    assert not (await mesh.client.agents.get(stranger.id)).proto.pending_approval_request_id
+    assert (await turn(stranger, "Hello?")).status == "COMPLETED"
     assert report.messages >= 4
     for agent in (shared, stranger):
         texts = [text_of(message.content) async for message in mesh.client.messages.list(agent_id=agent.id)]

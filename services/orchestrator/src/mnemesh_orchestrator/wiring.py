@@ -205,6 +205,7 @@ def build(
     streamer = RunStreamer(stores.runs, stores.deltas, deltas, broker, clock)
     cancellations = RunCancellations(stores.runs, stores.leases, worker, streamer, inputs, clock)
     runs = RunService(stores.runs, worker, streamer, models, clock, ids, processors, cancellations)
+    approvals = ApprovalService(stores.approvals, runs, worker, clock, config.approval_timeout_seconds)
     return Orchestrator(
         agents=AgentService(
             stores.agents, services.tools, builtin, context, models, embedders, prompts, clock, stores.approvals
@@ -230,9 +231,9 @@ def build(
         runs=runs,
         steps=StepService(stores.steps),
         identities=IdentityService(
-            stores.identities, stores.runs, lifecycle, services.core_memory, services.recall, clock, ids
+            stores.identities, stores.runs, lifecycle, approvals, services.core_memory, services.recall, clock, ids
         ),
-        approvals=ApprovalService(stores.approvals, runs, worker, clock, config.approval_timeout_seconds),
+        approvals=approvals,
         models=ModelService(stores.providers, models, embedders),
         providers=ProviderService(stores.providers, models, credentials, clock, ids, config.provider_hosts),
         worker=worker,

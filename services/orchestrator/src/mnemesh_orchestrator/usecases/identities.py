@@ -24,10 +24,12 @@ from mnemesh_orchestrator.model.identities import (
     require_valid_properties,
     require_valid_targets,
 )
+from mnemesh_orchestrator.model.runs import RunFilter
 from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
 from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.store.base import IdentityStore, RunStore
 from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
+from mnemesh_orchestrator.usecases.approvals import ApprovalService
 
 _FIRST_AGENTS = PageQuery(1_000, ascending=True)
 
@@ -44,6 +46,7 @@ class IdentityService:
         store: IdentityStore,
         runs: RunStore,
         lifecycle: AgentLifecycle,
+        approvals: ApprovalService,
         blocks: CoreMemoryPort,
         recall: RecallPort,
         clock: Clock,
@@ -52,6 +55,7 @@ class IdentityService:
         self._store = store
         self._runs = runs
         self._lifecycle = lifecycle
+        self._approvals = approvals
         self._blocks = blocks
         self._recall = recall
         self._clock = clock
@@ -231,6 +235,9 @@ class IdentityService:
                     await self._store.detach(None, organization_id, identity_id, agent_id)
                 else:
                     erased += await self._lifecycle.delete(caller, agent_id)
+        if sent := await self._runs.sent_by(organization_id, identity_id):
+            # An approval that waits would be about calls that no window has any more.
+            await self._approvals.cancel(caller, RunFilter(), sent)
         for run_id in await self._runs.sent_by(organization_id, identity_id):
             with suppress(NotFound):
                 await self._runs.delete(organization_id, run_id)

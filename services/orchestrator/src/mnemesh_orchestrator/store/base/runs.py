@@ -142,7 +142,7 @@ class RunStore(Protocol):
         ...
 
     async def delete(self, organization_id: str, run_id: str) -> None:
-        """Deletes the record of an ended run.
+        """Deletes the record of an ended run, with its approvals that were decided.
 
         Raises:
             NotFound: The run does not exist.
@@ -151,7 +151,9 @@ class RunStore(Protocol):
         ...
 
     async def sent_by(self, organization_id: str, sender_id: str) -> tuple[str, ...]:
-        """Returns the ids of the runs of an organization whose input has a message of a sender. Reads all runs."""
+        """Returns the ids of the runs of an organization whose input has a message of a sender, and of the runs that
+        answered their approvals. Reads all runs.
+        """
         ...
 
     async def events(self, run_id: str, after: int, limit: int) -> tuple[RunEvent, ...]:

@@ -232,3 +232,16 @@ def _conditions(filter_: ApprovalFilter) -> list[sa.ColumnElement[bool]]:
     if filter_.asked_before is not None:
         conditions.append(approvals.c.created_at <= filter_.asked_before)
     return conditions
+
+
+def answering_runs(conn: sa.Connection, run_ids: Sequence[str]) -> list[str]:
+    """Returns the runs that answered the approvals of other runs."""
+    answering = sa.select(approvals.c.decided_by_run_id).where(
+        approvals.c.run_id.in_(run_ids), approvals.c.decided_by_run_id.is_not(None)
+    )
+    return list(conn.execute(answering).scalars())
+
+
+def delete_decided(conn: sa.Connection, run_id: str) -> None:
+    """Deletes the approvals of a run that were decided."""
+    conn.execute(approvals.delete().where(approvals.c.run_id == run_id, approvals.c.state != ApprovalState.PENDING))

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
 
 import msgspec
 import sqlalchemy as sa
@@ -46,6 +45,7 @@ from mnemesh_orchestrator.store.sql.run_rows import (
     decode_run,
     ended_values,
 )
+from mnemesh_orchestrator.store.sql.run_senders import runs_sent_by
 from mnemesh_orchestrator.store.sql.steps import record_steps
 from mnemesh_orchestrator.store.sql.tables import (
     events,
@@ -53,9 +53,6 @@ from mnemesh_orchestrator.store.sql.tables import (
     request_ledger,
     runs,
 )
-
-_SENDER_BATCH: Final = 200
-"""The number of runs whose input is read at a time."""
 
 
 class SqlRunStore:
@@ -221,26 +218,14 @@ class SqlRunStore:
                 raise NotFound(f"There is no run {run_id}.", resource_id=run_id)
             if not RunStatus(status).ended:
                 raise RunUnderWay("The run has not ended. Cancel it first.", resource_id=run_id)
+            approvals.delete_decided(conn, run_id)
             conn.execute(runs.delete().where(scope))
 
         await self._database.write(write)
 
     async def sent_by(self, organization_id: str, sender_id: str) -> tuple[str, ...]:
         """See RunStore."""
-        found: list[str] = []
-        last = ""
-        while True:
-            query = (
-                sa.select(runs.c.id, runs.c.document)
-                .where(runs.c.organization_id == organization_id, runs.c.id > last)
-                .order_by(runs.c.id)
-                .limit(_SENDER_BATCH)
-            )
-            rows = await self._database.read(lambda conn, query=query: conn.execute(query).all())  # type: ignore[misc]
-            found += [row.id for row in rows if sender_id.encode() in row.document]
-            if len(rows) < _SENDER_BATCH:
-                return tuple(found)
-            last = rows[-1].id
+        return await self._database.read(lambda conn: runs_sent_by(conn, organization_id, sender_id))
 
     async def events(self, run_id: str, after: int, limit: int) -> tuple[RunEvent, ...]:
         """See RunStore."""
