@@ -80,7 +80,7 @@ class AgentService:
         """
         await self._models.of(caller.organization_id)
         found = await self._store.list(caller.organization_id, require_valid_agent_filter(filter_), order_by, page)
-        return replace(found, items=await self._without_deleted_tools(caller, found.items))
+        return replace(found, items=tuple(await self._without_deleted_tools(caller, found.items)))
 
     async def _without_deleted_tools(self, caller: Principal, agents: Sequence[Agent]) -> Sequence[Agent]:
         """Returns the agents with the tools that turns give them. All, if the tools service does not answer."""
