@@ -41,6 +41,8 @@ async def mesh(tmp_path: Path) -> AsyncIterator[Mesh]:
 async def mesh_on_postgresql(tmp_path: Path, postgres_server: PostgresServer) -> AsyncIterator[Mesh]:
     databases = {service: await postgres_server.create_database() for service in SERVICE_NAMES}
     settings = {service: {"database_url": postgres_server.url(name)} for service, name in databases.items()}
+    (tmp_path / "secrets").write_text("s" * 64)
+    settings["orchestrator"]["secrets_key_file"] = str(tmp_path / "secrets")
     async with Mesh(tmp_path, settings=settings) as running:
         yield running
     for name in databases.values():
