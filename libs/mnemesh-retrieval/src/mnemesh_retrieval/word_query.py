@@ -25,8 +25,8 @@ class WordQuery:
         self._words = frozenset(words.indices) if words is not None else frozenset()
         self._forms = self._encoder.forms(text) if self._words else {}
 
-    def match(self, id_: UUID, text: str) -> WordMatch | None:
-        """Returns the words of the query that a text has, as an index would; None if it has none.
+    def match(self, id_: str, text: str) -> WordMatch | None:
+        """Returns the words of the query that the text of a point has, as an index would; None if it has none.
 
         The score does not know how rare a word is: it is the sum of the weights.
         """
@@ -35,8 +35,9 @@ class WordQuery:
         document = self._encoder.document(text)
         if self._words.isdisjoint(document.indices):
             return None
-        found = word_match(id_, 0.0, tuple(self._words), self._forms, document.indices, document.values)
-        return WordMatch(id_, sum(found.words.values()), found.words)
+        point = UUID(id_)
+        found = word_match(point, 0.0, tuple(self._words), self._forms, document.indices, document.values)
+        return WordMatch(point, sum(found.words.values()), found.words)
 
 
 @cache

@@ -156,11 +156,11 @@ class PassageStore(Protocol):
         Neighbours are those in the insertion order of the same archive. The result is in no particular order.
         """
 
-    async def newest_sizes(self, scope: PassageScope, limit: int) -> list[tuple[UUID, int]]:
-        """Returns the points and the sizes in bytes of the newest passages of the scope."""
+    async def newest_sizes(self, scope: PassageScope, limit: int) -> list[tuple[str, int]]:
+        """Returns the points, as text, and the sizes in bytes of the newest passages of the scope, in no order."""
 
-    async def texts(self, organization_id: str, point_ids: Sequence[UUID]) -> list[tuple[UUID, str]]:
-        """Returns the texts of the existing ones of these passages."""
+    async def texts(self, point_ids: Sequence[str]) -> list[tuple[str, str]]:
+        """Returns points, as text, and texts of passages that other methods returned; a deleted one has none."""
 
     async def purge_requests(self) -> int:
         """Deletes idempotency keys that are older than promised. Returns their number."""

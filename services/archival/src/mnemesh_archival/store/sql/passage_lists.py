@@ -8,7 +8,6 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
-from uuid import UUID
 
 import sqlalchemy as sa
 from mnemesh_kit.paging import Cursor, Page, PageQuery, fitting, paginate
@@ -40,10 +39,16 @@ def list_page(conn: sa.Connection, scope: PassageScope, page: PageQuery, words: 
     return Page(tuple(stored[row.id] for row in shown), cursor)
 
 
-def newest_sizes(conn: sa.Connection, scope: PassageScope, limit: int) -> list[tuple[UUID, int]]:
+def newest_sizes(conn: sa.Connection, scope: PassageScope, limit: int) -> list[tuple[str, int]]:
     """Returns the points and sizes of the newest passages; see PassageStore.newest_sizes."""
-    found = _keys(conn, scope, PageQuery(limit=limit, ascending=False), [])
-    return [(UUID(row.point_id), row.size) for row in found.items]
+    newest = sa.select(passages.c.point_id, passages.c.size).where(*_conditions(conn, scope))
+    newest = newest.order_by(passages.c.created_at.desc()).limit(limit)
+    archives = [passages.c.archive_id == id_ for id_ in scope.archive_ids] if scope.archive_ids is not None else [None]
+    found: list[tuple[str, int]] = []
+    for archive in archives:
+        of_archive = newest.where(archive) if archive is not None else newest
+        found += [(point, size) for point, size in conn.execute(of_archive)]
+    return found[:limit]
 
 
 def _keys(
@@ -51,11 +56,8 @@ def _keys(
 ) -> Page[sa.Row[Any]]:
     """Returns a page of keys: of each archive separately, because an index has the order within an archive only."""
     mine = passages.c.organization_id == scope.organization_id
-    conditions = [mine, rows.LIVE, *rows.filter_conditions(scope.filter, conn.dialect.name), *also]
+    conditions = [*_conditions(conn, scope), *also]
     query = sa.select(*_KEYS)
-    if scope.archive_ids is None and scope.embedder is not None:
-        same = sa.and_(archives.c.organization_id == scope.organization_id, archives.c.embedder == scope.embedder)
-        conditions.append(passages.c.archive_id.in_(sa.select(archives.c.id).where(same)))
 
     def page_of(*narrower: sa.ColumnElement[bool]) -> Page[sa.Row[Any]]:
         statement = query.where(*conditions, *narrower)
@@ -65,6 +67,16 @@ def _keys(
         return page_of()
     pages = [page_of(passages.c.archive_id == archive_id) for archive_id in scope.archive_ids]
     return pages[0] if len(pages) == 1 else _merged(pages, page)
+
+
+def _conditions(conn: sa.Connection, scope: PassageScope) -> list[sa.ColumnElement[bool]]:
+    """Returns the conditions of a scope, without that of the archives that it names."""
+    mine = passages.c.organization_id == scope.organization_id
+    conditions = [mine, rows.LIVE, *rows.filter_conditions(scope.filter, conn.dialect.name)]
+    if scope.archive_ids is None and scope.embedder is not None:
+        same = sa.and_(archives.c.organization_id == scope.organization_id, archives.c.embedder == scope.embedder)
+        conditions.append(passages.c.archive_id.in_(sa.select(archives.c.id).where(same)))
+    return conditions
 
 
 def _merged(pages: Sequence[Page[sa.Row[Any]]], page: PageQuery) -> Page[sa.Row[Any]]:

@@ -34,6 +34,9 @@ _EMBEDDERS = (
         rows.LIVE,
     )
 )
+_TEXTS = sa.select(passages.c.point_id, passages.c.text).where(
+    passages.c.point_id.in_(sa.bindparam("points", expanding=True))
+)
 
 
 class SqlPassageStore:
@@ -155,16 +158,14 @@ class SqlPassageStore:
         """See PassageStore.neighbours."""
         return await self._database.read(lambda conn: rows.neighbours(conn, organization_id, point_ids, reach))
 
-    async def newest_sizes(self, scope: PassageScope, limit: int) -> list[tuple[UUID, int]]:
+    async def newest_sizes(self, scope: PassageScope, limit: int) -> list[tuple[str, int]]:
         """See PassageStore.newest_sizes."""
         return await self._database.read(lambda conn: passage_lists.newest_sizes(conn, scope, limit))
 
-    async def texts(self, organization_id: str, point_ids: Sequence[UUID]) -> list[tuple[UUID, str]]:
+    async def texts(self, point_ids: Sequence[str]) -> list[tuple[str, str]]:
         """See PassageStore.texts."""
-        found = await self._database.read(
-            lambda conn: rows.rows_of_points(conn, organization_id, point_ids, with_text=True)
-        )
-        return [(UUID(row.point_id), row.text) for row in found]
+        found = await self._database.read(lambda conn: conn.execute(_TEXTS, {"points": point_ids}).all())
+        return [(point, text) for point, text in found]
 
     async def purge_requests(self) -> int:
         """See PassageStore.purge_requests."""
