@@ -64,7 +64,7 @@ async def export_agent(mnemesh: Mnemesh, agent: Agent, directory: Path) -> Expor
         passages=write(directory, PASSAGES, passages),
         secrets=tuple(secret.key for secret in agent.proto.secrets),
     )
-    # Last: a directory with this file is a whole export.
+    # Last: an export that is interrupted creates no agent.
     write(directory, SETTINGS, [{"format": 1, "agent": _settings(agent)}])
     return counts
 

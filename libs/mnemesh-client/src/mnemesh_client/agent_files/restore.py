@@ -111,7 +111,7 @@ class AgentImport:
             return await self._mnemesh.agents.find(key)
         former_id = self._directory.name
         try:
-            return await self._mnemesh.agents.get(former_id)
+            return await self._mnemesh.agents.find(former_id)
         except NotFound:
             if self._settings is None:
                 raise
