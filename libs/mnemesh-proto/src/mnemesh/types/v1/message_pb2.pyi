@@ -559,7 +559,9 @@ class ApprovalDecision(_message.Message):
     def deny(self) -> Global___Deny: ...
     @_builtins.property
     def client_return(self) -> Global___ToolReturn:
-        """The return of a tool that the client ran."""
+        """The return of a tool that the client ran. AnswerApproval accepts text only, and refuses images: the orchestrator
+        sends the returns of tools to models as text.
+        """
 
     def __init__(
         self,
