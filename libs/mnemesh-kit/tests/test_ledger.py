@@ -91,3 +91,17 @@ async def test_an_effect_runs_once_per_organization_method_and_id(database: Data
     clock.advance(2 * 3600)
     assert await database.write(ledger.purge) == 2
     assert await once(key(block_id="c"), "a day later") == (("a day later", "2"), False)
+
+
+async def test_records_of_effects_outlive_the_interruption_of_their_run(database: Database) -> None:
+    await database.write(metadata.create_all)
+    clock = FrozenClock()
+    ledger = Ledger(table, clock)
+    ids = ["step-1/0/0", "agent-1/block/0", "r-1", "step-1"]
+    for id_ in ids:
+        await database.write(lambda conn, id_=id_: ledger.once(conn, key(id_), list))  # type: ignore[misc]
+    clock.advance(25 * 3600)
+    assert await database.write(ledger.purge) == 2
+    assert await database.read(lambda conn: ledger.find(conn, key("step-1/0/0"))) == ()
+    clock.advance(29 * 24 * 3600)
+    assert await database.write(ledger.purge) == 2

@@ -18,6 +18,12 @@ from mnemesh_kit.principal import current_principal
 from mnemesh_kit.sql.types import UtcDateTime
 
 RETENTION: Final = timedelta(hours=24)
+EFFECT_RETENTION: Final = timedelta(days=30)
+"""The retention of requests whose id derives from a step, a run, an agent or a conversation, as `{step_id}/0/0`.
+
+Interrupted work repeats such requests when it is taken up, which may be long after it stopped.
+"""
+_DERIVED: Final = ("step-%/%", "run-%/%", "agent-%/%", "conv-%/%")
 MAX_LENGTH: Final = 200
 
 
@@ -165,6 +171,12 @@ class Ledger:
             )
 
     def purge(self, conn: sa.Connection, older_than: datetime | None = None) -> int:
-        """Deletes the records of requests before `older_than`, by default a day ago; returns their number."""
+        """Deletes the records of requests before `older_than`, by default a day ago; returns their number.
+
+        Records of requests with derived ids are kept for EFFECT_RETENTION instead of RETENTION.
+        """
         horizon = older_than if older_than is not None else self._clock.now() - RETENTION
-        return conn.execute(self._table.delete().where(self._table.c.created_at < horizon)).rowcount
+        request_id, created_at = self._table.c.request_id, self._table.c.created_at
+        is_derived = sa.or_(*(request_id.like(pattern) for pattern in _DERIVED))
+        expired = sa.or_(~is_derived, created_at < horizon - (EFFECT_RETENTION - RETENTION))
+        return conn.execute(self._table.delete().where(created_at < horizon, expired)).rowcount

@@ -73,7 +73,7 @@ class Config(SqlConfig):
     """The names of entry points in `mnemesh.tool_result_processors`, which change results before they are stored."""
     processor_seconds: float = 5.0
     """The time limit of a processor for one text."""
-    run_days: int = 0
+    run_days: int = 90
     """The days for which ended runs are kept, with their events, steps and idempotency keys; 0 keeps all."""
     service_retry_seconds: float = 900.0
     """The time for which a run retries to reach a service that becomes unavailable within a step."""

@@ -198,6 +198,19 @@ async def test_resumed_turn_waits_for_the_tools_service(world: World) -> None:
     assert lines(world.turn(agent))[2] == "tool success of launch: launched"
 
 
+@pytest.mark.parametrize("days", [28, 30])
+async def test_effects_are_not_repeated_once_services_may_have_forgotten_them(world: World, days: int) -> None:
+    first = world.process()
+    agent = await world.agent(first)
+    world.model.script = by_place(call("archival_memory_insert", content="one"), say("Done."))
+    await die_in(world, first, agent, "archival.insert")
+    world.clock.advance(days * 24 * 3600)
+    await next_life(world)
+    (returned,) = world.turn(agent)[-2].tool_returns
+    assert returned.status is (ToolStatus.SUCCESS if days == 28 else ToolStatus.ERROR)
+    assert await world.archival.texts(agent.id) == ["one"]
+
+
 async def test_resumed_turn_does_not_clear_its_own_messages(world: World) -> None:
     first = world.process()
     agent = await world.agent(first, message_buffer_autoclear=True)

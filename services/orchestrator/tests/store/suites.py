@@ -531,6 +531,19 @@ class RunStoreSuite:
         assert refused.value.metadata == {"field": "messages[0].otid", "run_id": first.run.id}
         assert [run.id for run in (await runs.list(ORG, RunFilter(), ALL)).items] == [first.run.id]
 
+    async def test_runs_are_listed_in_the_order_of_sending(
+        self, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        sent = []
+        for seconds in (60, -3_600, 0, 1):
+            clock.advance(seconds)
+            sent.append((await runs.start(None, a_run(agent, clock), "me", reject_busy=False)).run.id)
+        first = await runs.list(ORG, RunFilter(agent_ids=(agent.id,)), PageQuery(3, ascending=True))
+        rest = await runs.list(ORG, RunFilter(), PageQuery(3, ascending=True, cursor=first.next_cursor))
+        assert [run.id for run in (*first.items, *rest.items)] == sent
+        newest = await runs.list(ORG, RunFilter(), PageQuery(1, ascending=False))
+        assert [run.id for run in newest.items] == sent[-1:]
+
     async def test_an_input_is_retried_by_one_run_at_a_time(
         self, runs: RunStore, agent: Agent, clock: FrozenClock
     ) -> None:

@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Final
 
 from mnemesh_kit.clock import Clock
+from mnemesh_kit.idempotency import EFFECT_RETENTION, RETENTION
 from mnemesh_types.messages import Approve, ClientReturn, Deny, ToolReturn, ToolStatus
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall
@@ -173,12 +174,20 @@ class ToolExecution:
             result = await self._processed(calls, item, decided) if isinstance(decision, ClientReturn) else decided
         elif refusal is not None:
             result = ToolResult(ok=False, text=refusal)
+        elif self._is_forgotten(calls):
+            result = ToolResult(ok=False, text=INTERRUPTED)
         else:
             result = await self._execute(calls, item)
             self._metrics.tool_called(item.call.name, self._builtin.names, ok=result.ok)
         changed = seen.since(before) if seen is not None else None
         journalled = await self._journal(calls, item, result, changed)
         return replace(journalled, violation=refusal is not None, denied=is_denied, ended_by=ended_by)
+
+    def _is_forgotten(self, calls: _Calls) -> bool:
+        """Returns whether services may have forgotten the effects of calls that an earlier holder of the run began."""
+        journal = calls.context.journal
+        begun = journal.entry(calls.step_id, EntryKind.ANSWER) or journal.entry(calls.step_id, EntryKind.DECISION)
+        return begun is not None and self._clock.now() - begun.at > EFFECT_RETENTION - RETENTION
 
     async def _execute(self, calls: _Calls, item: PlannedCall) -> ToolResult:
         context, name = calls.context, item.call.name

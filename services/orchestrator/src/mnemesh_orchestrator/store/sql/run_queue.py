@@ -25,7 +25,7 @@ from mnemesh_orchestrator.store.sql.conversation_rows import decode_conversation
 from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
 from mnemesh_orchestrator.store.sql.run_journal import newest_event, progress
 from mnemesh_orchestrator.store.sql.run_repeats import find_repeated_run, require_newest_attempt
-from mnemesh_orchestrator.store.sql.run_rows import decode_run, run_row
+from mnemesh_orchestrator.store.sql.run_rows import decode_run, microseconds, run_row
 from mnemesh_orchestrator.store.sql.tables import runs
 
 
@@ -143,7 +143,8 @@ def _answer(
 
 
 def _insert_run(conn: sa.Connection, key: RequestKey | None, run: Run, queue_number: int) -> None:
-    conn.execute(sql.INSERT_RUN, run_row(key, run, queue_number))
+    order = {"p_organization": run.organization_id, "p_microseconds": microseconds(run.created_at)}
+    conn.execute(sql.INSERT_RUN, run_row(key, run, queue_number) | order)
     otids = [
         {
             "conversation_id": run.conversation_id,

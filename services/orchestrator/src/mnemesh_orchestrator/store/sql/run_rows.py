@@ -1,7 +1,7 @@
 """Rows of runs, journal entries and events. The constant and the final values of a run are JSON documents."""
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -41,11 +41,17 @@ class _Outcome:
     total_ms: int | None = None
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ENCODE = msgspec.json.Encoder().encode
 _DOCUMENT = msgspec.json.Decoder(_Document)
 _OUTCOME = msgspec.json.Decoder(_Outcome)
 _ENTRY = msgspec.json.Decoder(JournalEntry)
 _BODY = msgspec.json.Decoder(DurableBody)
+
+
+def microseconds(time: datetime) -> int:
+    """Returns the microseconds from 1970 to a time."""
+    return (time - _EPOCH) // timedelta(microseconds=1)
 
 
 def run_row(key: RequestKey | None, run: Run, queue_number: int) -> dict[str, Any]:

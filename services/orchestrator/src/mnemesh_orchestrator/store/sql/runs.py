@@ -193,7 +193,7 @@ class SqlRunStore:
         query = sa.select(runs).where(scope, *_run_conditions(filter_))
 
         def read(conn: sa.Connection) -> Page[Run]:
-            return paginate(conn, query, page, key=runs.c.created_at, id=runs.c.id, scope=scope).map(decode_run)
+            return paginate(conn, query, page, key=runs.c.creation_number, id=runs.c.id, scope=scope).map(decode_run)
 
         return await self._database.read(read)
 

@@ -136,6 +136,8 @@ runs = sa.Table(
     sa.Column("progress", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("stalled_claims", sa.Integer, nullable=False, server_default="0"),
     sa.Column("queue_number", sa.BigInteger, nullable=False),
+    # The order of creation in the organization: microseconds of the clock, or more if the clock was set back.
+    sa.Column("creation_number", sa.BigInteger, nullable=False, server_default="0"),
     # The idempotency key of a run is kept as long as the run.
     sa.Column("request_method", sa.Text),
     sa.Column("request_id", sa.Text),
@@ -148,8 +150,8 @@ runs = sa.Table(
     sa.Column("outcome", sa.LargeBinary),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("updated_at", UtcDateTime, nullable=False),
-    sa.Index("runs_by_creation", "organization_id", "created_at", "id"),
-    sa.Index("runs_by_agent", "agent_id", "created_at", "id"),
+    sa.Index("runs_by_number", "organization_id", "creation_number", "id"),
+    sa.Index("runs_by_agent_number", "agent_id", "creation_number", "id"),
     sa.Index("runs_by_request", "organization_id", "request_method", "request_id", unique=True),
     _partial_index("runs_unfinished", "conversation_id", "queue_number", where="status IN ('created', 'running')"),
     _partial_index("runs_retries", "first_run_id", "queue_number", where="first_run_id IS NOT NULL"),

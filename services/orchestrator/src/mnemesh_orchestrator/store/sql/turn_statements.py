@@ -101,7 +101,17 @@ QUEUED_CONVERSATION: Final = LOCKED_CONVERSATION.add_columns(
 """LOCKED_CONVERSATION with the ids of the pending approval and of the first unfinished run."""
 NEWEST_EVENT: Final = sa.select(sa.func.max(events.c.sequence)).where(events.c.run_id == _RUN)
 
-INSERT_RUN: Final = runs.insert()
+_NOW_MICROSECONDS: Final = sa.bindparam("p_microseconds", type_=sa.BigInteger)
+_other: Final = runs.alias()
+_AFTER_NEWEST: Final = (
+    sa.select(sa.func.coalesce(sa.func.max(_other.c.creation_number), 0) + 1)
+    .where(_other.c.organization_id == _ORGANIZATION)
+    .scalar_subquery()
+)
+INSERT_RUN: Final = runs.insert().values(
+    creation_number=sa.case((_AFTER_NEWEST > _NOW_MICROSECONDS, _AFTER_NEWEST), else_=_NOW_MICROSECONDS)
+)
+"""Needs the parameters `p_organization` and `p_microseconds`, the time of creation."""
 INSERT_OTID: Final = run_otids.insert()
 INSERT_ENTRY: Final = journal.insert()
 INSERT_EVENT: Final = events.insert()
