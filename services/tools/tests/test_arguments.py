@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from mnemesh_tools.errors import ToolArgumentsInvalid
+from mnemesh_tools.model.executions import ExecutableTool, coerced_arguments
+from mnemesh_tools.model.tools import SourceType
 from mnemesh_tools.schema import coerce
 
 INTEGERS = {"type": "array", "items": {"type": "integer"}}
@@ -80,3 +82,11 @@ def test_unknown_and_missing_arguments_are_refused_by_name() -> None:
         coerce({"a": "x", "c": 1}, schema, "arguments")
     with pytest.raises(ToolArgumentsInvalid, match=r"Required arguments are missing: 'a'\."):
         coerce({}, schema, "arguments")
+
+
+def test_schema_that_is_not_valid_is_named_as_the_cause() -> None:
+    """Earlier versions stored such schemas."""
+    parameters = {"type": "object", "properties": {"p": {"type": "array", "prefixItems": 5}}}
+    tool = ExecutableTool("", SourceType.PYTHON, "f", parameters, (), allow_network=False, takes_agent=False)
+    with pytest.raises(ToolArgumentsInvalid, match="its schema is not a JSON schema"):
+        coerced_arguments(tool, '{"p": [1]}')

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
+from mnemesh_tools.sandbox import Level, Sandbox, SandboxSettings, uids
 from mnemesh_tools.sandbox.inside import plan as layer
+from mnemesh_tools.sandbox.inside.watch import open_directory
 from mnemesh_tools.sandbox.uids import NoUidLeft, UidPool
 from mnemesh_tools.sandbox.work_directory import remove_leftovers, remove_tree, work_directory
 
@@ -42,6 +45,26 @@ def test_claims_are_in_a_directory_that_nobody_else_can_enter(tmp_path: Path) ->
         assert stat.S_IMODE((free / "mnemesh-tools-uids").stat().st_mode) == 0o700
     with pytest.raises(NoUidLeft):
         UidPool(61_000, 1, (str(prepared),)).claim().__enter__()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root claims uids")
+async def test_host_without_a_place_for_the_claims_runs_no_tools(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(uids, "PARENTS", ())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    sandbox = await Sandbox.open(SandboxSettings())
+    assert sandbox.isolation.level is Level.NONE
+    assert "can hold mnemesh-tools-uids" in sandbox.isolation.missing[layer.OWN_UID]
+
+
+async def test_directory_without_permissions_is_opened_and_a_link_is_not(tmp_path: Path) -> None:
+    closed, link = tmp_path / "closed", tmp_path / "link"
+    closed.mkdir(mode=0)
+    link.symlink_to(closed)
+    os.close(open_directory(str(closed)))
+    with pytest.raises(OSError, match="link"):
+        open_directory(str(link))
 
 
 def test_tree_of_any_depth_is_removed(tmp_path: Path) -> None:

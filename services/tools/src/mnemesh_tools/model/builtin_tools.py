@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Self
 
-from mnemesh_tools.model.definitions import complete_spec
-from mnemesh_tools.model.tools import ToolSpec, ToolType
+from mnemesh_tools.model.tools import DEFAULT_RETURN_CHARS, DEFAULT_TIMEOUT_SECONDS, ToolSpec, ToolType
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,14 @@ class BuiltinTools:
         """Returns the built-in tools of this release, from `builtin_tools.json`."""
         text = resources.files(__package__).joinpath("builtin_tools.json").read_text(encoding="utf-8")
         specs = tuple(
-            complete_spec(ToolSpec(type=ToolType.BUILTIN, json_schema=json.dumps(schema), idempotent=True))
+            ToolSpec(
+                name=schema["name"],
+                type=ToolType.BUILTIN,
+                json_schema=json.dumps(schema, ensure_ascii=False),
+                return_char_limit=DEFAULT_RETURN_CHARS,
+                idempotent=True,
+                timeout_seconds=DEFAULT_TIMEOUT_SECONDS,
+            )
             for schema in json.loads(text)
         )
         return cls(specs, hashlib.sha256(text.encode()).hexdigest())

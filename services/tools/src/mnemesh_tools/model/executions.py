@@ -12,7 +12,7 @@ from mnemesh_kit.text import require_no_nul
 
 from mnemesh_tools.errors import SandboxTooWeak, ToolArgumentsInvalid, ToolRequirementsUnmet
 from mnemesh_tools.model.definitions import parse_parameters
-from mnemesh_tools.model.json_values import parse_object, require_json_schema
+from mnemesh_tools.model.json_values import parse_object
 from mnemesh_tools.model.tools import (
     DEFAULT_RETURN_CHARS,
     DEFAULT_TIMEOUT_SECONDS,
@@ -22,7 +22,7 @@ from mnemesh_tools.model.tools import (
     ToolType,
 )
 from mnemesh_tools.sandbox import AgentView, Outcome, OutcomeStatus
-from mnemesh_tools.schema import SourceFacts
+from mnemesh_tools.schema import SourceFacts, coerce
 
 AD_HOC_SOURCE: Final = "ad_hoc.source_code"
 MAX_ENVIRONMENT_CHARS: Final = 256_000
@@ -103,20 +103,13 @@ def executable_from_tool(tool: Tool, *, takes_agent: bool) -> ExecutableTool:
         source=spec.source_code,
         source_type=spec.source_type,
         function=spec.name,
-        parameters=_stored_parameters(spec.json_schema),
+        parameters=json.loads(spec.json_schema)["parameters"],
         requirements=(*spec.pip_requirements, *spec.npm_requirements),
         allow_network=spec.allow_network,
         takes_agent=takes_agent,
         timeout_seconds=spec.timeout_seconds,
         return_chars=spec.return_char_limit,
     )
-
-
-def _stored_parameters(json_schema: str) -> dict[str, Any]:
-    """Returns the schema of the arguments. Earlier versions stored schemas that are not valid."""
-    parameters: dict[str, Any] = json.loads(json_schema)["parameters"]
-    require_json_schema(parameters, "tool_id")
-    return parameters
 
 
 def require_valid_ad_hoc(tool: AdHocTool) -> None:
@@ -204,6 +197,23 @@ def parse_arguments(arguments: str) -> dict[str, Any]:
         return parse_object(arguments or "{}", "arguments")
     except InvalidArgument as error:
         raise ToolArgumentsInvalid(error.message, field="arguments") from error
+
+
+def coerced_arguments(tool: ExecutableTool, arguments: str) -> dict[str, Any]:
+    """Returns the arguments of a call, converted to the types that the tool's schema declares.
+
+    Raises:
+        ToolArgumentsInvalid: The arguments do not match the schema, or cannot, because an earlier version stored a
+            schema that is not valid.
+    """
+    parsed = parse_arguments(arguments)
+    try:
+        return coerce(parsed, tool.parameters, "arguments")
+    except (TypeError, AttributeError, ValueError) as error:
+        raise ToolArgumentsInvalid(
+            f"The arguments of {tool.function} cannot be checked: its schema is not a JSON schema. Update the tool.",
+            field="arguments",
+        ) from error
 
 
 def time_limit(tool: ExecutableTool, timeout_seconds: float | None) -> float:

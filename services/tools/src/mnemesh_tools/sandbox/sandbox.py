@@ -19,7 +19,7 @@ from mnemesh_tools.sandbox.inside.root import SHARED_MEMORY_BYTES
 from mnemesh_tools.sandbox.isolation import Isolation, Level, probe
 from mnemesh_tools.sandbox.outcomes import OutcomeLimits, outcome_of
 from mnemesh_tools.sandbox.task import Outcome, Task
-from mnemesh_tools.sandbox.uids import UidPool
+from mnemesh_tools.sandbox.uids import NoUidLeft, UidPool
 from mnemesh_tools.sandbox.work_directory import remove_leftovers, work_directory
 
 _MEGABYTE: Final = 1024 * 1024
@@ -96,6 +96,8 @@ class Sandbox:
             except NoCgroup as error:
                 probing._cgroups, no_cgroup = None, str(error)
                 return await attempt(chosen)
+            except NoUidLeft as error:
+                return layer.OWN_UID, str(error)
             if ended.refused is not None:
                 return ended.refused
             if b'"ran"' in ended.result.data:
@@ -126,8 +128,9 @@ class Sandbox:
         settings = self._settings
         try:
             ended = await self._process(task, self._isolation.layers, seconds)
-        except NoCgroup as error:
-            raise SandboxUnavailable(Isolation(frozenset(), {CGROUP: str(error)}), settings.minimum) from error
+        except (NoCgroup, NoUidLeft) as error:
+            cause = CGROUP if isinstance(error, NoCgroup) else layer.OWN_UID
+            raise SandboxUnavailable(Isolation(frozenset(), {cause: str(error)}), settings.minimum) from error
         if ended.refused is not None:
             raise SandboxUnavailable(Isolation(frozenset(), dict([ended.refused])), settings.minimum)
         limits = OutcomeLimits(seconds, settings.cpu_seconds, settings.memory_mb, settings.disk_mb, settings.files)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 _NAME: Final = "mnemesh-tools-uids"
-_PARENTS: Final = ("/run", "/var/run", "/dev/shm")  # noqa: S108 - the directory below is checked
+PARENTS: Final = ("/run", "/var/run", "/dev/shm")  # noqa: S108 - the directory below is checked
 
 
 class NoUidLeft(Exception):
@@ -35,7 +35,7 @@ class UidPool:
             parents: The directories in which the directory of the claims is created; the first that allows it is used.
         """
         self._range = range(first, first + count)
-        self._parents = parents or (*_PARENTS, tempfile.gettempdir())
+        self._parents = parents or (*PARENTS, tempfile.gettempdir())
         self._next = 0
 
     @contextmanager

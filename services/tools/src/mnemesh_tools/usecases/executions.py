@@ -15,17 +15,16 @@ from mnemesh_tools.model.executions import (
     ExecutableTool,
     Execution,
     Invocation,
+    coerced_arguments,
     executable_from_ad_hoc,
     executable_from_tool,
     execution_from_outcome,
-    parse_arguments,
     require_environment,
     require_executable,
     require_valid_ad_hoc,
     time_limit,
 )
 from mnemesh_tools.sandbox import Sandbox, SandboxUnavailable, Task
-from mnemesh_tools.schema import coerce
 from mnemesh_tools.store.base import ToolStore
 from mnemesh_tools.usecases import lookups
 from mnemesh_tools.usecases.slots import FairSlots
@@ -79,7 +78,7 @@ class ExecutionService:
     async def _execute(self, caller: Principal, tool: ExecutableTool, invocation: Invocation) -> Execution:
         require_executable(tool)
         require_environment(invocation.environment)
-        arguments = coerce(parse_arguments(invocation.arguments), tool.parameters, "arguments")
+        arguments = coerced_arguments(tool, invocation.arguments)
         seconds = time_limit(tool, invocation.timeout_seconds)
         agent = invocation.agent if tool.takes_agent else None
         task = Task(tool.source, tool.function, arguments, invocation.environment, agent)

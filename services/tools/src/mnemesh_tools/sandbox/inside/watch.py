@@ -195,9 +195,14 @@ def _tree_exceeds(directory: str, max_bytes: int, max_files: int) -> bool:
 
 def open_directory(name: str, parent: int | None = None) -> int:
     """Opens a directory, also if its owner has revoked the permissions. Does not follow a symbolic link."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        return os.open(name, flags, dir_fd=parent)
+        return os.open(name, flags | os.O_RDONLY, dir_fd=parent)
     except PermissionError:
-        os.chmod(name, stat.S_IRWXU, dir_fd=parent)
-        return os.open(name, flags, dir_fd=parent)
+        # By its descriptor, because a running tool can replace the name.
+        found = os.open(name, flags | os.O_PATH, dir_fd=parent)
+        try:
+            os.chmod(f"/proc/self/fd/{found}", stat.S_IRWXU)
+            return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        finally:
+            os.close(found)
