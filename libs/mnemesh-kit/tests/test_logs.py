@@ -2,7 +2,11 @@
 
 import json
 import logging
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -33,6 +37,19 @@ def test_lines_have_the_bound_context(capsysbinary: pytest.CaptureFixture[bytes]
     structlog.get_logger().info("call_finished")
     inside, outside = map(json.loads, capsysbinary.readouterr().err.splitlines())
     assert (inside["run_id"], "run_id" in outside) == ("run-1", False)
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+@pytest.mark.usefixtures("configured")
+def test_a_log_on_a_full_disk_fails_nothing(monkeypatch: pytest.MonkeyPatch, log_format: Any) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        configure_logging(ServerConfig(log_format=log_format), "blocks")
+        for _ in range(3):
+            structlog.get_logger().error("disk_full", text="x" * 100_000)
+        monkeypatch.undo()
+        with suppress(OSError):
+            full.close()
 
 
 @pytest.mark.parametrize("value", ["half \ud800", {"\ud800": ["\0"]}, Unprintable(), 1 << 70])

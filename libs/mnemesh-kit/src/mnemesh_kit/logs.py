@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping, MutableMapping
-from typing import Any, Final
+from contextlib import suppress
+from typing import Any, BinaryIO, Final, TextIO, cast
 
 import msgspec
 import structlog
@@ -43,14 +44,14 @@ def configure_logging(config: ServerConfig, service: str) -> None:
         structlog.configure(
             processors=[*shared, structlog.processors.format_exc_info, _json],
             wrapper_class=structlog.make_filtering_bound_logger(level),
-            logger_factory=structlog.BytesLoggerFactory(sys.stderr.buffer),
+            logger_factory=structlog.BytesLoggerFactory(cast("BinaryIO", _Unfailing(sys.stderr.buffer))),
             cache_logger_on_first_use=True,
         )
     else:
         structlog.configure(
             processors=[*shared, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), timestamp_key="time")],
             wrapper_class=structlog.make_filtering_bound_logger(level),
-            logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+            logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _Unfailing(sys.stderr))),
             cache_logger_on_first_use=True,
         )
     logging.basicConfig(level=max(level, logging.WARNING), handlers=[_Forward()], force=True)
@@ -69,6 +70,23 @@ def _shown(value: object) -> str:
         return value if isinstance(value, str) else repr(value)
     except Exception:
         return f"({type(value).__name__} without a representation)"
+
+
+class _Unfailing:
+    """A stream that loses what it cannot write: the log may be on a full disk, or a pipe that nobody reads."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, content: Any) -> int:
+        try:
+            return int(self._stream.write(content))
+        except (OSError, ValueError):
+            return 0
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 class _Forward(logging.Handler):

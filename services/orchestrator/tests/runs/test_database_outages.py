@@ -14,7 +14,8 @@ from ..support.faults import Faults
 from ..support.model import by_place, call, say
 from ..support.world import Process, World, kinds, opened, require_valid
 
-SCRIPT = (call("archival_memory_insert", content="Once."), say("Done."))
+FACT = "Once. " + "Long. " * 2_000
+SCRIPT = (call("archival_memory_insert", content=FACT), say("Done."))
 TOLD = ["tool_call", "tool_return", "assistant", "StopEvent", "UsageEvent"]
 
 
@@ -37,7 +38,7 @@ async def turn_with(
     run = await process.outcome(agent)
     assert run.status is RunStatus.COMPLETED, run.error
     assert kinds(await process.follow(run)) == TOLD
-    assert await world.archival.texts(agent.id) == ["Once."]
+    assert await world.archival.texts(agent.id) == [FACT]
     require_valid(world.window(agent).messages)
     return process, calls
 
@@ -65,6 +66,22 @@ async def test_connections_that_break_at_every_access_of_a_turn(tmp_path: Path, 
 
         await turn_with(world, breaks, breaks)
         assert len(broken) >= 6
+        assert len(world.model.requests) == len(SCRIPT)
+
+
+async def test_a_disk_that_is_full_in_the_middle_of_a_turn_is_waited_for(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+
+        async def fill(name: str) -> None:
+            if name == "model.stream" and not world.model.requests:
+                await world.database.write(lambda conn: conn.exec_driver_sql("PRAGMA max_page_count=1"))
+
+        async def make_space() -> None:
+            await world.database.write(lambda conn: conn.exec_driver_sql("PRAGMA max_page_count=100000"))
+
+        world.on_wait = make_space
+        await turn_with(world, fill)
+        assert len(world.waits) == 1, "a write waited"
         assert len(world.model.requests) == len(SCRIPT)
 
 
