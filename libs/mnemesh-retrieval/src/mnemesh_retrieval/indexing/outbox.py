@@ -50,12 +50,22 @@ def add_changes(
         return ()
     claimed = {"claimed_by": claim.instance_id, "claimed_until": claim.until} if claim is not None else {}
     rows = [{**row, **claimed} for row in change_rows(collection, subjects, now)]
-    statement = sa.insert(tables.changes).returning(tables.changes.c.row_id, sort_by_parameter_order=True)
-    row_ids = conn.execute(statement, rows).scalars()
     return tuple(
         Change(row_id, collection, ChangeKind.RECORD, subject, now)
-        for row_id, subject in zip(row_ids, subjects, strict=True)
+        for row_id, subject in zip(_inserted(conn, tables.changes, rows), subjects, strict=True)
     )
+
+
+def _inserted(conn: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> Sequence[int]:
+    """Inserts rows and returns their ids, in order."""
+    row_id = table.c.row_id
+    if conn.dialect.name != "sqlite":
+        statement = sa.insert(table).returning(row_id, sort_by_parameter_order=True)
+        return list(conn.execute(statement, rows).scalars())
+    # Nobody else writes meanwhile, so the ids of one statement follow each other: RETURNING would cost more.
+    conn.execute(sa.insert(table), rows)
+    last: int = conn.execute(sa.select(sa.func.max(row_id))).scalar_one()
+    return range(last - len(rows) + 1, last + 1)
 
 
 def add_group(conn: sa.Connection, tables: IndexTables, collection: str, group: str, now: datetime) -> None:

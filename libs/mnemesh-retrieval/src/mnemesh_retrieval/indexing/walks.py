@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
@@ -98,6 +99,14 @@ class Walks:
         if not await self._holds(tracked):
             await self._await_other(tracked)
             return
+        try:
+            await self._check_held(tracked)
+        finally:
+            # Also when the process stops, so that another one need not wait for the lease to expire.
+            with suppress(*FAILURES):
+                await self._holds(tracked, timedelta(0))
+
+    async def _check_held(self, tracked: Tracked) -> None:
         await self._index.verify(tracked.name)
         await self._catch_up()
         tracked.total, tracked.processed = await tracked.source.count(), 0
@@ -110,7 +119,6 @@ class Walks:
             event = "vector_index_rebuild_finished" if tracked.rebuilding else "vector_index_repaired"
             _log.warning(event, collection=tracked.name, records_indexed=indexed, points_deleted=deleted)
         tracked.rebuilding = False
-        await self._holds(tracked, timedelta(0))
 
     async def _holds(self, tracked: Tracked, duration: timedelta = LEASE_DURATION) -> bool:
         return self._instance_id is None or await self._outbox.hold(tracked.key, self._instance_id, duration)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from mnemesh_retrieval.filters import Filter, Match, MatchAll, MatchAny, TimeRange, all_of
 from mnemesh_retrieval.index import Collection, instant
 
-from mnemesh_archival.model.passages import Passage
+from mnemesh_archival.store.base.index_records import IndexedPassage
 from mnemesh_archival.store.base.passages import PassageScope
 
 KEYWORD_FIELDS: Final = ("organization_id", "archive_id", "tags", "agent_id", "file_id", "folder_id", "source")
@@ -36,13 +36,13 @@ def collection_name(embedder: str, existing: Container[str]) -> str:
     return earlier if provider == "mnemesh" and earlier in existing else f"passages:{embedder}"
 
 
-def payload(organization_id: str, passage: Passage) -> dict[str, Any]:
+def payload(passage: IndexedPassage) -> dict[str, Any]:
     """Returns the fields of a passage by which searches filter."""
     return {
-        "organization_id": organization_id,
+        "organization_id": passage.organization_id,
         "archive_id": passage.archive_id,
         "tags": list(passage.tags),
-        "source": passage.source.name,
+        "source": passage.source,
         "agent_id": passage.agent_id,
         "file_id": passage.file_id,
         "folder_id": passage.folder_id,

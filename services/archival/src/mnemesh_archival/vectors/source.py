@@ -28,10 +28,7 @@ class PassageSource:
     async def read(self, subjects: Sequence[str]) -> Mapping[str, Record]:
         """See Source.read."""
         found = await self._records.read(self.embedder.handle, [UUID(subject) for subject in subjects])
-        return {
-            str(point): Record(each.passage.text, payload(each.organization_id, each.passage), words=each.passage.text)
-            for point, each in found.items()
-        }
+        return {str(point): Record(each.text, payload(each), words=each.text) for point, each in found.items()}
 
     def point_id(self, subject: str) -> UUID:
         """See Source.point_id."""

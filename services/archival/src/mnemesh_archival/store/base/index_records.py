@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 from uuid import UUID
-
-from mnemesh_archival.model.passages import Passage
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedPassage:
-    """A passage with the organization that its point names."""
+    """What the index has of a passage: its text, and the fields by which searches filter."""
 
+    text: str
     organization_id: str
-    passage: Passage
+    archive_id: str
+    tags: tuple[str, ...]
+    source: str
+    agent_id: str | None
+    file_id: str | None
+    folder_id: str | None
+    created_at: datetime
 
 
 class IndexRecords(Protocol):

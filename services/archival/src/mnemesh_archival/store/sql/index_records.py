@@ -25,7 +25,19 @@ _COPIED = sa.or_(passages.c.position <= reembeddings.c.position, passages.c.posi
 _EXPECTED = sa.or_(_SERVING, sa.exists().where(_CHANGING, _COPIED))
 _ARCHIVE = sa.and_(archives.c.organization_id == passages.c.organization_id, archives.c.id == passages.c.archive_id)
 _POINTS = passages.c.point_id.in_(sa.bindparam("points", expanding=True))
-_READ = sa.select(passages).join(archives, _ARCHIVE).where(_POINTS, rows.LIVE, _OF_COLLECTION)
+_CONTENT = (
+    passages.c.point_id,
+    passages.c.text,
+    passages.c.organization_id,
+    passages.c.archive_id,
+    passages.c.tags,
+    passages.c.source,
+    passages.c.agent_id,
+    passages.c.file_id,
+    passages.c.folder_id,
+    passages.c.created_at,
+)
+_READ = sa.select(*_CONTENT).join(archives, _ARCHIVE).where(_POINTS, rows.LIVE, _OF_COLLECTION)
 _EXISTING = sa.select(passages.c.point_id).join(archives, _ARCHIVE).where(_POINTS, rows.LIVE, _OF_COLLECTION)
 _PAGE = (
     sa.select(passages.c.point_id)
@@ -68,8 +80,12 @@ class SqlIndexRecords:
 
     async def read(self, embedder: str, point_ids: Sequence[UUID]) -> Mapping[UUID, IndexedPassage]:
         """See IndexRecords.read."""
-        found = await self._rows(_READ, embedder, point_ids)
-        return {UUID(row.point_id): IndexedPassage(row.organization_id, rows.passage_from_row(row)) for row in found}
+        return {
+            UUID(point_id): IndexedPassage(text, organization_id, archive_id, rows.decoded_tags(tags), *others)
+            for point_id, text, organization_id, archive_id, tags, *others in await self._rows(
+                _READ, embedder, point_ids
+            )
+        }
 
     async def page(self, embedder: str, after: UUID | None, limit: int) -> Sequence[UUID]:
         """See IndexRecords.page."""
