@@ -145,5 +145,7 @@ def test_json_is_bounded_in_depth(opening: str, closing: str, depth: int) -> Non
             require_json_object(text, "metadata")
 
 
-def test_wide_json_is_not_deep() -> None:
+def test_wide_json_is_not_deep_but_bounded() -> None:
     assert require_json("[" + ",".join(["[{}]"] * 5_000) + "]", "metadata")
+    with pytest.raises(InvalidArgument, match="metadata"):
+        require_json("[" + ",".join(["[]"] * 100_000) + "]", "metadata")

@@ -32,6 +32,8 @@ __all__ = [
 
 MAX_JSON_DEPTH: Final = 100
 """How deep a JSON text may be nested. Python code that walks a value stops at about 1,000 calls."""
+MAX_JSON_BRACKETS: Final = 100_000
+"""How many opening brackets a JSON text may contain: each may be a list or an object, which take 100 times its bytes."""
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 _CONTROL_IN_PROSE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
@@ -176,6 +178,11 @@ def require_json_object(value: str, field: str, *, max_bytes: int | None = None)
 
 def _decoded(value: str, field: str, kind: str, max_bytes: int | None) -> object:
     require_text(value, field, max_bytes=max_bytes)
+    brackets = value.count("[") + value.count("{")
+    if brackets > MAX_JSON_BRACKETS:
+        raise InvalidArgument(
+            f"{field} must not contain more than {MAX_JSON_BRACKETS:,} lists and objects.", field=field
+        )
     try:
         decoded = msgspec.json.decode(value)
     except (ValueError, RecursionError):
@@ -184,7 +191,7 @@ def _decoded(value: str, field: str, kind: str, max_bytes: int | None) -> object
                 f"{field} must not contain half of a character (a lone surrogate).", field=field
             ) from None
         raise InvalidArgument(f"{field} must be the text of a JSON {kind}.", field=field) from None
-    if value.count("[") + value.count("{") > MAX_JSON_DEPTH and _is_deep(decoded):
+    if brackets > MAX_JSON_DEPTH and _is_deep(decoded):
         raise InvalidArgument(f"{field} must not be nested deeper than {MAX_JSON_DEPTH} levels.", field=field)
     return decoded
 
