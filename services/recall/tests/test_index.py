@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.ids import RandomIds, new_id
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
+from mnemesh_recall.errors import VectorIndexUnavailable
 from mnemesh_recall.model.messages import MessageBatch
 from mnemesh_recall.model.outbox import MESSAGES
 from mnemesh_recall.model.search import MessageSearch, SearchMode, SearchScope
@@ -30,6 +32,7 @@ from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.indexing.outbox import SqlOutbox
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
 from mnemesh_types.messages import Message, Role, TextPart
+from structlog.testing import capture_logs
 
 AGENT = new_id("agent")
 CALLER = DEFAULT_PRINCIPAL
@@ -186,3 +189,39 @@ async def test_the_index_of_another_embedder_is_rebuilt(serve: Any, tmp_path: Pa
     index = await FlatIndex.open(tmp_path / "recall-index")
     assert [name for name in await index.collections() if name.startswith("messages.")] == [f"messages.2.{WORDLLAMA}"]
     await index.close()
+
+
+async def test_a_damaged_vector_file_is_rebuilt_while_words_are_found(serve: Any, tmp_path: Path) -> None:
+    async with serve() as recall:
+        heron = pb.Message(id=new_id("message"), role=pb.ROLE_USER)
+        heron.content.add().text.text = "a heron at the pond"
+        await recall.AppendMessages(rpc.AppendMessagesRequest(agent_id=AGENT, messages=[heron]))
+    file = tmp_path / "recall-index" / "vectors.db"
+    file.write_bytes(file.read_bytes()[:5_000] + bytes(50_000))
+    wanted = rpc.SearchMessagesRequest(query="heron pond", agent_id=AGENT, mode=rpc.SEARCH_MODE_HYBRID)
+    with capture_logs() as logs:
+        async with serve() as recall:
+            found = await recall.SearchMessages(wanted)
+            assert [hit.text for hit in found.hits] == ["a heron at the pond"]
+            async with asyncio.timeout(30):
+                while found.degraded or not found.hits[0].vector_rank:
+                    found = await recall.SearchMessages(wanted)
+    (damaged,) = [line for line in logs if line["event"] == "vector_index_damaged"]
+    assert (Path(damaged["moved_to"]) / "vectors.db").exists()
+
+
+async def test_a_search_without_the_vector_index_finds_words(rig: Rig) -> None:
+    row = Message(
+        id=new_id("message"), agent_id=AGENT, role=Role.USER, created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        content=(TextPart("purple monkey"),),
+    )  # fmt: skip
+    batch = MessageBatch(agent_id=AGENT, conversation_id=None, messages=(row,))
+    await rig.store.append_messages(CALLER.organization_id, batch, None)
+    await rig.vectors.index.drop_collection(rig.vectors.collection)
+    finder = MessageFinder(rig.store, rig.vectors)
+    scope = SearchScope(agent_id=AGENT)
+    hybrid = MessageSearch(query="purple monkey", mode=SearchMode.HYBRID, limit=5, scope=scope)
+    found = await finder.search(CALLER, hybrid)
+    assert ([hit.message.id for hit in found.hits], found.degraded) == ([row.id], True)
+    with pytest.raises(VectorIndexUnavailable):
+        await finder.search(CALLER, replace(hybrid, mode=SearchMode.VECTOR))
