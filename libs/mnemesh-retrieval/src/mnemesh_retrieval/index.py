@@ -11,6 +11,7 @@ from uuid import UUID
 
 from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.filters import EVERYTHING, Filter
+from mnemesh_retrieval.mark import IndexMark
 
 Payload = Mapping[str, Any]
 
@@ -207,6 +208,10 @@ class NearestIndex(Protocol):
     @property
     def durable_after_seconds(self) -> float:
         """A write is on stable storage once this time has passed since it and a `flush` after that has returned."""
+
+    @property
+    def mark(self) -> IndexMark | None:
+        """The name of the state that the index shares with its records; None if the engine has no place for it."""
 
     async def flush(self) -> None:
         """Flushes all completed writes to stable storage; see `durable_after_seconds`."""

@@ -18,6 +18,7 @@ from mnemesh_retrieval.indexing import walks
 from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.indexing.pending import CLAIM_DURATION
 from mnemesh_testkit.fakes.notes import NOTES, REFUSED, note_id
+from structlog.testing import capture_logs
 
 Rig = Any
 embedded = pytest.mark.parametrize("variant", ["flat on sqlite", "edge on sqlite"], indirect=True)
@@ -101,15 +102,37 @@ async def test_a_refused_text_does_not_block_the_others(rig: Rig) -> None:
 
 
 async def test_a_database_that_was_restored_takes_extra_points_out_of_the_index(rig: Rig) -> None:
-    backup = texts(range(10))
-    await rig.notebook.put(backup)
+    await rig.notebook.put(texts(range(10)))
+    await rig.indexer.drain()
+    backup = await rig.notebook.backup()
     await rig.notebook.put(texts(range(10, 15)))
-    await rig.indexer.catch_up()
-    await rig.flush()
+    await rig.indexer.drain()
     await rig.stop()
     await rig.notebook.restore(backup)
     await rig.start()
     await rig.indexer.check()
+    assert await rig.difference() == {}
+
+
+@embedded
+async def test_an_index_of_another_history_is_built_anew(rig: Rig) -> None:
+    """A changed record is neither missing nor extra: only the mark tells that its point is of another state."""
+    await rig.notebook.put(texts(range(10)))
+    await rig.flush()
+    await rig.indexer.drain()
+    backup = await rig.notebook.backup()
+    await rig.notebook.put(texts(range(5), "changed"))
+    await rig.indexer.drain()
+    await rig.stop()
+    await rig.start()
+    assert await rig.index.count(NOTES, EVERYTHING) == 10, "the history is the same"
+    await rig.stop()
+    await rig.notebook.restore(backup)
+    with capture_logs() as logs:
+        await rig.start()
+    assert [line["log_level"] for line in logs if line["event"] == "vector_index_of_another_history"] == ["error"]
+    assert not rig.indexer.is_complete(NOTES)
+    await rig.indexer.drain()
     assert await rig.difference() == {}
 
 

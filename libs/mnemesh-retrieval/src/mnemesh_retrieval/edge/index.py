@@ -38,6 +38,7 @@ from mnemesh_retrieval.index import (
     WriteMode,
 )
 from mnemesh_retrieval.lock import DirectoryLock
+from mnemesh_retrieval.mark import IndexMark
 from mnemesh_retrieval.space import DiskReserve
 
 T = TypeVar("T")
@@ -166,6 +167,11 @@ class EdgeIndex:
     def durable_after_seconds(self) -> float:
         """See VectorIndex.durable_after_seconds."""
         return 0.0
+
+    @property
+    def mark(self) -> IndexMark:
+        """See VectorIndex.mark."""
+        return IndexMark(self._directory)
 
     async def flush(self) -> None:
         """See VectorIndex.flush."""

@@ -21,6 +21,7 @@ from mnemesh_retrieval.flat.filters import labels_of, time_of
 from mnemesh_retrieval.flat.segment import Entry, ids_of, require_few_labels
 from mnemesh_retrieval.index import Collection, Hit, Point, SearchMode, SearchQuery
 from mnemesh_retrieval.lock import DirectoryLock
+from mnemesh_retrieval.mark import IndexMark
 from mnemesh_retrieval.ranking import query_vector, stored_vector
 from mnemesh_retrieval.space import DiskReserve
 
@@ -96,6 +97,11 @@ class FlatIndex:
     def durable_after_seconds(self) -> float:
         """See NearestIndex.durable_after_seconds."""
         return 0.0
+
+    @property
+    def mark(self) -> IndexMark:
+        """See NearestIndex.mark."""
+        return IndexMark(self._directory)
 
     async def ensure_collection(self, collection: Collection) -> None:
         """See NearestIndex.ensure_collection."""

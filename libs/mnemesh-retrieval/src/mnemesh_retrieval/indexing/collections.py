@@ -80,11 +80,17 @@ class Collections:
         if self._opened:
             await self.open_one(tracked)
 
-    async def open(self) -> None:
-        """Opens all collections, and drops others with the owned prefixes."""
+    async def open(self, *, is_shared: bool) -> None:
+        """Opens all collections, and drops others with the owned prefixes.
+
+        Args:
+            is_shared: whether the index is of the same history as the records; if not, collections are built anew.
+        """
         self._opened = True
         for tracked in self.all():
-            await self.open_one(tracked)
+            if not is_shared:
+                await self._drop(tracked)
+            await self.open_one(tracked, "missing" if is_shared else "other_history")
         names = {each.name for each in self.all()}
         try:
             for name in await self._index.collections():
@@ -93,6 +99,12 @@ class Collections:
                     _log.info("vector_collection_dropped", collection=name)
         except FAILURES as error:
             _log.warning("vector_collections_not_dropped", error=str(error))
+
+    async def _drop(self, tracked: Tracked) -> None:
+        try:
+            await self._index.drop_collection(tracked.name)
+        except FAILURES as error:
+            _log.warning("vector_collection_not_dropped", collection=tracked.name, error=str(error))
 
     async def open_one(self, tracked: Tracked, reason: str = "missing") -> None:
         """Opens a collection, or creates it. A damaged one is moved aside and created empty; other failures wait."""

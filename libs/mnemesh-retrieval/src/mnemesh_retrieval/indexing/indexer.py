@@ -17,6 +17,7 @@ from mnemesh_retrieval.errors import CollectionMissing, IndexDamaged, IndexUnava
 from mnemesh_retrieval.index import NearestIndex
 from mnemesh_retrieval.indexing.applier import Applier
 from mnemesh_retrieval.indexing.collections import FAILURES, RETRY_SECONDS, Collections
+from mnemesh_retrieval.indexing.history import History
 from mnemesh_retrieval.indexing.pending import CLAIM_DURATION, CLAIM_MARGIN, PendingChanges
 from mnemesh_retrieval.indexing.ports import Outbox, Source
 from mnemesh_retrieval.indexing.records import Change, Claim
@@ -84,6 +85,7 @@ class Indexer:
         self._pending = PendingChanges(outbox, self._clock, instance_id)
         self._collections = Collections(index, owned_prefixes, self._pending.forget)
         self._walks = Walks(index, outbox, self._collections, self._pending, self.apply, self.catch_up, instance_id)
+        self._history = History(outbox, index)
         self._notified = asyncio.Event()
         self._catching_up = asyncio.Lock()
         self._flushing = asyncio.Lock()
@@ -116,7 +118,8 @@ class Indexer:
 
     async def open(self) -> None:
         """Opens the registered collections. A missing or damaged one is created empty, and rebuilt by `run`."""
-        await self._collections.open()
+        await self._collections.open(is_shared=await self._history.is_shared())
+        await self._history.adopt()
 
     def is_complete(self, key: str) -> bool:
         """Returns whether the index has every record of a collection, except those of the newest changes."""
@@ -207,7 +210,7 @@ class Indexer:
             changes = self._pending.applied_before(time.monotonic() - self._index.durable_after_seconds)
             if changes:
                 await self._flush_index()
-                await self._outbox.settle(changes, self._instance_id)
+                await self._history.settle(changes, self._instance_id)
                 self._pending.settled(changes)
             self._rows = await self._outbox.count()
 

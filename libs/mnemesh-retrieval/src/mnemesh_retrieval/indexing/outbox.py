@@ -15,6 +15,8 @@ from mnemesh_retrieval.indexing.records import Change, ChangeKind, Claim
 from mnemesh_retrieval.indexing.tables import IndexTables
 
 _IDS_PER_STATEMENT: Final = 500
+_MARK: Final = "(mark)"
+"""The row of `index_holders` with the name of the last flushed state."""
 
 
 def change_rows(
@@ -126,10 +128,18 @@ class SqlOutbox:
         if changes:
             await self._database.write(release, name="index_outbox.release")
 
-    async def settle(self, changes: Sequence[Change], instance_id: str | None) -> None:
+    async def get_mark(self) -> str | None:
+        """See Outbox."""
+        c = self._tables.holders.c
+        stored = sa.select(c.holder).where(c.collection == _MARK)
+        return await self._database.read(lambda conn: conn.execute(stored).scalar(), name="index_outbox.get_mark")
+
+    async def settle(self, changes: Sequence[Change], instance_id: str | None, mark: str | None = None) -> None:
         """See Outbox."""
 
         def settle(conn: sa.Connection) -> None:
+            if mark is not None:
+                self._put_mark(conn, mark)
             for some in _chunks(changes):
                 done = some if instance_id is None else self._contest(conn, some, instance_id)
                 ids = [change.row_id for change in done]
@@ -169,6 +179,12 @@ class SqlOutbox:
             return True
 
         return await self._database.write(hold, name="index_outbox.hold")
+
+    def _put_mark(self, conn: sa.Connection, mark: str) -> None:
+        table = self._tables.holders
+        values = {"holder": mark, "expires_at": self._clock.now()}
+        if not conn.execute(sa.update(table).where(table.c.collection == _MARK).values(**values)).rowcount:
+            conn.execute(sa.insert(table).values(collection=_MARK, **values))
 
     def _contest(self, conn: sa.Connection, changes: Sequence[Change], instance_id: str) -> list[Change]:
         """Returns the changes that this replica still has claimed, and makes sure that all others are applied again.

@@ -77,8 +77,11 @@ class Outbox(Protocol):
     async def release(self, changes: Sequence[Change], instance_id: str) -> None:
         """Gives up the claims of this replica, so that any replica applies the changes."""
 
-    async def settle(self, changes: Sequence[Change], instance_id: str | None) -> None:
-        """Deletes changes that the index has on stable storage.
+    async def get_mark(self) -> str | None:
+        """Returns the name of the last state that the index has flushed; None if it has none."""
+
+    async def settle(self, changes: Sequence[Change], instance_id: str | None, mark: str | None = None) -> None:
+        """Deletes changes that the index has on stable storage, and stores the name of that state if it has one.
 
         With an `instance_id`, other replicas may have applied changes of the same records at the same time, so that an
         older state of a record may overwrite a newer one. Claims of other replicas on changes of the same record (for

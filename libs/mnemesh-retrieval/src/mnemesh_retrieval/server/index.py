@@ -264,6 +264,11 @@ class ServerIndex:
         """See VectorIndex.durable_after_seconds. The server flushes at the interval of its own configuration."""
         return self._flush_seconds
 
+    @property
+    def mark(self) -> None:
+        """See VectorIndex.mark."""
+        return None
+
     async def flush(self) -> None:
         """See VectorIndex.flush. The server flushes by itself; see `durable_after_seconds`."""
         self._usable()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -101,15 +101,21 @@ class Notebook:
         rows = await self.database.read(lambda conn: conn.execute(sa.select(notes.c.id, notes.c.text)).all())
         return dict(tuple(row) for row in rows)
 
-    async def restore(self, texts: Mapping[str, str], book: str = "one") -> None:
-        """Replaces the database by a backup, which has no changes for the index."""
+    async def backup(self) -> dict[sa.Table, list[dict[str, Any]]]:
+        """Returns the contents of the database."""
+        tables = (notes, index_tables.changes, index_tables.holders)
+        return await self.database.read(
+            lambda conn: {table: [dict(row._mapping) for row in conn.execute(sa.select(table))] for table in tables}
+        )
+
+    async def restore(self, backup: Mapping[sa.Table, list[dict[str, Any]]]) -> None:
+        """Replaces the contents of the database."""
 
         def restore(conn: sa.Connection) -> None:
-            conn.execute(sa.delete(notes))
-            conn.execute(sa.delete(index_tables.changes))
-            if texts:
-                rows = [{"id": id_, "book": book, "text": text} for id_, text in texts.items()]
-                conn.execute(sa.insert(notes), rows)
+            for table, rows in backup.items():
+                conn.execute(sa.delete(table))
+                if rows:
+                    conn.execute(sa.insert(table), rows)
 
         await self.database.write(restore, name="notes.restore")
 
