@@ -124,7 +124,7 @@ async def test_a_vector_index_of_another_engine_is_rebuilt_while_full_text_works
         asked = rpc.SearchMessagesRequest(query=SAID[1], agent_id=AGENT)
         assert (await recall.SearchMessages(asked)).hits[0].text_rank == 1
         await found_by_meaning(recall)
-    assert sorted(path.name for path in directory.iterdir()) == ["index.lock", "vectors.db"]
+    assert sorted(path.name for path in directory.iterdir()) == ["index.lock", "index.mark", "vectors.db"]
 
 
 async def found_by_meaning(recall: Any) -> None:
