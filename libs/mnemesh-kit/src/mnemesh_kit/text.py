@@ -33,7 +33,7 @@ __all__ = [
 MAX_JSON_DEPTH: Final = 100
 """How deep a JSON text may be nested. Python code that walks a value stops at about 1,000 calls."""
 MAX_JSON_BRACKETS: Final = 100_000
-"""How many opening brackets a JSON text may contain: each may be a list or an object, which take 100 times its bytes."""
+"""How many opening brackets a JSON text may contain: each may be a list or an object, which take much more memory."""
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 _CONTROL_IN_PROSE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
