@@ -96,6 +96,19 @@ class EmbedderUnknown(InvalidArgument):
         )
 
 
+class AgentRevisionMismatch(Aborted):
+    """The agent has another revision than the caller saw."""
+
+    reason = "AGENT_REVISION_MISMATCH"
+
+    def __init__(self, agent_id: str, revision: int) -> None:
+        super().__init__(
+            f"The agent was changed since and has the revision {revision}. Read it again.",
+            resource_id=agent_id,
+            revision=str(revision),
+        )
+
+
 class IdentifierKeyTaken(AlreadyExists):
     """Another identity of the project has the key."""
 

@@ -467,6 +467,21 @@ async def test_unanswered_approval_is_denied_after_its_timeout(world: World) -> 
     await process.worker.stop()
 
 
+@pytest.mark.parametrize(("server", "own", "expires"), [(0, 60, True), (60, 0, False), (60, 3_600, False)])
+async def test_an_agent_has_its_own_approval_timeout(world: World, server: float, own: float, *, expires: bool) -> None:
+    world.approval_timeout = server
+    process = world.process()
+    agent = await gated(world, process)
+    await process.agents.update(ME, None, agent.id, {"approval_timeout_seconds": own})
+    world.model.follow(call("archival_memory_insert", content="one"), say("Nobody was there."))
+    await process.send(agent, "Keep one.")
+    world.clock.advance(61)
+    await process.approvals.expire()
+    await process.idle()
+    assert (await pending(process, agent) is None) is expires
+    await process.worker.stop()
+
+
 async def test_cancelling_the_answering_run_leaves_a_return_for_each_call(world: World, process: Process) -> None:
     agent = await gated(world, process)
     calls = [call("archival_memory_insert", content=text) for text in ("one", "two")]

@@ -111,6 +111,36 @@ BAD_AGENTS: list[tuple[Any, str]] = [
     (creating(memory_variables={"": "x"}), "memory_variables"),
     (creating(memory_variables={"a}": "x"}), "memory_variables"),
     (creating(request_id="x" * 201), "request_id"),
+    (creating(agent={"approval_timeout": {"seconds": -1}}), "agent.approval_timeout"),
+    (creating(agent={"metadata": '{"a": "\\ud800"}'}), "agent.metadata"),
+    (
+        creating(agent={"model_settings": {"provider_options": '{"a": "\\ud800"}'}}),
+        "agent.model_settings.provider_options",
+    ),
+    (
+        creating(agent={"tool_rules": [{"run_first": {"tool_name": "t", "arguments": '{"a": "\\ud800"}'}}]}),
+        "agent.tool_rules[0]",
+    ),
+    (
+        creating(
+            agent={
+                "tool_rules": [
+                    {
+                        "constrain_child_tools": {
+                            "tool_name": "t",
+                            "children": ["c"],
+                            "child_arguments": [{"tool_name": "c", "arguments": '{"a": "\\ud800"}'}],
+                        }
+                    }
+                ]
+            }
+        ),
+        "agent.tool_rules[0]",
+    ),
+    (
+        creating(agent={"response_format": {"json_schema": {"name": "n", "schema": '{"title": "\\ud800"}'}}}),
+        "agent.response_format.json_schema.schema",
+    ),
 ]
 
 
@@ -157,6 +187,11 @@ BAD_MESSAGES: list[tuple[Any, str]] = [
     (configured(include_events=[99]), "config.include_events"),
     (configured(on_busy=9), "config.on_busy"),
     (configured(metadata="no"), "config.metadata"),
+    (configured(metadata='{"a": "\\ud800"}'), "config.metadata"),
+    (
+        configured(client_tools=[{"name": "t", "parameters": '{"title": "\\ud800"}'}]),
+        "config.client_tools[0].parameters",
+    ),
 ]
 
 

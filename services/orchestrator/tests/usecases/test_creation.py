@@ -9,7 +9,7 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.principal import Principal
-from mnemesh_orchestrator.errors import EmbedderUnknown
+from mnemesh_orchestrator.errors import AgentRevisionMismatch, EmbedderUnknown
 from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentState, AgentType, AttachedTool
 from mnemesh_orchestrator.model.core_memory import NewBlock
@@ -333,6 +333,23 @@ async def test_a_deletion_goes_on_when_the_tier_is_back(world: World, process: P
     await process.lifecycle.finish_all()
     assert await process.stores.agents.unfinished() == ()
     assert getattr(world, tier).erased == [agent.id]
+
+
+async def test_an_update_of_an_agent_that_was_changed_since_is_refused(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    assert agent.revision == 1
+    request = RequestKey(ME.organization_id, "UpdateAgent", "r-1", "f")
+    for _ in range(2):
+        changed = await process.agents.update(ME, request, agent.id, {"name": "One"}, if_revision=1)
+        assert (changed.name, changed.revision) == ("One", 2)
+    with pytest.raises(AgentRevisionMismatch) as refused:
+        await process.agents.update(ME, None, agent.id, {"name": "Two"}, if_revision=1)
+    assert (refused.value.reason, refused.value.metadata) == (
+        "AGENT_REVISION_MISMATCH",
+        {"resource_id": agent.id, "revision": "2"},
+    )
+    attached = await process.agents.attach_tool(ME, None, agent.id, None, "send_message")
+    assert (attached.name, attached.revision) == ("One", 3)
 
 
 async def test_tools_come_and_go_once_per_request(world: World, process: Process) -> None:

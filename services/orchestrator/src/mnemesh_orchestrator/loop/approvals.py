@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from mnemesh_kit.ids import derive_id
@@ -20,6 +20,7 @@ from mnemesh_orchestrator.model.events import MessageEvent
 from mnemesh_orchestrator.model.journal import JournalledAnswer
 from mnemesh_orchestrator.model.runs import Run
 
+NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
 CANCELLED: Final = "The run was cancelled before this tool was run."
 UNASKED: Final = (
     "Error: {name} needs a person's approval, which was not requested for this call. It was not run; call it again."
@@ -53,6 +54,8 @@ def approval(context: TurnContext, solver: RulesSolver, step: StepState, stored:
         tuple(sorted(waiting & context.toolbox.client)),
         step.given.seen,
     )
+    timeout = context.agent.approval_timeout_seconds
+    expires_at = None if timeout is None else now + timedelta(seconds=timeout) if timeout else NEVER
     return Approval(
         approval_request_id(step.id),
         run.organization_id,
@@ -63,6 +66,7 @@ def approval(context: TurnContext, solver: RulesSolver, step: StepState, stored:
         now,
         run.config,
         asked,
+        expires_at,
     )
 
 

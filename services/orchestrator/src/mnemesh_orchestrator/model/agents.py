@@ -25,6 +25,7 @@ from mnemesh_orchestrator.model.rules import ToolRule, valid_rules
 
 _MAX_NAME: Final = 512
 _MAX_CONTINUATION: Final = 2_000
+_MAX_TIMEOUT: Final = 366 * 86_400
 
 
 class AgentType(StrEnum):
@@ -133,6 +134,9 @@ class Agent:
     per_file_view_window_char_limit: int | None = None
     hidden: bool = False
     identity_ids: tuple[str, ...] = ()
+    approval_timeout_seconds: float | None = None
+    """The time after which a pending approval is denied; 0 never denies, None is the server's setting."""
+    revision: int = 1
     last_stop_reason: str | None = None
     last_run_completed_at: datetime | None = None
     last_run_ms: int | None = None
@@ -212,6 +216,12 @@ def _valid_identities(ids: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(require_id(identity_id, "identity", "agent.identity_ids") for identity_id in ids))
 
 
+def _valid_timeout(seconds: float, field: str) -> float:
+    if not 0 <= seconds <= _MAX_TIMEOUT:
+        raise InvalidArgument(f"{field} must be between 0 and 366 days.", field=field)
+    return seconds
+
+
 def _valid_time_zone(name: str) -> str:
     zone_from_name(name, "agent.time_zone")
     return name
@@ -235,6 +245,7 @@ _RULES: Final[Mapping[str, Callable[[Any], Any]]] = {
     "compaction_settings": _optional(require_valid_compaction_settings, "agent.compaction_settings"),
     "response_format": _optional(require_valid_format, "agent.response_format"),
     "identity_ids": _valid_identities,
+    "approval_timeout_seconds": _optional(_valid_timeout, "agent.approval_timeout"),
 }
 
 

@@ -135,6 +135,8 @@ class Approval:
     created_at: datetime
     config: RunConfig
     asked: AskedStep
+    expires_at: datetime | None = None
+    """The time at which it is denied; None follows the server's setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,8 @@ class ApprovalFilter:
     agent_ids: tuple[str, ...] = ()
     run_ids: tuple[str, ...] = ()
     conversation_id: str | None = None
+    expired_at: datetime | None = None
+    """A time before which the approval has expired by its own timeout, or was asked before `asked_before`."""
     asked_before: datetime | None = None
 
 

@@ -56,6 +56,7 @@ class AgentDraft:
     per_file_view_window_char_limit: int | None = None
     hidden: bool = False
     identity_ids: tuple[str, ...] = ()
+    approval_timeout_seconds: float | None = None
     provenance: Provenance = Provenance()
     include_base_tools: bool = True
     include_base_tool_rules: bool | None = None

@@ -3,11 +3,11 @@
 Rules are tagged structs, so that an agent's stored record tells them apart.
 """
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.text import require_json_object
 from msgspec import Struct
 
 
@@ -177,6 +177,7 @@ def _conditional_problem(rule: Conditional) -> str | None:
 
 def _is_object(text: str) -> bool:
     try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
+        require_json_object(text, "arguments")
+    except InvalidArgument:
         return False
+    return True

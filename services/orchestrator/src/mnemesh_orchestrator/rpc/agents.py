@@ -107,7 +107,14 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
             return rpc.UpdateAgentResponse(agent=self._agent_to_proto(agent, message_ids))
         agent_id, changes = agent_update_from_proto(request)
         prompt_key = optional_field(request, "system_prompt_key")
-        agent = await self._service.update(caller, key, agent_id, changes, system_prompt_key=prompt_key)
+        agent = await self._service.update(
+            caller,
+            key,
+            agent_id,
+            changes,
+            system_prompt_key=prompt_key,
+            if_revision=optional_field(request, "if_revision"),
+        )
         return rpc.UpdateAgentResponse(agent=self._agent_to_proto(agent))
 
     async def DeleteAgent(self, request: rpc.DeleteAgentRequest, context: Context) -> rpc.DeleteAgentResponse:

@@ -138,6 +138,7 @@ class AgentLifecycle:
             per_file_view_window_char_limit=draft.per_file_view_window_char_limit,
             hidden=draft.hidden,
             identity_ids=draft.identity_ids,
+            approval_timeout_seconds=draft.approval_timeout_seconds,
             provenance=replace(draft.provenance, created_by_id=caller.subject_id, last_updated_by_id=caller.subject_id),
         )
 

@@ -14,6 +14,7 @@ from mnemesh_kit.text import require_optional_text
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.compaction.modes import mode_of
 from mnemesh_orchestrator.compaction.summarizers import require_summary_model
+from mnemesh_orchestrator.errors import AgentRevisionMismatch
 from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog, OrganizationModels
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder
@@ -158,6 +159,7 @@ class AgentService:
         changes: Mapping[str, Any],
         *,
         system_prompt_key: str | None = None,
+        if_revision: int | None = None,
     ) -> Agent:
         """Changes fields of an agent, and returns the agent.
 
@@ -168,8 +170,10 @@ class AgentService:
             changes: New values by the field names of `Agent`. The value of `provenance` is a mapping of those of its
                 fields that change.
             system_prompt_key: The key of the system prompt that becomes the agent's `system`.
+            if_revision: The revision that the agent must have; None changes any.
 
         Raises:
+            AgentRevisionMismatch: The agent has another revision.
             InvalidArgument: A value breaks its rule.
             NotFound: The agent or the system prompt does not exist.
             ModelUnknown: No provider serves the model, the fallback model or the model of summaries.
@@ -184,6 +188,8 @@ class AgentService:
         provenance = values.pop("provenance", {})
 
         def change(agent: Agent) -> Agent:
+            if if_revision is not None and agent.revision != if_revision:
+                raise AgentRevisionMismatch(agent_id, agent.revision)
             return replace(agent, provenance=replace(agent.provenance, **provenance), **values)
 
         return await self._change(caller, key, agent_id, change)

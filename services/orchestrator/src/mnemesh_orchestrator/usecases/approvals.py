@@ -100,12 +100,13 @@ class ApprovalService:
 
     async def expire(self) -> None:
         """Denies the approvals that have expired. Their agents continue."""
-        if self._timeout:
-            # An error means that the approval was decided at the same time, or that its agent was deleted.
-            await reconcile("approvals", self._expired, self._deny_expired, lambda approval: approval.id)
+        # An error means that the approval was decided at the same time, or that its agent was deleted.
+        await reconcile("approvals", self._expired, self._deny_expired, lambda approval: approval.id)
 
     async def _expired(self) -> Sequence[Approval]:
-        return await self._store.pending(ApprovalFilter(asked_before=self._clock.now() - self._timeout))
+        now = self._clock.now()
+        asked_before = now - self._timeout if self._timeout else None
+        return await self._store.pending(ApprovalFilter(expired_at=now, asked_before=asked_before))
 
     async def _deny_expired(self, approval: Approval) -> None:
         caller = Principal(approval.organization_id, approval.subject_id)

@@ -283,6 +283,8 @@ class Agent(_message.Message):
     SECRETS_FIELD_NUMBER: _builtins.int
     PENDING_APPROVAL_REQUEST_ID_FIELD_NUMBER: _builtins.int
     CONTINUATION_MESSAGE_FIELD_NUMBER: _builtins.int
+    APPROVAL_TIMEOUT_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
@@ -324,6 +326,8 @@ class Agent(_message.Message):
     message; it starts no turn and is excluded from search. 1 to 2000 characters; absent sends nothing. Only for agent
     types that speak in plain text; other types use heartbeats and return INVALID_ARGUMENT.
     """
+    revision: _builtins.int
+    """Starts at 1 and increases with every change of the agent's settings, tools and identities. Output only."""
     @_builtins.property
     def model_settings(self) -> Global___ModelSettings:
         """The settings that the client set. Other values come from the model."""
@@ -359,6 +363,12 @@ class Agent(_message.Message):
     @_builtins.property
     def secrets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Secret]:
         """Environment variables of the agent's tools. Names are always returned, values only by views that ask for them."""
+
+    @_builtins.property
+    def approval_timeout(self) -> _duration_pb2.Duration:
+        """Time after which a pending approval of the agent is denied. Absent means the server's setting
+        (MNEMESH_APPROVAL_TIMEOUT_SECONDS); zero never denies. It applies to approvals that are requested after a change.
+        """
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
@@ -402,14 +412,18 @@ class Agent(_message.Message):
         secrets: _abc.Iterable[Global___Secret] | None = ...,
         pending_approval_request_id: _builtins.str | None = ...,
         continuation_message: _builtins.str | None = ...,
+        approval_timeout: _duration_pb2.Duration | None = ...,
+        revision: _builtins.int = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         provenance: _audit_pb2.Provenance | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_compaction_settings", b"_compaction_settings", "_continuation_message", b"_continuation_message", "_description", b"_description", "_embedder", b"_embedder", "_enable_sleeptime", b"_enable_sleeptime", "_last_run_completion_time", b"_last_run_completion_time", "_last_run_duration", b"_last_run_duration", "_last_stop_reason", b"_last_stop_reason", "_max_files_open", b"_max_files_open", "_metadata", b"_metadata", "_pending_approval_request_id", b"_pending_approval_request_id", "_per_file_view_window_char_limit", b"_per_file_view_window_char_limit", "_response_format", b"_response_format", "compaction_settings", b"compaction_settings", "continuation_message", b"continuation_message", "create_time", b"create_time", "description", b"description", "effective_model_settings", b"effective_model_settings", "embedder", b"embedder", "enable_sleeptime", b"enable_sleeptime", "last_run_completion_time", b"last_run_completion_time", "last_run_duration", b"last_run_duration", "last_stop_reason", b"last_stop_reason", "max_files_open", b"max_files_open", "metadata", b"metadata", "model_settings", b"model_settings", "pending_approval_request_id", b"pending_approval_request_id", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "provenance", b"provenance", "response_format", b"response_format", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_approval_timeout", b"_approval_timeout", "_compaction_settings", b"_compaction_settings", "_continuation_message", b"_continuation_message", "_description", b"_description", "_embedder", b"_embedder", "_enable_sleeptime", b"_enable_sleeptime", "_last_run_completion_time", b"_last_run_completion_time", "_last_run_duration", b"_last_run_duration", "_last_stop_reason", b"_last_stop_reason", "_max_files_open", b"_max_files_open", "_metadata", b"_metadata", "_pending_approval_request_id", b"_pending_approval_request_id", "_per_file_view_window_char_limit", b"_per_file_view_window_char_limit", "_response_format", b"_response_format", "approval_timeout", b"approval_timeout", "compaction_settings", b"compaction_settings", "continuation_message", b"continuation_message", "create_time", b"create_time", "description", b"description", "effective_model_settings", b"effective_model_settings", "embedder", b"embedder", "enable_sleeptime", b"enable_sleeptime", "last_run_completion_time", b"last_run_completion_time", "last_run_duration", b"last_run_duration", "last_stop_reason", b"last_stop_reason", "max_files_open", b"max_files_open", "metadata", b"metadata", "model_settings", b"model_settings", "pending_approval_request_id", b"pending_approval_request_id", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "provenance", b"provenance", "response_format", b"response_format", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_compaction_settings", b"_compaction_settings", "_continuation_message", b"_continuation_message", "_description", b"_description", "_embedder", b"_embedder", "_enable_sleeptime", b"_enable_sleeptime", "_last_run_completion_time", b"_last_run_completion_time", "_last_run_duration", b"_last_run_duration", "_last_stop_reason", b"_last_stop_reason", "_max_files_open", b"_max_files_open", "_metadata", b"_metadata", "_pending_approval_request_id", b"_pending_approval_request_id", "_per_file_view_window_char_limit", b"_per_file_view_window_char_limit", "_response_format", b"_response_format", "compaction_settings", b"compaction_settings", "continuation_message", b"continuation_message", "create_time", b"create_time", "default_conversation_id", b"default_conversation_id", "description", b"description", "effective_model_settings", b"effective_model_settings", "embedder", b"embedder", "enable_sleeptime", b"enable_sleeptime", "group_ids", b"group_ids", "hidden", b"hidden", "id", b"id", "identity_ids", b"identity_ids", "last_run_completion_time", b"last_run_completion_time", "last_run_duration", b"last_run_duration", "last_stop_reason", b"last_stop_reason", "max_files_open", b"max_files_open", "message_buffer_autoclear", b"message_buffer_autoclear", "message_ids", b"message_ids", "metadata", b"metadata", "model", b"model", "model_settings", b"model_settings", "name", b"name", "pending_approval_request_id", b"pending_approval_request_id", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "prompt_policy", b"prompt_policy", "provenance", b"provenance", "response_format", b"response_format", "secrets", b"secrets", "state", b"state", "system", b"system", "tags", b"tags", "time_zone", b"time_zone", "tool_rules", b"tool_rules", "tools", b"tools", "type", b"type", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_approval_timeout", b"_approval_timeout", "_compaction_settings", b"_compaction_settings", "_continuation_message", b"_continuation_message", "_description", b"_description", "_embedder", b"_embedder", "_enable_sleeptime", b"_enable_sleeptime", "_last_run_completion_time", b"_last_run_completion_time", "_last_run_duration", b"_last_run_duration", "_last_stop_reason", b"_last_stop_reason", "_max_files_open", b"_max_files_open", "_metadata", b"_metadata", "_pending_approval_request_id", b"_pending_approval_request_id", "_per_file_view_window_char_limit", b"_per_file_view_window_char_limit", "_response_format", b"_response_format", "approval_timeout", b"approval_timeout", "compaction_settings", b"compaction_settings", "continuation_message", b"continuation_message", "create_time", b"create_time", "default_conversation_id", b"default_conversation_id", "description", b"description", "effective_model_settings", b"effective_model_settings", "embedder", b"embedder", "enable_sleeptime", b"enable_sleeptime", "group_ids", b"group_ids", "hidden", b"hidden", "id", b"id", "identity_ids", b"identity_ids", "last_run_completion_time", b"last_run_completion_time", "last_run_duration", b"last_run_duration", "last_stop_reason", b"last_stop_reason", "max_files_open", b"max_files_open", "message_buffer_autoclear", b"message_buffer_autoclear", "message_ids", b"message_ids", "metadata", b"metadata", "model", b"model", "model_settings", b"model_settings", "name", b"name", "pending_approval_request_id", b"pending_approval_request_id", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "prompt_policy", b"prompt_policy", "provenance", b"provenance", "response_format", b"response_format", "revision", b"revision", "secrets", b"secrets", "state", b"state", "system", b"system", "tags", b"tags", "time_zone", b"time_zone", "tool_rules", b"tool_rules", "tools", b"tools", "type", b"type", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__approval_timeout: _TypeAlias = _typing.Literal["approval_timeout"]  # noqa: Y015
+    _WhichOneofArgType__approval_timeout: _TypeAlias = _typing.Literal["_approval_timeout", b"_approval_timeout"]  # noqa: Y015
     _WhichOneofReturnType__compaction_settings: _TypeAlias = _typing.Literal["compaction_settings"]  # noqa: Y015
     _WhichOneofArgType__compaction_settings: _TypeAlias = _typing.Literal["_compaction_settings", b"_compaction_settings"]  # noqa: Y015
     _WhichOneofReturnType__continuation_message: _TypeAlias = _typing.Literal["continuation_message"]  # noqa: Y015
@@ -436,6 +450,8 @@ class Agent(_message.Message):
     _WhichOneofArgType__per_file_view_window_char_limit: _TypeAlias = _typing.Literal["_per_file_view_window_char_limit", b"_per_file_view_window_char_limit"]  # noqa: Y015
     _WhichOneofReturnType__response_format: _TypeAlias = _typing.Literal["response_format"]  # noqa: Y015
     _WhichOneofArgType__response_format: _TypeAlias = _typing.Literal["_response_format", b"_response_format"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__approval_timeout) -> _WhichOneofReturnType__approval_timeout | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__compaction_settings) -> _WhichOneofReturnType__compaction_settings | None: ...
     @_typing.overload

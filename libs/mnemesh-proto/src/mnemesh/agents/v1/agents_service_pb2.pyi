@@ -594,11 +594,14 @@ class UpdateAgentRequest(_message.Message):
     AGENT_FIELD_NUMBER: _builtins.int
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
     SYSTEM_PROMPT_KEY_FIELD_NUMBER: _builtins.int
+    IF_REVISION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     system_prompt_key: _builtins.str
     """Sets system to the current text of the prompt with this key, in addition to the fields in update_mask, which must
     not contain system and may be empty.
     """
+    if_revision: _builtins.int
+    """The revision that the caller saw. Absent changes the agent whatever its revision is. Not with message_ids."""
     @_builtins.property
     def agent(self) -> _agents_pb2.Agent:
         """agent.id identifies the agent."""
@@ -607,7 +610,7 @@ class UpdateAgentRequest(_message.Message):
     def update_mask(self) -> _field_mask_pb2.FieldMask:
         """Paths of Agent: name, description, system, model, model_settings, embedder, tool_rules, tags, metadata, time_zone,
         prompt_policy, message_buffer_autoclear, compaction_settings, response_format, enable_sleeptime, max_files_open,
-        per_file_view_window_char_limit, hidden, identity_ids, provenance.project_id and the other provenance fields,
+        per_file_view_window_char_limit, hidden, approval_timeout, continuation_message, identity_ids, provenance.project_id and the other provenance fields,
         secrets (the whole set), message_ids. A path whose field is absent clears the field.
 
         message_ids must be the only path. It replaces the default conversation's window with the given messages of the
@@ -622,13 +625,19 @@ class UpdateAgentRequest(_message.Message):
         agent: _agents_pb2.Agent | None = ...,
         update_mask: _field_mask_pb2.FieldMask | None = ...,
         system_prompt_key: _builtins.str | None = ...,
+        if_revision: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_system_prompt_key", b"_system_prompt_key", "agent", b"agent", "system_prompt_key", b"system_prompt_key", "update_mask", b"update_mask"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_if_revision", b"_if_revision", "_system_prompt_key", b"_system_prompt_key", "agent", b"agent", "if_revision", b"if_revision", "system_prompt_key", b"system_prompt_key", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_system_prompt_key", b"_system_prompt_key", "agent", b"agent", "request_id", b"request_id", "system_prompt_key", b"system_prompt_key", "update_mask", b"update_mask"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_revision", b"_if_revision", "_system_prompt_key", b"_system_prompt_key", "agent", b"agent", "if_revision", b"if_revision", "request_id", b"request_id", "system_prompt_key", b"system_prompt_key", "update_mask", b"update_mask"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__if_revision: _TypeAlias = _typing.Literal["if_revision"]  # noqa: Y015
+    _WhichOneofArgType__if_revision: _TypeAlias = _typing.Literal["_if_revision", b"_if_revision"]  # noqa: Y015
     _WhichOneofReturnType__system_prompt_key: _TypeAlias = _typing.Literal["system_prompt_key"]  # noqa: Y015
     _WhichOneofArgType__system_prompt_key: _TypeAlias = _typing.Literal["_system_prompt_key", b"_system_prompt_key"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__if_revision) -> _WhichOneofReturnType__if_revision | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__system_prompt_key) -> _WhichOneofReturnType__system_prompt_key | None: ...
 
 Global___UpdateAgentRequest: _TypeAlias = UpdateAgentRequest  # noqa: Y015

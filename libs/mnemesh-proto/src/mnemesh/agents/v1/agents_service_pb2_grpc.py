@@ -182,8 +182,9 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateAgent(self, request, context):
-        """Updates the fields in update_mask. Runs in progress keep the settings with which they started. Errors: NOT_FOUND,
-        MODEL_UNKNOWN.
+        """Updates the fields in update_mask. Runs in progress keep the settings with which they started. With if_revision, the
+        agent is changed only if it still has that revision. Errors: NOT_FOUND, MODEL_UNKNOWN, EMBEDDER_UNKNOWN,
+        AGENT_REVISION_MISMATCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

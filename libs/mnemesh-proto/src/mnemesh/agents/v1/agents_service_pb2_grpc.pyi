@@ -52,8 +52,9 @@ class AgentServiceStub:
     CountAgents: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.CountAgentsRequest, _agents_service_pb2.CountAgentsResponse]
     """Returns the number of agents that match a filter."""
     UpdateAgent: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.UpdateAgentRequest, _agents_service_pb2.UpdateAgentResponse]
-    """Updates the fields in update_mask. Runs in progress keep the settings with which they started. Errors: NOT_FOUND,
-    MODEL_UNKNOWN.
+    """Updates the fields in update_mask. Runs in progress keep the settings with which they started. With if_revision, the
+    agent is changed only if it still has that revision. Errors: NOT_FOUND, MODEL_UNKNOWN, EMBEDDER_UNKNOWN,
+    AGENT_REVISION_MISMATCH.
     """
     DeleteAgent: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.DeleteAgentRequest, _agents_service_pb2.DeleteAgentResponse]
     """Deletes the agent, its messages and conversations, and what was created for it, in every service: the blocks of its
@@ -127,8 +128,9 @@ class AgentServiceAsyncStub(AgentServiceStub):
     CountAgents: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.CountAgentsRequest, _agents_service_pb2.CountAgentsResponse]  # type: ignore[assignment]
     """Returns the number of agents that match a filter."""
     UpdateAgent: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.UpdateAgentRequest, _agents_service_pb2.UpdateAgentResponse]  # type: ignore[assignment]
-    """Updates the fields in update_mask. Runs in progress keep the settings with which they started. Errors: NOT_FOUND,
-    MODEL_UNKNOWN.
+    """Updates the fields in update_mask. Runs in progress keep the settings with which they started. With if_revision, the
+    agent is changed only if it still has that revision. Errors: NOT_FOUND, MODEL_UNKNOWN, EMBEDDER_UNKNOWN,
+    AGENT_REVISION_MISMATCH.
     """
     DeleteAgent: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.DeleteAgentRequest, _agents_service_pb2.DeleteAgentResponse]  # type: ignore[assignment]
     """Deletes the agent, its messages and conversations, and what was created for it, in every service: the blocks of its
@@ -224,8 +226,9 @@ class AgentServiceServicer:
         request: _agents_service_pb2.UpdateAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agents_service_pb2.UpdateAgentResponse, _abc.Awaitable[_agents_service_pb2.UpdateAgentResponse]]:
-        """Updates the fields in update_mask. Runs in progress keep the settings with which they started. Errors: NOT_FOUND,
-        MODEL_UNKNOWN.
+        """Updates the fields in update_mask. Runs in progress keep the settings with which they started. With if_revision, the
+        agent is changed only if it still has that revision. Errors: NOT_FOUND, MODEL_UNKNOWN, EMBEDDER_UNKNOWN,
+        AGENT_REVISION_MISMATCH.
         """
 
     def DeleteAgent(

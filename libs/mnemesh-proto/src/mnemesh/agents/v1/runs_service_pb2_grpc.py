@@ -149,7 +149,8 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListRuns(self, request, context):
-        """Lists runs. The default order is descending.
+        """Lists runs in the order in which they were sent, also if the server's clock was set back. The default order is
+        descending.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

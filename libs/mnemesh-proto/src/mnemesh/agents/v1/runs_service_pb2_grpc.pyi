@@ -55,7 +55,9 @@ class RunServiceStub:
     GetRun: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.GetRunRequest, _runs_service_pb2.GetRunResponse]
     """Returns one run. Errors: NOT_FOUND."""
     ListRuns: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.ListRunsRequest, _runs_service_pb2.ListRunsResponse]
-    """Lists runs. The default order is descending."""
+    """Lists runs in the order in which they were sent, also if the server's clock was set back. The default order is
+    descending.
+    """
     CancelRuns: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.CancelRunsRequest, _runs_service_pb2.CancelRunsResponse]
     """Cancels running and queued runs. Runs that have ended do not change.
 
@@ -110,7 +112,9 @@ class RunServiceAsyncStub(RunServiceStub):
     GetRun: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.GetRunRequest, _runs_service_pb2.GetRunResponse]  # type: ignore[assignment]
     """Returns one run. Errors: NOT_FOUND."""
     ListRuns: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.ListRunsRequest, _runs_service_pb2.ListRunsResponse]  # type: ignore[assignment]
-    """Lists runs. The default order is descending."""
+    """Lists runs in the order in which they were sent, also if the server's clock was set back. The default order is
+    descending.
+    """
     CancelRuns: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.CancelRunsRequest, _runs_service_pb2.CancelRunsResponse]  # type: ignore[assignment]
     """Cancels running and queued runs. Runs that have ended do not change.
 
@@ -187,7 +191,9 @@ class RunServiceServicer:
         request: _runs_service_pb2.ListRunsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_runs_service_pb2.ListRunsResponse, _abc.Awaitable[_runs_service_pb2.ListRunsResponse]]:
-        """Lists runs. The default order is descending."""
+        """Lists runs in the order in which they were sent, also if the server's clock was set back. The default order is
+        descending.
+        """
 
     def CancelRuns(
         self,

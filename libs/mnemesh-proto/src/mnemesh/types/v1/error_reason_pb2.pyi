@@ -172,6 +172,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """INTERNAL, in runs only. The run was taken up several times after interruptions, and made no progress. The server's
     log has the reason of the interruptions. Metadata: takeovers.
     """
+    ERROR_REASON_AGENT_REVISION_MISMATCH: _ErrorReason.ValueType  # 521
+    """ABORTED. The agent was changed since the caller read it. Metadata: resource_id, revision (the current one)."""
     ERROR_REASON_FILE_NOT_ATTACHED: _ErrorReason.ValueType  # 600
     """FAILED_PRECONDITION. The file is not attached to the agent. Metadata: file_name."""
     ERROR_REASON_FILE_OPEN_LIMIT_EXCEEDED: _ErrorReason.ValueType  # 601
@@ -347,6 +349,8 @@ ERROR_REASON_RUN_STALLED: ErrorReason.ValueType  # 520
 """INTERNAL, in runs only. The run was taken up several times after interruptions, and made no progress. The server's
 log has the reason of the interruptions. Metadata: takeovers.
 """
+ERROR_REASON_AGENT_REVISION_MISMATCH: ErrorReason.ValueType  # 521
+"""ABORTED. The agent was changed since the caller read it. Metadata: resource_id, revision (the current one)."""
 ERROR_REASON_FILE_NOT_ATTACHED: ErrorReason.ValueType  # 600
 """FAILED_PRECONDITION. The file is not attached to the agent. Metadata: file_name."""
 ERROR_REASON_FILE_OPEN_LIMIT_EXCEEDED: ErrorReason.ValueType  # 601

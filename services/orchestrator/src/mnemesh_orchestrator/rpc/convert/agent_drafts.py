@@ -15,7 +15,7 @@ from mnemesh_orchestrator.model.creation import AgentDraft
 from mnemesh_orchestrator.model.rules import ToolRule
 from mnemesh_orchestrator.rpc.convert.agents import PROMPT_POLICY_TO_PROTO, TYPE_TO_PROTO
 from mnemesh_orchestrator.rpc.convert.compactions import agent_compaction_from_proto
-from mnemesh_orchestrator.rpc.convert.fields import enum_from_proto, optional_field, present_fields
+from mnemesh_orchestrator.rpc.convert.fields import enum_from_proto, optional_field, present_fields, seconds_from_proto
 from mnemesh_orchestrator.rpc.convert.model_settings import response_format_from_proto, settings_from_proto
 from mnemesh_orchestrator.rpc.convert.rules import rule_from_proto
 from mnemesh_orchestrator.rpc.convert.runs import STOP_REASON_FROM_PROTO, inputs_from_proto
@@ -70,6 +70,7 @@ def draft_from_proto(request: rpc.CreateAgentRequest) -> AgentDraft:
         per_file_view_window_char_limit=optional_field(agent, "per_file_view_window_char_limit"),
         hidden=agent.hidden,
         identity_ids=tuple(agent.identity_ids),
+        approval_timeout_seconds=seconds_from_proto(agent, "approval_timeout"),
         provenance=provenance_from_proto(agent.provenance),
         include_base_tools=request.include_base_tools if request.HasField("include_base_tools") else True,
         include_base_tool_rules=optional_field(request, "include_base_tool_rules"),

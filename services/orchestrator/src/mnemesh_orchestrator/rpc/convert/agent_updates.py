@@ -11,7 +11,7 @@ from mnemesh_types.convert import provenance_from_proto
 
 from mnemesh_orchestrator.rpc.convert.agent_drafts import PROVENANCE_IDS, prompt_policy_from_proto, rules_from_proto
 from mnemesh_orchestrator.rpc.convert.compactions import agent_compaction_from_proto
-from mnemesh_orchestrator.rpc.convert.fields import optional_field
+from mnemesh_orchestrator.rpc.convert.fields import optional_field, seconds_from_proto
 from mnemesh_orchestrator.rpc.convert.model_settings import response_format_from_proto, settings_from_proto
 
 
@@ -39,7 +39,10 @@ _READERS: Final[Mapping[str, Callable[[pb.Agent], Any]]] = {
     "per_file_view_window_char_limit": _optional("per_file_view_window_char_limit"),
     "hidden": lambda agent: agent.hidden,
     "identity_ids": lambda agent: tuple(agent.identity_ids),
+    "approval_timeout": lambda agent: seconds_from_proto(agent, "approval_timeout"),
 }
+_NAMES: Final = {"approval_timeout": "approval_timeout_seconds"}
+"""The field names of `Agent` that differ from their paths."""
 _PROVENANCE_PATHS: Final = {f"provenance.{name}": name for name in PROVENANCE_IDS}
 _UNIMPLEMENTED: Final = ("enable_sleeptime", "secrets")
 _WINDOW_PATH: Final = "message_ids"
@@ -68,7 +71,7 @@ def agent_update_from_proto(request: rpc.UpdateAgentRequest) -> tuple[str, dict[
             raise Unimplemented(f"This server does not support agent.{path} yet.", field=f"agent.{path}")
         if path not in _READERS and path not in _PROVENANCE_PATHS:
             raise InvalidArgument(f"update_mask must not name {path}.", field="update_mask")
-    changes = {path: _READERS[path](request.agent) for path in paths if path in _READERS}
+    changes = {_NAMES.get(path, path): _READERS[path](request.agent) for path in paths if path in _READERS}
     names = [_PROVENANCE_PATHS[path] for path in paths if path in _PROVENANCE_PATHS]
     if names:
         provenance = provenance_from_proto(request.agent.provenance)
@@ -84,6 +87,8 @@ def window_update_from_proto(request: rpc.UpdateAgentRequest) -> tuple[str, ...]
     """
     if _WINDOW_PATH not in request.update_mask.paths:
         return None
+    if request.HasField("if_revision"):
+        raise InvalidArgument("if_revision must not be set with message_ids.", field="if_revision")
     if len(request.update_mask.paths) > 1 or request.HasField("system_prompt_key"):
         raise InvalidArgument("update_mask must not name message_ids with other fields.", field="update_mask")
     return tuple(require_id(message_id, "message", "agent.message_ids") for message_id in request.agent.message_ids)

@@ -94,6 +94,8 @@ def agent_to_proto(
         per_file_view_window_char_limit=agent.per_file_view_window_char_limit,
         hidden=agent.hidden,
         identity_ids=agent.identity_ids,
+        approval_timeout=duration_to_proto(_milliseconds(agent.approval_timeout_seconds)),
+        revision=agent.revision,
         message_ids=message_ids,
         tools=[
             pb.AttachedTool(
@@ -110,6 +112,10 @@ def agent_to_proto(
         update_time=timestamp_to_proto(agent.updated_at),
         provenance=provenance_to_proto(agent.provenance),
     )
+
+
+def _milliseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1e3)
 
 
 def erased_to_proto(erased: Erased) -> pb.ErasureReport:

@@ -54,6 +54,12 @@ def any_conversation_id_from_proto(value: str, field: str = "conversation_id") -
     return default_conversation_id(value) if is_id(value, "agent") else require_id(value, "conv", field)
 
 
+def seconds_from_proto(message: Message, name: str) -> float | None:
+    """Returns a duration in seconds, or None if the field is not set."""
+    duration = optional_field(message, name)
+    return None if duration is None else duration.seconds + duration.nanos / 1e9
+
+
 def duration_to_proto(milliseconds: int | None) -> Duration | None:
     """Returns the message of a duration, or None."""
     if milliseconds is None:

@@ -156,7 +156,9 @@ class SqlAgentStore:
         """See AgentStore."""
 
         def effect(conn: sa.Connection) -> list[str]:
-            rewrite(conn, change(active(conn, organization_id, agent_id)))
+            before = active(conn, organization_id, agent_id)
+            if (after := change(before)) != before:
+                rewrite(conn, after)
             return [agent_id]
 
         def write(conn: sa.Connection) -> Agent:
@@ -240,7 +242,8 @@ def active(conn: sa.Connection, organization_id: str, agent_id: str) -> Agent:
 
 
 def rewrite(conn: sa.Connection, agent: Agent) -> None:
-    """Replaces the record of an agent, its tags and its links."""
+    """Replaces the record of an agent, its tags and its links, under its next revision."""
+    agent = replace(agent, revision=agent.revision + 1)
     conn.execute(agents.update().where(agents.c.id == agent.id).values(**_columns(agent)))
     conn.execute(agent_tags.delete().where(agent_tags.c.agent_id == agent.id))
     _write_tags(conn, agent)

@@ -77,6 +77,7 @@ def ask(conn: sa.Connection, approval: Approval) -> None:
         "call_ids": _joined(_expected(approval)),
         "document": _ENCODE(approval),
         "created_at": approval.created_at,
+        "expires_at": approval.expires_at,
     }
     conn.execute(approvals.insert(), row)
 
@@ -229,8 +230,11 @@ def _conditions(filter_: ApprovalFilter) -> list[sa.ColumnElement[bool]]:
         conditions.append(approvals.c.run_id.in_(filter_.run_ids))
     if filter_.conversation_id is not None:
         conditions.append(approvals.c.conversation_id == filter_.conversation_id)
-    if filter_.asked_before is not None:
-        conditions.append(approvals.c.created_at <= filter_.asked_before)
+    if filter_.expired_at is not None:
+        expired = approvals.c.expires_at <= filter_.expired_at
+        if filter_.asked_before is not None:
+            expired |= approvals.c.expires_at.is_(None) & (approvals.c.created_at <= filter_.asked_before)
+        conditions.append(expired)
     return conditions
 
 

@@ -186,6 +186,8 @@ approvals = sa.Table(
     sa.Column("document", sa.LargeBinary, nullable=False),
     sa.Column("decisions", sa.LargeBinary),
     sa.Column("decided_by_run_id", sa.Text),
+    # The time at which a pending approval is denied; NULL follows the server's setting.
+    sa.Column("expires_at", UtcDateTime),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("decided_at", UtcDateTime),
     sa.Index("approvals_by_conversation", "conversation_id", "created_at"),
