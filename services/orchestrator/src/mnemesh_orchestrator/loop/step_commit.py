@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
+import structlog
+from mnemesh_kit.errors import Internal, InvalidArgument
 from mnemesh_types.messages import Message
 
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder, extended
@@ -15,6 +17,8 @@ from mnemesh_orchestrator.loop.tool_calls import CallResult
 from mnemesh_orchestrator.model.context_window import ContextWindow, StepCommit
 from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.ports.recall_writes import RecallWrites
+
+_log = structlog.get_logger("mnemesh.loop")
 
 
 class StepCommitter:
@@ -33,7 +37,8 @@ class StepCommitter:
 
         Raises:
             LeaseLost: another process holds the run now.
-            Unavailable, DeadlineExceeded: recall was unavailable for the policy's whole time.
+            Unavailable, DeadlineExceeded, StorageFull: recall was unavailable for the policy's whole time.
+            Internal: recall refuses the step's content, which is not the caller's.
         """
         answer, conversation_id = step.given, context.run.conversation_id
         commit = StepCommit(
@@ -46,11 +51,15 @@ class StepCommitter:
             messages=messages,
             system_text=answer.system_text,
         )
-        outcome = await self._retry.call(
-            lambda: self._writes.write(
-                context.lease, lambda epoch: self._recall.commit_step(replace(commit, epoch=epoch))
+        try:
+            outcome = await self._retry.call(
+                lambda: self._writes.write(
+                    context.lease, lambda epoch: self._recall.commit_step(replace(commit, epoch=epoch))
+                )
             )
-        )
+        except InvalidArgument as error:
+            _log.exception("step_refused", step_id=step.id, field=error.field)
+            raise Internal("The step could not be stored. The server's log has the details.") from error
         if outcome.window is not None:
             following = outcome.window
         elif outcome.replayed or window.version != answer.base_version:
