@@ -20,6 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from mnemesh.archival.v1 import passages_service_pb2, passages_service_pb2_grpc
 from mnemesh.blocks.v1 import blocks_service_pb2, blocks_service_pb2_grpc
 from mnemesh.recall.v1 import traces_service_pb2, traces_service_pb2_grpc
+from mnemesh_kit import request_bounds
 from mnemesh_kit.access import MAX_REQUEST_BYTES, RPC_RULES
 from mnemesh_kit.auth import mint_token
 from mnemesh_kit.channels import Channels
@@ -347,7 +348,8 @@ class Traces(traces_service_pb2_grpc.TraceServiceServicer):
         return traces_service_pb2.ImportTracesResponse()
 
 
-async def test_a_stream_ends_with_the_reason_of_its_refusal() -> None:
+async def test_a_stream_ends_with_the_reason_of_its_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_bounds, "MAX_STREAM_BYTES", 5_000_000)
     server = RunningServer()
     assembly = Assembly(
         name="recall",
@@ -365,5 +367,7 @@ async def test_a_stream_ends_with_the_reason_of_its_refusal() -> None:
                 expected = grpc.StatusCode.INVALID_ARGUMENT if details else grpc.StatusCode.OK
                 assert await call.code() is expected, await call.details()
                 assert details in str(await call.details())
+            call = method(iter([good] * 600))
+            assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     finally:
         await server.stop()

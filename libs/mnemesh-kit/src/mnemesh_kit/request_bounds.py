@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from mnemesh_kit.access import RpcRule
 from mnemesh_kit.errors import InvalidArgument, MnemeshError, ResourceExhausted
@@ -31,6 +31,8 @@ _LIMITS: Final = {
     **dict.fromkeys(("tags", "tags_any", "tags_all"), MAX_TAGS),
     **dict.fromkeys(("message_ids", "exclude_message_ids", "turn_ids"), MAX_IDS),
 }
+MAX_STREAM_BYTES: Final = 512 * 1024 * 1024
+"""The largest size of all requests of a stream together. A server may hold them until the last one has come."""
 # A value of a list takes two bytes at least. Smaller requests cannot break a bound and are not examined.
 _EXAMINED_BYTES: Final = 2 * MAX_TAGS
 _DISCARD_SECONDS: Final = 1.0
@@ -108,10 +110,16 @@ async def readable(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
 
     Raises:
         MnemeshError: the error of an unreadable request.
+        ResourceExhausted: the requests together are too large.
     """
+    size = 0
     async for request in requests:
         if type(request) is Unreadable:
             raise request.error
+        size += request.ByteSize() if isinstance(request, Message) else len(request)
+        if size > MAX_STREAM_BYTES:
+            message = f"The requests of a stream may have {MAX_STREAM_BYTES:,} bytes together. Use several calls."
+            raise ResourceExhausted(message, limit=str(MAX_STREAM_BYTES))
         yield request
 
 
