@@ -25,7 +25,7 @@ from mnemesh_retrieval.edge.schema import (
     require_dimension,
     stored_dimension,
 )
-from mnemesh_retrieval.errors import IndexDamaged
+from mnemesh_retrieval.edge.verification import PARTS, require_intact
 from mnemesh_retrieval.filters import Filter
 from mnemesh_retrieval.index import (
     Candidates,
@@ -61,9 +61,6 @@ MODES = {
 }
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LOADING = ".loading"
-PARTS = "_parts"
-"""The payload field with the names of the vectors that a point was written with, so that `verify` misses lost ones."""
-NORM_TOLERANCE = 0.001
 LOADING_ATTEMPTS = 2
 """A shard is damaged if the process ends this many times in a row while it loads it."""
 
@@ -215,19 +212,8 @@ class Shard:
         request = qe.ScrollRequest(offset=after, limit=limit + 1, with_payload=True, with_vector=True)
         records, _ = self.engine.scroll(request)
         for record in records:
-            self._require_intact(record)
+            require_intact(record, self._tenant_field)
         return _uuid(records[-1].id) if len(records) > limit else None
-
-    def _require_intact(self, record: qe.Record) -> None:
-        vectors = record.vector if isinstance(record.vector, dict) else {}
-        parts = (record.payload or {}).get(PARTS)
-        if parts is None and self._tenant_field not in (record.payload or {}) and self._tenant_field is not None:
-            raise IndexDamaged(f"point {record.id} has lost its payload")
-        if parts is not None and set(parts) - set(vectors):
-            raise IndexDamaged(f"point {record.id} has lost a vector")
-        dense = vectors.get(DENSE)
-        if dense is not None and not abs(float(np.linalg.norm(np.asarray(dense, np.float32))) - 1) < NORM_TOLERANCE:
-            raise IndexDamaged(f"the vector of point {record.id} has changed")
 
     def close(self) -> None:
         """Flushes and closes the shard."""

@@ -11,13 +11,14 @@ from typing import Final
 
 import structlog
 from mnemesh_kit.clock import Clock, SystemClock
-from mnemesh_kit.metrics import Gauge, Metric
+from mnemesh_kit.metrics import Metric
 
 from mnemesh_retrieval.errors import CollectionMissing, IndexDamaged, IndexUnavailable
 from mnemesh_retrieval.index import NearestIndex
 from mnemesh_retrieval.indexing.applier import Applier
 from mnemesh_retrieval.indexing.collections import FAILURES, RETRY_SECONDS, Collections
 from mnemesh_retrieval.indexing.history import History
+from mnemesh_retrieval.indexing.metrics import index_metrics
 from mnemesh_retrieval.indexing.pending import CLAIM_DURATION, CLAIM_MARGIN, PendingChanges
 from mnemesh_retrieval.indexing.ports import Outbox, Source
 from mnemesh_retrieval.indexing.records import Change, Claim
@@ -94,22 +95,7 @@ class Indexer:
     @property
     def metrics(self) -> Sequence[Metric]:
         """The metrics of the outbox and the index."""
-        collections = self._collections
-        return (
-            Gauge("mnemesh_index_outbox_rows", "Changes that the index has not flushed.", lambda: self._rows),
-            Gauge("mnemesh_index_outbox_lag_seconds", "Age of the oldest change not in the index.", self.lag_seconds),
-            Gauge(
-                "mnemesh_index_rebuild_remaining_records",
-                "Records that running rebuilds of the index have not reached.",
-                collections.remaining,
-            ),
-            Gauge(
-                "mnemesh_index_complete",
-                "1 if the index has every record except those of the newest changes, else 0.",
-                lambda: float(all(each.available and each.complete for each in collections.all())),
-            ),
-            collections.rebuilds,
-        )
+        return index_metrics(self._collections, lambda: self._rows, self.lag_seconds)
 
     async def register(self, key: str, source: Source) -> None:
         """Registers a collection under the key that its changes have. After `open`, it is opened at once."""
