@@ -62,6 +62,21 @@ async def test_cancellation_kills_the_tool(run: Run) -> None:
     assert processes_with(f": {mark}") == []
 
 
+async def test_second_cancellation_does_not_leave_the_process(run: Run) -> None:
+    """A server that stops cancels a call that its client has cancelled already."""
+    mark = f"{MARK}_{time.monotonic_ns()}"
+    body = "import os; os.execv('/bin/sh', ['/bin/sh', '-c', f': {mark}; while :; do sleep 1; done'])"
+    running = asyncio.create_task(run(source_of(body, "mark"), mark=mark))
+    while not processes_with(f": {mark}"):
+        assert not running.done(), running.result()
+        await asyncio.sleep(0)
+    while not running.done():
+        running.cancel()
+        await asyncio.sleep(0)
+    assert running.cancelled()
+    assert children_running("inside/start.py") == []
+
+
 async def test_fork_bomb_reaches_its_limit_and_is_cleaned_up(run: Run) -> None:
     body = """
     import os, time

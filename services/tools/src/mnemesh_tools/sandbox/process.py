@@ -10,7 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +82,7 @@ async def run(
     except TimeoutError:
         timed_out = True
     finally:
-        await asyncio.shield(_end(process, ended, reading))
+        await _to_its_end(_end(process, ended, reading))
     result, report, stdout, stderr = await asyncio.gather(*reading)
     status, refused, exceeded = _read_report(report.data)
     return EndedProcess(result, stdout, stderr, status, refused, exceeded, timed_out, time.monotonic() - started)
@@ -130,17 +130,44 @@ def _sealed_file(data: bytes) -> int:
     return file
 
 
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Awaits `work` also if this task is cancelled meanwhile, more than once, as a server that stops does."""
+    task = asyncio.create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    task.result()
+    if cancelled is not None:
+        raise cancelled
+
+
 async def _end(
     process: subprocess.Popen[bytes], ended: asyncio.Task[Captured], reading: list[asyncio.Task[Captured]]
 ) -> None:
     """Makes the outer process kill the tool. The tool cannot reach the outer process, so this always succeeds."""
-    if not ended.done():
+    try:
+        if not ended.done():
+            process.terminate()
+            await asyncio.wait([ended], timeout=_GRACE_SECONDS)
+        if not ended.done():
+            process.kill()
+        await asyncio.wait(reading)
+    finally:
+        _wait(process)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    """Waits for the outer process, which has ended unless the event loop is being closed."""
+    if process.poll() is None:
         process.terminate()
-        await asyncio.wait([ended], timeout=_GRACE_SECONDS)
-    if not ended.done():
+    try:
+        process.wait(_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
         process.kill()
-    await asyncio.wait(reading)
-    process.wait()
+        process.wait()
 
 
 async def _collect(fd: int, limit: int) -> Captured:
