@@ -482,6 +482,22 @@ async def test_an_agent_has_its_own_approval_timeout(world: World, server: float
     await process.worker.stop()
 
 
+async def test_a_rule_asks_for_approval_of_certain_arguments_only(world: World, process: Process) -> None:
+    schema = '{"properties": {"content": {"minLength": 10}}}'
+    rules = (RequiresApproval("archival_memory_insert", schema),)
+    agent = await world.agent(process, tool_rules=rules)
+    long = call("archival_memory_insert", content="a long passage")
+    world.model.follow(call("archival_memory_insert", content="short"), long, say("Both."))
+    asked_for = await process.send(agent, "Keep both.")
+    assert await world.archival.texts(agent.id) == ["short"]
+    await process.answer(agent, *approve(*asked(asked_for)))
+    assert await world.archival.texts(agent.id) == ["short", "a long passage"]
+    await process.agents.set_tool_approval(ME, None, agent.id, "archival_memory_insert", requires=True)
+    world.model.follow(call("archival_memory_insert", content="short too"))
+    await process.send(agent, "And this.")
+    assert await pending(process, agent) is not None
+
+
 async def test_cancelling_the_answering_run_leaves_a_return_for_each_call(world: World, process: Process) -> None:
     agent = await gated(world, process)
     calls = [call("archival_memory_insert", content=text) for text in ("one", "two")]

@@ -112,6 +112,10 @@ BAD_AGENTS: list[tuple[Any, str]] = [
     (creating(memory_variables={"a}": "x"}), "memory_variables"),
     (creating(request_id="x" * 201), "request_id"),
     (creating(agent={"approval_timeout": {"seconds": -1}}), "agent.approval_timeout"),
+    (
+        creating(agent={"tool_rules": [{"requires_approval": {"tool_name": "t", "arguments_schema": '{"type": 1}'}}]}),
+        "agent.tool_rules[0]",
+    ),
     (creating(agent={"metadata": '{"a": "\\ud800"}'}), "agent.metadata"),
     (
         creating(agent={"model_settings": {"provider_options": '{"a": "\\ud800"}'}}),

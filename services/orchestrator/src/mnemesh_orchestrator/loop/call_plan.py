@@ -43,7 +43,7 @@ def _is_gated(item: PlannedCall, toolbox: Toolbox, solver: RulesSolver) -> bool:
     A rule about the output of an earlier call of the same answer cannot be applied yet, so the call waits.
     """
     name = item.call.name
-    if name not in toolbox.gated or item.problem is not None:
+    if item.problem is not None or not toolbox.waits(name, item.arguments):
         return False
     if item.ordinal and any(isinstance(rule, Conditional) for rule in solver.rules):
         return True

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from mnemesh_kit.errors import FailedPrecondition
 
@@ -105,6 +105,11 @@ class RulesSolver:
         """Returns whether a rule requires a person's approval of the tool's calls."""
         return name in self._names(RequiresApproval)
 
+    def approval_schemas(self, name: str) -> tuple[str, ...]:
+        """Returns the schemas of the arguments with which a tool needs approval; none if it needs it with any."""
+        schemas = [rule.arguments_schema for rule in self.rules if _is_approval_of(rule, name)]
+        return tuple(schema for schema in schemas if schema is not None) if None not in schemas else ()
+
     @property
     def permits_parallel_calls(self) -> bool:
         """True if a model may call several tools at once. Rules about the order of tools exclude it."""
@@ -176,6 +181,10 @@ class RulesSolver:
             return _sentence(rule) if isinstance(rule, RunFirst) else None
         hides = self._filter(rule)
         return _sentence(rule) if hides is not None and hides(name) else None
+
+
+def _is_approval_of(rule: ToolRule, name: str) -> TypeGuard[RequiresApproval]:
+    return isinstance(rule, RequiresApproval) and rule.tool_name == name
 
 
 def _prefilled(arguments: str | None, rule: str) -> dict[str, Prefilled]:

@@ -194,7 +194,7 @@ class ToolExecution:
         custom = context.toolbox.custom_tool(name)
         if context.toolbox.schema(name) is None:
             return ToolResult(ok=False, text=f"Error: there is no tool {name} any more. It was not run.")
-        if name in context.toolbox.gated and not isinstance(context.decision(item.call.id), Approve):
+        if context.toolbox.waits(name, item.arguments) and not isinstance(context.decision(item.call.id), Approve):
             return ToolResult(ok=False, text=approvals.UNASKED.format(name=name))
         if custom is not None:
             return await self._execute_custom(calls, item, custom)

@@ -1,10 +1,10 @@
 """The tools of a turn: the schemas that the model receives, and the tool behind each name."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -14,6 +14,7 @@ from mnemesh_orchestrator.llm.formats import with_message_format
 from mnemesh_orchestrator.loop.rules import RulesSolver
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.custom_tools import CustomTool
+from mnemesh_orchestrator.model.json_schemas import validator
 from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema
 from mnemesh_orchestrator.model.run_config import ClientTool
 
@@ -35,6 +36,8 @@ class Toolbox:
     """The tools that the client runs."""
     gated: frozenset[str] = frozenset()
     """The tools whose calls wait for a person's decision or for the client's return."""
+    approval_schemas: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The gated tools of which only the calls wait whose arguments match one of these schemas."""
     speech_format: ResponseFormat = ResponseFormat()
     """The format of the speaking tool's message."""
 
@@ -50,6 +53,13 @@ class Toolbox:
     def schema(self, name: str) -> ToolSchema | None:
         """Returns the schema of a tool, or None if the agent has no such tool."""
         return self._plain_by_name.get(name)
+
+    def waits(self, name: str, arguments: Mapping[str, Any]) -> bool:
+        """Returns whether a call of a tool with these arguments waits for a decision."""
+        schemas = self.approval_schemas.get(name)
+        if name not in self.gated or schemas is None:
+            return name in self.gated
+        return any(validator(schema).is_valid(dict(arguments)) for schema in schemas)
 
     def custom_tool(self, name: str) -> CustomTool | None:
         """Returns the stored tool of that name, or None."""
@@ -94,7 +104,20 @@ def make_toolbox(
         offered.append(with_thinking(shown) if thinking else shown)
     names = tuple(schema.name for schema in plain if schema.name not in stored and schema.name not in client)
     gated = client | {schema.name for schema in plain if _waits(agent, solver, schema.name, stored.get(schema.name))}
-    return Toolbox(names, custom, tuple(offered), tuple(plain), client, gated, speech_format or ResponseFormat())
+    schemas = {
+        name: found
+        for name in gated - client
+        if not _always_waits(agent, name, stored.get(name)) and (found := solver.approval_schemas(name))
+    }
+    speech_format = speech_format or ResponseFormat()
+    return Toolbox(names, custom, tuple(offered), tuple(plain), client, gated, schemas, speech_format)
+
+
+def _always_waits(agent: Agent, name: str, custom: CustomTool | None) -> bool:
+    """Returns whether every call of a tool waits, because of the agent's setting or the tool's default."""
+    attached = agent.tool(name)
+    is_set = attached is not None and attached.requires_approval is not None
+    return is_set or (custom is not None and custom.requires_approval)
 
 
 def _waits(agent: Agent, solver: RulesSolver, name: str, custom: CustomTool | None) -> bool:

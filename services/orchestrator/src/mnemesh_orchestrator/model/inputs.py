@@ -74,7 +74,7 @@ def repeated_run_id(sent: Sequence[SentMessage], known: Mapping[str, KnownMessag
     Raises:
         OtidReused: A run has some of the messages and not the others, or has an otid with other content.
     """
-    first = next((known[item.otid] for item in sent if item.otid in known), None)
+    first = next((known[item.otid] for item in sent if item.otid is not None and item.otid in known), None)
     if first is None:
         return None
     for index, item in enumerate(sent):

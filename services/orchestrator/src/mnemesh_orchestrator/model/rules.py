@@ -3,12 +3,15 @@
 Rules are tagged structs, so that an agent's stored record tells them apart.
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_json_object
 from msgspec import Struct
+
+from mnemesh_orchestrator.model.json_schemas import schema_problem
 
 
 class RunFirst(Struct, frozen=True, tag="run_first"):
@@ -105,9 +108,10 @@ class RequiredBeforeExit(Struct, frozen=True, tag="required_before_exit"):
 
 
 class RequiresApproval(Struct, frozen=True, tag="requires_approval"):
-    """A person decides about each call of the tool."""
+    """A person decides about each call of the tool, or about those whose arguments match a JSON schema."""
 
     tool_name: str
+    arguments_schema: str | None = None
 
 
 ToolRule = (
@@ -143,6 +147,8 @@ def _problem(rule: ToolRule) -> str | None:
     match rule:
         case RunFirst(arguments=str() as arguments) if not _is_object(arguments):
             return "must have arguments that are a JSON object"
+        case RequiresApproval(arguments_schema=str() as schema):
+            return _schema_problem(schema)
         case MaxCountPerStep(max_count=count) if count < 1:
             return "must allow at least one call"
         case ConstrainChildTools(children=children, child_arguments=arguments):
@@ -173,6 +179,13 @@ def _conditional_problem(rule: Conditional) -> str | None:
     if len(outputs) < len(rule.outcomes):
         return "must not name an outcome twice"
     return None
+
+
+def _schema_problem(schema: str) -> str | None:
+    if not _is_object(schema):
+        return "must have an arguments_schema that is a JSON object"
+    problem = schema_problem(json.loads(schema))
+    return None if problem is None else f"must have an arguments_schema that is a JSON schema: {problem}"
 
 
 def _is_object(text: str) -> bool:

@@ -8,6 +8,7 @@ from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, derive_id
 from mnemesh_kit.principal import Principal
+from mnemesh_kit.unicode import has_lone_surrogate
 from mnemesh_types.messages import ToolReturn
 
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, parse
@@ -109,6 +110,8 @@ class ToolRunner:
 
 
 def _values(arguments: str, schema: ToolSchema) -> Mapping[str, Any]:
+    if has_lone_surrogate(arguments):
+        raise InvalidArgument("arguments must not contain half of a character (a lone surrogate).", field="arguments")
     parsed = parse(arguments, schema)
     if isinstance(parsed, ParseFailure):
         raise InvalidArgument(parsed.text.removeprefix("Error: "), field="arguments")

@@ -1066,22 +1066,31 @@ Global___RequiredBeforeExitRule: _TypeAlias = RequiredBeforeExitRule  # noqa: Y0
 
 @_typing.final
 class RequiresApprovalRule(_message.Message):
-    """Each call of this tool waits for an approval."""
+    """Each call of this tool waits for an approval, or with arguments_schema only those whose arguments match it. An approval
+    setting of the agent for the tool (SetToolApproval) takes precedence over the rule. If the agent has several rules for
+    a tool, a call waits if one of them asks for it.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TOOL_NAME_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_SCHEMA_FIELD_NUMBER: _builtins.int
     tool_name: _builtins.str
+    arguments_schema: _builtins.str
+    """JSON schema as text, such as {"properties": {"amount": {"exclusiveMinimum": 100}}, "required": ["amount"]}."""
     def __init__(
         self,
         *,
         tool_name: _builtins.str = ...,
+        arguments_schema: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_arguments_schema", b"_arguments_schema", "arguments_schema", b"arguments_schema"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["tool_name", b"tool_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_arguments_schema", b"_arguments_schema", "arguments_schema", b"arguments_schema", "tool_name", b"tool_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__arguments_schema: _TypeAlias = _typing.Literal["arguments_schema"]  # noqa: Y015
+    _WhichOneofArgType__arguments_schema: _TypeAlias = _typing.Literal["_arguments_schema", b"_arguments_schema"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__arguments_schema) -> _WhichOneofReturnType__arguments_schema | None: ...
 
 Global___RequiresApprovalRule: _TypeAlias = RequiresApprovalRule  # noqa: Y015
 

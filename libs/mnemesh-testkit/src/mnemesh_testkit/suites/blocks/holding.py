@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 from mnemesh_kit.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
 from mnemesh_kit.ids import new_id
@@ -123,7 +124,9 @@ class Holding(BlocksCases):
     ) -> None:
         await create(blocks, "given", AGENT)
         for label, holders in (("own", [AGENT]), ("lent", [AGENT, PEER])):
-            made = rpc.CreateBlockRequest(block={"label": label}, agent_ids=holders, created_for_agent_id=AGENT)
+            made = rpc.CreateBlockRequest(
+                block=blocks_pb2.Block(label=label), agent_ids=holders, created_for_agent_id=AGENT
+            )
             assert (await blocks.CreateBlock(made)).block.created_for_agent_id == AGENT
         done = await blocks.EraseAgent(rpc.EraseAgentRequest(agent_id=AGENT, delete_unshared_blocks=delete_unshared))
         assert (done.detached_blocks, done.deleted_blocks) == (3, 2 if delete_unshared else 1)
@@ -132,7 +135,7 @@ class Holding(BlocksCases):
         assert [block.label for block in (await core(blocks, PEER)).blocks] == ["lent"]
 
     async def test_a_block_is_created_for_one_of_its_holders(self, blocks: BlockServiceAsyncStub) -> None:
-        made = rpc.CreateBlockRequest(block={"label": "own"}, agent_ids=[AGENT], created_for_agent_id=PEER)
+        made = rpc.CreateBlockRequest(block=blocks_pb2.Block(label="own"), agent_ids=[AGENT], created_for_agent_id=PEER)
         with pytest.raises(InvalidArgument) as refused:
             await blocks.CreateBlock(made)
         assert refused.value.field == "created_for_agent_id"

@@ -17,6 +17,7 @@ from mnemesh_orchestrator.model.rules import (
     RunFirst,
     ToolRule,
 )
+from mnemesh_orchestrator.rpc.convert.fields import optional_field
 
 
 def rule_to_proto(rule: ToolRule) -> pb.ToolRule:
@@ -44,8 +45,8 @@ def rule_to_proto(rule: ToolRule) -> pb.ToolRule:
             return pb.ToolRule(parent_last_tool=pb.ParentLastToolRule(tool_name=name, children=rule.children))
         case RequiredBeforeExit():
             return pb.ToolRule(required_before_exit=pb.RequiredBeforeExitRule(tool_name=name))
-        case RequiresApproval():
-            return pb.ToolRule(requires_approval=pb.RequiresApprovalRule(tool_name=name))
+        case RequiresApproval(arguments_schema=schema):
+            return pb.ToolRule(requires_approval=pb.RequiresApprovalRule(tool_name=name, arguments_schema=schema))
 
 
 def rule_from_proto(rule: pb.ToolRule, field: str) -> ToolRule:
@@ -75,7 +76,8 @@ def rule_from_proto(rule: pb.ToolRule, field: str) -> ToolRule:
         case "required_before_exit":
             return RequiredBeforeExit(rule.required_before_exit.tool_name)
         case "requires_approval":
-            return RequiresApproval(rule.requires_approval.tool_name)
+            asked = rule.requires_approval
+            return RequiresApproval(asked.tool_name, optional_field(asked, "arguments_schema"))
         case _:
             raise InvalidArgument(f"{field} must have a kind of rule.", field=field)
 
