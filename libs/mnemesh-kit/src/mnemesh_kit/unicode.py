@@ -31,6 +31,8 @@ def well_formed(text: str, max_bytes: int | None = None) -> str:
         text: the text.
         max_bytes: the largest number of bytes of the result in UTF-8. A longer text is cut, and a note says so.
     """
+    if text.isascii() and (max_bytes is None or len(text) <= max_bytes) and "\0" not in text:
+        return text
     try:
         encoded = text.encode()
     except UnicodeEncodeError:

@@ -95,7 +95,6 @@ def well_formed_answer(answer: LlmAnswer, provider: str) -> LlmAnswer:
         content=content,
         tool_calls=calls,
         usage=valid_usage(answer.usage),
-        request_body=well_formed(answer.request_body),
         response_body=well_formed(answer.response_body),
     )
 
