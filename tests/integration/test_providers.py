@@ -85,6 +85,28 @@ async def test_a_failure_leaves_the_window_as_it_was_and_the_agent_usable(
     assert "Tell me more." not in "".join(texts(fake_openai.requests[1 + asked].body))
 
 
+def half(text: str, finish: str | None = None) -> str:
+    """A line of a stream as a JavaScript proxy writes it, which cuts texts between the halves of a character."""
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish}
+    return f"data: {json.dumps({'id': 'x', 'object': 'chat.completion.chunk', 'choices': [choice]})}\n"
+
+
+async def test_half_characters_of_a_provider_end_no_run_and_block_no_agent(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    agent = await create(mesh)
+    fake_openai.script = [
+        script.raw_stream(half("Hi \ud83d"), half("\ude00 \udc00", "stop"), "data: [DONE]\n"),
+        script.Fault(kind="body", status=400, body=b'{"error": {"message": "odd \\ud800 text"}}'),
+        "Still here.",
+    ]
+    heard = await turn(agent, "Hello", stream_tokens=True)
+    assert (heard.status, heard.said, heard.streamed) == ("COMPLETED", "Hi 😀 \ufffd", "Hi 😀 \ufffd")
+    failed = await turn(agent, "And now?")
+    assert failed.error is not None
+    assert (failed.status, "odd \ufffd text" in failed.error.message) == ("FAILED", True)
+    assert (await turn(agent, "Again?")).said == "Still here."
+    assert len(fake_openai.requests) == 3
+
+
 async def test_the_failure_says_when_to_come_back(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     fake_openai.script = [script.rate_limited(3600)]

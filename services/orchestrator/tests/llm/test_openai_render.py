@@ -91,6 +91,21 @@ def test_repeated_call_ids_become_unique_and_returns_follow_calls() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("send_message", "send_message"),
+        ("functions.send <|x|>", "functions_send_x_"),
+        ("größe", "größe"),
+        ("x" * 90, "x" * 64),
+    ],
+)
+def test_name_that_no_tool_can_have_is_sent_in_a_form_that_providers_accept(name: str, sent: str) -> None:
+    request = ask(OPENAI, message(0, Role.SYSTEM, "S"), called(1, "call_1", name), returned(2, "call_1", name, "no"))
+    body = render_body(request, RenderCache())
+    assert [row["tool_calls"][0]["function"]["name"] for row in body["messages"] if row.get("tool_calls")] == [sent]
+
+
 def test_parallel_returns_are_one_message_each() -> None:
     request = ask(
         OPENAI,
