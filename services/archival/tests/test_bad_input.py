@@ -20,6 +20,7 @@ from mnemesh.archival.v1.archives_service_pb2 import (
     UpdateArchiveRequest,
 )
 from mnemesh.archival.v1.passages_service_pb2 import (
+    TAG_MATCH_ALL,
     DeletePassageRequest,
     GetArchivalSummaryRequest,
     GetPassageRequest,
@@ -85,6 +86,12 @@ def search(**which: Any) -> SearchPassagesRequest:
         (SearchPassagesRequest(query="x", limit=101), "limit"),
         (SearchPassagesRequest(query="x", mode=9), "mode"),  # type: ignore[arg-type]
         (search(tag_match=7), "filter.tag_match"),
+        (search(tags=[f"t{n}" for n in range(101)], tag_match=TAG_MATCH_ALL), "filter.tags"),
+        (SearchPassagesRequest(query="x", page_token="garbage"), "page_token"),
+        (
+            InsertPassagesRequest(agent_id=AGENT, passages=[Passage(text="x")], default_embedder="nonsense"),
+            "default_embedder",
+        ),
         (search(time_zone="Mars/Olympus"), "filter.time_zone"),
         (search(time_zone="../etc/passwd"), "filter.time_zone"),
         (search(time_zone="Europe"), "filter.time_zone"),
