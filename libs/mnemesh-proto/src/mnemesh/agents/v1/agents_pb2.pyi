@@ -354,7 +354,9 @@ class Agent(_message.Message):
 
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttachedTool]:
-        """Built-in tools by name; custom, MCP and client tools by id and name."""
+        """Built-in tools by name; custom, MCP and client tools by id and name. GetAgent and ListAgents leave out tools that
+        were deleted, unless the tools service does not answer.
+        """
 
     @_builtins.property
     def last_run_completion_time(self) -> _timestamp_pb2.Timestamp: ...

@@ -40,7 +40,10 @@ class ExecutionServiceStub:
 
     A failing tool is a result with status ERROR, not an error of the call. Not idempotent, and never retried by
     mnemesh: the caller decides how to handle an interrupted execution. Errors: NOT_FOUND, TOOL_ARGUMENTS_INVALID,
-    TOOL_REQUIREMENTS_UNMET, SANDBOX_UNAVAILABLE.
+    TOOL_REQUIREMENTS_UNMET, SANDBOX_UNAVAILABLE, TOOL_SLOTS_BUSY.
+
+    A tool reads and changes agent_state only if its function has the parameter agent_state. A function that returns
+    None has an empty result.
     """
 
 @_typing.type_check_only
@@ -55,7 +58,10 @@ class ExecutionServiceAsyncStub(ExecutionServiceStub):
 
     A failing tool is a result with status ERROR, not an error of the call. Not idempotent, and never retried by
     mnemesh: the caller decides how to handle an interrupted execution. Errors: NOT_FOUND, TOOL_ARGUMENTS_INVALID,
-    TOOL_REQUIREMENTS_UNMET, SANDBOX_UNAVAILABLE.
+    TOOL_REQUIREMENTS_UNMET, SANDBOX_UNAVAILABLE, TOOL_SLOTS_BUSY.
+
+    A tool reads and changes agent_state only if its function has the parameter agent_state. A function that returns
+    None has an empty result.
     """
 
 class ExecutionServiceServicer:
@@ -72,7 +78,10 @@ class ExecutionServiceServicer:
 
         A failing tool is a result with status ERROR, not an error of the call. Not idempotent, and never retried by
         mnemesh: the caller decides how to handle an interrupted execution. Errors: NOT_FOUND, TOOL_ARGUMENTS_INVALID,
-        TOOL_REQUIREMENTS_UNMET, SANDBOX_UNAVAILABLE.
+        TOOL_REQUIREMENTS_UNMET, SANDBOX_UNAVAILABLE, TOOL_SLOTS_BUSY.
+
+        A tool reads and changes agent_state only if its function has the parameter agent_state. A function that returns
+        None has an empty result.
         """
 
 def add_ExecutionServiceServicer_to_server(servicer: ExecutionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

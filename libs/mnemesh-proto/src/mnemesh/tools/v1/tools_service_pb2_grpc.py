@@ -105,7 +105,8 @@ class ToolServiceServicer:
     def CreateTool(self, request, context):
         """Creates a tool and generates its schema from the source, unless json_schema is set. Errors: ALREADY_EXISTS (name);
         TOOL_SOURCE_INVALID with the parameter that caused it; INVALID_ARGUMENT if the name in json_schema differs from
-        the source.
+        the source, or a schema is not a JSON schema; TOOL_REQUIREMENTS_UNMET and SANDBOX_UNAVAILABLE with the field if a
+        custom tool needs packages, another language or the network, which this server does not provide.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -40,7 +40,8 @@ class ToolServiceStub:
     CreateTool: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.CreateToolRequest, _tools_service_pb2.CreateToolResponse]
     """Creates a tool and generates its schema from the source, unless json_schema is set. Errors: ALREADY_EXISTS (name);
     TOOL_SOURCE_INVALID with the parameter that caused it; INVALID_ARGUMENT if the name in json_schema differs from
-    the source.
+    the source, or a schema is not a JSON schema; TOOL_REQUIREMENTS_UNMET and SANDBOX_UNAVAILABLE with the field if a
+    custom tool needs packages, another language or the network, which this server does not provide.
     """
     UpsertTool: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.UpsertToolRequest, _tools_service_pb2.UpsertToolResponse]
     """Creates the tool, or updates the tool with the same name, which keeps its id and absent fields. Errors:
@@ -80,7 +81,8 @@ class ToolServiceAsyncStub(ToolServiceStub):
     CreateTool: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.CreateToolRequest, _tools_service_pb2.CreateToolResponse]  # type: ignore[assignment]
     """Creates a tool and generates its schema from the source, unless json_schema is set. Errors: ALREADY_EXISTS (name);
     TOOL_SOURCE_INVALID with the parameter that caused it; INVALID_ARGUMENT if the name in json_schema differs from
-    the source.
+    the source, or a schema is not a JSON schema; TOOL_REQUIREMENTS_UNMET and SANDBOX_UNAVAILABLE with the field if a
+    custom tool needs packages, another language or the network, which this server does not provide.
     """
     UpsertTool: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.UpsertToolRequest, _tools_service_pb2.UpsertToolResponse]  # type: ignore[assignment]
     """Creates the tool, or updates the tool with the same name, which keeps its id and absent fields. Errors:
@@ -122,7 +124,8 @@ class ToolServiceServicer:
     ) -> _typing.Union[_tools_service_pb2.CreateToolResponse, _abc.Awaitable[_tools_service_pb2.CreateToolResponse]]:
         """Creates a tool and generates its schema from the source, unless json_schema is set. Errors: ALREADY_EXISTS (name);
         TOOL_SOURCE_INVALID with the parameter that caused it; INVALID_ARGUMENT if the name in json_schema differs from
-        the source.
+        the source, or a schema is not a JSON schema; TOOL_REQUIREMENTS_UNMET and SANDBOX_UNAVAILABLE with the field if a
+        custom tool needs packages, another language or the network, which this server does not provide.
         """
 
     def UpsertTool(
