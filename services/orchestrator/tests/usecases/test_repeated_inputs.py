@@ -7,6 +7,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.errors import OtidReused, RunEnded, RunUnderWay
 from mnemesh_orchestrator.llm.errors import ProviderRefused
+from mnemesh_orchestrator.llm.port import FinishReason
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.inputs import InputMessage, KnownMessage, repeated_run_id, sent_messages
 from mnemesh_orchestrator.model.run_config import RunConfig
@@ -153,3 +154,17 @@ def test_runs_of_earlier_releases_match_any_content() -> None:
     earlier = {"o-1": KnownMessage("run-1", None, None)}
     assert repeated_run_id(sent_messages([sent("o-1", "Any"), sent(None, "thing")]), earlier) == "run-1"
     assert sent_messages([sent(None)]) == ()
+
+
+async def test_a_retry_behind_a_cut_answer_does_not_end_with_the_answer(world: World, process: Process) -> None:
+    agent = await world.agent(process, initial_messages=())
+    world.model.follow(say("Once upon a", finish=FinishReason.LENGTH), say("Once upon a time."))
+    await process.send(agent)
+    assert (await retried(process, await process.outcome(agent))).status is RunStatus.COMPLETED
+    assert world.model.last.messages[-1].role is Role.USER
+    assert "Continue it now" in world.model.last.messages[-1].text
+    assert lines(world.turn(agent)) == [
+        "user text: Hello",
+        "assistant text: Once upon a",
+        "assistant text: Once upon a time.",
+    ]

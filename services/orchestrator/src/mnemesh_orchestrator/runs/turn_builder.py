@@ -155,13 +155,18 @@ class TurnBuilder:
             claims=claim.claims,
             started=started,
         )
+        pending = (*closing, *input_messages(run, gathered.window))
         state = TurnState(
             model=model,
             window=gathered.window,
             core=gathered.core,
             solver=solver,
-            pending=(*closing, *input_messages(run, gathered.window)),
-            notes=(*gathered.notes, *_format_notes(format_, policy, model.info)),
+            pending=pending,
+            notes=(
+                *gathered.notes,
+                *_format_notes(format_, policy, model.info),
+                *(() if pending else _retry_notes(run, gathered.window)),
+            ),
         )
         return Turn(context, state)
 
@@ -235,6 +240,14 @@ def _format_notes(format_: ResponseFormat | None, policy: LoopPolicy, model: Mod
         return ()
     note = format_instruction(format_, model)
     return () if note is None else (note,)
+
+
+def _retry_notes(run: Run, window: ContextWindow) -> tuple[str, ...]:
+    """Returns the note of a retry whose input is in the window, before an answer. Providers expect no answer last."""
+    last = window.messages[-1]
+    if not run.retried_run_ids or last.role is not Role.ASSISTANT or last.tool_calls:
+        return ()
+    return ("An earlier turn was interrupted. Continue it now: answer the user's message that has no full answer yet.",)
 
 
 def _tool_ids(agent: Agent) -> tuple[str, ...]:
