@@ -277,9 +277,11 @@ class Indexer:
             await self._attempt(self.flush)
 
     async def _check_regularly(self) -> None:
+        # A start has other work; what seems complete is checked a little later.
+        await self._attempt(lambda: self._walks.check_all(only_incomplete=True))
         while True:
-            await self._attempt(self.check)
             await asyncio.sleep(RETRY_SECONDS)
+            await self._attempt(self.check)
 
     async def _attempt(self, act: Callable[[], Awaitable[object]]) -> bool:
         """Returns whether the work succeeded. The database or the index may be away for a while: it is tried again."""

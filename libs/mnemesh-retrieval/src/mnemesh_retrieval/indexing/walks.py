@@ -65,9 +65,11 @@ class Walks:
         self._instance_id = instance_id
         self._counted_at: dict[str, float] = {}
 
-    async def check_all(self) -> None:
+    async def check_all(self, *, only_incomplete: bool = False) -> None:
         """Opens collections that could not be opened, and checks those that need it."""
         for tracked in self._collections.all():
+            if only_incomplete and tracked.available and tracked.complete:
+                continue
             if not tracked.available and time.monotonic() >= tracked.blocked_until:
                 await self._collections.open_one(tracked)
             generation = self._collections.generation
