@@ -78,6 +78,9 @@ async def report_of(lines: AsyncIterator[str]) -> list[str]:
 async def test_no_byte_of_erased_data_remains(archival: ArchivalServer, tmp_path: Path) -> None:
     await plant_and_erase(archival)
     await archival.stop()
+    moved_aside = tmp_path / "archival-index" / "damaged" / "file"
+    moved_aside.parent.mkdir()
+    moved_aside.write_text(CANARY)
     assert files_with_canary(tmp_path)
     report = await report_of(maintain(archival.config))
     assert files_with_canary(tmp_path) == []

@@ -24,6 +24,7 @@ from mnemesh.archival.v1.passages_service_pb2 import (
 from mnemesh_archival.config import Config
 from mnemesh_archival.store.sql.tables import metadata
 from mnemesh_archival.vectors import earlier_points
+from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import MnemeshError, NotFound
 from mnemesh_kit.failpoints import observed_by
 from mnemesh_kit.ids import derive_id, new_id
@@ -35,6 +36,7 @@ from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
 from mnemesh_testkit.databases.revisions import Rows, at_revision
 
 from .conftest import ArchivalServer
+from .test_index_loss import damage
 from .test_reembedding import wait_until_serving
 
 EARLIER = "engram/hashing-256"
@@ -133,6 +135,25 @@ async def test_a_passage_that_the_earlier_index_lacks_is_missing_until_the_index
         assert await archival.texts("oak") == ["an oak"]
         summary = await archival.summary(agent)
         assert (summary.passage_count, list(summary.tags)) == (1, ["tree"])
+    finally:
+        await archival.channels.close()
+        await archival.stop()
+
+
+async def test_an_earlier_index_that_cannot_be_read_prevents_the_start(database_url: str, tmp_path: Path) -> None:
+    archive, passage = new_id("archive"), new_id("passage")
+    await at_revision(database_url, "mnemesh_archival", "0001", first_version(archive, [passage_row(archive, passage)]))
+    await _index(tmp_path, archive, passage)
+    shutil.copytree(tmp_path / "archival-index", tmp_path / "backup")
+    damage(tmp_path / "archival-index")
+    archival = ArchivalServer(Config(port=0, data_dir=str(tmp_path), database_url=database_url, embedder=HASHING))
+    try:
+        with pytest.raises(StartupError, match="in the vector index only"):
+            await archival.start()
+        shutil.rmtree(tmp_path / "archival-index")
+        shutil.move(tmp_path / "backup", tmp_path / "archival-index")
+        await archival.start()
+        assert await archival.texts("oak") == ["an oak"]
     finally:
         await archival.channels.close()
         await archival.stop()

@@ -13,6 +13,11 @@ KEPT: Final = 2
 """The number of moves whose files are kept. They take as much disk space as the index."""
 
 
+def discard(directory: Path) -> None:
+    """Deletes the files of an index that were moved aside; they may have data that was deleted since."""
+    shutil.rmtree(directory / FOLDER, ignore_errors=True)
+
+
 def move_aside(directory: Path, paths: Sequence[Path]) -> Path | None:
     """Moves files of an index into a new folder below `damaged`, and deletes the oldest such folders.
 

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import structlog
 
-from mnemesh_retrieval.damaged import move_aside
+from mnemesh_retrieval.damaged import discard, move_aside
 from mnemesh_retrieval.edge.bm25 import Bm25Encoder
 from mnemesh_retrieval.edge.failures import engine_error, is_panic, surviving
 from mnemesh_retrieval.edge.page_cache import MAX_MAPPED_BYTES, mapped_bytes, release_pages
@@ -199,8 +199,9 @@ class EdgeIndex:
         """Rewrites every collection from its live points, so that the bytes of deleted points leave the disk.
 
         It closes the collections, and all calls wait for it, some seconds for each 10,000 points. Use it only while no
-        calls are served.
+        calls are served. Damaged files that were moved aside are deleted.
         """
+        await self._run(lambda: discard(self._directory))
         return [await self._run(functools.partial(self._rewrite, name)) for name in await self.collections()]
 
     async def close(self) -> None:

@@ -13,6 +13,7 @@ from uuid import UUID
 import numpy as np
 import structlog
 
+from mnemesh_retrieval.damaged import discard
 from mnemesh_retrieval.errors import CollectionMismatch, CollectionMissing, VectorIndexError
 from mnemesh_retrieval.filters import EVERYTHING, Filter, HasId
 from mnemesh_retrieval.flat import checks, file, schema, search
@@ -234,7 +235,7 @@ class FlatIndex:
     async def rewrite(self) -> RewriteReport:
         """Rewrites the file without the space of deleted points, and empties its log.
 
-        Writes wait meanwhile, some seconds for each million points.
+        Writes wait meanwhile, some seconds for each million points. Damaged files that were moved aside are deleted.
         """
 
         def size() -> int:
@@ -242,6 +243,7 @@ class FlatIndex:
 
         def vacuum(conn: sqlite3.Connection) -> RewriteReport:
             before = size()
+            discard(self._directory)
             # VACUUM writes to the log first, so the log is emptied after it, too.
             for command in ("wal_checkpoint(TRUNCATE)", None, "wal_checkpoint(TRUNCATE)"):
                 conn.execute(f"PRAGMA {command}" if command else "VACUUM").fetchall()
