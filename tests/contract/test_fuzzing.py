@@ -1,4 +1,4 @@
-"""No request makes a server fail or hang: what comes is executed, or refused with a reason of the contract.
+"""No request makes a server fail or hang: it is executed, or refused with a reason of the contract.
 
 The requests are generated: valid ones with hostile values, random ones, and bytes that are no messages.
 """
@@ -60,7 +60,7 @@ async def test_generated_requests_are_executed_or_refused_on_postgresql(mesh_on_
     await _fuzz(mesh_on_postgresql, _until(time.monotonic() + FULL_SECONDS, first=SAMPLE))
 
 
-async def test_bytes_that_are_no_request_are_invalid_arguments(mesh: Mesh) -> None:
+async def test_malformed_bytes_are_invalid_arguments(mesh: Mesh) -> None:
     fuzzer = MeshFuzzer(mesh.addresses, _valid)
     for method in methods():
         codes = await fuzzer.codes_of(method, [*GARBAGE, *no_utf8(method.input_type, depth=1)])

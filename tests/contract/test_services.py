@@ -31,14 +31,14 @@ def test_reflection_describes_the_service(service: str, grpc_channel: grpc.Chann
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["server", "service"])
-def test_health_says_serving(service: str, grpc_channel: grpc.Channel, whole: bool) -> None:
+def test_health_reports_serving(service: str, grpc_channel: grpc.Channel, whole: bool) -> None:
     request = health_pb2.HealthCheckRequest(service="" if whole else service)
     stub: Any = health_pb2_grpc.HealthStub(grpc_channel)
     answer = stub.Check(request, timeout=60)
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_the_server_tells_its_name_its_version_and_its_proto_services(service: str, grpc_channel: grpc.Channel) -> None:
+def test_server_info_has_name_version_and_proto_services(service: str, grpc_channel: grpc.Channel) -> None:
     stub: Any = server_service_pb2_grpc.ServerServiceStub(grpc_channel)
     info = stub.GetServerInfo(server_service_pb2.GetServerInfoRequest(), timeout=60)
     assert info.service == PROTO_SERVICES[service][0]
@@ -46,7 +46,7 @@ def test_the_server_tells_its_name_its_version_and_its_proto_services(service: s
     assert service in info.proto_services
 
 
-def test_an_empty_request_is_answered_or_refused_with_a_reason(service: str, grpc_stub: Any) -> None:
+def test_empty_request_succeeds_or_is_refused_with_a_reason(service: str, grpc_stub: Any) -> None:
     for method in service_of(service).methods:
         error = call(grpc_stub, method, new_request(method))
         if error is not None:
@@ -54,7 +54,7 @@ def test_an_empty_request_is_answered_or_refused_with_a_reason(service: str, grp
             assert error.code() not in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN), method.full_name
 
 
-def test_what_is_not_answered_yet_says_so_and_stands_in_the_readme(service: str, grpc_stub: Any) -> None:
+def test_unimplemented_rpcs_are_refused_and_listed_in_the_readme(service: str, grpc_stub: Any) -> None:
     readme = (ROOT / "services" / PROTO_SERVICES[service][0] / "README.md").read_text()
     listed = readme.partition("UNIMPLEMENTED")[2]
     name = service.rpartition(".")[2]
@@ -64,7 +64,7 @@ def test_what_is_not_answered_yet_says_so_and_stands_in_the_readme(service: str,
             assert whole or method.name in listed, f"{method.full_name} is unanswered and the README is silent"
 
 
-def test_lists_refuse_pages_that_cannot_be(service: str, grpc_stub: Any) -> None:
+def test_lists_refuse_invalid_pages(service: str, grpc_stub: Any) -> None:
     for method in _lists(service):
         if _is_unanswered(grpc_stub, method):
             continue
@@ -82,7 +82,7 @@ def test_lists_refuse_pages_that_cannot_be(service: str, grpc_stub: Any) -> None
             assert (reason_of(error), field_of(error)) == ("PAGE_TOKEN_INVALID", "page_token"), method.full_name
 
 
-def test_every_list_has_the_form_of_all_lists(service: str) -> None:
+def test_every_list_rpc_has_the_standard_fields(service: str) -> None:
     for method in _lists(service):
         numbers = {field.name: field.number for field in method.input_type.fields}
         expected = {"page_size": 1, "page_token": 2, "after_id": 3, "before_id": 4, "order": 5, "order_by": 6}
@@ -92,7 +92,7 @@ def test_every_list_has_the_form_of_all_lists(service: str) -> None:
         assert reads(method), f"{method.full_name} is not marked NO_SIDE_EFFECTS"
 
 
-def test_every_call_that_changes_something_carries_a_request_id(service: str) -> None:
+def test_every_write_has_a_request_id(service: str) -> None:
     for method in service_of(service).methods:
         field = method.input_type.fields_by_name.get("request_id")
         if method.client_streaming and field is None:
@@ -106,7 +106,7 @@ def test_every_call_that_changes_something_carries_a_request_id(service: str) ->
             assert field.number == 1, method.full_name
 
 
-def test_messages_of_one_call_are_its_own(service: str) -> None:
+def test_every_rpc_has_its_own_request_and_response(service: str) -> None:
     for method in service_of(service).methods:
         assert method.input_type.name == f"{method.name}Request"
         assert method.output_type.name == f"{method.name}Response"

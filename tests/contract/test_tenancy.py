@@ -143,7 +143,7 @@ CHOSEN = {
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_an_id_that_another_organization_uses_is_not_found_or_free(
+def test_id_used_by_another_organization_is_not_found_or_available(
     threaded_mesh: MeshThread, ours: Ids, theirs: Ids, name: str
 ) -> None:
     before = state(threaded_mesh, theirs)
@@ -163,7 +163,7 @@ def test_an_id_that_another_organization_uses_is_not_found_or_free(
     assert state(threaded_mesh, theirs) == before
 
 
-def test_every_id_field_of_a_request_is_tried(service: str, theirs: Ids) -> None:
+def test_every_id_field_of_a_request_is_covered(service: str, theirs: Ids) -> None:
     for method in service_of(service).methods:
         for field in method.input_type.fields:
             if field.type == FieldDescriptor.TYPE_STRING and field.name.endswith(("_id", "_ids")):

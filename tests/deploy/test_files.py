@@ -43,8 +43,10 @@ def test_every_variable_is_a_setting_of_its_service(
     assert set(deployment.environment(service, GIVEN)) - known == set()
 
 
-def test_every_setting_is_passed_on(deployment: Any, service: str, config_class: type[ServerConfig]) -> None:
-    """Under the name that the page on configuration has."""
+def test_every_setting_is_passed_to_its_container(
+    deployment: Any, service: str, config_class: type[ServerConfig]
+) -> None:
+    """Under its name in docs/configuration.md."""
     documented = set(re.findall(r"^\| `(MNEMESH_\w+)` \|", (ROOT / "docs/configuration.md").read_text(), re.MULTILINE))
     passed = set(deployment.environment(service, GIVEN))
     for field in fields(config_class):
@@ -61,7 +63,9 @@ def test_every_setting_is_passed_on(deployment: Any, service: str, config_class:
         assert not passed & PROVIDERS, "keys of providers are for the orchestrator only"
 
 
-def test_the_settings_are_what_the_file_means(deployment: Any, service: str, config_class: type[ServerConfig]) -> None:
+def test_containers_have_the_documented_settings(
+    deployment: Any, service: str, config_class: type[ServerConfig]
+) -> None:
     config: Any = config_class.from_env(deployment.environment(service, GIVEN))
     assert config.database_url == f"postgresql://mnemesh:secret@postgres:5432/mnemesh_{service}"
     assert (config.host, config.data_dir, config.auth_key_file) == ("0.0.0.0", "/data", "/run/secrets/mnemesh_auth_key")
@@ -77,7 +81,7 @@ def test_the_settings_are_what_the_file_means(deployment: Any, service: str, con
             assert getattr(config, field.name) == field.default, field.name
 
 
-def test_ports_are_the_services_own_and_reach_this_machine_only(
+def test_ports_are_those_of_the_services_and_bound_to_loopback(
     deployment: Any, service: str, config_class: type[ServerConfig]
 ) -> None:
     deployed = deployment.services[service]
@@ -87,7 +91,7 @@ def test_ports_are_the_services_own_and_reach_this_machine_only(
     assert deployed["ports"] == [f"127.0.0.1:{port}:{port}", f"127.0.0.1:{metrics}:{METRICS_PORT}"]
 
 
-def test_the_command_line_is_an_image_that_finds_the_mesh(deployment: Any) -> None:
+def test_command_line_image_finds_the_mesh(deployment: Any) -> None:
     cli = deployment.services["cli"]
     assert (cli["profiles"], cli["build"]["target"]) == (["cli"], "cli")
     stage = deployment.dockerfile.split("FROM base AS cli\n")[1].split("\nFROM ")[0]
@@ -103,7 +107,7 @@ def test_health_checks_are_frequent_at_start_only(deployment: Any) -> None:
     assert (int(options["interval"]) >= 30, int(options["start-interval"]) <= 5) == (True, True)
 
 
-def test_the_orchestrator_looks_for_the_others_where_they_are(deployment: Any) -> None:
+def test_orchestrator_has_the_addresses_of_the_other_services(deployment: Any) -> None:
     environment = deployment.environment("orchestrator", GIVEN)
     for service in ("blocks", "recall", "archival", "tools"):
         port = deployment.services[service]["build"]["args"]["PORT"]
@@ -111,7 +115,7 @@ def test_the_orchestrator_looks_for_the_others_where_they_are(deployment: Any) -
         assert deployment.services["orchestrator"]["depends_on"][service] == {"condition": "service_healthy"}
 
 
-def test_every_service_has_the_key_a_volume_and_a_database_that_is_made(deployment: Any, service: str) -> None:
+def test_every_service_has_the_key_a_volume_and_a_database(deployment: Any, service: str) -> None:
     deployed = deployment.services[service]
     seals = ["mnemesh_secrets_key"] if service == "orchestrator" else []
     assert deployed["secrets"] == ["mnemesh_auth_key", *seals]
@@ -132,7 +136,7 @@ def test_only_the_sandbox_runs_as_root(deployment: Any, service: str) -> None:
         assert deployed["cap_drop"] == ["ALL"]
 
 
-def test_without_a_password_the_file_says_what_to_do(deployment: Any) -> None:
+def test_missing_password_is_reported_with_instructions(deployment: Any) -> None:
     password = deployment.services["postgres"]["environment"]["POSTGRES_PASSWORD"]
     assert password == "${MNEMESH_POSTGRES_PASSWORD:?run deploy/prepare.sh first}"
 

@@ -1,4 +1,4 @@
-"""The mesh with the settings that docker-compose.yml gives it: on PostgreSQL, with keys, listening everywhere.
+"""The mesh with the settings of docker-compose.yml: on PostgreSQL, with keys, listening on all addresses.
 
 The services are processes here and no containers; everything else is what the files say.
 """
@@ -62,7 +62,7 @@ def variables(place: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in (place / ".env").read_text().splitlines())
 
 
-def test_prepare_makes_secrets_once(prepared: Path) -> None:
+def test_prepare_creates_secrets_once(prepared: Path) -> None:
     key_files = [prepared / "deploy/secrets" / name for name in KEYS]
     before = [file.read_bytes() for file in (*key_files, prepared / ".env")]
     keys = {read_keys(str(key_file))[0] for key_file in key_files}
@@ -75,7 +75,7 @@ def test_prepare_makes_secrets_once(prepared: Path) -> None:
 
 
 @pytest.mark.full
-async def test_a_conversation_on_postgresql_behind_authentication(
+async def test_turn_on_postgresql_with_authentication(
     deployment: Any, prepared: Path, server: PostgresServer, tmp_path: Path
 ) -> None:
     await _make_databases(server)

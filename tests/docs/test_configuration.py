@@ -39,13 +39,13 @@ def own_fields(service: str) -> list[Field[Any]]:
     ]
 
 
-def test_what_every_service_has() -> None:
+def test_settings_of_every_service_are_documented() -> None:
     expected = {f"MNEMESH_{field.name.upper()}": shown(field) for field in fields(ServerConfig) if field.name != "port"}
     assert documented("Every service") == expected
 
 
 @pytest.mark.parametrize("service", ROOMS)
-def test_what_each_service_has(service: str) -> None:
+def test_settings_of_each_service_are_documented(service: str) -> None:
     table = documented(service)
     wanted = {}
     for field in own_fields(service):
@@ -56,7 +56,7 @@ def test_what_each_service_has(service: str) -> None:
 
 
 @pytest.mark.parametrize("name", [spec.name for spec in SERVICES if spec.settings is not None])
-def test_what_the_supervisor_passes_to_each_service(name: str) -> None:
+def test_supervisor_passes_the_settings_of_each_service(name: str) -> None:
     """Every setting of the service, and no key of another one."""
     own = {field.name for field in fields(import_module(f"mnemesh_{name}.config").Config)}
     foreign = ["OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "MNEMESH_OPENAI_API_KEY", "MNEMESH_SECRETS_KEY_FILE"]
@@ -69,13 +69,13 @@ def test_what_the_supervisor_passes_to_each_service(name: str) -> None:
     assert service_environment("orchestrator", MeshConfig(), given).items() >= dict.fromkeys(foreign, "x").items()
 
 
-def test_what_the_supervisor_has() -> None:
+def test_settings_of_the_supervisor_are_documented() -> None:
     expected = {f"MNEMESH_{field.name.upper()}": shown(field) for field in fields(MeshConfig) if field.name != "ports"}
     expected |= {spec.port_variable: str(spec.port) for spec in SERVICES}
     assert documented("mnemesh up") == expected
 
 
-def test_the_keys_of_providers_are_read_under_their_usual_names_too() -> None:
+def test_provider_keys_are_also_read_from_vendor_variables() -> None:
     config = import_module("mnemesh_orchestrator.config").Config
     usual = sorted(set(re.findall(r"also `(\w+)`", PAGE.read_text())))
     assert len(usual) == 4

@@ -43,7 +43,7 @@ def metadata(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("folder", PROJECTS, ids=lambda folder: folder.name)
-def test_metadata(folder: Path) -> None:
+def test_metadata_is_complete(folder: Path) -> None:
     project = metadata(folder)
     assert project["description"].endswith(".")
     assert project["license"] == "Apache-2.0"
@@ -55,7 +55,7 @@ def test_metadata(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", [ROOT, *PROJECTS], ids=lambda folder: folder.name)
-def test_supported_versions_of_python(folder: Path) -> None:
+def test_supported_python_versions_agree(folder: Path) -> None:
     assert metadata(folder)["requires-python"] == ">=3.11,<3.15"
     assert metadata(folder)["version"] == metadata(ROOT)["version"]
 
@@ -75,8 +75,8 @@ def imported(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("folder", PROJECTS, ids=lambda folder: folder.name)
-def test_what_is_imported_is_declared(folder: Path) -> None:
-    """Directly, or as an extra: another distribution may stop to need it, as typer did with click."""
+def test_imported_packages_are_declared(folder: Path) -> None:
+    """As a dependency or as an extra. Another distribution may stop to depend on it, as typer did with click."""
     project = metadata(folder)
     extras = [name for names in project.get("optional-dependencies", {}).values() for name in names]
     requirements = [Requirement(text) for text in (*project["dependencies"], *extras)]
@@ -91,7 +91,7 @@ def test_what_is_imported_is_declared(folder: Path) -> None:
     assert {module for module in imported(folder) if not is_declared(module)} == set()
 
 
-def test_the_runtime_has_what_a_setting_can_enable() -> None:
+def test_images_have_the_extras_that_settings_can_enable() -> None:
     """`make run` installs the extras of the services, and an image those of its service (uv sync --all-extras)."""
     runtime = {requirement.name: requirement.extras for requirement in map(Requirement, metadata(ROOT)["dependencies"])}
     for folder in ROOT.glob("services/*"):
@@ -120,8 +120,8 @@ def uv(*arguments: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("folder", PROJECTS, ids=lambda folder: folder.name)
-def test_a_wheel_alone_installs_and_imports(folder: Path, wheels: Path, tmp_path: Path) -> None:
-    """Into a new environment, with what it declares: every module is imported, and the command runs."""
+def test_each_wheel_installs_alone_and_imports(folder: Path, wheels: Path, tmp_path: Path) -> None:
+    """In a new environment, with its declared dependencies: every module is imported, and the command runs."""
     python = tmp_path / "venv" / "bin" / "python"
     uv("venv", "--python", sys.executable, str(tmp_path / "venv"))
     name, constraints = metadata(folder)["name"], str(wheels / "constraints.txt")

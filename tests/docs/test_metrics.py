@@ -1,4 +1,4 @@
-"""Every metric is documented, with its labels; no other is."""
+"""Every metric is documented with its labels, and no other metric is."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_links_resolve(page: Path) -> None:
             assert anchor in map(_anchor, headings), f"{page.name} links to #{anchor}"
 
 
-async def test_the_first_agent_of_the_readme(
+async def test_first_agent_example_of_the_readme_runs(
     mesh: Mesh, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MNEMESH_TARGET", mesh.addresses["orchestrator"])
@@ -60,7 +60,7 @@ async def test_the_first_agent_of_the_readme(
     assert "[human] Name: Ada" in said
 
 
-def test_the_first_agent_of_the_readme_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_first_agent_example_of_the_readme_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
     source = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
     console = code.InteractiveConsole()
     for line in source.removesuffix("asyncio.run(main())\n").splitlines():

@@ -1,4 +1,4 @@
-"""The package of docs/processors.md does what the page says of it."""
+"""The example package of docs/processors.md behaves as documented."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "processors.md").read_text()
 INPUT = InputFacts("org-other", ME.subject_id, "agent-1", "conv-1", "run-1", 0, 0, "user")
 
 
-async def test_the_package_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_example_package_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (toml,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     points = tomllib.loads(toml)["project"]["entry-points"]

@@ -22,7 +22,7 @@ EXPECTED = {
 }
 
 
-def test_the_earlier_name_occurs_only_where_it_must() -> None:
+def test_earlier_name_occurs_only_in_the_listed_files() -> None:
     found = set()
     for folder, folders, files in os.walk(ROOT):
         folders[:] = [name for name in folders if name not in SKIPPED and not name.startswith(".")]

@@ -1,4 +1,4 @@
-"""The page on providers says of each vendor what the table in the code says."""
+"""The page on providers agrees with the table in the code."""
 
 import re
 from pathlib import Path
@@ -15,12 +15,12 @@ def rows(section: str) -> dict[str, list[str]]:
     return {each[0].strip("`"): each for each in cells if each[0].strip("`") in DIALECTS}
 
 
-def test_every_vendor_has_its_rows() -> None:
+def test_every_vendor_has_a_row() -> None:
     assert list(rows("Settings")) == list(rows("How they differ")) == list(DIALECTS)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.type)
-def test_the_rows_are_true(dialect: Dialect) -> None:
+def test_rows_agree_with_the_code(dialect: Dialect) -> None:
     _, title, base, keys, urls = rows("Settings")[dialect.type]
     assert (title, base) == (dialect.title, f"`{dialect.base_url}`" if dialect.base_url else "must be set")
     assert tuple(re.findall(r"`(\w+)`", keys)) == dialect.key_variables

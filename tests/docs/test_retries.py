@@ -90,7 +90,7 @@ def seconds(value: float) -> str:
         ("server port", None, seconds(server.PORT_POLL_SECONDS), [server.PORT_SECONDS]),
     ],
 )
-def test_policies(component: str, attempts: int | None, delays: str, limits: list[float]) -> None:
+def test_policies_are_documented(component: str, attempts: int | None, delays: str, limits: list[float]) -> None:
     _, _, shown_attempts, shown_delays, shown_limit, _ = ROWS[component]
     assert shown_attempts == ("unlimited" if attempts is None else str(attempts))
     assert shown_delays.startswith(delays)
@@ -98,17 +98,17 @@ def test_policies(component: str, attempts: int | None, delays: str, limits: lis
         assert re.search(rf"(?<![\d.]){limit:g} s\b", shown_limit), (component, limit)
 
 
-def test_the_policies_of_the_page_are_those_of_the_test() -> None:
-    marker = test_policies.pytestmark[0]  # type: ignore[attr-defined]
+def test_every_policy_of_the_page_is_tested() -> None:
+    marker = test_policies_are_documented.pytestmark[0]  # type: ignore[attr-defined]
     assert set(ROWS) - {"component", "---", "fallback model"} == {row[0] for row in marker.args[1]}
 
 
-def test_statuses_of_embedders() -> None:
+def test_retried_statuses_of_embedders() -> None:
     shown = {int(number) for number in re.findall(r"\b[45]\d\d\b", ROWS["embedder over HTTP"][1])}
     assert shown == RETRIED
 
 
-def test_the_defaults_of_the_adapter_are_those_of_the_configuration() -> None:
+def test_adapter_defaults_are_those_of_the_configuration() -> None:
     config = Config()
     assert DEFAULT_LIMITS.attempts == config.provider_attempts
     assert DEFAULT_LIMITS.retry_budget_seconds == config.provider_retry_seconds
@@ -116,7 +116,7 @@ def test_the_defaults_of_the_adapter_are_those_of_the_configuration() -> None:
     assert DEFAULT_LIMITS.idle_seconds == config.provider_idle_seconds
 
 
-def test_the_product_of_a_model_answer() -> None:
+def test_attempts_of_a_model_answer() -> None:
     config = Config()
     interrupted, formats = model_call.MAX_INTERRUPTED_CALLS, model_call.MAX_FORMAT_CALLS
     answers = interrupted + model_call.MAX_UNUSABLE_CALLS - 1
@@ -130,7 +130,7 @@ def test_the_product_of_a_model_answer() -> None:
     assert f"| {interrupted * config.provider_attempts} | {interrupted * delays:g} s |" in PAGE
 
 
-def test_the_product_of_a_service_call() -> None:
+def test_attempts_of_a_service_call() -> None:
     limit = Config().service_retry_seconds
     fewest, most = calls(limit, 1.0), calls(limit, 1.0 - retry.SERVICE_BACKOFF.jitter)
     attempts = int(str(retries._POLICY["maxAttempts"]))
@@ -142,7 +142,7 @@ def test_the_product_of_a_service_call() -> None:
     assert channels.DEADLINE_SECONDS == deadlines.WRITE
 
 
-def test_the_delays_of_a_transaction() -> None:
+def test_delays_of_a_transaction() -> None:
     assert total(postgresql.CONFLICT_BACKOFF, postgresql.WRITE_ATTEMPTS) <= 3.4
     assert f"{sqlite.WRITE_ATTEMPTS} × {sqlite.BUSY_TIMEOUT_MS / 1000:g} s" in PAGE
 

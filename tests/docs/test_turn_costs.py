@@ -46,7 +46,7 @@ async def _turn(agent: Agent, text: str, cost: Counter[str]) -> dict[str, int]:
     return dict(cost)
 
 
-async def test_a_turn_of_plain_text(mesh: Mesh, cost: Counter[str]) -> None:
+async def test_cost_of_a_plain_text_turn(mesh: Mesh, cost: Counter[str]) -> None:
     agent = await mesh.client.agents.create(blocks={"human": "", "persona": ""})
     await agent.ask("Hello.")
     assert await _turn(agent, "Hello again.", cost) == {
@@ -60,7 +60,7 @@ async def test_a_turn_of_plain_text(mesh: Mesh, cost: Counter[str]) -> None:
     }
 
 
-async def test_a_turn_that_edits_memory(mesh: Mesh, cost: Counter[str]) -> None:
+async def test_cost_of_a_turn_that_edits_memory(mesh: Mesh, cost: Counter[str]) -> None:
     agent = await mesh.client.agents.create(blocks={"human": "", "persona": ""})
     assert await _turn(agent, "My name is Ada.", cost) == {
         "GetContext": 1,

@@ -1,4 +1,4 @@
-"""The benchmark of recall and archival runs from end to end on either SQL engine, and reports what it measured."""
+"""The benchmark of recall and archival runs from end to end on each SQL engine and reports its measurements."""
 
 import asyncio
 import json
@@ -27,14 +27,14 @@ async def _bench(out: Path, *arguments: str) -> tuple[dict[str, Any], str, str]:
 
 @pytest.mark.full
 @pytest.mark.timeout(scaled(300))
-async def test_a_quick_run_measures_every_kind_of_call_on_postgresql(tmp_path: Path) -> None:
+async def test_quick_run_measures_every_call_on_postgresql(tmp_path: Path) -> None:
     found, printed, _ = await _bench(tmp_path / "tiers.json", "--engine", "postgresql")
     _assert_measured(found, printed, "postgresql")
 
 
 @pytest.mark.full
 @pytest.mark.timeout(scaled(300))
-async def test_a_quick_run_measures_every_kind_of_call_on_sqlite_and_again_without_filling_the_stores(
+async def test_quick_run_on_sqlite_can_reuse_the_filled_stores(
     tmp_path: Path,
 ) -> None:
     kept = ("--engine", "sqlite", "--keep", str(tmp_path / "kept"))
@@ -72,7 +72,7 @@ def _assert_measured(found: dict[str, Any], printed: str, engine: str) -> None:
     assert re.search(rf"CommitStep \| agent \| 5 \| {commit['p50_ms']:.1f} / {commit['p95_ms']:.1f}", printed)
 
 
-def test_words_are_as_rare_as_they_are_called() -> None:
+def test_word_frequencies_match_their_kind() -> None:
     corpus = Corpus()
     texts = [set(re.findall(r"\w+", corpus.text(1, position).lower())) for position in range(2_000)]
 

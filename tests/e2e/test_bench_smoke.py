@@ -1,4 +1,4 @@
-"""The benchmark runs from end to end, and tells what it says it tells. How fast is not a question of this test."""
+"""The benchmark runs from end to end and reports its measurements. This test does not check speed."""
 
 import asyncio
 import json

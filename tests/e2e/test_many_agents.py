@@ -1,4 +1,4 @@
-"""Two hundred agents at once, on whatever machine this is: every turn is whole, and none fails."""
+"""Two hundred agents at the same time: every turn completes, and none fails."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ AGENTS = 200
 
 
 @pytest.mark.timeout(scaled(600))
-async def test_two_hundred_agents_at_once(process_mesh: ProcessMesh, fake_openai: FakeOpenAI) -> None:
-    """Each stores a fact of its own by a tool and then says so: nothing is lost, and nothing goes astray."""
+async def test_two_hundred_concurrent_agents_complete_their_turns(
+    process_mesh: ProcessMesh, fake_openai: FakeOpenAI
+) -> None:
+    """Each agent stores its own fact with a tool and then states it."""
     client = process_mesh.client
 
     def answer(body: dict[str, object]) -> Reply:

@@ -1,4 +1,4 @@
-"""Evidence is found in a written dialogue, at least as well as full-text search with context finds it."""
+"""Evidence in a dialogue is found at least as well as by full-text search with context."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def require_better(rows: list[dict[str, Any]], variants: int) -> None:
         assert all(found[depth] >= share for depth, share in reference[variant].items()), (variant, found, reference)
 
 
-def test_messages_that_answer_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_messages_with_the_evidence_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     variants = ("--variants", "nameless,timeless")
     require_better(scored(recall_quality.main, monkeypatch, tmp_path / "out.json", *variants), 2)
 
 
-def test_passages_that_answer_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_passages_with_the_evidence_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     variants = ("--variants", "nameless", "--notes", "0", "--embedders", "mnemesh/wordllama-256")
     require_better(scored(retrieval_quality.main, monkeypatch, tmp_path / "out.json", *variants), 1)
 
 
-def test_dialogues_are_read_in_either_layout(tmp_path: Path) -> None:
+def test_both_dialogue_layouts_are_read(tmp_path: Path) -> None:
     assert len(chosen("1", 7)) == 1
     (own,) = chosen(str(WRITTEN), 7)
     assert own.speakers == ("Nora", "Tomas")

@@ -1,4 +1,4 @@
-"""kill -9 of every process, between turns and at known points of one: nothing lost, nothing doubled."""
+"""kill -9 of each process, between turns and at known points of a turn: nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def killed(mesh: ProcessMesh, provider: FakeOpenAI) -> Killed:
 
 
 @pytest.mark.parametrize("service", SERVICE_NAMES)
-async def test_between_turns(mesh: ProcessMesh, provider: FakeOpenAI, service: str) -> None:
+async def test_kill_between_turns_loses_nothing(mesh: ProcessMesh, provider: FakeOpenAI, service: str) -> None:
     agent = await create(mesh)
     provider.script = [both("The key is under the mat."), "Stored.", "It is under the mat."]
     await turn(agent, "Remember the key.")
@@ -132,8 +132,8 @@ async def test_between_turns(mesh: ProcessMesh, provider: FakeOpenAI, service: s
 
 
 @pytest.mark.parametrize("service", ["orchestrator", "recall", "blocks", "archival"])
-async def test_while_the_model_is_asked(mesh: ProcessMesh, killed: Killed, service: str) -> None:
-    """The third answer is on its way: two steps are committed, nothing of the third is."""
+async def test_kill_during_a_model_call_resumes_the_turn(mesh: ProcessMesh, killed: Killed, service: str) -> None:
+    """During the third answer: two steps are committed, and nothing of the third is."""
     running = killed.begin(gates=[killed.gate])
     await _until(lambda: len(killed.provider.requests) - killed.asked == 3)
     await mesh.kill(service)
@@ -163,7 +163,7 @@ async def test_while_the_model_is_asked(mesh: ProcessMesh, killed: Killed, servi
         ("recall", "InsertPassages", True, 0),
     ],
 )
-async def test_in_the_middle_of_a_step(
+async def test_kill_during_a_step_resumes_the_turn(
     mesh: ProcessMesh, killed: Killed, service: str, method: str, executed: bool, nth: int
 ) -> None:
     """The nth call is held before it reaches the service, or after it was executed; then the process is killed."""
@@ -182,7 +182,7 @@ async def test_in_the_middle_of_a_step(
 @pytest.mark.parametrize(
     ("method", "executed"), [("InsertPassages", True), ("CommitStep", False), ("CommitStep", True)]
 )
-async def test_a_loop_of_heartbeats_goes_on_from_its_journal(
+async def test_heartbeat_loop_resumes_from_its_journal(
     mesh: ProcessMesh, provider: FakeOpenAI, method: str, executed: bool
 ) -> None:
     agent = await create(mesh, type="memgpt_v2")
@@ -214,7 +214,7 @@ async def test_a_loop_of_heartbeats_goes_on_from_its_journal(
 
 
 @pytest.mark.parametrize("service", ["orchestrator", "tools"])
-async def test_a_custom_tool_that_was_interrupted_is_not_run_again(
+async def test_interrupted_custom_tool_does_not_run_again(
     mesh: ProcessMesh, provider: FakeOpenAI, service: str
 ) -> None:
     agent = await create(mesh, tool_sources=[SLOW])
@@ -237,7 +237,7 @@ async def test_a_custom_tool_that_was_interrupted_is_not_run_again(
     assert_whole(await window_of(mesh.client, agent))
 
 
-async def test_an_orderly_stop_in_the_middle_of_a_turn_loses_nothing_either(mesh: ProcessMesh, killed: Killed) -> None:
+async def test_sigterm_during_a_turn_loses_nothing(mesh: ProcessMesh, killed: Killed) -> None:
     """SIGTERM, as a rolling update sends it, while a tool's answer is on its way."""
     hold = mesh.proxies["blocks"].hold("EditBlock", executed=True)
     running = killed.begin()
@@ -249,8 +249,8 @@ async def test_an_orderly_stop_in_the_middle_of_a_turn_loses_nothing_either(mesh
     await killed.ends_well(running)
 
 
-async def test_all_at_once(mesh: ProcessMesh, killed: Killed) -> None:
-    """The machine loses every process in the middle of a commit."""
+async def test_kill_of_all_processes_during_a_commit(mesh: ProcessMesh, killed: Killed) -> None:
+    """As a failure of the machine does."""
     hold = mesh.proxies["recall"].hold("CommitStep", executed=True)
     running = killed.begin()
     async with asyncio.timeout(LIMIT_SECONDS):
@@ -261,9 +261,7 @@ async def test_all_at_once(mesh: ProcessMesh, killed: Killed) -> None:
     await killed.ends_well(running)
 
 
-async def test_an_input_that_was_accepted_is_answered_though_nobody_waits(
-    mesh: ProcessMesh, provider: FakeOpenAI
-) -> None:
+async def test_accepted_input_is_answered_without_a_client(mesh: ProcessMesh, provider: FakeOpenAI) -> None:
     agent = await create(mesh)
     gate = asyncio.Event()
     provider.script = lambda body: Reply(text="Here it is.", gates=[gate])

@@ -1,4 +1,4 @@
-"""kill -9 inside a compaction: the old window or the new one, one summary, and the turn told whole."""
+"""kill -9 during a compaction: the old window or the new one, one summary, and a complete turn."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def ends_well(mesh: ProcessMesh, agent: Agent, running: asyncio.Task[Turn]
     assert [row.id for row in rows] == [window[0].id]
 
 
-async def test_while_the_summariser_is_asked(mesh: ProcessMesh, provider: FakeOpenAI) -> None:
+async def test_kill_during_the_summary_call(mesh: ProcessMesh, provider: FakeOpenAI) -> None:
     agent = await long_talk(mesh, provider)
     before = await window_of(mesh.client, agent)
     gate = asyncio.Event()
@@ -87,7 +87,9 @@ async def test_while_the_summariser_is_asked(mesh: ProcessMesh, provider: FakeOp
 
 @pytest.mark.parametrize("service", ["orchestrator", "recall"])
 @pytest.mark.parametrize("executed", [False, True])
-async def test_around_the_swap(mesh: ProcessMesh, provider: FakeOpenAI, service: str, executed: bool) -> None:
+async def test_kill_before_or_after_the_window_is_replaced(
+    mesh: ProcessMesh, provider: FakeOpenAI, service: str, executed: bool
+) -> None:
     agent = await long_talk(mesh, provider)
     asked = sum(is_summary(request.body) for request in provider.requests)
     provider.script = full()

@@ -1,4 +1,4 @@
-"""kill -9 around the window of a compaction and its memories: each memory once, and the turn told whole."""
+"""kill -9 before or after the commit of an episodic compaction: each memory once, and a complete turn."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ async def knowing(mesh: ProcessMesh, provider: FakeOpenAI) -> Agent:
 
 @pytest.mark.parametrize("service", ["orchestrator", "recall"])
 @pytest.mark.parametrize("executed", [False, True])
-async def test_around_the_memories(mesh: ProcessMesh, provider: FakeOpenAI, service: str, executed: bool) -> None:
+async def test_kill_before_or_after_memories_are_committed(
+    mesh: ProcessMesh, provider: FakeOpenAI, service: str, executed: bool
+) -> None:
     agent = await knowing(mesh, provider)
     asked = sum(asks_for_memories(request.body) for request in provider.requests)
     hold = mesh.proxies["recall"].hold("ReplaceContext", executed=executed)

@@ -1,4 +1,4 @@
-"""Orchestrators as processes on one PostgreSQL: what one of them loses another completes, in order, once."""
+"""Orchestrators as processes on one PostgreSQL: the runs of a lost replica are completed in order and once."""
 
 from __future__ import annotations
 
@@ -136,10 +136,10 @@ class Lost:
         assert (await collect(self.client.runs.stream(self.run.id))).sequences == self.heard.sequences
 
 
-async def test_what_holders_do_not_complete_another_does_by_itself(
+async def test_runs_of_killed_and_stalled_replicas_are_completed_by_another(
     mesh: ProcessMesh, other: Mnemesh, third: Mnemesh, provider: FakeOpenAI
 ) -> None:
-    """One holder is killed and one stalls; the third completes the runs of both, and the two come back."""
+    """One replica is killed and one stalls. The third completes the runs of both, and the two return."""
     killed = Lost(mesh, provider, mesh.client, await create(mesh))
     stalled = Lost(mesh, provider, other, await create(mesh))
     provider.script = lambda body: killed.answer(body) or stalled.answer(body) or "Nobody's."
@@ -159,7 +159,7 @@ async def test_what_holders_do_not_complete_another_does_by_itself(
     await asyncio.gather(killed.is_unharmed(), stalled.is_unharmed())
 
 
-async def test_fifty_senders_through_both_keep_the_order_in_which_they_were_accepted(
+async def test_fifty_senders_through_both_replicas_keep_the_order_of_acceptance(
     mesh: ProcessMesh, other: Mnemesh, provider: FakeOpenAI
 ) -> None:
     agent, gate = await create(mesh), asyncio.Event()
@@ -182,7 +182,7 @@ async def test_fifty_senders_through_both_keep_the_order_in_which_they_were_acce
     assert_whole(window)
 
 
-async def test_fifty_that_send_at_once_through_both_are_fifty_whole_turns(
+async def test_fifty_concurrent_messages_through_both_replicas_are_fifty_turns(
     mesh: ProcessMesh, other: Mnemesh, provider: FakeOpenAI
 ) -> None:
     agent = await create(mesh)
@@ -203,7 +203,7 @@ async def test_fifty_that_send_at_once_through_both_are_fifty_whole_turns(
     assert sorted(said) == [f"Message {number:02}" for number in range(50)]
 
 
-async def test_a_model_call_on_the_other_is_cancelled_at_once(
+async def test_model_call_on_another_replica_is_cancelled_at_once(
     mesh: ProcessMesh, other: Mnemesh, provider: FakeOpenAI
 ) -> None:
     agent, gate, asked = await create(mesh), asyncio.Event(), len(provider.requests)

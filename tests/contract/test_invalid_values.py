@@ -1,4 +1,4 @@
-"""Good requests of the calls that write, each spoiled in one place: refused with a reason, or taken as it is."""
+"""Valid requests of every write RPC with one invalid value: executed, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OWN_FAULT = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.
 
 
 @pytest.mark.timeout(scaled(300))
-def test_good_requests_with_one_hostile_value_are_answered_or_refused(
+def test_valid_request_with_one_invalid_value_succeeds_or_is_refused(
     service: str, grpc_stub: Any, known: Mapping[str, Sequence[str]], is_full: bool
 ) -> None:
     calls = [(method, good) for method in service_of(service).methods for good in good_requests(method, known)]
@@ -31,6 +31,6 @@ def test_good_requests_with_one_hostile_value_are_answered_or_refused(
                 assert reason_of(error), shown
 
 
-def test_every_good_request_is_of_a_method_that_exists() -> None:
+def test_every_valid_request_is_for_an_existing_method() -> None:
     assert len(GOOD) >= 20
     assert set(GOOD) <= {method.full_name for method in methods()}
