@@ -81,10 +81,18 @@ class SqlIndexRecords:
     async def read(self, embedder: str, point_ids: Sequence[UUID]) -> Mapping[UUID, IndexedPassage]:
         """See IndexRecords.read."""
         return {
-            UUID(point_id): IndexedPassage(text, organization_id, archive_id, rows.decoded_tags(tags), *others)
-            for point_id, text, organization_id, archive_id, tags, *others in await self._rows(
-                _READ, embedder, point_ids
+            UUID(row.point_id): IndexedPassage(
+                text=row.text,
+                organization_id=row.organization_id,
+                archive_id=row.archive_id,
+                tags=rows.decoded_tags(row.tags),
+                source=row.source,
+                agent_id=row.agent_id,
+                file_id=row.file_id,
+                folder_id=row.folder_id,
+                created_at=row.created_at,
             )
+            for row in await self._rows(_READ, embedder, point_ids)
         }
 
     async def page(self, embedder: str, after: UUID | None, limit: int) -> Sequence[UUID]:
