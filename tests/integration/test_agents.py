@@ -1,4 +1,4 @@
-"""Agents across the tiers: born whole or not at all, gone everywhere, and invisible to other organizations."""
+"""Agents across the services: created completely or not at all, deleted everywhere, invisible to other organizations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MEMORY = {"human": "The human.", "persona": "Kind."}
 STRANGER = Principal("org-11111111-1111-4111-8111-111111111111", "user-11111111-1111-4111-8111-111111111111")
 
 
-async def test_a_creation_that_is_refused_leaves_nothing_behind(mesh: Mesh) -> None:
+async def test_refused_creation_leaves_nothing(mesh: Mesh) -> None:
     cases: tuple[dict[str, Any], ...] = (
         {"tools": ["no_such_tool"]},
         {"block_ids": ["block-00000000-0000-4000-8000-00000000dead"]},
@@ -55,7 +55,7 @@ async def test_a_creation_that_is_refused_leaves_nothing_behind(mesh: Mesh) -> N
 @pytest.mark.parametrize(
     "fault", [faulty_proxy.Unavailable(), faulty_proxy.ExecuteThenTimeout()], ids=["away", "answer-lost"]
 )
-async def test_a_creation_that_meets_an_absent_tier_is_finished_by_its_repetition(
+async def test_creation_during_an_outage_is_completed_by_its_repeat(
     mesh: Mesh, service: str, method: str, fault: faulty_proxy.Fault
 ) -> None:
     tool = await mesh.client.tools.create('def ping() -> str:\n    """Answers."""\n    return "pong"\n')
@@ -75,7 +75,7 @@ async def test_a_creation_that_meets_an_absent_tier_is_finished_by_its_repetitio
     assert "Your name" in (await turn(agent, "My name is Ada. What is my name?")).said
 
 
-async def test_a_repeated_creation_is_the_same_agent(mesh: Mesh) -> None:
+async def test_repeated_creation_returns_the_same_agent(mesh: Mesh) -> None:
     created = await asyncio.gather(
         *(mesh.client.agents.create(name="ada", blocks=MEMORY, request_id="birth-1") for _ in range(5))
     )
@@ -83,7 +83,7 @@ async def test_a_repeated_creation_is_the_same_agent(mesh: Mesh) -> None:
     assert len([block async for block in mesh.client.blocks.list()]) == 2
 
 
-async def test_a_deleted_agent_is_gone_from_every_tier(mesh: Mesh) -> None:
+async def test_deleted_agent_is_erased_in_every_service(mesh: Mesh) -> None:
     other = await _with_memories(mesh)
     agent = await _with_memories(mesh)
     run_ids = [run.id async for run in mesh.client.runs.list(agent_id=agent.id)]
@@ -107,7 +107,7 @@ async def test_a_deleted_agent_is_gone_from_every_tier(mesh: Mesh) -> None:
     assert "under the mat" in (await turn(other, "What do you know about the key?")).said
 
 
-async def test_a_late_write_for_a_deleted_agent_is_refused(mesh: Mesh) -> None:
+async def test_late_write_for_a_deleted_agent_is_refused(mesh: Mesh) -> None:
     agent = await _with_memories(mesh)
     await agent.delete()
     for write in (
@@ -122,7 +122,7 @@ async def test_a_late_write_for_a_deleted_agent_is_refused(mesh: Mesh) -> None:
         assert refused.value.reason == "ERASED"
 
 
-async def test_deleting_an_agent_ends_its_run(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_deletion_of_an_agent_ends_its_run(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     fake_openai.script = [script.hang()]
     agent = await mesh.client.agents.create(model="openai/fake-model", blocks=MEMORY)
     run = await mesh.client.runs.start(agent.id, "Think for ever.")
@@ -135,7 +135,7 @@ async def test_deleting_an_agent_ends_its_run(mesh: Mesh, fake_openai: FakeOpenA
 
 
 @pytest.mark.mesh(proxied=["recall"])
-async def test_a_deletion_that_meets_an_absent_tier_hides_the_agent_and_is_finished_later(mesh: Mesh) -> None:
+async def test_deletion_during_an_outage_hides_the_agent_and_is_completed_later(mesh: Mesh) -> None:
     agent = await _with_memories(mesh)
     mesh.proxies["recall"].inject("EraseAgent", faulty_proxy.Unavailable(), times=100)
     with pytest.raises(Unavailable):
@@ -147,7 +147,7 @@ async def test_a_deletion_that_meets_an_absent_tier_hides_the_agent_and_is_finis
     assert [message.id async for message in mesh.client.messages.list(agent_id=agent.id)] == []
 
 
-async def test_a_list_of_agents_names_the_messages_in_their_windows(mesh: Mesh) -> None:
+async def test_list_of_agents_has_the_message_ids_of_their_windows(mesh: Mesh) -> None:
     agents = [await mesh.client.agents.create(name=name, blocks=MEMORY) for name in ("ada", "bob")]
     rpc = agents_service_pb2
     view = rpc.AgentView(message_ids=True)
@@ -162,7 +162,7 @@ async def test_a_list_of_agents_names_the_messages_in_their_windows(mesh: Mesh) 
     assert not any(agent.message_ids for agent in plain)
 
 
-async def test_another_organization_finds_nothing(mesh: Mesh) -> None:
+async def test_agents_of_another_organization_are_not_found(mesh: Mesh) -> None:
     agent = await _with_memories(mesh)
     conversation = agent.proto.default_conversation_id
     block = (await agent.memory()).blocks[0]

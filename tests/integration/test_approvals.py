@@ -36,7 +36,9 @@ def asked(events: list[runs_pb2.RunEvent]) -> list[message_pb2.ToolCall]:
     ]
 
 
-async def test_a_mixed_answer_waits_and_goes_on_with_what_was_decided(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_answer_with_gated_calls_waits_and_continues_after_the_decision(
+    mesh: Mesh, fake_openai: FakeOpenAI
+) -> None:
     agent = await create(mesh)
     fake_openai.script = [
         Reply(
@@ -82,7 +84,7 @@ async def test_a_mixed_answer_waits_and_goes_on_with_what_was_decided(mesh: Mesh
     assert not agent.proto.HasField("pending_approval_request_id")
 
 
-async def test_a_tool_of_the_client_is_answered_by_it(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_client_tool_is_answered_by_the_client(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     fake_openai.script = [Reply(tool_calls=[Call("open_file", {"path": "a"})]), "It says hello."]
     tool = runs_pb2.ClientTool(name="open_file", parameters='{"properties": {"path": {"type": "string"}}}')
@@ -97,7 +99,7 @@ async def test_a_tool_of_the_client_is_answered_by_it(mesh: Mesh, fake_openai: F
     assert "open_file" in [tool["function"]["name"] for tool in fake_openai.requests[-1].body["tools"]]
 
 
-async def test_a_cancelled_wait_leaves_a_return_for_each_call(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_cancellation_of_a_waiting_run_leaves_a_return_for_each_call(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     fake_openai.script = [Reply(tool_calls=[Call(KEEP, {"content": "one"})]), "Hello."]
     first = await told(agent.send("Keep it."))

@@ -1,4 +1,4 @@
-"""Compaction on the whole mesh: real recall, real HTTP, two providers, and processes that die."""
+"""Compaction on the whole mesh: real recall, real HTTP, two providers, and processes that crash."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ async def create(mesh: Mesh, provider: FakeProvider, compaction: agents_pb2.Comp
     return agent if compaction is None else await agent.update(compaction_settings=compaction)
 
 
-async def test_a_needle_of_turn_3_is_found_when_the_window_has_long_forgotten_it(
-    mesh: Mesh, provider: FakeProvider
-) -> None:
+async def test_fact_of_turn_3_is_found_after_it_left_the_window(mesh: Mesh, provider: FakeProvider) -> None:
     agent = await create(mesh, provider)
     for number in range(40):
         heard = await turn(agent, NEEDLE if number == 3 else f"{number}. {WORDS}")
@@ -71,7 +69,7 @@ async def test_a_needle_of_turn_3_is_found_when_the_window_has_long_forgotten_it
     assert (await turn(agent, "How does the cellar open?")).said == "4711"
 
 
-async def test_opted_in_clients_are_told_and_a_replay_tells_the_same(mesh: Mesh, provider: FakeProvider) -> None:
+async def test_compaction_events_are_sent_if_requested_and_replayed(mesh: Mesh, provider: FakeProvider) -> None:
     agent = await create(mesh, provider)
     for number in range(4):
         await turn(agent, f"{number}. {WORDS}")
@@ -102,7 +100,7 @@ async def test_opted_in_clients_are_told_and_a_replay_tells_the_same(mesh: Mesh,
     assert again == estimate
 
 
-async def test_by_hand_and_previewed(mesh: Mesh, provider: FakeProvider) -> None:
+async def test_compaction_on_demand_equals_its_preview(mesh: Mesh, provider: FakeProvider) -> None:
     agent = await create(mesh, provider)
     with pytest.raises(MnemeshError) as refused:
         await agent.compact(dry_run=True)
@@ -120,7 +118,7 @@ async def test_by_hand_and_previewed(mesh: Mesh, provider: FakeProvider) -> None
     assert await window_of(mesh.client, agent) == after
 
 
-async def test_the_bytes_of_a_self_compaction(mesh: Mesh, provider: FakeProvider) -> None:
+async def test_self_compaction_request_has_the_prefix_of_a_normal_request(mesh: Mesh, provider: FakeProvider) -> None:
     agent = await create(mesh, provider, agents_pb2.CompactionSettings(mode=SELF))
     for number in range(4):
         await turn(agent, f"{number}. {WORDS}")
@@ -138,7 +136,7 @@ async def test_the_bytes_of_a_self_compaction(mesh: Mesh, provider: FakeProvider
     assert ours.body.get("system") == theirs.body.get("system")
 
 
-async def test_a_provider_that_rejects_twice(mesh: Mesh, provider: FakeProvider) -> None:
+async def test_provider_that_rejects_two_requests(mesh: Mesh, provider: FakeProvider) -> None:
     agent = await create(mesh, provider)
     for number in range(5):
         await turn(agent, f"{number}. {WORDS}")
@@ -161,7 +159,7 @@ async def test_a_provider_that_rejects_twice(mesh: Mesh, provider: FakeProvider)
     assert window[0].id in [row.id for row in await stored(agent)], "the summary is a row of recall"
 
 
-async def test_settings_change_with_the_agent(mesh: Mesh, provider: FakeProvider) -> None:
+async def test_updated_settings_take_effect(mesh: Mesh, provider: FakeProvider) -> None:
     agent = await create(mesh, provider)
     changed = agents_pb2.CompactionSettings(
         mode=SELF, clip_chars=100, sliding_window_percentage=0.2, trigger_ratio=0.5, prompt="p"

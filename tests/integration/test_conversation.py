@@ -1,4 +1,4 @@
-"""A conversation that uses every tier of memory, for both loops, with and without token streaming."""
+"""A conversation that uses every kind of memory, for both loops, with and without token streaming."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def create(mesh: Mesh, kind: str) -> Agent:
 
 @BOTH_LOOPS
 @BOTH_WAYS
-async def test_every_tier_is_used_by_plain_sentences(mesh: Mesh, kind: str, stream_tokens: bool) -> None:
+async def test_every_kind_of_memory_is_used(mesh: Mesh, kind: str, stream_tokens: bool) -> None:
     agent = await create(mesh, kind)
 
     async def ask(text: str) -> str:
@@ -48,7 +48,7 @@ async def test_every_tier_is_used_by_plain_sentences(mesh: Mesh, kind: str, stre
 
 
 @BOTH_LOOPS
-async def test_a_conversation_goes_on_after_a_restart_of_every_room(mesh: Mesh, kind: str) -> None:
+async def test_conversation_continues_after_a_restart_of_every_service(mesh: Mesh, kind: str) -> None:
     agent = await create(mesh, kind)
     await turn(agent, "My name is Ada. Remember that the key is under the mat.")
     before = [message.id for message in await window_of(mesh.client, agent)]
@@ -60,7 +60,7 @@ async def test_a_conversation_goes_on_after_a_restart_of_every_room(mesh: Mesh, 
     assert heard.said.count("under the mat") >= 2
 
 
-async def test_the_users_words_and_the_agents_are_both_found_in_recall(mesh: Mesh) -> None:
+async def test_messages_of_user_and_agent_are_found_in_recall(mesh: Mesh) -> None:
     agent = await create(mesh, "memgpt_v2")
     await turn(agent, "The orchid needs water on Tuesdays.")
     hits = await agent.search("orchid")
@@ -69,7 +69,7 @@ async def test_the_users_words_and_the_agents_are_both_found_in_recall(mesh: Mes
     assert said, "what the agent sent by send_message is not found"
 
 
-async def test_a_run_and_its_steps_are_recorded(mesh: Mesh) -> None:
+async def test_run_and_its_steps_are_recorded(mesh: Mesh) -> None:
     agent = await create(mesh, "letta_v1")
     heard = await turn(agent, "Remember that the key is under the mat.")
     run = await mesh.client.runs.get(heard.run_id)

@@ -32,7 +32,7 @@ async def shown(mesh: Mesh, conversation_id: str) -> list[message_pb2.Message]:
     return list((await mesh.client.messages.window(conversation_id)).messages)
 
 
-async def test_conversations_live_side_by_side(mesh: Mesh) -> None:
+async def test_conversations_have_separate_windows(mesh: Mesh) -> None:
     agent = await mesh.client.agents.create(model=REHEARSAL, blocks={"human": "Nothing yet.", "persona": "Kind."})
     thread = await opened(mesh, agent, summary="Tea")
     (system,) = await shown(mesh, thread.id)
@@ -83,7 +83,7 @@ async def test_conversations_live_side_by_side(mesh: Mesh) -> None:
         await mesh.client.messages.window(fork.id)
 
 
-async def test_the_default_conversation_goes_by_three_names(mesh: Mesh) -> None:
+async def test_default_conversation_has_three_names(mesh: Mesh) -> None:
     agent = await mesh.client.agents.create(model=REHEARSAL, blocks={"human": "", "persona": ""})
     await agent.ask("Hello.")
     default = agent.proto.default_conversation_id
@@ -97,7 +97,7 @@ async def test_the_default_conversation_goes_by_three_names(mesh: Mesh) -> None:
         await conversations(mesh).DeleteConversation(rpc.DeleteConversationRequest(conversation_id=agent.id))
 
 
-async def test_windows_are_reported_recompiled_and_emptied_one_by_one(mesh: Mesh) -> None:
+async def test_report_recompile_and_reset_affect_one_window(mesh: Mesh) -> None:
     agent = await mesh.client.agents.create(model=REHEARSAL, blocks={"human": "", "persona": ""})
     thread = await opened(mesh, agent, model_settings={"context_window": 9_000})
     await turn(agent, "Hello.", conversation_id=thread.id)
@@ -112,7 +112,7 @@ async def test_windows_are_reported_recompiled_and_emptied_one_by_one(mesh: Mesh
     assert await shown(mesh, agent.proto.default_conversation_id) == before
 
 
-async def test_conversations_are_listed_and_changed(mesh: Mesh) -> None:
+async def test_conversations_are_listed_and_updated(mesh: Mesh) -> None:
     agent = await mesh.client.agents.create(model=REHEARSAL, blocks={"human": "", "persona": ""})
     first, second = await opened(mesh, agent, summary="Tea"), await opened(mesh, agent, summary="Coffee")
     await turn(agent, "Hello.", conversation_id=second.id)
@@ -137,7 +137,7 @@ async def test_conversations_are_listed_and_changed(mesh: Mesh) -> None:
     assert await listed(archived=True) == [first.id]
 
 
-async def test_a_busy_conversation_is_left_alone(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_busy_conversation_is_neither_deleted_nor_forked(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await mesh.client.agents.create(model="openai/fake-model", blocks={"human": "", "persona": ""})
     thread = await opened(mesh, agent)
     fake_openai.script = [Reply(text="Late.", gates=[asyncio.Event()])]
@@ -155,7 +155,7 @@ async def test_a_busy_conversation_is_left_alone(mesh: Mesh, fake_openai: FakeOp
     await conversations(mesh).DeleteConversation(rpc.DeleteConversationRequest(conversation_id=thread.id))
 
 
-async def test_a_fork_waits_and_a_reset_empties_the_source_alone(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_fork_waits_for_a_run_and_reset_empties_only_the_source(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await mesh.client.agents.create(model="openai/fake-model", blocks={"human": "", "persona": ""})
     gate = asyncio.Event()
     fake_openai.script = [Reply(text="One.", gates=[gate]), Reply(text="Two.")]
@@ -176,7 +176,7 @@ async def test_a_fork_waits_and_a_reset_empties_the_source_alone(mesh: Mesh, fak
     assert [message.content[0].text.text for message in window.messages[1:]] == ["Second", "Two."]
 
 
-async def test_a_conversation_has_blocks_for_itself(mesh: Mesh) -> None:
+async def test_conversation_has_isolated_blocks(mesh: Mesh) -> None:
     agent = await mesh.client.agents.create(model=REHEARSAL, blocks={"human": "Nothing yet.", "persona": "Kind."})
     thread = await opened(mesh, agent, isolated_block_labels=["human"])
     assert (list(thread.isolated_block_labels), len(thread.isolated_block_ids)) == (["human"], 1)
@@ -191,7 +191,7 @@ async def test_a_conversation_has_blocks_for_itself(mesh: Mesh) -> None:
         await mesh.client.blocks.get(own.id)
 
 
-async def test_the_default_window_is_written_by_the_ids_of_its_messages(mesh: Mesh) -> None:
+async def test_default_window_can_be_set_by_message_ids(mesh: Mesh) -> None:
     agent, other = [await mesh.client.agents.create(model=REHEARSAL, blocks={"human": ""}) for _ in range(2)]
     await turn(agent, "The kettle is red.")
     await turn(agent, "The lamp is green.")
@@ -222,7 +222,7 @@ async def test_the_default_window_is_written_by_the_ids_of_its_messages(mesh: Me
     assert [message.id for message in shown] == chosen
 
 
-async def test_what_a_client_carries_with_an_agent_can_be_changed(mesh: Mesh) -> None:
+async def test_provenance_of_an_agent_can_be_updated(mesh: Mesh) -> None:
     agent = await mesh.client.agents.create("ada", model=REHEARSAL)
     change = agents_pb2.Agent(id=agent.id)
     change.provenance.project_id = "project-2"

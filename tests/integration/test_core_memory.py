@@ -21,7 +21,7 @@ async def create(mesh: Mesh, *blocks: blocks_pb2.Block, **options: Any) -> Agent
     return await mesh.client.agents.create(model=MODEL, blocks=blocks, **options)
 
 
-async def test_an_agent_sees_what_another_wrote_into_a_shared_block(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_edit_of_a_shared_block_is_visible_to_another_agent(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     shared = await mesh.client.blocks.create("project", "Nothing is known yet.")
     writer = await create(mesh, block_ids=[shared.id])
     reader = await create(mesh, block_ids=[shared.id])
@@ -67,7 +67,7 @@ async def test_an_agent_sees_what_another_wrote_into_a_shared_block(mesh: Mesh, 
     ],
     ids=["limit", "ambiguous", "arrow", "arrow-insert", "range", "absent", "read-only", "read-only-insert", "label"],
 )
-async def test_a_refused_edit_is_told_to_the_model_and_changes_nothing(
+async def test_refused_edit_is_an_error_return_and_changes_nothing(
     mesh: Mesh, fake_openai: FakeOpenAI, call: tuple[str, dict[str, Any]], told: str
 ) -> None:
     agent = await create(
@@ -86,7 +86,7 @@ async def test_a_refused_edit_is_told_to_the_model_and_changes_nothing(
     assert {block.label: block.value for block in (await agent.memory()).blocks} == before
 
 
-async def test_what_another_wrote_while_the_model_thought_is_shown_and_not_erased(
+async def test_concurrent_edit_during_a_model_call_is_shown_and_not_overwritten(
     mesh: Mesh, fake_openai: FakeOpenAI
 ) -> None:
     shared = await mesh.client.blocks.create("project", "Nothing is known yet.")
@@ -114,13 +114,13 @@ async def test_what_another_wrote_while_the_model_thought_is_shown_and_not_erase
     assert (await mesh.client.blocks.get(shared.id)).value == f"Nothing is known yet.\nDraft 1\n{theirs}"
 
 
-async def test_the_owner_may_write_what_is_read_only_for_the_agent(mesh: Mesh) -> None:
+async def test_owner_may_edit_a_read_only_block(mesh: Mesh) -> None:
     agent = await create(mesh, blocks_pb2.Block(label="fixed", value="Law.", read_only=True))
     await agent.append("fixed", "Amendment.")
     assert (await agent.memory()).blocks[0].value == "Law.\nAmendment."
 
 
-async def test_blocks_that_others_hold_survive_their_agent(mesh: Mesh) -> None:
+async def test_shared_blocks_survive_the_deletion_of_an_agent(mesh: Mesh) -> None:
     shared = await mesh.client.blocks.create("project", "Ours.")
     agent = await create(mesh, blocks_pb2.Block(label="own", value="Mine."), block_ids=[shared.id])
     other = await create(mesh, block_ids=[shared.id])
@@ -128,9 +128,7 @@ async def test_blocks_that_others_hold_survive_their_agent(mesh: Mesh) -> None:
     assert [block.value for block in (await other.memory()).blocks] == ["Ours."]
 
 
-async def test_agents_that_write_a_shared_block_at_once_lose_none_of_their_lines(
-    mesh: Mesh, fake_openai: FakeOpenAI
-) -> None:
+async def test_concurrent_edits_of_a_shared_block_are_all_kept(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     shared = await mesh.client.blocks.create("project", "Begin")
     agents = [await create(mesh, block_ids=[shared.id]) for _ in range(6)]
 

@@ -1,4 +1,4 @@
-"""The episodic mode on the whole mesh: real recall, two providers and two engines of SQL, and months that pass."""
+"""The episodic mode on the whole mesh: real recall, two providers, two SQL engines, and several months of time."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ async def facts(mesh: Mesh, agent: Agent, **asked: datetime) -> list[str]:
     return [fact.text for fact in response.facts]
 
 
-async def test_an_agent_searches_what_it_believed_in_june(
+async def test_search_finds_facts_that_were_valid_in_june(
     mesh: Mesh, provider: FakeProvider, calendar: Calendar
 ) -> None:
     agent, stranger = await create(mesh, provider, "crew"), await create(mesh, provider)
@@ -178,7 +178,9 @@ async def test_an_agent_searches_what_it_believed_in_june(
     assert not [hit for hit in said_of_boats if hit.message.role == message_pb2.ROLE_TOOL]
 
 
-async def test_what_was_believed_in_may(mesh: Mesh, provider: FakeProvider, calendar: Calendar) -> None:
+async def test_search_finds_facts_that_were_valid_in_may(
+    mesh: Mesh, provider: FakeProvider, calendar: Calendar
+) -> None:
     agent = await create(mesh, provider)
     episodes = mesh.stubs["mnemesh.recall.v1.EpisodeService"]
     await talk(agent, "Remember: the boat is red.", *("Well.",) * 4)
@@ -218,10 +220,10 @@ async def test_what_was_believed_in_may(mesh: Mesh, provider: FakeProvider, cale
     assert kept[0].start_time.ToDatetime(UTC).month == 5
 
 
-async def test_what_changed_within_the_turns_that_leave_has_its_time_too(
+async def test_fact_that_changed_within_the_evicted_turns_has_its_times(
     mesh: Mesh, provider: FakeProvider, calendar: Calendar
 ) -> None:
-    """The turns are too many for the summariser: they are drawn from in parts, of which a later contradicts another."""
+    """The turns exceed the window of the summary model: they are read in parts, and a later part contradicts an earlier one."""
     agent = await create(mesh, provider, window=30_000, summariser_window=3_000)
     await talk(agent, "Remember: the boat is red.", *(f"{number}. {WORDS}" for number in range(5)))
     calendar.turn_to(AUGUST)
@@ -234,7 +236,7 @@ async def test_what_changed_within_the_turns_that_leave_has_its_time_too(
     assert await facts(mesh, agent, valid_at_time=JUNE) == ["the boat is red."]
 
 
-async def test_a_long_conversation_is_remembered_and_its_prompt_stays_cached(
+async def test_long_conversation_is_remembered_and_its_prompt_prefix_is_stable(
     mesh: Mesh, provider: FakeProvider
 ) -> None:
     agent = await create(mesh, provider)
@@ -264,7 +266,7 @@ async def test_a_long_conversation_is_remembered_and_its_prompt_stays_cached(
     assert re.findall(r"^- (.*)$", head, re.MULTILINE) == [fact.text for fact in bundle.facts]
 
 
-async def test_by_hand_and_previewed(mesh: Mesh, provider: FakeProvider) -> None:
+async def test_compaction_on_demand_equals_its_preview(mesh: Mesh, provider: FakeProvider) -> None:
     agent = await create(mesh, provider)
     await talk(agent, "Remember: the boat is red.", *("Well.",) * 5)
     before = await window_of(mesh.client, agent)
@@ -279,7 +281,7 @@ async def test_by_hand_and_previewed(mesh: Mesh, provider: FakeProvider) -> None
     assert await facts(mesh, agent) == ["the boat is red."]
 
 
-async def test_the_head_of_a_window_survives_restarts_byte_for_byte(mesh: Mesh, provider: FakeProvider) -> None:
+async def test_start_of_a_window_is_unchanged_after_restarts(mesh: Mesh, provider: FakeProvider) -> None:
     agent = await create(mesh, provider)
     await talk(agent, "Remember: the boat is red.", *("Well.",) * 5)
     await agent.compact()
@@ -293,7 +295,7 @@ async def test_the_head_of_a_window_survives_restarts_byte_for_byte(mesh: Mesh, 
     assert before[: before.rindex(b"Well.")] == provider.requests[-1].raw[: before.rindex(b"Well.")]
 
 
-async def test_agents_share_a_named_memory(mesh: Mesh, provider: FakeProvider) -> None:
+async def test_agents_share_a_named_scope(mesh: Mesh, provider: FakeProvider) -> None:
     one, two = [await create(mesh, provider, "team/boats") for _ in range(2)]
     await talk(one, "Remember: the boat is red.", *("Well.",) * 4)
     await one.compact()
@@ -303,7 +305,7 @@ async def test_agents_share_a_named_memory(mesh: Mesh, provider: FakeProvider) -
     assert await facts(mesh, one) == []
 
 
-async def test_facts_stay_in_sight_after_a_failed_extraction_until_they_are_retracted(
+async def test_facts_stay_in_the_window_after_a_failed_extraction(
     mesh: Mesh, provider: FakeProvider, calendar: Calendar
 ) -> None:
     agent = await create(mesh, provider)
@@ -332,7 +334,7 @@ async def test_facts_stay_in_sight_after_a_failed_extraction_until_they_are_retr
     assert sorted(await facts(mesh, agent, valid_at_time=JUNE)) == ["the boat is red.", "the car is green."]
 
 
-async def test_a_model_that_draws_nothing_is_asked_for_notes(mesh: Mesh, provider: FakeProvider) -> None:
+async def test_failed_extraction_falls_back_to_a_summary(mesh: Mesh, provider: FakeProvider) -> None:
     agent = await create(mesh, provider)
     await talk(agent, "Remember: the boat is red.", *("Well.",) * 5)
     provider.script = lambda body: "I would rather not." if asks_for_memories(body) else "They spoke of a boat."

@@ -84,7 +84,7 @@ async def plant(mesh: Mesh, fake_openai: FakeOpenAI) -> Any:
 
 
 @pytest.mark.timeout(scaled(300))
-async def test_no_byte_of_a_deleted_agent_is_left_in_any_room(tmp_path: Path, fake_openai: FakeOpenAI) -> None:
+async def test_no_file_contains_data_of_a_deleted_agent(tmp_path: Path, fake_openai: FakeOpenAI) -> None:
     clock = FrozenClock()
     async with Mesh(tmp_path, openai_base_url=fake_openai.base_url, clock=clock) as mesh:
         agent = await plant(mesh, fake_openai)

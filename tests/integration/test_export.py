@@ -1,4 +1,4 @@
-"""An agent is exported to files, and imported into another mesh or organization with everything that it had."""
+"""An agent is exported to files and imported into another mesh or organization with all of its data."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ async def contents(mesh: Mesh, agent: Agent) -> dict[str, Any]:
     }
 
 
-async def test_an_agent_is_restored_with_everything_it_had(
+async def test_imported_agent_has_all_data_of_the_exported_one(
     mesh: Mesh, fake_openai: FakeOpenAI, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     agent = await equip(mesh, fake_openai)
@@ -184,7 +184,7 @@ async def test_an_agent_is_restored_with_everything_it_had(
     assert (await turn(restored, "Still there?")).said == "Yes."
 
 
-async def test_the_lines_of_another_program_are_imported_into_every_type_of_agent(
+async def test_traces_of_other_programs_are_imported_into_every_agent_type(
     mesh: Mesh, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = tmp_path / "seed"

@@ -1,4 +1,4 @@
-"""Identities across the services: attached to agents and blocks, found by them, and gone everywhere at once."""
+"""Identities across the services: attached to agents and blocks, found by them, and erased everywhere."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def seen(mesh: Mesh, identity_id: str) -> tuple[list[str], list[str]]:
     return list(identity.agent_ids), list(identity.block_ids)
 
 
-async def test_an_identity_holds_agents_and_blocks(mesh: Mesh) -> None:
+async def test_identity_has_agents_and_blocks(mesh: Mesh) -> None:
     agent, block_id = await agent_of(mesh)
     other, other_block = await agent_of(mesh)
     identity = await created(mesh, an_identity(agent_ids=[agent.id], block_ids=[block_id]))
@@ -73,7 +73,7 @@ async def test_an_identity_holds_agents_and_blocks(mesh: Mesh) -> None:
     assert not (await mesh.client.agents.get(agent.id)).proto.identity_ids
 
 
-async def test_what_is_not_there_leaves_nothing_behind(mesh: Mesh) -> None:
+async def test_request_with_a_missing_resource_changes_nothing(mesh: Mesh) -> None:
     agent, _ = await agent_of(mesh)
     for wrong in ({"block_ids": [new_id("block")]}, {"agent_ids": [agent.id, new_id("agent")]}):
         with pytest.raises(NotFound):
@@ -86,7 +86,7 @@ async def test_what_is_not_there_leaves_nothing_behind(mesh: Mesh) -> None:
         )
 
 
-async def test_upserting_by_key(mesh: Mesh) -> None:
+async def test_upsert_by_key(mesh: Mesh) -> None:
     agent, _ = await agent_of(mesh)
     first = await created(mesh, an_identity(agent_ids=[agent.id]))
     with pytest.raises(AlreadyExists):
@@ -104,7 +104,7 @@ async def test_upserting_by_key(mesh: Mesh) -> None:
     assert [(p.key, p.WhichOneof("value")) for p in changed.identity.properties] == [("age", "integer"), ("x", "json")]
 
 
-async def test_everything_of_an_identity_is_erased_with_a_report(mesh: Mesh) -> None:
+async def test_erasure_of_an_identity_deletes_everything_and_reports_it(mesh: Mesh) -> None:
     (agent, block_id), (other, other_block) = await agent_of(mesh), await agent_of(mesh)
     bystander, kept = await agent_of(mesh)
     lone = await mesh.client.blocks.create("note", "of Ada")
@@ -130,7 +130,7 @@ async def test_everything_of_an_identity_is_erased_with_a_report(mesh: Mesh) -> 
     assert (await mesh.client.agents.get(bystander.id)).id == bystander.id
 
 
-async def test_erasing_an_identity_keeps_the_agents_and_the_words_of_others(mesh: Mesh) -> None:
+async def test_erasure_of_an_identity_keeps_agents_and_messages_of_others(mesh: Mesh) -> None:
     (shared, block_id), (stranger, _) = await agent_of(mesh), await agent_of(mesh)
     ada = await created(mesh, an_identity(agent_ids=[shared.id], block_ids=[block_id]))
     bob = await created(mesh, an_identity("bob", agent_ids=[shared.id], block_ids=[block_id]))
@@ -176,7 +176,7 @@ async def test_erasing_an_identity_keeps_the_agents_and_the_words_of_others(mesh
         ("identity.properties[0].number", {"properties": [{"key": "a", "number": float("nan")}]}),
     ],
 )
-async def test_bad_input_names_its_field(mesh: Mesh, field: str, identity: dict[str, Any]) -> None:
+async def test_invalid_request_is_refused_with_the_field(mesh: Mesh, field: str, identity: dict[str, Any]) -> None:
     given = {"identifier_key": "k", "name": "n", "type": identities_pb2.IDENTITY_TYPE_USER, **identity}
     with pytest.raises(InvalidArgument) as refused:
         await created(mesh, identities_pb2.Identity(**given))

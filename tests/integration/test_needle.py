@@ -95,7 +95,7 @@ async def converse(mesh: Mesh, agent: Agent) -> None:
 
 
 @pytest.mark.timeout(scaled(300) if BULK >= 59 else 7_200)
-async def test_what_was_told_in_turn_3_is_known_in_turn_3000(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_fact_of_turn_3_is_found_in_turn_3000(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     fake_openai.script = answer
     settings = agents_pb2.ModelSettings(context_window=WINDOW, max_output_tokens=500)
     agents = {}

@@ -1,4 +1,4 @@
-"""Agents on a provider that their organization registered: its key works, is nowhere to be read, and ends with it."""
+"""Agents on a provider that their organization registered: its key is used, is never shown, and is deleted with it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def create(mesh: Mesh, **options: Any) -> Any:
     return await mesh.client.agents.create(**{"model": "mine/fake-model", "blocks": {"human": ""}, **options})
 
 
-async def test_its_key_is_used_and_stands_nowhere(
+async def test_key_is_sent_to_the_provider_and_shown_nowhere(
     mesh: Mesh, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async with FakeOpenAI(["Hello.", script.status(401, f"{KEY} is no key, Bearer {KEY}")]) as fake:
@@ -63,7 +63,7 @@ async def test_its_key_is_used_and_stands_nowhere(
     assert key_file.stat().st_mode & 0o777 == 0o600
 
 
-async def test_nobody_else_uses_it(mesh: Mesh) -> None:
+async def test_provider_is_not_available_to_other_organizations(mesh: Mesh) -> None:
     async with FakeOpenAI(["Hello."]) as fake:
         await register(mesh, fake)
         with as_principal(OTHER), pytest.raises(MnemeshError) as refused:
@@ -72,7 +72,7 @@ async def test_nobody_else_uses_it(mesh: Mesh) -> None:
         assert not fake.requests
 
 
-async def test_deleted_in_the_middle_of_a_turn_it_is_not_asked_again(mesh: Mesh) -> None:
+async def test_provider_deleted_during_a_turn_is_not_called_again(mesh: Mesh) -> None:
     async with FakeOpenAI() as fake:
         made = await register(mesh, fake)
         agent = await create(mesh, type="memgpt_v2", blocks={"human": "", "persona": ""})
@@ -96,7 +96,7 @@ async def test_deleted_in_the_middle_of_a_turn_it_is_not_asked_again(mesh: Mesh)
         assert (await agent.refresh()).model == "mine/fake-model"
 
 
-async def test_it_survives_a_restart_and_a_lost_key_is_named(mesh: Mesh, tmp_path: Path) -> None:
+async def test_provider_survives_a_restart_and_a_lost_sealing_key_is_reported(mesh: Mesh, tmp_path: Path) -> None:
     async with FakeOpenAI(["Hello.", "Hello again."]) as fake:
         made = await register(mesh, fake)
         agent = await create(mesh)
@@ -137,7 +137,7 @@ async def command(mesh: Mesh, *arguments: str, stdin: str = "") -> tuple[int | N
     return process.returncode, out.decode(), err.decode()
 
 
-async def test_from_the_command_line(mesh: Mesh) -> None:
+async def test_providers_on_the_command_line(mesh: Mesh) -> None:
     async with FakeOpenAI(models=["one", "two"]) as fake:
         place = ("--type", "vllm", "--base-url", fake.base_url)
         code, made, err = await command(mesh, "add", "mine", *place, "--key-file", "-", stdin=f"{KEY}\n")

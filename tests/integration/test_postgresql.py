@@ -1,4 +1,4 @@
-"""The whole mesh on PostgreSQL: the same conversation, and nothing lost by restarts."""
+"""The whole mesh on PostgreSQL: the same conversation, and restarts lose nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def mesh(tmp_path: Path, postgres_server: PostgresServer) -> AsyncIterator
         await postgres_server.drop_database(name)
 
 
-async def test_a_conversation_on_postgresql_uses_every_tier_and_survives_restarts(mesh: Mesh) -> None:
+async def test_conversation_on_postgresql_uses_every_kind_of_memory_and_survives_restarts(mesh: Mesh) -> None:
     agent = await mesh.client.agents.create(blocks={"human": "", "persona": "Kind."})
     heard = await turn(agent, "My name is Ada. Remember that the key is under the mat.", stream_tokens=True)
     assert heard.status == "COMPLETED", heard.error
@@ -40,7 +40,7 @@ async def test_a_conversation_on_postgresql_uses_every_tier_and_survives_restart
     assert not list(mesh.directory.glob("*.db*")), "something was stored in SQLite all the same"
 
 
-async def test_concurrent_senders_on_postgresql_are_served_one_after_another(mesh: Mesh) -> None:
+async def test_concurrent_messages_on_postgresql_run_one_after_another(mesh: Mesh) -> None:
     agent = await mesh.client.agents.create(blocks={"human": ""})
     heard = await asyncio.gather(*(turn(agent, f"Remember that number {n} is taken.") for n in range(8)))
     assert [item.status for item in heard] == ["COMPLETED"] * 8

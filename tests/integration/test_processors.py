@@ -1,4 +1,4 @@
-"""An operator's processors in a mesh: what every service keeps is what the model saw."""
+"""An operator's processors in a mesh: every service stores the same content that the model received."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     sys.modules.pop("cards_of_acme", None)
 
 
-async def test_what_a_processor_takes_out_is_nowhere(tmp_path: Path, site: Path, fake_openai: FakeOpenAI) -> None:
+async def test_content_removed_by_a_processor_is_stored_nowhere(
+    tmp_path: Path, site: Path, fake_openai: FakeOpenAI
+) -> None:
     switched = {"orchestrator": {"input_processors": ("cards",), "tool_result_processors": ("cards",)}}
     async with Mesh(tmp_path, openai_base_url=fake_openai.base_url, settings=switched) as mesh:
         agent = await mesh.client.agents.create(model="openai/fake-model", blocks={"human": ""})
@@ -79,7 +81,7 @@ async def test_what_a_processor_takes_out_is_nowhere(tmp_path: Path, site: Path,
         assert (await turn(agent, "And now?")).said == "Still here."
 
 
-async def test_one_behind_memory_is_refused_at_start(tmp_path: Path, site: Path) -> None:
+async def test_processor_with_an_order_after_memory_is_refused_at_startup(tmp_path: Path, site: Path) -> None:
     config = Config(data_dir=str(tmp_path), port=0, input_processors=("late",))
     with pytest.raises(ConfigError, match="MNEMESH_INPUT_PROCESSORS names 'late', whose order is 901"):
         await assemble(config)

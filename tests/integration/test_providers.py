@@ -1,4 +1,4 @@
-"""Providers that misbehave: each leaves a precise stop reason, a window as before, and an agent that goes on."""
+"""Failures of providers: each has a precise stop reason, the window is unchanged, and the agent stays usable."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def create(mesh: Mesh, **options: Any) -> Agent:
     ],
     ids=["429", "500", "overloaded", "html", "cut", "ended-early"],
 )
-async def test_what_passes_by_itself_is_asked_again(
+async def test_temporary_failures_are_retried(
     mesh: Mesh, fake_openai: FakeOpenAI, faults: list[Any], attempts: int
 ) -> None:
     agent = await create(mesh)
@@ -62,7 +62,7 @@ async def test_what_passes_by_itself_is_asked_again(
     ],
     ids=["429", "401", "402", "400", "garbage", "garbage-body", "no-choice", "no-content"],
 )
-async def test_a_failure_leaves_the_window_as_it_was_and_the_agent_usable(
+async def test_failure_leaves_the_window_unchanged_and_the_agent_usable(
     mesh: Mesh, fake_openai: FakeOpenAI, fault: Any, stop: str, reason: str
 ) -> None:
     agent = await create(mesh)
@@ -91,7 +91,9 @@ def half(text: str, finish: str | None = None) -> str:
     return f"data: {json.dumps({'id': 'x', 'object': 'chat.completion.chunk', 'choices': [choice]})}\n"
 
 
-async def test_half_characters_of_a_provider_end_no_run_and_block_no_agent(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_lone_surrogates_of_a_provider_neither_fail_a_run_nor_block_an_agent(
+    mesh: Mesh, fake_openai: FakeOpenAI
+) -> None:
     agent = await create(mesh)
     fake_openai.script = [
         script.raw_stream(half("Hi \ud83d"), half("\ude00 \udc00", "stop"), "data: [DONE]\n"),
@@ -107,7 +109,7 @@ async def test_half_characters_of_a_provider_end_no_run_and_block_no_agent(mesh:
     assert len(fake_openai.requests) == 3
 
 
-async def test_the_failure_says_when_to_come_back(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_error_has_the_retry_after_of_the_provider(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     fake_openai.script = [script.rate_limited(3600)]
     failed = await turn(agent, "Hello")
@@ -116,7 +118,7 @@ async def test_the_failure_says_when_to_come_back(mesh: Mesh, fake_openai: FakeO
     assert failed.error.metadata["provider"] == "openai"
 
 
-async def test_a_failed_run_is_retried_with_its_input(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_failed_run_is_retried_with_its_input(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     fake_openai.script = [script.status(401), "Your key is under the mat."]
     failed = await turn(agent, "Where is my key?")
@@ -131,7 +133,7 @@ async def test_a_failed_run_is_retried_with_its_input(mesh: Mesh, fake_openai: F
     assert [m.role for m in await stored(agent)] == [message_pb2.ROLE_USER, message_pb2.ROLE_ASSISTANT]
 
 
-async def test_a_run_that_did_not_fail_is_not_retried(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_completed_run_is_not_retried(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     fake_openai.script = ["Hello."]
     done = await turn(agent, "Hello")
@@ -141,9 +143,7 @@ async def test_a_run_that_did_not_fail_is_not_retried(mesh: Mesh, fake_openai: F
 
 
 @pytest.mark.parametrize("kind", ["letta_v1", "memgpt_v2"])
-async def test_a_provider_that_repeats_its_call_ids_loses_nothing(
-    mesh: Mesh, fake_openai: FakeOpenAI, kind: str
-) -> None:
+async def test_repeated_call_ids_of_a_provider_lose_nothing(mesh: Mesh, fake_openai: FakeOpenAI, kind: str) -> None:
     agent = await create(mesh, type=kind)
     beat = {"request_heartbeat": True, "thinking": "On."} if kind == "memgpt_v2" else {}
     facts = [f"Fact number {number}." for number in range(4)]
@@ -179,7 +179,7 @@ async def test_a_provider_that_repeats_its_call_ids_loses_nothing(
         assert_valid_for_openai(request.body)
 
 
-async def test_missing_call_ids_are_given(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_missing_call_ids_are_generated(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     fake_openai.script = [
         Reply(tool_calls=[Call("archival_memory_insert", {"content": "One."}, id=None)]),
@@ -197,7 +197,7 @@ async def test_missing_call_ids_are_given(mesh: Mesh, fake_openai: FakeOpenAI) -
     [('{"content": "unfinis', "JSON"), ("[1, 2]", "object"), ("{}", "content"), ('{"content": 5}', "content")],
     ids=["cut", "list", "missing", "wrong-type"],
 )
-async def test_arguments_that_cannot_be_used_are_told_to_the_model(
+async def test_invalid_arguments_are_an_error_return(
     mesh: Mesh, fake_openai: FakeOpenAI, arguments: str, told: str
 ) -> None:
     agent = await create(mesh)
@@ -210,7 +210,7 @@ async def test_arguments_that_cannot_be_used_are_told_to_the_model(
     assert_valid_for_openai(fake_openai.requests[1].body)
 
 
-async def test_a_tool_that_does_not_exist_is_told_to_the_model(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_missing_tool_is_an_error_return(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     fake_openai.script = [Reply(tool_calls=[("launch_rocket", {})]), "There is no rocket."]
     heard = await turn(agent, "Launch!")
@@ -219,9 +219,7 @@ async def test_a_tool_that_does_not_exist_is_told_to_the_model(mesh: Mesh, fake_
     assert_whole(await window_of(mesh.client, agent))
 
 
-async def test_an_agent_that_acts_by_tools_only_stops_where_no_tool_is_called(
-    mesh: Mesh, fake_openai: FakeOpenAI
-) -> None:
+async def test_v2_run_fails_if_the_model_calls_no_tool(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh, type="memgpt_v2")
     before = await window_of(mesh.client, agent)
     fake_openai.script = ["Plain text.", Reply(tool_calls=[("send_message", {"message": "Hi.", "thinking": "."})])]
@@ -241,7 +239,7 @@ async def test_an_agent_that_acts_by_tools_only_stops_where_no_tool_is_called(
     ],
     ids=["429", "overflow", "garbage", "empty"],
 )
-async def test_anthropic_fails_in_the_same_ways(
+async def test_anthropic_failures_have_the_same_stop_reasons(
     mesh: Mesh, fake_anthropic: FakeAnthropic, fault: Any, stop: str
 ) -> None:
     agent = await create(mesh, model="anthropic/claude-sonnet-4-5")
@@ -252,7 +250,7 @@ async def test_anthropic_fails_in_the_same_ways(
 
 
 @pytest.mark.parametrize("stream_tokens", [False, True], ids=["whole", "tokens"])
-async def test_anthropic_thinks_calls_a_tool_and_answers(
+async def test_anthropic_turn_with_thinking_and_a_tool_call(
     mesh: Mesh, fake_anthropic: FakeAnthropic, stream_tokens: bool
 ) -> None:
     thinks = agents_pb2.ModelSettings(enable_reasoner=True, max_reasoning_tokens=2_048)

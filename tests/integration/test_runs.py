@@ -1,4 +1,4 @@
-"""Runs as their senders see them: repeated, queued, cancelled, followed again, and never lost with a stream."""
+"""Runs over the client: repeated, queued, cancelled, followed again, and not lost with a stream."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ async def create(mesh: Mesh, **options: Any) -> Agent:
     return await mesh.client.agents.create(**{"model": MODEL, "blocks": {"human": "", "persona": "Kind."}, **options})
 
 
-async def test_the_same_request_id_is_the_same_run_during_it_and_after_it(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_repeated_request_id_returns_the_same_run_during_and_after_it(
+    mesh: Mesh, fake_openai: FakeOpenAI
+) -> None:
     agent = await create(mesh)
     gate = asyncio.Event()
     fake_openai.script = [Reply(text="Only once.", gates=[gate])]
@@ -47,7 +49,7 @@ async def test_the_same_request_id_is_the_same_run_during_it_and_after_it(mesh: 
     assert len(await stored(agent)) == 2
 
 
-async def test_a_request_id_with_other_content_is_refused(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_request_id_with_other_content_is_refused(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     fake_openai.script = ["Once."]
     await turn(agent, "Hello", request_id="r-1")
@@ -56,7 +58,7 @@ async def test_a_request_id_with_other_content_is_refused(mesh: Mesh, fake_opena
     assert refused.value.reason == "REQUEST_ID_REUSED"
 
 
-async def test_send_message_and_start_run_are_one_operation(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_send_message_and_start_run_share_request_ids(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     fake_openai.script = ["Once."]
     sent: dict[str, Any] = {"request_id": "r-1", "agent_id": agent.id}
@@ -72,7 +74,7 @@ async def test_send_message_and_start_run_are_one_operation(mesh: Mesh, fake_ope
     assert len(fake_openai.requests) == 1
 
 
-async def test_the_same_otid_is_the_same_run(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_repeated_otid_returns_the_same_run(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     fake_openai.script = ["Only once.", "Another."]
     message = runs_pb2.InputMessage(content=[text_part("Hello")], otid="client-1")
@@ -85,7 +87,7 @@ async def test_the_same_otid_is_the_same_run(mesh: Mesh, fake_openai: FakeOpenAI
     assert [m.otid for m in await stored(agent) if m.role == message_pb2.ROLE_USER] == ["client-1", "client-2"]
 
 
-async def test_twenty_senders_are_served_one_after_another(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_twenty_concurrent_messages_run_one_after_another(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     at_once = most = 0
 
@@ -112,7 +114,7 @@ async def test_twenty_senders_are_served_one_after_another(mesh: Mesh, fake_open
     assert [run.id for run in runs] == sorted((run.id for run in runs), key=lambda run_id: by_run[run_id])
 
 
-async def test_two_agents_run_beside_each_other(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_two_agents_run_in_parallel(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     first, second = await create(mesh), await create(mesh)
     gate = asyncio.Event()
     fake_openai.script = lambda body: Reply(text="Slow.", gates=[gate]) if "slow" in str(body) else Reply(text="Quick.")
@@ -124,7 +126,7 @@ async def test_two_agents_run_beside_each_other(mesh: Mesh, fake_openai: FakeOpe
     assert (await slow).said == "Slow."
 
 
-async def test_agents_that_share_a_client_see_nothing_of_each_other(
+async def test_agents_with_a_shared_client_are_separate(
     mesh: Mesh, fake_openai: FakeOpenAI, fake_anthropic: FakeAnthropic
 ) -> None:
     words = ("heron", "otter", "lynx")
@@ -151,9 +153,7 @@ async def test_agents_that_share_a_client_see_nothing_of_each_other(
             assert told == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3]], "each request holds all that it needs"
 
 
-async def test_who_rejects_waiting_is_told_which_run_holds_the_conversation(
-    mesh: Mesh, fake_openai: FakeOpenAI
-) -> None:
+async def test_rejected_message_names_the_active_run(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     gate = asyncio.Event()
     fake_openai.script = [Reply(text="First.", gates=[gate])]
@@ -166,7 +166,7 @@ async def test_who_rejects_waiting_is_told_which_run_holds_the_conversation(
     await collect(mesh.client.runs.stream(first.id))
 
 
-async def test_losing_the_stream_does_not_lose_the_run(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_lost_stream_does_not_end_the_run(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     gate = asyncio.Event()
     fake_openai.script = [
@@ -187,7 +187,7 @@ async def test_losing_the_stream_does_not_lose_the_run(mesh: Mesh, fake_openai: 
 
 
 @pytest.mark.parametrize("live", [False, True], ids=["ended", "running"])
-async def test_a_run_is_followed_again_from_any_event_without_loss(
+async def test_run_is_streamed_again_from_any_event_without_loss(
     mesh: Mesh, fake_openai: FakeOpenAI, live: bool
 ) -> None:
     agent = await create(mesh)
@@ -207,9 +207,7 @@ async def test_a_run_is_followed_again_from_any_event_without_loss(
     assert heard == [list(range(after + 1, newest + 1)) for after in range(8)]
 
 
-async def test_cancelling_during_a_model_call_ends_the_run_and_leaves_the_agent_usable(
-    mesh: Mesh, fake_openai: FakeOpenAI
-) -> None:
+async def test_cancellation_during_a_model_call_leaves_the_agent_usable(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     fake_openai.script = ["Hello.", script.hang()]
     await turn(agent, "Hello")
@@ -238,9 +236,7 @@ async def test_cancelling_during_a_model_call_ends_the_run_and_leaves_the_agent_
 
 
 @pytest.mark.mesh(proxied=["archival"])
-async def test_cancelling_between_the_tools_of_a_step_leaves_a_valid_window(
-    mesh: Mesh, fake_openai: FakeOpenAI
-) -> None:
+async def test_cancellation_between_tools_leaves_a_valid_window(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     calls = [("archival_memory_insert", {"content": name}) for name in ("One.", "Two.", "Three.")]
     fake_openai.script = [Reply(tool_calls=calls), "Never asked.", "Back."]
@@ -259,7 +255,7 @@ async def test_cancelling_between_the_tools_of_a_step_leaves_a_valid_window(
     assert (await turn(agent, "Hello?")).said == "Back."
 
 
-async def test_a_window_that_would_overflow_stops_the_run_with_the_figures(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_overflow_stops_the_run_with_the_token_counts(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh, settings=agents_pb2.ModelSettings(context_window=8_000, max_output_tokens=500))
     fake_openai.script = ["Hello.", "Fresh again."]
     await turn(agent, "Hello")
@@ -277,7 +273,7 @@ async def test_a_window_that_would_overflow_stops_the_run_with_the_figures(mesh:
     assert "Hello." not in texts(fake_openai.requests[1].body)
 
 
-async def test_a_system_prompt_that_overflows_alone_is_told_apart(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_overflow_of_the_system_prompt_has_its_own_stop_reason(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     settings = agents_pb2.ModelSettings(context_window=4_000, max_output_tokens=500)
     agent = await create(mesh, system="rule " * 6_000, settings=settings)
     failed = await turn(agent, "Hello")
@@ -286,7 +282,7 @@ async def test_a_system_prompt_that_overflows_alone_is_told_apart(mesh: Mesh, fa
 
 
 @pytest.mark.mesh(clock=FrozenClock(datetime(2031, 2, 3, 23, 30, tzinfo=UTC)))
-async def test_the_agent_sees_the_time_of_its_zone(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_agent_sees_the_time_in_its_time_zone(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh, time_zone="Europe/Berlin")
     fake_openai.script = ["It is half past midnight."]
     await turn(agent, "What time is it?")
@@ -308,9 +304,7 @@ async def test_max_steps_ends_a_turn(mesh: Mesh, fake_openai: FakeOpenAI) -> Non
 
 
 @pytest.mark.mesh(proxied=["archival"])
-async def test_a_retry_of_a_run_that_failed_in_its_second_step_doubles_nothing(
-    mesh: Mesh, fake_openai: FakeOpenAI
-) -> None:
+async def test_retry_after_a_failed_second_step_duplicates_nothing(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     fake_openai.script = [
         Reply(tool_calls=[("archival_memory_insert", {"content": "The key is under the mat."})]),
@@ -338,7 +332,7 @@ async def _until_asked(fake: FakeOpenAI, times: int = 1) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_what_went_to_the_model_can_be_read_and_judged(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_trace_has_the_sent_request_and_a_step_can_get_feedback(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     fake_openai.script = ["Hello to you."]
     heard = await turn(agent, "Hello")

@@ -65,10 +65,10 @@ def kinds(events: list[runs_pb2.RunEvent]) -> list[str]:
         (("tool_return", "tool_call"), ["tool_call", "tool_return"]),
     ],
 )
-async def test_a_stream_tells_the_kinds_that_its_run_was_sent_with(
+async def test_stream_has_the_requested_kinds_of_events(
     mesh: Mesh, fake_openai: FakeOpenAI, wanted: tuple[str, ...], expected: list[str]
 ) -> None:
-    """A client that reconnects also receives them. The last events are always sent."""
+    """A client that reconnects also receives these kinds. The final events are always sent."""
     agent = await create(mesh)
     fake_openai.script = [
         Reply(reasoning="Keep it.", tool_calls=[Call("memory_insert", {"label": "human", "new_str": "Ada"})]),
@@ -81,10 +81,8 @@ async def test_a_stream_tells_the_kinds_that_its_run_was_sent_with(
 
 
 @pytest.mark.parametrize("wanted", [(), ("assistant",), ("reasoning", "tool_call"), ("tool_return",)])
-async def test_pieces_come_of_the_kinds_that_are_told_alone(
-    mesh: Mesh, fake_openai: FakeOpenAI, wanted: tuple[str, ...]
-) -> None:
-    """Live, and stored ones of a background run."""
+async def test_deltas_are_of_the_requested_kinds(mesh: Mesh, fake_openai: FakeOpenAI, wanted: tuple[str, ...]) -> None:
+    """In the live stream and in the stored one of a background run."""
     agent = await create(mesh)
     kept = Reply(reasoning="Keep it.", tool_calls=[Call("memory_insert", {"label": "human", "new_str": "Ada"})])
     fake_openai.script = [kept, "Kept.", "And again."]
@@ -99,7 +97,7 @@ async def test_pieces_come_of_the_kinds_that_are_told_alone(
     assert kinds(stored)[-2:] == ENDING
 
 
-async def test_silence_of_the_model_is_broken_by_signs_of_life(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_keepalives_are_sent_while_the_model_is_silent(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent, gate = await create(mesh), asyncio.Event()
     fake_openai.script = [Reply(text="At last.", gates=[gate])]
     request = runs_service_pb2.SendMessageRequest(
@@ -117,7 +115,7 @@ async def test_silence_of_the_model_is_broken_by_signs_of_life(mesh: Mesh, fake_
     assert [kind for kind in kinds(found) if kind != "keepalive"][-3:] == ["assistant", *ENDING]
 
 
-async def test_an_error_in_the_middle_of_a_stream_is_told_before_its_end(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_error_event_precedes_the_end_of_the_stream(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     fake_openai.script = [
         Reply(tool_calls=[Call("memory_insert", {"label": "human", "new_str": "Ada"})]),
@@ -140,7 +138,7 @@ async def test_an_error_in_the_middle_of_a_stream_is_told_before_its_end(mesh: M
     ],
     ids=["zero", "not reported", "some", "nothing at all"],
 )
-async def test_what_a_provider_did_not_report_is_not_a_zero(
+async def test_unreported_usage_is_unset(
     mesh: Mesh,
     fake_openai: FakeOpenAI,
     reported: Usage | None,
@@ -148,7 +146,7 @@ async def test_what_a_provider_did_not_report_is_not_a_zero(
     cached: int | None,
     reasoning: int | None,
 ) -> None:
-    """The usage of two steps together: in the stream, in the run, and for a client that connects later."""
+    """The sum of two steps: in the stream, in the run, and for a client that connects later."""
     agent = await create(mesh)
     fake_openai.script = [
         Reply(tool_calls=[Call("memory_insert", {"label": "human", "new_str": "Ada"})], usage=reported),
@@ -165,7 +163,7 @@ async def test_what_a_provider_did_not_report_is_not_a_zero(
         assert found == {"prompt_tokens": prompt, "cached_input_tokens": cached, "reasoning_tokens": reasoning}
 
 
-async def test_a_background_run_is_streamed_again_token_by_token(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_background_run_is_replayed_token_by_token(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent, gate = await create(mesh), asyncio.Event()
     words = "A long answer, which comes in a good many pieces."
     fake_openai.script = [Reply(text=words, gates=[gate])]

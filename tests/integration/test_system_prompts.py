@@ -1,4 +1,4 @@
-"""System prompts by key: what comes along, what an operator adds as files, and agents made with them."""
+"""System prompts by key: built-in prompts, files of an operator, and agents that are created with them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def system_text(mesh: Mesh, agent: Any) -> str:
     return str(window.messages[0].content[0].text.text)
 
 
-async def test_every_built_in_prompt_comes_back_under_its_key(mesh: Mesh, files: Path) -> None:
+async def test_every_built_in_prompt_is_returned_by_its_key(mesh: Mesh, files: Path) -> None:
     assert files.is_dir()
     listed = [prompt async for prompt in mesh.client.prompts.list()]
     assert [prompt.key for prompt in listed] == BUILT_IN
@@ -69,7 +69,7 @@ async def test_every_built_in_prompt_comes_back_under_its_key(mesh: Mesh, files:
         assert await mesh.client.prompts.get(prompt.key) == prompt
 
 
-async def test_a_file_is_a_prompt_at_once_and_as_it_is_now(mesh: Mesh, files: Path) -> None:
+async def test_prompt_file_is_read_without_a_restart(mesh: Mesh, files: Path) -> None:
     (files / "pirate.txt").write_text("Arr {CORE_MEMORY} {}", encoding="utf-8")
     prompt = await mesh.client.prompts.get("pirate")
     assert prompt == agents_pb2.SystemPrompt(key="pirate", text="Arr {CORE_MEMORY} {}", built_in=False)
@@ -83,13 +83,13 @@ async def test_a_file_is_a_prompt_at_once_and_as_it_is_now(mesh: Mesh, files: Pa
     assert gone.value.metadata["resource_id"] == "pirate"
 
 
-async def test_a_built_in_prompt_is_not_replaced_by_a_file(mesh: Mesh, files: Path) -> None:
+async def test_file_does_not_replace_a_built_in_prompt(mesh: Mesh, files: Path) -> None:
     (files / "react.txt").write_text("other", encoding="utf-8")
     assert (await mesh.client.prompts.get("react")).built_in
     assert await keys(mesh) == BUILT_IN
 
 
-async def test_prompts_come_in_pages(mesh: Mesh, files: Path) -> None:
+async def test_prompts_are_paged(mesh: Mesh, files: Path) -> None:
     (files / "Zebra.txt").write_text("z", encoding="utf-8")
     call = mesh.client.agents.stub.ListSystemPrompts
     request = agents_service_pb2.ListSystemPromptsRequest(page_size=5)
@@ -120,7 +120,7 @@ async def test_prompts_come_in_pages(mesh: Mesh, files: Path) -> None:
      ".hidden", " pirate", "x" * 101, "x" * 10_000_000, "\u202e", "%2e%2e", "~", "*", "pirate\u0001"],
     ids=lambda key: repr(key[:24]),
 )  # fmt: skip
-async def test_a_key_is_never_a_path(mesh: Mesh, files: Path, key: str) -> None:
+async def test_key_is_never_a_path(mesh: Mesh, files: Path, key: str) -> None:
     (mesh.directory / "secret.txt").write_text("hidden", encoding="utf-8")
     (files / "pirate.txt").write_text("Arr", encoding="utf-8")
     (files / ".hidden.txt").write_text("hidden", encoding="utf-8")
@@ -135,7 +135,7 @@ async def test_a_key_is_never_a_path(mesh: Mesh, files: Path, key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "a\0b"])
-async def test_no_key_at_all_names_the_field(mesh: Mesh, key: str) -> None:
+async def test_missing_key_is_refused_with_the_field(mesh: Mesh, key: str) -> None:
     for call, field in (
         (mesh.client.prompts.get(key), "key"),
         (mesh.client.agents.create("a", system_prompt_key=key), "system_prompt_key"),
@@ -150,7 +150,7 @@ async def test_no_key_at_all_names_the_field(mesh: Mesh, key: str) -> None:
     [b"\xff\xfe not UTF-8", b"a\0b", b"x" * 1_000_001, b"\xf0\x9f\x90\x8d" * 1_000_001],
     ids=["no text", "NUL", "too long", "far too long"],
 )
-async def test_a_file_that_no_agent_could_have_is_no_prompt(mesh: Mesh, files: Path, content: bytes) -> None:
+async def test_invalid_file_is_not_listed_as_a_prompt(mesh: Mesh, files: Path, content: bytes) -> None:
     (files / "broken.txt").write_bytes(content)
     (files / "folder.txt").mkdir()
     (files / "fine.txt").write_bytes(b"x" * 1_000_000)
@@ -161,7 +161,7 @@ async def test_a_file_that_no_agent_could_have_is_no_prompt(mesh: Mesh, files: P
     assert len((await mesh.client.prompts.get("fine")).text) == 1_000_000
 
 
-async def test_an_agent_is_made_with_a_prompt_by_its_key(mesh: Mesh, files: Path) -> None:
+async def test_agent_is_created_with_a_prompt_key(mesh: Mesh, files: Path) -> None:
     (files / "pirate.txt").write_text("Arr {{who}} <{CORE_MEMORY}> {}", encoding="utf-8")
     agent = await mesh.client.agents.create(
         system_prompt_key="pirate", blocks={"human": "Ada."}, memory_variables={"who": "Anne"}
@@ -175,7 +175,7 @@ async def test_an_agent_is_made_with_a_prompt_by_its_key(mesh: Mesh, files: Path
     assert (await agent.refresh()).proto.system == "Arr Anne <{CORE_MEMORY}> {}"
 
 
-async def test_a_prompt_is_given_by_its_text_or_by_its_key(mesh: Mesh) -> None:
+async def test_prompt_text_and_prompt_key_are_exclusive(mesh: Mesh) -> None:
     before = [agent.id async for agent in mesh.client.agents.list()]
     with pytest.raises(InvalidArgument) as refused:
         await mesh.client.agents.create(system="Mine.", system_prompt_key="react", request_id="once")
@@ -187,14 +187,14 @@ async def test_a_prompt_is_given_by_its_text_or_by_its_key(mesh: Mesh) -> None:
     assert agent.proto.system == (await mesh.client.prompts.get("react")).text
 
 
-async def test_variables_do_not_make_a_prompt_longer_than_one_may_be(mesh: Mesh, files: Path) -> None:
+async def test_prompt_with_variables_keeps_its_length_limit(mesh: Mesh, files: Path) -> None:
     (files / "wide.txt").write_text("{{a}}{{a}}", encoding="utf-8")
     with pytest.raises(InvalidArgument) as refused:
         await mesh.client.agents.create(system_prompt_key="wide", memory_variables={"a": "x" * 600_000})
     assert refused.value.field == "memory_variables"
 
 
-async def test_an_agent_changes_to_a_prompt_by_its_key(mesh: Mesh, files: Path) -> None:
+async def test_agent_is_updated_with_a_prompt_key(mesh: Mesh, files: Path) -> None:
     (files / "pirate.txt").write_text("Arr", encoding="utf-8")
     agent = await mesh.client.agents.create("ada", system="Mine.", blocks={"human": "Ada."})
     await agent.update(system_prompt_key="pirate")
@@ -224,7 +224,7 @@ async def test_an_agent_changes_to_a_prompt_by_its_key(mesh: Mesh, files: Path) 
     assert (await system_text(mesh, agent)).startswith("Arr")
 
 
-async def test_the_command_line_shows_and_takes_prompts(mesh: Mesh, files: Path) -> None:
+async def test_prompts_on_the_command_line(mesh: Mesh, files: Path) -> None:
     (files / "pirate.txt").write_text("Arr [b]", encoding="utf-8")
     targets = {f"MNEMESH_{service.upper()}_TARGET": address for service, address in mesh.addresses.items()}
     environment = {"PATH": "", "MNEMESH_TARGET": mesh.addresses["orchestrator"], **targets}

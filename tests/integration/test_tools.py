@@ -1,4 +1,4 @@
-"""Custom tools inside of turns: sandboxed, contained, and dispensable where the tools service is away."""
+"""Custom tools in turns: sandboxed, limited, and optional while the tools service is unavailable."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def create(mesh: Mesh, *sources: str, **options: Any) -> Agent:
     return await mesh.client.agents.create(model=MODEL, tool_sources=sources, **options)
 
 
-async def test_a_custom_tool_runs_within_a_turn(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_custom_tool_runs_in_a_turn(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh, ADD)
     fake_openai.script = [Reply(tool_calls=[("add", {"a": 19, "b": 23})]), "42."]
     heard = await turn(agent, "What is 19 + 23?")
@@ -77,7 +77,7 @@ async def test_a_custom_tool_runs_within_a_turn(mesh: Mesh, fake_openai: FakeOpe
     assert_whole(await window_of(mesh.client, agent))
 
 
-async def test_a_tool_sees_nothing_of_the_server(
+async def test_tool_cannot_read_data_of_the_server(
     mesh: Mesh, fake_openai: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MNEMESH_TEST_SECRET", "the-servers-secret")
@@ -91,7 +91,7 @@ async def test_a_tool_sees_nothing_of_the_server(
     assert str(mesh.directory) not in str(returned)
 
 
-async def test_a_fork_bomb_is_contained_and_the_turn_goes_on(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_fork_bomb_is_contained_and_the_turn_continues(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     before = descendants(os.getpid())
     agent = await create(mesh, FORK_BOMB, ADD)
     fake_openai.script = [
@@ -108,7 +108,7 @@ async def test_a_fork_bomb_is_contained_and_the_turn_goes_on(mesh: Mesh, fake_op
     assert descendants(os.getpid()) <= before, "something of the tool is still there"
 
 
-async def test_a_tool_changes_the_blocks_of_its_agent(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_tool_changes_the_blocks_of_its_agent(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh, TAKES_NOTES, blocks={"notes": "One. "})
     fake_openai.script = [Reply(tool_calls=[("take_note", {"note": "Two."})]), "Done."]
     heard = await turn(agent, "Note it.")
@@ -117,7 +117,7 @@ async def test_a_tool_changes_the_blocks_of_its_agent(mesh: Mesh, fake_openai: F
     assert "One. Two." in texts(fake_openai.requests[1].body)[0]
 
 
-async def test_without_the_tools_service_builtin_tools_work_and_the_model_is_told(
+async def test_outage_of_the_tools_service_keeps_built_in_tools_and_is_noted_in_the_request(
     mesh: Mesh, fake_openai: FakeOpenAI
 ) -> None:
     agent = await create(mesh, ADD, type="memgpt_v2", blocks={"human": "", "persona": ""})

@@ -56,7 +56,7 @@ async def directory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
         await server.drop_database(name)
 
 
-async def test_a_mesh_of_the_first_version_goes_on_without_loss(directory: dict[str, str], tmp_path: Path) -> None:
+async def test_mesh_of_the_first_version_is_upgraded_without_loss(directory: dict[str, str], tmp_path: Path) -> None:
     settings = {service: {"database_url": url} for service, url in directory.items()}
     for _ in range(2):  # the second start finds what the first one made of it
         async with Mesh(tmp_path, settings=settings) as mesh:

@@ -17,7 +17,7 @@ TRANSCRIPT = """(Older)
 2. user: What shall I give her?"""
 
 
-async def test_what_one_stores_the_other_finds(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_memories_stored_by_one_agent_are_found_by_the_other(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     tender = await mesh.client.agents.create(
         model=MODEL,
         type="voice_sleeptime",

@@ -1,4 +1,4 @@
-"""A Node client that knows the protos only, against the real mesh. Node and npm come from a Python package."""
+"""A Node client that only has the protos, against the real mesh. Node and npm come from a Python package."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROTOS = HERE.parents[1] / "proto"
 
 
 @pytest.mark.timeout(scaled(300))
-async def test_a_node_client_makes_an_agent_and_streams_its_turns(mesh: Mesh, node_packages: Path) -> None:
+async def test_node_client_creates_an_agent_and_streams_its_turns(mesh: Mesh, node_packages: Path) -> None:
     services = [mesh.addresses[service] for service in ("orchestrator", "blocks", "recall")]
     output = await _node(str(HERE / "client.mjs"), str(PROTOS), *services, directory=node_packages)
     seen: dict[str, Any] = json.loads(output)

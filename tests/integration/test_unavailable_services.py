@@ -1,4 +1,4 @@
-"""Tiers that go away: a new turn waits for a restart, one that has begun waits for long; nothing is done twice."""
+"""Unavailable services: a new turn waits for a restart, a turn in progress waits longer, and no effect is repeated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def create(mesh: Mesh) -> Agent:
 
 @pytest.mark.mesh(settings={"orchestrator": {"service_retry_seconds": 0.5}})
 @pytest.mark.parametrize("service", ["recall", "blocks"])
-async def test_a_new_turn_fails_where_an_essential_tier_is_away(
+async def test_new_turn_fails_if_an_essential_service_is_unavailable(
     mesh: Mesh, fake_openai: FakeOpenAI, service: str
 ) -> None:
     agent = await create(mesh)
@@ -42,7 +42,7 @@ async def test_a_new_turn_fails_where_an_essential_tier_is_away(
 
 @pytest.mark.mesh(proxied=["recall", "blocks"])
 @pytest.mark.parametrize(("service", "method"), [("recall", "GetContext"), ("blocks", "GetCoreMemory")])
-async def test_a_new_turn_waits_for_an_essential_tier_that_is_being_restarted(
+async def test_new_turn_waits_for_the_restart_of_an_essential_service(
     mesh: Mesh, fake_openai: FakeOpenAI, service: str, method: str
 ) -> None:
     agent = await create(mesh)
@@ -54,7 +54,7 @@ async def test_a_new_turn_waits_for_an_essential_tier_that_is_being_restarted(
     assert mesh.proxies[service].calls[method] > 6
 
 
-async def test_without_archival_the_turn_goes_on(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_turn_continues_without_archival(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     await mesh.stop("archival")
     fake_openai.script = [EDIT, "Noted."]
@@ -64,7 +64,7 @@ async def test_without_archival_the_turn_goes_on(mesh: Mesh, fake_openai: FakeOp
 
 
 @pytest.mark.parametrize("service", ["recall", "blocks", "archival"])
-async def test_a_turn_waits_for_a_tier_that_goes_away_in_its_middle(
+async def test_turn_waits_for_a_service_that_becomes_unavailable(
     mesh: Mesh, fake_openai: FakeOpenAI, service: str
 ) -> None:
     agent = await create(mesh)
@@ -94,7 +94,7 @@ async def test_a_turn_waits_for_a_tier_that_goes_away_in_its_middle(
     [ExecuteThenTimeout(), Unavailable(), Delay(0.3)],
     ids=["lost", "away", "late"],
 )
-async def test_an_effect_whose_answer_is_lost_happens_once(
+async def test_effect_with_a_lost_response_takes_place_once(
     mesh: Mesh, fake_openai: FakeOpenAI, service: str, method: str, fault: Fault
 ) -> None:
     agent = await create(mesh)

@@ -1,4 +1,4 @@
-"""Tools run outside of a turn, and requests that are shown and not sent."""
+"""Tools that run outside of turns, and previews of requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add(a: int, b: int) -> int:
 '''
 
 
-async def test_tools_are_run_by_their_owner(mesh: Mesh) -> None:
+async def test_owner_runs_a_tool(mesh: Mesh) -> None:
     tool = await mesh.client.tools.create(ADD)
     agent = await mesh.client.agents.create(model=REHEARSAL, blocks={"human": "", "persona": ""}, tools=[tool.name])
 
@@ -47,7 +47,7 @@ async def test_tools_are_run_by_their_owner(mesh: Mesh) -> None:
         await run("no_such_tool", {}, "r-5")
 
 
-async def test_a_preview_is_the_body_that_the_provider_gets(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_preview_equals_the_body_sent_to_the_provider(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await mesh.client.agents.create(model="openai/fake-model", blocks={"human": "", "persona": ""})
     text = message_pb2.ContentPart(text=message_pb2.TextPart(text="Hello"))
     asked = rpc.PreviewRequestRequest(agent_id=agent.id, messages=[runs_pb2.InputMessage(content=[text])])
@@ -63,7 +63,7 @@ async def test_a_preview_is_the_body_that_the_provider_gets(mesh: Mesh, fake_ope
     assert (sent["model"], sent.get("tools")) == (shown["model"], shown.get("tools"))
 
 
-async def test_the_models_on_offer_are_listed(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+async def test_available_models_are_listed(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     listed = (
         await mesh.stubs["mnemesh.agents.v1.ModelService"].ListModels(models_service_pb2.ListModelsRequest())
     ).models
