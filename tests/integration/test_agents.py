@@ -1,4 +1,4 @@
-"""Agents across the services: created completely or not at all, deleted everywhere, invisible to other organizations."""
+"""Agents across the services: created or deleted completely, and invisible to other organizations."""
 
 from __future__ import annotations
 

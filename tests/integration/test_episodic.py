@@ -223,7 +223,7 @@ async def test_search_finds_facts_that_were_valid_in_may(
 async def test_fact_that_changed_within_the_evicted_turns_has_its_times(
     mesh: Mesh, provider: FakeProvider, calendar: Calendar
 ) -> None:
-    """The turns exceed the window of the summary model: they are read in parts, and a later part contradicts an earlier one."""
+    """The turns are read in parts, because they are long. A later part contradicts an earlier one."""
     agent = await create(mesh, provider, window=30_000, summariser_window=3_000)
     await talk(agent, "Remember: the boat is red.", *(f"{number}. {WORDS}" for number in range(5)))
     calendar.turn_to(AUGUST)

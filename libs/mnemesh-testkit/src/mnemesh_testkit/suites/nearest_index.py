@@ -75,7 +75,7 @@ def unit(*numbers: float) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 class NearestIndexSuite:
-    """The contract of mnemesh_retrieval.index.NearestIndex, case by case."""
+    """The contract of mnemesh_retrieval.index.NearestIndex."""
 
     @pytest.fixture
     async def index(self) -> NearestIndex:
@@ -89,21 +89,19 @@ class NearestIndexSuite:
     async def _numbers(self, index: NearestIndex, condition: Filter) -> list[int]:
         return [found.int for found in await index.scan("plants", condition)]
 
-    async def test_deleting_by_id_and_by_filter(self, index: NearestIndex) -> None:
+    async def test_delete_by_id_and_by_filter(self, index: NearestIndex) -> None:
         await index.write("plants", [point(n, tenant="t1" if n < 4 else "t2") for n in range(1, 7)])
         await index.delete("plants", [pid(1), pid(99)])
         await index.delete_where("plants", Match("tenant", "t2"))
         assert await self._numbers(index, EVERYTHING) == [2, 3]
 
     @pytest.mark.parametrize("vector", [(1, 0, 0), (1, 0, 0, float("nan")), (float("inf"), 0, 0, 0)])
-    async def test_a_vector_that_cannot_be_compared_is_refused(
-        self, index: NearestIndex, vector: tuple[float, ...]
-    ) -> None:
+    async def test_invalid_vector_is_refused(self, index: NearestIndex, vector: tuple[float, ...]) -> None:
         with pytest.raises(PointInvalid):
             await index.write("plants", [point(1), point(2, vector=vector)])
         assert await index.count("plants", EVERYTHING) == 0
 
-    async def test_dense_search_orders_by_likeness(self, index: NearestIndex) -> None:
+    async def test_dense_search_orders_by_similarity(self, index: NearestIndex) -> None:
         near, nearer, far = (
             point(1, vector=(1, 1, 0, 0)),
             point(2, vector=(1, 0.1, 0, 0)),
@@ -138,7 +136,9 @@ class NearestIndexSuite:
             (all_of(Match("tenant", "t1"), None, Not(MatchAny("tags", ("blue",)))), [1]),
         ],
     )
-    async def test_filters(self, index: NearestIndex, condition: Filter, expected: list[int]) -> None:
+    async def test_search_and_count_apply_filters(
+        self, index: NearestIndex, condition: Filter, expected: list[int]
+    ) -> None:
         await index.write(
             "plants",
             [
@@ -151,13 +151,13 @@ class NearestIndexSuite:
         assert await self._numbers(index, condition) == expected
         assert await index.count("plants", condition) == len(expected)
 
-    async def test_time_bounds_are_exact_to_the_microsecond_and_zones_are_understood(self, index: NearestIndex) -> None:
+    async def test_time_bounds_are_exact_to_the_microsecond_in_any_zone(self, index: NearestIndex) -> None:
         tick = timedelta(microseconds=1)
         await index.write("plants", [point(1, at=NOON - tick), point(2, at=NOON), point(3, at=NOON + tick)])
         rome = NOON.astimezone(tz=__import__("zoneinfo").ZoneInfo("Europe/Rome"))
         assert await self._numbers(index, TimeRange("created_at", gte=rome, lt=rome + tick)) == [2]
 
-    async def test_scan_goes_on_after_an_id(self, index: NearestIndex) -> None:
+    async def test_scan_continues_after_an_id(self, index: NearestIndex) -> None:
         await index.write("plants", [point(n) for n in range(1, 8)])
         assert [i.int for i in await index.scan("plants", EVERYTHING, limit=3)] == [1, 2, 3]
         assert [i.int for i in await index.scan("plants", EVERYTHING, after=pid(3), limit=3)] == [4, 5, 6]
@@ -175,7 +175,7 @@ class NearestIndexSuite:
         await index.ensure_collection(PLANTS)
         assert await index.count("plants", EVERYTHING) == 0
 
-    async def test_fields_of_uuids_match_any_of_their_values(self, index: NearestIndex) -> None:
+    async def test_uuid_fields_match_any_of_their_values(self, index: NearestIndex) -> None:
         oak, elm, yew = (str(uuid.UUID(int=number)) for number in (7, 8, 9))
         await index.ensure_collection(Collection("trees", dimension=4, uuid_fields=("kinds",), tenant_field="kinds"))
         await index.write("trees", [point(1, kinds=[oak, elm]), point(2, kinds=[elm]), point(3, kinds=[yew])])
@@ -185,11 +185,11 @@ class NearestIndexSuite:
         await index.delete_where("trees", Match("kinds", oak))
         assert await index.count("trees", EVERYTHING) == 2
 
-    async def test_unknown_collections_are_an_error(self, index: NearestIndex) -> None:
+    async def test_unknown_collection_is_an_error(self, index: NearestIndex) -> None:
         with pytest.raises(CollectionMissing):
             await index.search("weeds", SearchQuery(SearchMode.TEXT, text="oak"))
 
-    async def test_a_second_write_of_an_id_is_in_place_of_the_first(self, index: NearestIndex) -> None:
+    async def test_second_write_of_an_id_replaces_the_first(self, index: NearestIndex) -> None:
         await index.write("plants", [point(1, tenant="t1"), point(2, vector=(0, 0, 1, 0))])
         again = point(1, vector=(0, 1, 0, 0), tenant="t2", at=NOON + timedelta(days=1))
         await index.write("plants", [point(1, vector=(0, 0, 0, 1)), again])
@@ -199,7 +199,7 @@ class NearestIndexSuite:
         assert await self._numbers(index, TimeRange("created_at", lt=NOON + timedelta(hours=1))) == [2]
         assert await index.count("plants", EVERYTHING) == 2
 
-    async def test_likeness_is_searched_only_where_the_filter_says(self, index: NearestIndex) -> None:
+    async def test_dense_search_is_restricted_to_the_filter(self, index: NearestIndex) -> None:
         await index.write("plants", [point(n, vector=(1, n, 0, 0), tenant=f"t{n % 10}") for n in range(1, 501)])
         for asked in (
             SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=Match("tenant", "t3"), limit=100),
@@ -208,12 +208,12 @@ class NearestIndexSuite:
             hits = await index.search("plants", asked)
             assert [hit.id.int for hit in hits] == list(range(3, 501, 10))[: asked.limit]
 
-    async def test_every_point_of_equal_likeness_has_its_place_by_its_id(self, index: NearestIndex) -> None:
+    async def test_points_of_equal_similarity_are_ordered_by_id(self, index: NearestIndex) -> None:
         await index.write("plants", [point((n * 7) % 200 + 1) for n in range(200)])
         hits = await index.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), limit=200))
         assert [hit.id.int for hit in hits] == list(range(1, 201))
 
-    async def test_what_is_deleted_is_found_no_more(self, index: NearestIndex) -> None:
+    async def test_deleted_points_are_not_found(self, index: NearestIndex) -> None:
         numbers = set(range(1, 301))
         await index.write("plants", [point(n, tags=[f"r{n % 7}"], tenant=f"t{n % 2}") for n in numbers])
         await index.delete("plants", [pid(n) for n in range(1, 301, 3)])
@@ -226,7 +226,7 @@ class NearestIndexSuite:
             expected = sorted(n for n in left | {1} if n % 7 == rest)
             assert await self._numbers(index, Match("tags", f"r{rest}")) == expected
 
-    async def test_a_collection_keeps_its_dimension(self, index: NearestIndex) -> None:
+    async def test_collection_keeps_its_dimension(self, index: NearestIndex) -> None:
         with pytest.raises(CollectionMismatch):
             await index.ensure_collection(Collection("plants", dimension=5))
         await index.ensure_collection(PLANTS)

@@ -30,9 +30,9 @@ from mnemesh_testkit.suites.nearest_index import NOON, NearestIndexSuite, pid, p
 
 
 class VectorIndexSuite(NearestIndexSuite):
-    """The cases that only `mnemesh_retrieval.index.VectorIndex` has."""
+    """The contract of `mnemesh_retrieval.index.VectorIndex` beyond that of `NearestIndex`."""
 
-    async def test_a_point_is_read_back_whole(self, index: VectorIndex) -> None:
+    async def test_written_point_is_read_unchanged(self, index: VectorIndex) -> None:
         deep = {"nested": [1, 2.5, None, "é"], "flag": True}
         await index.write("plants", [point(1, "oak", (0, 3, 0, 4), extra=deep)])
         (found,) = await index.get("plants", [pid(9), pid(1)], with_vectors=True)
@@ -43,7 +43,7 @@ class VectorIndexSuite(NearestIndexSuite):
         assert np.allclose(found.vector, (0, 0.6, 0, 0.8))
         assert (await index.get("plants", [pid(1)]))[0].vector is None
 
-    async def test_points_come_in_the_order_asked_for(self, index: VectorIndex) -> None:
+    async def test_points_are_returned_in_the_requested_order(self, index: VectorIndex) -> None:
         await index.write("plants", [point(n) for n in (1, 2, 3)])
         assert [found.id for found in await index.get("plants", [pid(3), pid(1), pid(2)])] == [pid(3), pid(1), pid(2)]
 
@@ -55,13 +55,13 @@ class VectorIndexSuite(NearestIndexSuite):
         assert not await index.search("plants", SearchQuery(SearchMode.TEXT, text="oak"))
         assert await index.search("plants", SearchQuery(SearchMode.TEXT, text="moss"))
 
-    async def test_insert_absent_leaves_what_is_there(self, index: VectorIndex) -> None:
+    async def test_insert_absent_keeps_existing_points(self, index: VectorIndex) -> None:
         await index.write("plants", [point(1, "oak")])
         await index.write("plants", [point(1, "moss"), point(2, "fern")], WriteMode.INSERT_ABSENT)
         texts = [found.payload["text"] for found in await index.get("plants", [pid(1), pid(2)])]
         assert texts == ["oak", "fern"]
 
-    async def test_update_present_makes_nothing_new(self, index: VectorIndex) -> None:
+    async def test_update_present_creates_no_points(self, index: VectorIndex) -> None:
         await index.write("plants", [point(1, "oak")])
         await index.write("plants", [point(1, "moss"), point(2, "fern")], WriteMode.UPDATE_PRESENT)
         assert [found.payload["text"] for found in await index.get("plants", [pid(1), pid(2)])] == ["moss"]
@@ -71,7 +71,7 @@ class VectorIndexSuite(NearestIndexSuite):
         assert (await index.get("plants", [pid(1)]))[0].payload["text"] == "moss"
         assert await index.count("plants", EVERYTHING) == 1
 
-    async def test_set_payload_keeps_the_rest(self, index: VectorIndex) -> None:
+    async def test_set_payload_keeps_other_fields(self, index: VectorIndex) -> None:
         await index.write("plants", [point(1, "oak", tags=["old"])])
         await index.set_payload("plants", [pid(1), pid(7)], {"tags": ["new"]})
         (hit,) = await index.search("plants", SearchQuery(SearchMode.HYBRID, text="oak", vector=unit(1, 0, 0, 0)))
@@ -80,13 +80,13 @@ class VectorIndexSuite(NearestIndexSuite):
         assert await self._numbers(index, Match("tags", "old")) == []
         assert await index.count("plants", EVERYTHING) == 1
 
-    async def test_text_search_stems_and_folds(self, index: VectorIndex) -> None:
+    async def test_text_search_stems_words_and_folds_accents(self, index: VectorIndex) -> None:
         await index.write("plants", [point(1, "Three CAFÉS in the garden"), point(2, "an oak")])
         (hit,) = await index.search("plants", SearchQuery(SearchMode.TEXT, text="cafe"))
         assert (hit.id, hit.text_rank, hit.dense_rank) == (pid(1), 1, None)
         assert hit.score > 0
 
-    async def test_rare_words_weigh_more(self, index: VectorIndex) -> None:
+    async def test_rare_words_have_a_higher_weight(self, index: VectorIndex) -> None:
         await index.write("plants", [point(n, "garden tree") for n in range(1, 30)])
         await index.write("plants", [point(30, "garden orchid"), point(31, "tree tree garden")])
         hits = await index.search("plants", SearchQuery(SearchMode.TEXT, text="garden orchid", limit=3))
@@ -97,19 +97,19 @@ class VectorIndexSuite(NearestIndexSuite):
         assert [h.id.int for h in await index.search("plants", SearchQuery(SearchMode.TEXT, text="桜"))] == [1]
         assert [h.id.int for h in await index.search("plants", SearchQuery(SearchMode.TEXT, text="ДУБ"))] == [2]
 
-    async def test_points_without_any_of_the_words_are_no_hits(self, index: VectorIndex) -> None:
+    async def test_points_without_a_query_word_are_not_text_hits(self, index: VectorIndex) -> None:
         await index.write("plants", [point(1, "oak"), point(2, "fern", (0, 1, 0, 0))])
         assert [h.id.int for h in await index.search("plants", SearchQuery(SearchMode.TEXT, text="oak tree"))] == [1]
         hits = await index.search("plants", SearchQuery(SearchMode.HYBRID, text="zebra", vector=unit(0, 1, 0, 0)))
         assert all(hit.text_rank is None for hit in hits)
 
-    async def test_stop_words_count_only_when_there_is_nothing_else(self, index: VectorIndex) -> None:
+    async def test_stop_words_count_only_in_queries_of_stop_words(self, index: VectorIndex) -> None:
         await index.write("plants", [point(1, "the one and the other"), point(2, "oak")])
         assert [h.id.int for h in await index.search("plants", SearchQuery(SearchMode.TEXT, text="the oak"))] == [2]
         assert [h.id.int for h in await index.search("plants", SearchQuery(SearchMode.TEXT, text="and the"))] == [1]
         assert await index.search("plants", SearchQuery(SearchMode.TEXT, text="?!")) == []
 
-    async def test_irregular_words_are_found_in_all_their_forms_and_are_one_word(self, index: VectorIndex) -> None:
+    async def test_forms_of_an_irregular_word_are_one_term(self, index: VectorIndex) -> None:
         await index.write("plants", [point(1, "we bought an oak"), point(2, "she buys and buys"), point(3, "a fern")])
         await index.write("plants", [point(4, "children"), point(5, "bought, and to buy")])
         for query in ("buy", "Who bought it?"):
@@ -119,7 +119,7 @@ class VectorIndexSuite(NearestIndexSuite):
             assert len({word for match in found.text for word in match.words}) == 1
         assert [h.id.int for h in await index.search("plants", SearchQuery(SearchMode.TEXT, text="a child"))] == [4]
 
-    async def test_hybrid_puts_first_what_both_lists_hold(self, index: VectorIndex) -> None:
+    async def test_hybrid_search_ranks_hits_of_both_lists_first(self, index: VectorIndex) -> None:
         await index.write(
             "plants",
             [point(1, "oak oak oak", (0, 1, 0, 0)), point(2, "an oak tree of old", (1, 0.2, 0, 0)), point(3, "fern")],
@@ -129,7 +129,7 @@ class VectorIndexSuite(NearestIndexSuite):
         assert hits[-1].id == pid(3)
         assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
 
-    async def test_hits_come_without_payloads_where_nobody_wants_them(self, index: VectorIndex) -> None:
+    async def test_hits_have_no_payload_if_it_is_not_requested(self, index: VectorIndex) -> None:
         await index.write("plants", [point(1, "oak", tags=["old"]), point(2, "elm", (0, 1, 0, 0))])
         for mode in SearchMode:
             asked = SearchQuery(mode, text="oak", vector=unit(1, 0, 0, 0), limit=1)
@@ -137,20 +137,20 @@ class VectorIndexSuite(NearestIndexSuite):
             assert whole.payload["tags"] == ["old"]
             assert await index.search("plants", replace(asked, with_payload=False)) == [replace(whole, payload={})]
 
-    async def test_hybrid_weights_decide(self, index: VectorIndex) -> None:
+    async def test_hybrid_search_applies_weights(self, index: VectorIndex) -> None:
         await index.write("plants", [point(1, "oak", None), point(2, "fern", (1, 0, 0, 0))])
         query = {"mode": SearchMode.HYBRID, "text": "oak", "vector": unit(1, 0, 0, 0)}
         for weights, first in (((2.0, 1.0), 2), ((0.5, 1.0), 1)):
             hits = await index.search("plants", SearchQuery(**query, dense_weight=weights[0], text_weight=weights[1]))  # type: ignore[arg-type]
             assert hits[0].id == pid(first)
 
-    async def test_hybrid_works_with_one_side_only(self, index: VectorIndex) -> None:
+    async def test_hybrid_search_accepts_text_or_vector_alone(self, index: VectorIndex) -> None:
         await index.write("plants", [point(1, "oak")])
         assert await index.search("plants", SearchQuery(SearchMode.HYBRID, text="oak"))
         assert await index.search("plants", SearchQuery(SearchMode.HYBRID, vector=unit(1, 0, 0, 0)))
         assert await index.search("plants", SearchQuery(SearchMode.HYBRID, text="zebra", vector=unit(0, 0, 0, 0))) == []
 
-    async def test_candidates_are_the_lists_of_a_search(self, index: VectorIndex) -> None:
+    async def test_candidates_equal_the_lists_of_a_search(self, index: VectorIndex) -> None:
         await index.write("plants", [point(n, "garden" + " tree" * n, (1, n, 0, 0)) for n in range(1, 30)])
         await index.write("plants", [point(30, "garden orchid, an orchid", (1, 0, 0, 0)), point(31, "fern", None)])
         query = SearchQuery(SearchMode.HYBRID, "the garden orchid", unit(1, 0, 0, 0), limit=1, candidates=5)
@@ -168,7 +168,7 @@ class VectorIndexSuite(NearestIndexSuite):
         (orchid,) = set(first.words) - {garden}
         assert 2.2 > first.words[orchid] > first.words[garden] > 0
 
-    async def test_candidates_are_of_the_mode_and_of_the_filter(self, index: VectorIndex) -> None:
+    async def test_candidates_follow_mode_and_filter(self, index: VectorIndex) -> None:
         await index.write("plants", [point(n, "oak", tenant=f"t{n % 2}") for n in range(1, 9)])
         query = SearchQuery(SearchMode.HYBRID, "oak", unit(1, 0, 0, 0), filter=Match("tenant", "t1"))
         for mode, dense, text in ((SearchMode.DENSE, 4, 0), (SearchMode.TEXT, 0, 4), (SearchMode.HYBRID, 4, 4)):
@@ -177,7 +177,7 @@ class VectorIndexSuite(NearestIndexSuite):
             assert {id_.int % 2 for id_, _ in found.dense} | {match.id.int % 2 for match in found.text} == {1}
         assert not (await index.candidates("plants", replace(query, mode=SearchMode.TEXT, text="zebra"))).text
 
-    async def test_search_looks_only_where_the_filter_says(self, index: VectorIndex) -> None:
+    async def test_search_is_restricted_to_the_filter(self, index: VectorIndex) -> None:
         await index.write("plants", [point(n, "oak", tenant=f"t{n % 10}") for n in range(1, 201)])
         for mode in SearchMode:
             hits = await index.search(
@@ -188,7 +188,7 @@ class VectorIndexSuite(NearestIndexSuite):
             assert {hit.payload["tenant"] for hit in hits} == {"t3"}
 
     @pytest.mark.parametrize("descending", [False, True])
-    async def test_lists_are_exact_among_ties(self, index: VectorIndex, descending: bool) -> None:
+    async def test_lists_with_equal_times_cover_each_point_once(self, index: VectorIndex, descending: bool) -> None:
         # 30 points at 5 times, written in an order that is neither that of ids nor that of times.
         numbers = [(n * 7) % 31 for n in range(1, 31)]
         await index.write("plants", [point(n, at=NOON + timedelta(microseconds=n % 5)) for n in numbers])
@@ -206,7 +206,7 @@ class VectorIndexSuite(NearestIndexSuite):
             assert seen == expected
 
     @pytest.mark.parametrize("descending", [False, True])
-    async def test_lists_between_two_places(self, index: VectorIndex, descending: bool) -> None:
+    async def test_lists_between_two_positions(self, index: VectorIndex, descending: bool) -> None:
         numbers = range(1, 25)
         await index.write("plants", [point(n, at=NOON + timedelta(seconds=n // 6)) for n in numbers])
         order = sorted(numbers, key=lambda n: (n // 6, n), reverse=descending)
@@ -216,7 +216,7 @@ class VectorIndexSuite(NearestIndexSuite):
             found = [listed.id.int for listed in await index.list_points("plants", query)]
             assert found == order[first + 1 : last]
 
-    async def test_lists_obey_filters_and_leave_out_what_has_no_time(self, index: VectorIndex) -> None:
+    async def test_lists_apply_filters_and_omit_points_without_a_time(self, index: VectorIndex) -> None:
         await index.write("plants", [point(1), point(2, tenant="t2")])
         await index.write("plants", [Point(pid(3), None, "timeless", {"tenant": "t1"})])
         listed = await index.list_points("plants", ListQuery("created_at", filter=Match("tenant", "t1")))
@@ -228,7 +228,7 @@ class VectorIndexSuite(NearestIndexSuite):
         )
         assert await index.facets("plants", "tags", Match("tenant", "t1")) == {"a": 1, "b": 2}
 
-    async def test_a_collection_keeps_its_dimension_and_gains_fields(self, index: VectorIndex) -> None:
+    async def test_collection_keeps_its_dimension_and_accepts_new_fields(self, index: VectorIndex) -> None:
         await index.write("plants", [point(1, colour="green")])
         with pytest.raises(CollectionMismatch):
             await index.ensure_collection(Collection("plants", dimension=5))
@@ -245,7 +245,7 @@ class VectorIndexSuite(NearestIndexSuite):
             (HasWords("text", "!"), []),
         ],
     )
-    async def test_filters_by_words(self, index: VectorIndex, condition: Filter, expected: list[int]) -> None:
+    async def test_filters_by_words_of_a_text(self, index: VectorIndex, condition: Filter, expected: list[int]) -> None:
         await index.write(
             "plants",
             [

@@ -1,4 +1,4 @@
-"""Archives, who holds them, what an agent has in them, and what is left of an agent that was erased."""
+"""Archives: their holders, their content for each agent, and what remains after an agent is erased."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from mnemesh_testkit.suites.archival.calls import Archival, ArchivalCases, reaso
 
 
 class Archives(ArchivalCases):
-    """Archives as a caller sees them."""
+    """Archives over the RPCs."""
 
-    async def test_an_archive_comes_back_as_it_was_made(self, client: Archival) -> None:
+    async def test_created_archive_is_returned_unchanged(self, client: Archival) -> None:
         draft = Archive(
             name="Notes ✓",
             description="",
@@ -118,7 +118,7 @@ class Archives(ArchivalCases):
         assert await reason(client.archives.DetachArchive(again)) == "ARCHIVE_NOT_FOUND"
         assert await client.texts("both", filter=PassageFilter(agent_id=one)) == ["seen by both"]
 
-    async def test_the_summary_counts_and_its_revision_only_grows(self, client: Archival, agent: str) -> None:
+    async def test_summary_counts_and_its_revision_only_increases(self, client: Archival, agent: str) -> None:
         empty = await client.summary(agent)
         assert (empty.revision, empty.passage_count, empty.HasField("update_time")) == (0, 0, False)
         assert (await client.summary(agent, if_revision=0)).not_modified
@@ -147,7 +147,7 @@ class Archives(ArchivalCases):
         assert await grown() == 0
         assert (await client.summary(agent)).tags == []
 
-    async def test_a_deleted_archive_is_gone_with_its_passages(self, client: Archival, agent: str) -> None:
+    async def test_deletion_of_an_archive_deletes_its_passages(self, client: Archival, agent: str) -> None:
         archive = await client.archive(agent)
         passage = await client.one(archive, "oak", tags=["t"])
         kept = await client.archive()
@@ -162,7 +162,7 @@ class Archives(ArchivalCases):
         await client.insert(agent, "a new start")
         assert await client.texts(filter=PassageFilter(agent_id=agent)) == ["a new start"]
 
-    async def test_the_default_archive_is_never_a_spent_one(self, client: Archival, agent: str) -> None:
+    async def test_default_archive_is_never_a_deleted_or_detached_one(self, client: Archival, agent: str) -> None:
         (first,) = (await client.insert(agent, "one")).results
         await client.archives.DeleteArchive(DeleteArchiveRequest(archive_id=first.passage.archive_id))
         (second,) = (await client.insert(agent, "two")).results
@@ -171,7 +171,7 @@ class Archives(ArchivalCases):
         (third,) = (await client.insert(agent, "three")).results
         assert len({first.passage.archive_id, second.passage.archive_id, third.passage.archive_id}) == 3
 
-    async def test_the_first_insert_of_an_agent_may_name_the_embedder(self, client: Archival, agent: str) -> None:
+    async def test_first_insert_of_an_agent_may_name_the_embedder(self, client: Archival, agent: str) -> None:
         def insert(embedder: str) -> InsertPassagesRequest:
             return InsertPassagesRequest(agent_id=agent, passages=[Passage(text="oak")], default_embedder=embedder)
 
@@ -183,7 +183,7 @@ class Archives(ArchivalCases):
         assert made.created_for_agent_id == agent
 
     @pytest.mark.parametrize("delete_unshared", [False, True])
-    async def test_an_erased_agent_leaves_the_archives_that_it_was_given(
+    async def test_erasure_of_an_agent_deletes_attached_archives_only_if_requested(
         self, client: Archival, agent: str, delete_unshared: bool
     ) -> None:
         given = await client.archive(agent)
@@ -196,7 +196,9 @@ class Archives(ArchivalCases):
         assert (answer.deleted_passages, answer.deleted_archives) == (gone, gone)
         assert await client.texts("written") == ([] if delete_unshared else ["written before"])
 
-    async def test_an_erased_agent_leaves_its_own_archive_to_another_holder(self, client: Archival, agent: str) -> None:
+    async def test_erasure_of_an_agent_keeps_its_own_archive_for_another_holder(
+        self, client: Archival, agent: str
+    ) -> None:
         (made,) = (await client.insert(agent, "shared since")).results
         friend = new_id("agent")
         await client.archives.AttachArchive(AttachArchiveRequest(agent_id=friend, archive_id=made.passage.archive_id))
@@ -205,7 +207,7 @@ class Archives(ArchivalCases):
         assert await client.texts("shared", filter=PassageFilter(agent_id=friend)) == ["shared since"]
 
     @pytest.mark.parametrize("delete_shared", [False, True])
-    async def test_an_erased_agent_leaves_what_others_hold(
+    async def test_erasure_of_an_agent_keeps_shared_archives(
         self, client: Archival, agent: str, delete_shared: bool
     ) -> None:
         friend = new_id("agent")

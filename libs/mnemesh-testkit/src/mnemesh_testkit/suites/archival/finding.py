@@ -1,4 +1,4 @@
-"""Searches and lists: what is found, in which order, and within which bounds."""
+"""Searches and lists: their results, order and bounds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mnemesh_testkit.suites.archival.calls import Archival, ArchivalCases, at
 class Finding(ArchivalCases):
     """Modes, filters, dates, pages."""
 
-    async def test_search_fuses_words_and_meaning_and_says_where_it_found(self, client: Archival, agent: str) -> None:
+    async def test_search_fuses_text_and_vector_ranks_and_reports_both(self, client: Archival, agent: str) -> None:
         await client.insert(agent, "the red apple", "a green pear", "nothing of the kind")
         found = await client.passages.SearchPassages(
             SearchPassagesRequest(query="apple", filter=PassageFilter(agent_id=agent))
@@ -36,7 +36,7 @@ class Finding(ArchivalCases):
         assert by_words.hits[0].passage.text == "the red apple"
         assert not any(hit.HasField("vector_rank") for hit in by_words.hits)
 
-    async def test_all_archives_of_an_agent_are_searched_as_one(self, client: Archival, agent: str) -> None:
+    async def test_search_covers_all_archives_of_an_agent(self, client: Archival, agent: str) -> None:
         first, second, foreign = await client.archive(agent), await client.archive(agent), await client.archive()
         for archive, text in ((first, "oak in one"), (second, "oak in two"), (foreign, "oak elsewhere")):
             await client.insert(archive, text)
@@ -47,7 +47,7 @@ class Finding(ArchivalCases):
             await client.texts("oak", filter=PassageFilter(agent_id=agent, archive_id=foreign))
         assert refused.value.reason == "ARCHIVE_NOT_FOUND"
 
-    async def test_archives_of_different_embedders_are_searched_as_one(self, client: Archival, agent: str) -> None:
+    async def test_search_covers_archives_of_different_embedders(self, client: Archival, agent: str) -> None:
         await client.insert(await client.archive(agent, embedder="mnemesh/hashing-256"), "a puppy sleeps")
         await client.insert(
             await client.archive(agent, embedder="mnemesh/wordllama-256"), "the dog barks", "stock prices"
@@ -68,11 +68,11 @@ class Finding(ArchivalCases):
             token = page.next_page_token
         assert (listed, token) == (newest, "")
 
-    async def test_a_blank_query_lists_the_newest(self, client: Archival, agent: str) -> None:
+    async def test_blank_query_lists_the_newest_passages(self, client: Archival, agent: str) -> None:
         await client.insert(agent, *(f"note {n}" for n in range(5)))
         assert await client.texts(" ", filter=PassageFilter(agent_id=agent), limit=2) == ["note 4", "note 3"]
 
-    async def test_tags_any_and_all(self, client: Archival, agent: str) -> None:
+    async def test_filters_by_any_and_by_all_tags(self, client: Archival, agent: str) -> None:
         await client.insert(
             agent, Passage(text="red", tags=["r"]), Passage(text="both", tags=["r", "b"]), Passage(text="none")
         )
@@ -93,7 +93,7 @@ class Finding(ArchivalCases):
             ({"start_date": "2026-01-22"}, []),
         ],
     )
-    async def test_dates_are_the_callers_and_the_end_day_counts(
+    async def test_date_filters_use_the_time_zone_of_the_caller_and_include_the_last_day(
         self, client: Archival, agent: str, bounds: dict[str, str], expected: list[str]
     ) -> None:
         times = {
@@ -105,7 +105,7 @@ class Finding(ArchivalCases):
         await client.insert(agent, *(Passage(text=text, create_time=at(time)) for text, time in times.items()))
         assert sorted(await client.texts(filter=PassageFilter(agent_id=agent, **bounds))) == expected  # type: ignore[arg-type]
 
-    async def test_lists_page_by_token_and_by_id(self, client: Archival, agent: str) -> None:
+    async def test_lists_are_paged_by_token_and_by_id(self, client: Archival, agent: str) -> None:
         answer = await client.insert(agent, *(f"note {n}" for n in range(7)))
         ids = [result.passage.id for result in answer.results]
         mine = PassageFilter(agent_id=agent)
@@ -128,7 +128,7 @@ class Finding(ArchivalCases):
         await client.passages.DeletePassage(DeletePassageRequest(passage_id=ids[3]))
         assert (await listed(after_id=ids[3]))[0] == [ids[2], ids[1], ids[0]]
 
-    async def test_lists_break_ties_by_id_and_look_for_words(self, client: Archival, agent: str) -> None:
+    async def test_lists_order_ties_by_id_and_filter_by_words(self, client: Archival, agent: str) -> None:
         same = at("2026-01-01T00:00:00")
         answer = await client.insert(agent, *(Passage(text=f"Note {n} on Trees", create_time=same) for n in range(5)))
         ids = sorted(result.passage.id for result in answer.results)

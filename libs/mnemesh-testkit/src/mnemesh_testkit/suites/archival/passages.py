@@ -1,4 +1,4 @@
-"""Passages: written once, changed as the mask says, gone when deleted."""
+"""Passages: inserted once, updated by mask, and deleted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mnemesh_testkit.suites.archival.calls import Archival, ArchivalCases, at, s
 class Passages(ArchivalCases):
     """Inserts, repeats, updates, deletions, organizations."""
 
-    async def test_a_passage_comes_back_as_it_was_given(self, client: Archival) -> None:
+    async def test_inserted_passage_is_returned_unchanged(self, client: Archival) -> None:
         archive = await client.archive()
         given = Passage(
             text="Éva likes  two\nlines\t& tabs",
@@ -50,7 +50,7 @@ class Passages(ArchivalCases):
         seen = await client.passages.GetPassage(GetPassageRequest(passage_id=got.id, include_embedding=True))
         assert len(seen.passage.embedding) == 256
 
-    async def test_an_agents_first_insert_makes_its_archive_once(self, client: Archival, agent: str) -> None:
+    async def test_first_insert_of_an_agent_creates_its_archive_once(self, client: Archival, agent: str) -> None:
         await asyncio.gather(*(client.insert(agent, f"fact {n}") for n in range(8)))
         assert len(await client.texts(filter=PassageFilter(agent_id=agent), limit=100)) == 8
         summary = await client.summary(agent)
@@ -59,7 +59,7 @@ class Passages(ArchivalCases):
         assert len({passage.archive_id for passage in found.passages}) == 1
         assert {(passage.source, passage.agent_id) for passage in found.passages} == {(PASSAGE_SOURCE_AGENT, agent)}
 
-    async def test_a_repeat_is_the_first_insert(self, client: Archival, agent: str) -> None:
+    async def test_repeated_insert_returns_the_first_result(self, client: Archival, agent: str) -> None:
         first = await client.insert(agent, "one", "two", request_id="r1")
         again = await client.insert(agent, "one", "two", request_id="r1")
         assert again == first
@@ -67,13 +67,15 @@ class Passages(ArchivalCases):
         with pytest.raises(RequestIdReused):
             await client.insert(agent, "three", request_id="r1")
 
-    async def test_repeats_at_once_are_one(self, client: Archival, agent: str) -> None:
+    async def test_concurrent_repeats_insert_once(self, client: Archival, agent: str) -> None:
         answers = await asyncio.gather(*(client.insert(agent, "one", "two", request_id="r1") for _ in range(6)))
         assert len({answer.SerializeToString(deterministic=True) for answer in answers}) == 1
         assert (await client.summary(agent)).passage_count == 2
         assert len(await client.texts(filter=PassageFilter(agent_id=agent))) == 2
 
-    async def test_a_late_repeat_neither_reverts_nor_resurrects(self, client: Archival, agent: str) -> None:
+    async def test_late_repeat_neither_reverts_an_update_nor_restores_a_deleted_passage(
+        self, client: Archival, agent: str
+    ) -> None:
         first = await client.insert(agent, "keep", "change", "drop", request_id="r1")
         keep, change, drop = (result.passage.id for result in first.results)
         await client.passages.UpdatePassage(
@@ -87,7 +89,7 @@ class Passages(ArchivalCases):
         assert sorted(await client.texts(filter=PassageFilter(agent_id=agent))) == ["changed", "keep"]
         assert (await client.summary(agent)).passage_count == 2
 
-    async def test_part_of_a_batch_may_fail(self, client: Archival) -> None:
+    async def test_batch_may_partly_fail(self, client: Archival) -> None:
         archive = await client.archive()
         taken = await client.one(archive, "first")
         answer = await client.insert(
@@ -103,7 +105,7 @@ class Passages(ArchivalCases):
             await client.insert(archive, Passage(text="y", id=taken))
         assert refused.value.reason == "ALREADY_EXISTS"
 
-    async def test_an_importer_keeps_its_ids_in_every_organization(self, client: Archival) -> None:
+    async def test_imported_ids_are_separate_for_each_organization(self, client: Archival) -> None:
         imported = Passage(id=new_id("passage"), text="brought along")
         mine = await client.archive()
         await client.insert(mine, imported)
@@ -114,7 +116,7 @@ class Passages(ArchivalCases):
         got = await client.passages.GetPassage(GetPassageRequest(passage_id=imported.id))
         assert (got.passage.text, got.passage.archive_id) == ("brought along", mine)
 
-    async def test_an_archive_that_deduplicates_holds_a_text_once(self, client: Archival) -> None:
+    async def test_deduplicating_archive_stores_a_text_once(self, client: Archival) -> None:
         archive = await client.archive(deduplicate=True)
         (first, twin) = (await client.insert(archive, "same", "same")).results
         (again,) = (await client.insert(archive, "same")).results
@@ -125,7 +127,7 @@ class Passages(ArchivalCases):
         assert not fresh.duplicate
         assert await client.texts(filter=PassageFilter(archive_id=archive)) == ["same"]
 
-    async def test_updates_touch_what_the_mask_names(self, client: Archival, agent: str) -> None:
+    async def test_update_changes_only_the_fields_of_the_mask(self, client: Archival, agent: str) -> None:
         passage = await client.one(agent, "old words", tags=["a"], metadata="{}")
         before = (await client.passages.GetPassage(GetPassageRequest(passage_id=passage))).passage
 
@@ -147,7 +149,7 @@ class Passages(ArchivalCases):
         assert await client.texts("sentence", mode=PASSAGE_SEARCH_MODE_VECTOR, limit=1) == ["new sentence"]
         assert list((await client.summary(agent)).tags) == ["b"]
 
-    async def test_updates_at_once_all_count(self, client: Archival, agent: str) -> None:
+    async def test_concurrent_updates_are_all_applied(self, client: Archival, agent: str) -> None:
         passage = await client.one(agent, "text")
 
         async def update(field: str, draft: Passage) -> None:
@@ -163,7 +165,7 @@ class Passages(ArchivalCases):
         assert (got.text, got.metadata, len(got.tags)) == ("other", '{"a":1}', 1)
         assert list((await client.summary(agent)).tags) == list(got.tags)
 
-    async def test_deleting_is_for_ever_and_may_be_repeated(self, client: Archival, agent: str) -> None:
+    async def test_deletion_is_final_and_may_be_repeated(self, client: Archival, agent: str) -> None:
         passage = await client.one(agent, "gone soon", tags=["x"])
         for _ in range(2):
             await client.passages.DeletePassage(DeletePassageRequest(passage_id=passage))
@@ -175,7 +177,7 @@ class Passages(ArchivalCases):
         assert (summary.passage_count, list(summary.tags)) == (0, [])
         assert await client.texts("gone") == []
 
-    async def test_another_organization_sees_nothing(self, client: Archival, agent: str) -> None:
+    async def test_passages_of_another_organization_are_not_found(self, client: Archival, agent: str) -> None:
         passage = await client.one(agent, "secret plan")
         archive = (await client.passages.GetPassage(GetPassageRequest(passage_id=passage))).passage.archive_id
         with as_principal(stranger()):
@@ -193,7 +195,7 @@ class Passages(ArchivalCases):
                     await call
         assert await client.texts("plan") == ["secret plan"]
 
-    async def test_a_text_that_comes_from_many_at_once_is_held_once(self, client: Archival, agent: str) -> None:
+    async def test_concurrent_inserts_of_a_text_store_it_once(self, client: Archival, agent: str) -> None:
         archive = await client.archive(agent, deduplicate=True)
         answers = await asyncio.gather(*(client.insert(archive, "same", f"other {n}") for n in range(8)))
         same = [answer.results[0] for answer in answers]

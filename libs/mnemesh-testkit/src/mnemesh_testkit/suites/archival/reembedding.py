@@ -1,4 +1,4 @@
-"""An archive gets another embedder while it is in use."""
+"""An archive changes its embedder while it is in use."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ OTHER = "mnemesh/wordllama-256"
 
 
 class Reembedding(ArchivalCases):
-    """The old vectors serve until the new ones are there."""
+    """Searches use the old vectors until the new ones are complete."""
 
-    async def test_an_archive_serves_while_its_embedder_changes(self, client: Archival, agent: str) -> None:
+    async def test_reads_and_writes_succeed_while_the_embedder_changes(self, client: Archival, agent: str) -> None:
         archive = await client.archive(agent)
         await client.insert(archive, *(f"oak number {n}" for n in range(100)))
         mine = PassageFilter(archive_id=archive)

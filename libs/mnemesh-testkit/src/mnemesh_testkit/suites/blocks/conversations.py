@@ -1,4 +1,4 @@
-"""Blocks that a conversation has for itself."""
+"""Isolated blocks of conversations."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def values(blocks: BlockServiceAsyncStub, in_: str | None = None) -> dict[
 class Conversations(BlocksCases):
     """Isolation, release, and the revisions that a conversation sees."""
 
-    async def test_an_edit_in_one_conversation_is_not_seen_in_another(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_edit_in_one_conversation_is_not_visible_in_another(self, blocks: BlockServiceAsyncStub) -> None:
         await create(blocks, "human", "Ada")
         await create(blocks, "task", "None yet.")
         [own] = await isolate(blocks, "task")
@@ -66,7 +66,7 @@ class Conversations(BlocksCases):
         assert (await values(blocks, THREAD))["task"] == "Write."
         assert list(await values(blocks, THREAD)) == ["human", "task"], "a block changed its place"
 
-    async def test_the_revision_counts_what_the_conversation_shows(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_revision_covers_isolated_and_shared_blocks(self, blocks: BlockServiceAsyncStub) -> None:
         await create(blocks, "human", "Ada")
         await create(blocks, "task", "None yet.")
         await isolate(blocks, "task")
@@ -79,7 +79,9 @@ class Conversations(BlocksCases):
             if in_ is not None:
                 assert done.core_memory_revision == after.revision
 
-    async def test_isolating_again_keeps_what_is_there_and_adds_the_rest(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_repeated_isolation_keeps_existing_copies_and_adds_missing_ones(
+        self, blocks: BlockServiceAsyncStub
+    ) -> None:
         await create(blocks, "human", "Ada")
         await create(blocks, "task", "None yet.")
         [first] = await isolate(blocks, "task", request_id="r-1")
@@ -89,7 +91,7 @@ class Conversations(BlocksCases):
         both = await isolate(blocks, "human", "task")
         assert {block.label: block.value for block in both} == {"task": "Write.", "human": "Ada"}
 
-    async def test_a_copy_can_begin_as_another_conversation_shows_it(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_copy_can_start_with_the_value_of_another_conversation(self, blocks: BlockServiceAsyncStub) -> None:
         await create(blocks, "task", "None yet.")
         await isolate(blocks, "task")
         await edit(blocks, "task", "Write.", THREAD)
@@ -98,7 +100,7 @@ class Conversations(BlocksCases):
         await edit(blocks, "task", "Read.", OTHER)
         assert [(await values(blocks, thread))["task"] for thread in (THREAD, OTHER)] == ["Write.", "Read."]
 
-    async def test_what_is_released_is_gone_and_gets_no_late_writes(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_released_block_is_deleted_and_refuses_late_writes(self, blocks: BlockServiceAsyncStub) -> None:
         await create(blocks, "task", "None yet.")
         [own] = await isolate(blocks, "task")
         await edit(blocks, "task", "Write.", THREAD)
@@ -111,7 +113,9 @@ class Conversations(BlocksCases):
         with pytest.raises(MnemeshError, match="erased"):
             await isolate(blocks, "task")
 
-    async def test_erasing_the_agent_takes_its_conversations_blocks_along(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_erasure_of_an_agent_deletes_the_blocks_of_its_conversations(
+        self, blocks: BlockServiceAsyncStub
+    ) -> None:
         await create(blocks, "task", "None yet.")
         [own] = await isolate(blocks, "task")
         await blocks.EraseAgent(rpc.EraseAgentRequest(agent_id=AGENT))
@@ -120,14 +124,14 @@ class Conversations(BlocksCases):
         with pytest.raises(MnemeshError, match="erased"):
             await isolate(blocks, "task", to=OTHER)
 
-    async def test_a_conversation_is_no_agent_among_the_holders(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_conversation_is_not_listed_as_a_holder(self, blocks: BlockServiceAsyncStub) -> None:
         shared = await create(blocks, "task", "None yet.")
         [own] = await isolate(blocks, "task")
         for block_id, holders in ((shared.id, [AGENT]), (own.id, [])):
             listed = await blocks.ListBlockAgents(rpc.ListBlockAgentsRequest(block_id=block_id))
             assert list(listed.agent_ids) == holders
 
-    async def test_what_cannot_be_isolated(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_missing_or_foreign_blocks_cannot_be_isolated(self, blocks: BlockServiceAsyncStub) -> None:
         await create(blocks, "task", "None yet.")
         await create(blocks, "task", "Mine.", PEER)
         await isolate(blocks, "task")
@@ -154,7 +158,7 @@ class Conversations(BlocksCases):
             ),
         ],
     )
-    async def test_what_cannot_be_meant_names_its_field(
+    async def test_invalid_request_is_refused_with_the_field(
         self, blocks: BlockServiceAsyncStub, field: str, request_: dict[str, Any]
     ) -> None:
         with pytest.raises(InvalidArgument) as refused:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 class History(BlocksCases):
-    """Revisions, undo and redo, and what a block said then."""
+    """Revisions, undo and redo, and earlier values by time."""
 
-    async def test_an_edit_records_who_made_it(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_edit_records_its_author(self, blocks: BlockServiceAsyncStub) -> None:
         block = await create(blocks, "human", AGENT, value="a")
         edited = await edit(blocks, append=rpc.AppendEdit(text="b"))
         assert edited.update_time.ToDatetime() > edited.create_time.ToDatetime()
@@ -36,7 +36,7 @@ class History(BlocksCases):
         assert (newest.revision, newest.operation, newest.value) == (2, pb.BLOCK_OPERATION_APPEND, "a\nb")
         assert newest.diff.splitlines()[2:] == ["@@ -1 +1,2 @@", " a", "+b"]
 
-    async def test_undo_and_redo_walk_the_history(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_undo_and_redo_move_through_the_history(self, blocks: BlockServiceAsyncStub) -> None:
         block = await create(blocks, "human", AGENT, value="0")
         for value in "123":
             await edit(blocks, rethink=rpc.RethinkEdit(value=value))
@@ -59,7 +59,7 @@ class History(BlocksCases):
         with pytest.raises(NotFound):
             await revert(blocks, block.id, revision=99)
 
-    async def test_what_a_block_said_then(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_block_is_read_as_of_a_time(self, blocks: BlockServiceAsyncStub) -> None:
         block = await create(blocks, "human", AGENT, value="then")
         await edit(blocks, rethink=rpc.RethinkEdit(value="now"))
         request = rpc.GetBlockRequest(block_id=block.id)
@@ -70,7 +70,7 @@ class History(BlocksCases):
         with pytest.raises(NotFound):
             await blocks.GetBlock(request)
 
-    async def test_revisions_are_paged_and_keep_who_and_what(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_revisions_are_paged_with_author_and_value(self, blocks: BlockServiceAsyncStub) -> None:
         block = await create(blocks, "human", AGENT, value="1")
         bare = pb.Author(agent=pb.AgentAuthor(agent_id=AGENT))
         for author in (BY_AGENT, bare):

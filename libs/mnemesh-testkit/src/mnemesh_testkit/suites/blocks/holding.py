@@ -48,7 +48,9 @@ class Holding(BlocksCases):
         assert (await update(blocks, third.id, label="renamed")).label == "renamed"
         assert [block.label for block in (await core(blocks)).blocks] == ["human", "renamed"]
 
-    async def test_core_memory_is_shared_and_given_back(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_shared_block_is_visible_to_each_holder_until_it_is_detached(
+        self, blocks: BlockServiceAsyncStub
+    ) -> None:
         shared = await create(blocks, "human", AGENT, PEER, value="a")
         seen = (await core(blocks, PEER)).revision
         unchanged = await blocks.GetCoreMemory(rpc.GetCoreMemoryRequest(agent_id=PEER, if_revision=seen))
@@ -67,7 +69,7 @@ class Holding(BlocksCases):
         assert [(memory.agent_id, len(memory.blocks)) for memory in memories[:3]] == [(PEER, 0), (AGENT, 1), (PEER, 0)]
         assert memories[3].revision == 0
 
-    async def test_a_deleted_block_is_gone_everywhere(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_deleted_block_is_removed_from_every_holder(self, blocks: BlockServiceAsyncStub) -> None:
         block = await create(blocks, "human", AGENT)
         for _ in range(2):
             await blocks.DeleteBlock(rpc.DeleteBlockRequest(block_id=block.id))
@@ -81,7 +83,7 @@ class Holding(BlocksCases):
             with pytest.raises(NotFound):
                 await call
 
-    async def test_another_organization_finds_nothing(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_blocks_of_another_organization_are_not_found(self, blocks: BlockServiceAsyncStub) -> None:
         block = await create(blocks, "human", AGENT, value="secret")
         with as_principal(Principal(new_id("org"), new_id("user"))):
             for call in (
@@ -101,7 +103,7 @@ class Holding(BlocksCases):
             await blocks.DeleteBlock(rpc.DeleteBlockRequest(block_id=block.id))
         assert (await core(blocks)).blocks[0].value == "secret"
 
-    async def test_an_erased_agent_gets_no_late_writes(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_erased_agent_refuses_late_writes(self, blocks: BlockServiceAsyncStub) -> None:
         shared, _ = await create(blocks, "human", AGENT, PEER), await create(blocks, "own", AGENT)
         erase = rpc.EraseAgentRequest(request_id="erase-1", agent_id=AGENT, delete_unshared_blocks=True)
         for _ in range(2):
@@ -119,7 +121,7 @@ class Holding(BlocksCases):
         assert (await blocks.CountBlocks(rpc.CountBlocksRequest())).count == 1
 
     @pytest.mark.parametrize("delete_unshared", [False, True])
-    async def test_an_erased_agent_leaves_the_blocks_that_it_was_given(
+    async def test_erasure_of_an_agent_deletes_attached_blocks_only_if_requested(
         self, blocks: BlockServiceAsyncStub, delete_unshared: bool
     ) -> None:
         await create(blocks, "given", AGENT)
@@ -134,19 +136,19 @@ class Holding(BlocksCases):
         assert sorted(left) == (["lent"] if delete_unshared else ["given", "lent"])
         assert [block.label for block in (await core(blocks, PEER)).blocks] == ["lent"]
 
-    async def test_a_block_is_created_for_one_of_its_holders(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_creator_agent_must_be_a_holder_of_the_new_block(self, blocks: BlockServiceAsyncStub) -> None:
         made = rpc.CreateBlockRequest(block=blocks_pb2.Block(label="own"), agent_ids=[AGENT], created_for_agent_id=PEER)
         with pytest.raises(InvalidArgument) as refused:
             await blocks.CreateBlock(made)
         assert refused.value.field == "created_for_agent_id"
 
-    async def test_core_memory_is_in_the_order_of_attachment(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_core_memory_has_the_order_of_attachment(self, blocks: BlockServiceAsyncStub) -> None:
         made = [await create(blocks, label, AGENT) for label in ("z", "a", "m")]
         await blocks.DetachBlock(rpc.DetachBlockRequest(agent_id=AGENT, block_id=made[0].id))
         await blocks.AttachBlock(rpc.AttachBlockRequest(agent_id=AGENT, block_id=made[0].id))
         assert [block.label for block in (await core(blocks)).blocks] == ["a", "m", "z"]
 
-    async def test_the_revision_moves_for_every_holder_and_nobody_else(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_edit_increases_the_revision_of_its_holders_only(self, blocks: BlockServiceAsyncStub) -> None:
         bystander = new_id("agent")
         shared = await create(blocks, "shared", AGENT, PEER)
         await create(blocks, "own", bystander)
@@ -164,7 +166,7 @@ class Holding(BlocksCases):
         assert [b - a for a, b in zip(before, changed, strict=True)] == [1, 1, 0]
         assert [b - a for a, b in zip(changed, deleted, strict=True)] == [1, 1, 0]
 
-    async def test_a_renamed_block_is_held_under_its_new_label(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_renamed_block_has_its_new_label_for_every_holder(self, blocks: BlockServiceAsyncStub) -> None:
         block = await create(blocks, "old", AGENT, PEER)
         await update(blocks, block.id, label="new")
         assert (await edit(blocks, "new", append=rpc.AppendEdit(text="x"))).id == block.id
@@ -177,7 +179,7 @@ class Holding(BlocksCases):
         assert conflict.value.metadata == {"label": "taken", "agent_id": PEER}
         assert [block.label for block in (await core(blocks, PEER)).blocks] == ["new", "taken"]
 
-    async def test_an_agent_that_was_never_seen_can_be_erased(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_unknown_agent_can_be_erased(self, blocks: BlockServiceAsyncStub) -> None:
         done = await blocks.EraseAgent(rpc.EraseAgentRequest(agent_id=PEER))
         assert (done.detached_blocks, done.deleted_blocks) == (0, 0)
         with pytest.raises(FailedPrecondition) as refused:

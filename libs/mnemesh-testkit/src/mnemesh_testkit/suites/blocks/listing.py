@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class Listing(BlocksCases):
-    """Every filter narrows, and pages cover a list once."""
+    """Filters, and pages that cover a list once."""
 
-    async def test_holders_are_listed_page_by_page(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_holders_are_paged(self, blocks: BlockServiceAsyncStub) -> None:
         agents = sorted(new_id("agent") for _ in range(5))
         block = await create(blocks, "human", *agents)
         request = rpc.ListBlockAgentsRequest(block_id=block.id, page_size=2)
@@ -37,7 +37,7 @@ class Listing(BlocksCases):
             request.page_token = page.next_page_token
         assert seen == agents
 
-    async def test_a_page_token_belongs_to_its_query(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_page_token_of_another_query_is_refused(self, blocks: BlockServiceAsyncStub) -> None:
         for label in "abc":
             await create(blocks, label)
         first = await blocks.ListBlocks(rpc.ListBlocksRequest(page_size=2))
@@ -56,7 +56,7 @@ class Listing(BlocksCases):
             await blocks.ListBlocks(rpc.ListBlocksRequest(page_size=1001))
         assert (await blocks.CountBlocks(rpc.CountBlocksRequest(filter=rpc.BlockFilter(label="a")))).count == 1
 
-    async def test_every_filter_narrows(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_every_filter_restricts_the_list(self, blocks: BlockServiceAsyncStub) -> None:
         identity = new_id("identity")
         one = await create(
             blocks, "human", AGENT, value="Likes 100% Tea_", tags=["a", "b"], name="One", identity_ids=[identity],
@@ -83,7 +83,7 @@ class Listing(BlocksCases):
             if count == 1 and "agents_exactly" not in fields:
                 assert found == [one.id], fields
 
-    async def test_pages_cover_a_list_once_even_where_keys_tie(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_pages_cover_a_list_once_with_equal_sort_keys(self, blocks: BlockServiceAsyncStub) -> None:
         ids = [(await create(blocks, "same")).id for _ in range(7)]
 
         async def seen(order_by: rpc.BlockOrderBy.ValueType, order: paging_pb2.SortOrder.ValueType) -> list[str]:
@@ -100,7 +100,7 @@ class Listing(BlocksCases):
             assert await seen(order_by, paging_pb2.SORT_ORDER_ASCENDING) == expected
             assert await seen(order_by, paging_pb2.SORT_ORDER_DESCENDING) == expected[::-1]
 
-    async def test_a_list_may_be_cut_by_the_ids_of_its_rows(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_list_is_bounded_by_after_id_and_before_id(self, blocks: BlockServiceAsyncStub) -> None:
         made = [await create(blocks, f"l{n}", hidden=n == 1) for n in range(5)]
 
         async def labels(**query: Any) -> list[str]:

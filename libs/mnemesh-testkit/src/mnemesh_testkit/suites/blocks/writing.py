@@ -1,4 +1,4 @@
-"""Every way to write a block: its limits, its rules, and what many writers at once do to it."""
+"""Writes of blocks: limits, rules, and concurrent writers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Writing(BlocksCases):
     """Limits, edits, concurrency and repeated requests."""
 
-    async def test_a_block_is_created_with_defaults_and_authorship(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_created_block_has_defaults_and_author(self, blocks: BlockServiceAsyncStub) -> None:
         block = await create(blocks, "human", AGENT, value="Ada")
         assert (block.limit, block.revision, block.read_only) == (20_000, 1, False)
         assert block.description
@@ -59,14 +59,14 @@ class Writing(BlocksCases):
             ("block.tags", pb.Block(label="a", tags=["x", "x"])),
         ],
     )
-    async def test_a_bad_block_names_its_field(
+    async def test_invalid_block_is_refused_with_the_field(
         self, blocks: BlockServiceAsyncStub, field: str, block: pb.Block
     ) -> None:
         with pytest.raises(InvalidArgument) as refused:
             await blocks.CreateBlock(rpc.CreateBlockRequest(block=block))
         assert refused.value.field == field
 
-    async def test_the_limit_counts_characters_and_holds_at_every_write(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_limit_counts_characters_and_applies_to_every_write(self, blocks: BlockServiceAsyncStub) -> None:
         block = await create(blocks, "human", AGENT, value="🙂" * 9, limit=10)
         assert (
             await edit(blocks, replace_all=rpc.ReplaceAllEdit(old_text="🙂" * 9, new_text="é" * 10))
@@ -91,9 +91,7 @@ class Writing(BlocksCases):
         assert (unchanged.value, unchanged.revision) == ("é" * 10, 2)
         assert len(await history(blocks, block.id)) == 2
 
-    async def test_an_agent_may_not_edit_a_read_only_block_and_its_owner_may(
-        self, blocks: BlockServiceAsyncStub
-    ) -> None:
+    async def test_read_only_block_can_be_edited_by_its_owner_only(self, blocks: BlockServiceAsyncStub) -> None:
         block = await create(blocks, "human", AGENT, value="a", read_only=True)
         for kind in (
             {"append": rpc.AppendEdit(text="x")},
@@ -110,9 +108,7 @@ class Writing(BlocksCases):
         assert (await edit(blocks, author=BY_OWNER, append=rpc.AppendEdit(text="b"))).value == "a\nb"
         assert (await update(blocks, block.id, value="c")).value == "c"
 
-    async def test_a_label_that_the_agent_does_not_hold_is_told_with_those_it_does(
-        self, blocks: BlockServiceAsyncStub
-    ) -> None:
+    async def test_unknown_label_is_refused_with_the_labels_of_the_agent(self, blocks: BlockServiceAsyncStub) -> None:
         await create(blocks, "human", AGENT)
         await create(blocks, "persona", AGENT)
         with pytest.raises(NotFound) as refused:
@@ -120,7 +116,7 @@ class Writing(BlocksCases):
         assert refused.value.reason == "BLOCK_LABEL_NOT_FOUND"
         assert refused.value.message == "Block field notes does not exist (available sections = human, persona)"
 
-    async def test_a_hundred_concurrent_appends_all_stand(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_hundred_concurrent_appends_are_all_kept(self, blocks: BlockServiceAsyncStub) -> None:
         await create(blocks, "human", AGENT, PEER)
         before = (await core(blocks, PEER)).revision
         await asyncio.gather(*(edit(blocks, append=rpc.AppendEdit(text=f"line {i}")) for i in range(100)))
@@ -128,9 +124,7 @@ class Writing(BlocksCases):
         assert sorted(memory.blocks[0].value.split("\n")) == sorted(f"line {i}" for i in range(100))
         assert memory.revision == before + 100
 
-    async def test_fifty_agents_that_append_to_one_block_at_once_lose_nothing(
-        self, blocks: BlockServiceAsyncStub
-    ) -> None:
+    async def test_fifty_agents_append_concurrently_to_one_block(self, blocks: BlockServiceAsyncStub) -> None:
         agents = [new_id("agent") for _ in range(50)]
         shared = await create(blocks, "plan", *agents, value="Begin")
 
@@ -150,9 +144,7 @@ class Writing(BlocksCases):
             if change.revision > 1:
                 assert change.value == f"{values[change.revision - 1]}\nby {change.author.agent.agent_id}"
 
-    async def test_edits_that_depend_on_what_was_seen_are_refused_when_it_moved(
-        self, blocks: BlockServiceAsyncStub
-    ) -> None:
+    async def test_edit_with_stale_base_revision_is_refused(self, blocks: BlockServiceAsyncStub) -> None:
         block = await create(blocks, "human", AGENT, value="a")
         await edit(blocks, append=rpc.AppendEdit(text="b"))
         for kind in (
@@ -169,14 +161,14 @@ class Writing(BlocksCases):
             await revert(blocks, block.id, base_revision=1, revision=1)
         assert (await edit(blocks, rethink=rpc.RethinkEdit(value="mine", base_revision=2))).value == "mine"
 
-    async def test_one_of_two_writers_at_the_same_revision_wins(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_one_of_two_updates_at_the_same_revision_succeeds(self, blocks: BlockServiceAsyncStub) -> None:
         await create(blocks, "human", AGENT)
         rethinks = (edit(blocks, rethink=rpc.RethinkEdit(value=str(i), base_revision=1)) for i in range(10))
         results = await asyncio.gather(*rethinks, return_exceptions=True)
         assert sum(isinstance(result, pb.Block) for result in results) == 1
         assert sum(isinstance(result, Aborted) for result in results) == 9
 
-    async def test_a_repeated_request_gives_the_first_result(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_repeated_request_returns_the_first_result(self, blocks: BlockServiceAsyncStub) -> None:
         made = rpc.CreateBlockRequest(request_id="r", block=pb.Block(label="human"), agent_ids=[AGENT])
         first, second = await blocks.CreateBlock(made), await blocks.CreateBlock(made)
         assert first == second
@@ -191,9 +183,7 @@ class Writing(BlocksCases):
             await blocks.EditBlock(append)
         assert refused.value.reason == "REQUEST_ID_REUSED"
 
-    async def test_an_update_clears_what_its_mask_names_and_leaves_the_rest(
-        self, blocks: BlockServiceAsyncStub
-    ) -> None:
+    async def test_update_clears_unset_fields_of_the_mask_and_keeps_others(self, blocks: BlockServiceAsyncStub) -> None:
         block = await create(blocks, "human", value="v", description="d", tags=["a"], name="n", metadata="{}")
         block.provenance.project_id = "p"
         request = rpc.UpdateBlockRequest(block=pb.Block(id=block.id, tags=["b"], provenance=block.provenance))
@@ -216,14 +206,14 @@ class Writing(BlocksCases):
             ("agent_id", rpc.EditBlockRequest(agent_id="bob", author=BY_AGENT, append=rpc.AppendEdit(text="x"))),
         ],
     )
-    async def test_an_edit_that_cannot_be_meant_names_its_field(
+    async def test_invalid_edit_is_refused_with_the_field(
         self, blocks: BlockServiceAsyncStub, field: str, request_: rpc.EditBlockRequest
     ) -> None:
         with pytest.raises(InvalidArgument) as refused:
             await blocks.EditBlock(request_)
         assert refused.value.field == field
 
-    async def test_a_long_value_in_an_error_does_not_break_the_error(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_error_about_a_long_value_keeps_its_reason(self, blocks: BlockServiceAsyncStub) -> None:
         await create(blocks, "human", AGENT, value="漢" * 19_000)
         with pytest.raises(MnemeshError) as refused:
             await edit(blocks, rethink=rpc.RethinkEdit(value="x", base_revision=7))
@@ -233,7 +223,7 @@ class Writing(BlocksCases):
             await edit(blocks, replace_unique=rpc.ReplaceUniqueEdit(old_text="字" * 9_000, new_text="x"))
         assert refused.value.reason == "BLOCK_TEXT_NOT_FOUND"
 
-    async def test_a_block_comes_back_as_it_was_given(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_created_block_is_returned_unchanged(self, blocks: BlockServiceAsyncStub) -> None:
         given = pb.Block(
             label="human", value="näme:\tÉmile 🙂\n", limit=40, description="", read_only=True, name="n",
             tags=["b", "a"], metadata='{"k": 1}', hidden=True, is_template=True, template_name="t",
@@ -252,15 +242,13 @@ class Writing(BlocksCases):
         made.provenance.ClearField("last_updated_by_id")
         assert made == given
 
-    async def test_a_request_takes_effect_once_even_when_it_comes_at_once(self, blocks: BlockServiceAsyncStub) -> None:
+    async def test_concurrent_repeats_take_effect_once(self, blocks: BlockServiceAsyncStub) -> None:
         request = rpc.CreateBlockRequest(request_id="r-1", block=pb.Block(label="human"))
         answers = await asyncio.gather(*(blocks.CreateBlock(request) for _ in range(8)))
         assert len({answer.block.id for answer in answers}) == 1
         assert (await blocks.CountBlocks(rpc.CountBlocksRequest())).count == 1
 
-    async def test_a_refused_request_has_changed_nothing_and_may_come_again(
-        self, blocks: BlockServiceAsyncStub
-    ) -> None:
+    async def test_refused_request_changes_nothing_and_can_be_repeated(self, blocks: BlockServiceAsyncStub) -> None:
         taken = await create(blocks, "human", PEER)
         request = rpc.CreateBlockRequest(request_id="r-1", block=pb.Block(label="human"), agent_ids=[AGENT, PEER])
         with pytest.raises(AlreadyExists):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from mnemesh_testkit.suites.recall.messages import Messages
-from mnemesh_testkit.suites.recall.orphans import Orphans
 from mnemesh_testkit.suites.recall.searching import Searching
 from mnemesh_testkit.suites.recall.steps import Steps
+from mnemesh_testkit.suites.recall.unanswered_calls import UnansweredCalls
 from mnemesh_testkit.suites.recall.windows import Windows
 
 __all__ = ["RecallSuite"]
 
 
-class RecallSuite(Steps, Windows, Orphans, Messages, Searching):
+class RecallSuite(Steps, Windows, UnansweredCalls, Messages, Searching):
     """All cases of messages and windows; a subclass brings the `channel` (see `ServiceSuite`)."""

@@ -1,4 +1,4 @@
-"""Messages as rows: listed, changed, deleted, and stored whole."""
+"""Messages as rows: listed, updated, deleted, and stored completely."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mnemesh_testkit.suites.recall.calls import Conversation, RecallCases, calle
 class Messages(RecallCases):
     """ListMessages, GetMessages, UpdateMessage, DeleteMessage."""
 
-    async def test_lists_page_through_every_row_in_both_directions(self, chat: Conversation) -> None:
+    async def test_lists_cover_every_row_in_both_directions(self, chat: Conversation) -> None:
         await chat.open(*(f"t{number}" for number in range(25)))
         call = called("call-7")
         await chat.commit(message("failed", is_err=True), call)
@@ -48,7 +48,7 @@ class Messages(RecallCases):
         assert len(await listed(end_time=future)) == 27
         assert await listed(start_time=future) == []
 
-    async def test_a_list_is_of_a_conversation_and_cut_by_ids(self, chat: Conversation) -> None:
+    async def test_list_of_a_conversation_is_bounded_by_ids(self, chat: Conversation) -> None:
         chat.id = derive_id("conv", chat.agent_id)
         await chat.open(*(f"t{n}" for n in range(9)))
         await chat.append("elsewhere")
@@ -68,13 +68,13 @@ class Messages(RecallCases):
         foreign = await refused(numbers(page_size=2, page_token=token, order=SORT_ORDER_DESCENDING))
         assert (foreign.reason, foreign.field) == ("PAGE_TOKEN_INVALID", "page_token")
 
-    async def test_messages_come_in_the_order_in_which_they_are_named(self, chat: Conversation) -> None:
+    async def test_messages_are_returned_in_the_requested_order(self, chat: Conversation) -> None:
         prompt, one, two = (await chat.open("one", "two")).messages
         wanted = rpc.GetMessagesRequest(message_ids=[two.id, new_id("message"), prompt.id])
         assert list((await chat.stub.GetMessages(wanted)).messages) == [two, prompt]
         assert one.conversation_id == chat.id
 
-    async def test_a_changed_or_deleted_message_is_seen_by_windows_and_search(self, chat: Conversation) -> None:
+    async def test_updated_or_deleted_message_changes_windows_and_search(self, chat: Conversation) -> None:
         fox = (await chat.open("the red fox", "second", "third")).messages[1]
         assert (await chat.found("fox"))[0] == "the red fox"
         change = rpc.UpdateMessageRequest(message=pb.Message(id=fox.id, content=[part("the grey wolf")]))
@@ -91,7 +91,7 @@ class Messages(RecallCases):
         assert (window.version, said(window)) == (3, ["prompt", "second", "third"])
         assert window.agent_message_count == 3
 
-    async def test_the_largest_things_that_are_allowed_are_stored(self, chat: Conversation) -> None:
+    async def test_largest_allowed_values_are_stored(self, chat: Conversation) -> None:
         long = message("ü" * (1 << 19))
         inline = pb.InlineImage(data=b"i" * (10 << 20))
         picture = message(content=[pb.ContentPart(image=pb.ImagePart(inline=inline))])

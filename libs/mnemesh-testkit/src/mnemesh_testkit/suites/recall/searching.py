@@ -1,4 +1,4 @@
-"""SearchMessages: what is found, in which order, and what never is."""
+"""SearchMessages: its results and their order."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ async def store(chat: Conversation, *messages: pb.Message, agent: str | None = N
 
 
 class Searching(RecallCases):
-    """Words, roles, dates, noise; and meaning, once the index has followed."""
+    """Words, roles, dates and excluded messages; and vectors, once the index has followed."""
 
-    async def test_words_are_found_at_once_and_the_best_come_first(self, chat: Conversation) -> None:
+    async def test_words_are_found_at_once_and_ranked(self, chat: Conversation) -> None:
         await store(
             chat,
             spoken("USER", json.dumps({"type": "user_message", "message": "I play the guitar", "time": "t"})),
@@ -71,7 +71,7 @@ class Searching(RecallCases):
         assert "And food?" in await chat.found("pancakes")
         assert "I play the guitar" not in await chat.found("pancakes")
 
-    async def test_a_rare_word_outweighs_a_common_one(self, chat: Conversation) -> None:
+    async def test_rare_word_has_a_higher_weight_than_a_common_one(self, chat: Conversation) -> None:
         for number in range(30):
             await store(
                 chat,
@@ -80,7 +80,7 @@ class Searching(RecallCases):
         await store(chat, spoken("USER", "the giraffe came to work", "2026-05-01T12:00+00:00"))
         assert (await chat.found("work giraffe"))[0] == "the giraffe came to work"
 
-    async def test_the_speaker_and_the_day_are_words_of_a_message(self, chat: Conversation) -> None:
+    async def test_name_of_the_speaker_and_date_are_searchable(self, chat: Conversation) -> None:
         await store(
             chat,
             spoken("USER", "We went to the beach", "2023-05-08T12:00+00:00", name="Caroline"),
@@ -97,7 +97,7 @@ class Searching(RecallCases):
         assert await day("Who went to the beach in May 2023?") == 5
         assert await day("Did Caroline go to the beach in September?") == 9
 
-    async def test_artefacts_and_noise_are_never_found(self, chat: Conversation) -> None:
+    async def test_system_messages_events_and_search_calls_are_never_found(self, chat: Conversation) -> None:
         search = pb.ToolCall(id="c", name="conversation_search", arguments='{"query": "zebra"}')
         await store(
             chat,
@@ -117,7 +117,7 @@ class Searching(RecallCases):
         assert len(await chat.found("zebra", limit=1)) == 1
         assert await chat.found("") == ["There is a zebra", "a zebra named Kim"]
 
-    async def test_scopes_dates_and_exclusions(self, chat: Conversation) -> None:
+    async def test_search_applies_scopes_dates_and_exclusions(self, chat: Conversation) -> None:
         await chat.open()
         # 23:30 in Berlin on the 20th, and 00:30 on the 21st.
         late = spoken("USER", "tea late", "2026-01-20T22:30+00:00")
@@ -138,7 +138,7 @@ class Searching(RecallCases):
         everywhere = rpc.SearchMessagesRequest(query="tea", mode=rpc.SEARCH_MODE_TEXT)
         assert len((await chat.stub.SearchMessages(everywhere)).hits) == 4
 
-    async def test_no_query_breaks_the_search(self, chat: Conversation) -> None:
+    async def test_queries_with_special_characters_are_accepted(self, chat: Conversation) -> None:
         await store(chat, spoken("USER", "nothing but sandpaper"))
         for query in HOSTILE:
             assert await chat.found(query) == []
@@ -150,7 +150,7 @@ class Searching(RecallCases):
         assert (await chat.found("cafe zurich"))[0] == "Un café à Zürich"
         assert await chat.found("京都") == []
 
-    async def test_lists_are_fused_and_say_where_they_found(self, chat: Conversation) -> None:
+    async def test_text_and_vector_hits_are_fused_with_their_ranks(self, chat: Conversation) -> None:
         await store(chat, spoken("USER", "purple monkey dishwasher"), spoken("USER", "green apple"))
         wanted = rpc.SearchMessagesRequest(query="purple monkey", agent_id=chat.agent_id)
         hits: list[rpc.MessageHit] = []

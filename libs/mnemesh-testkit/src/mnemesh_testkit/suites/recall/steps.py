@@ -1,4 +1,4 @@
-"""CommitStep: once, in order, and refused where the contract says so."""
+"""CommitStep: once, in order, and refused as the contract requires."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mnemesh_testkit.suites.recall.calls import Conversation, RecallCases, messa
 
 
 class Steps(RecallCases):
-    """Idempotency, epochs, versions, and many writers."""
+    """Idempotency, epochs, versions, and concurrent writers."""
 
-    async def test_a_step_extends_the_window_and_rewrites_the_system_message_in_place(self, chat: Conversation) -> None:
+    async def test_step_extends_the_window_and_replaces_the_system_message(self, chat: Conversation) -> None:
         opened = await chat.open("hello")
         result = await chat.commit("hi", "there", system_text="new prompt", hidden_messages=[message("hidden")])
         assert (result.version, result.rebased, result.replayed) == (2, False, False)
@@ -26,7 +26,7 @@ class Steps(RecallCases):
         assert window.messages[0].id == opened.messages[0].id
         assert (window.version, window.epoch, window.agent_message_count) == (2, 1, 5)
 
-    async def test_a_step_is_committed_once(self, chat: Conversation) -> None:
+    async def test_step_is_committed_once(self, chat: Conversation) -> None:
         await chat.open()
         step = chat.step("once")
         first = await chat.stub.CommitStep(step)
@@ -37,7 +37,7 @@ class Steps(RecallCases):
         assert (second.version, list(second.sequence_ids)) == (first.version, list(first.sequence_ids))
         assert said(await chat.window()) == ["prompt", "once"]
 
-    async def test_a_step_that_comes_many_times_at_once_is_committed_once(self, chat: Conversation) -> None:
+    async def test_concurrent_repeats_of_a_step_are_committed_once(self, chat: Conversation) -> None:
         await chat.open()
         step = chat.step("once")
         answers = await asyncio.gather(*(chat.stub.CommitStep(step) for _ in range(8)))
@@ -45,8 +45,8 @@ class Steps(RecallCases):
         assert sum(not answer.replayed for answer in answers) == 1
         assert said(await chat.window()) == ["prompt", "once"]
 
-    async def test_a_step_is_refused_in_the_contracts_order(self, chat: Conversation) -> None:
-        """Its own repetition first, then other content, then the epoch; a moved window refuses nothing."""
+    async def test_step_is_checked_in_the_order_of_the_contract(self, chat: Conversation) -> None:
+        """A repeat first, then other content, then the epoch; a changed window version refuses nothing."""
         await chat.open()
         old = chat.step("old", epoch=1)
         await chat.stub.CommitStep(old)
@@ -62,7 +62,7 @@ class Steps(RecallCases):
         assert (await chat.commit("next", epoch=5, base=1)).rebased
         assert said(await chat.window()) == ["prompt", "old", "new", "next"]
 
-    async def test_a_moved_window_gets_the_step_behind_it(self, chat: Conversation) -> None:
+    async def test_step_is_appended_to_a_window_that_has_changed(self, chat: Conversation) -> None:
         await chat.open()
         await chat.append("between", to=chat.id)
         step = chat.step("step", base=1)
@@ -72,7 +72,7 @@ class Steps(RecallCases):
         assert result.context.version == result.version == 3
         assert (await chat.stub.CommitStep(step)).context == result.context
 
-    async def test_a_message_stored_before_enters_the_window_once(self, chat: Conversation) -> None:
+    async def test_message_that_is_already_stored_enters_the_window_once(self, chat: Conversation) -> None:
         await chat.open()
         early = message("input")
         for _ in range(2):
@@ -82,7 +82,7 @@ class Steps(RecallCases):
         assert (list(again.sequence_ids), again.agent_message_count) == ([2], 3)
         assert said(await chat.window()) == ["prompt", "input", "answer"]
 
-    async def test_an_id_with_other_content_stores_nothing(self, chat: Conversation) -> None:
+    async def test_id_with_other_content_stores_nothing(self, chat: Conversation) -> None:
         await chat.open()
         first = message("first")
         await chat.commit(first)
@@ -91,7 +91,7 @@ class Steps(RecallCases):
         window = await chat.window()
         assert (said(window), window.agent_message_count, window.version) == (["prompt", "first"], 2, 2)
 
-    async def test_many_writers_of_one_agent_lose_and_double_nothing(self, chat: Conversation) -> None:
+    async def test_concurrent_writers_of_one_agent_lose_and_duplicate_nothing(self, chat: Conversation) -> None:
         await chat.open()
         writers, each = 8, 6
 
@@ -109,7 +109,7 @@ class Steps(RecallCases):
         assert window.version == writers * each + 1
         assert [one.sequence_id for one in window.messages] == list(range(1, writers * each + 2))
 
-    async def test_a_request_id_gives_the_first_result_again(self, chat: Conversation) -> None:
+    async def test_repeated_request_id_returns_the_first_result(self, chat: Conversation) -> None:
         creation = chat.creation("hello", request_id="r1")
         first = await chat.stub.CreateContext(creation)
         assert await chat.stub.CreateContext(creation) == first
@@ -127,7 +127,7 @@ class Steps(RecallCases):
         assert reused.reason == "REQUEST_ID_REUSED"
         assert said(await chat.window()) == ["prompt", "hello", "more", "step"]
 
-    async def test_numbers_are_an_agents_over_all_its_conversations(self, chat: Conversation) -> None:
+    async def test_sequence_ids_are_unique_over_all_conversations_of_an_agent(self, chat: Conversation) -> None:
         other = Conversation(chat.stub)
         other.agent_id = chat.agent_id
         await chat.open()
@@ -136,7 +136,7 @@ class Steps(RecallCases):
         shown = [*(await chat.window()).messages, *(await other.window()).messages]
         assert sorted(one.sequence_id for one in shown) == list(range(1, 15))
 
-    async def test_a_message_keeps_all_that_it_came_with(self, chat: Conversation) -> None:
+    async def test_message_keeps_all_fields(self, chat: Conversation) -> None:
         call = pb.ToolCall(id="c1", name="send_message", arguments='{"message": "hi there"}')
         given = message(
             "ü" * 70_000, pb.ROLE_ASSISTANT, tool_calls=[call], otid="o1", name="n", sender_id="s", model="m",

@@ -1,4 +1,4 @@
-"""Windows: made, read, replaced, forked, and gone."""
+"""Windows: created, read, replaced, forked and deleted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mnemesh_testkit.suites.recall.calls import Conversation, RecallCases, messa
 class Windows(RecallCases):
     """ReplaceContext, ForkContext, erasure, organizations."""
 
-    async def test_a_known_version_brings_no_messages(self, chat: Conversation) -> None:
+    async def test_known_version_returns_no_messages(self, chat: Conversation) -> None:
         await chat.open("hello")
         known = await chat.stub.GetContext(rpc.GetContextRequest(conversation_id=chat.id, if_version=1))
         assert known.not_modified
@@ -24,7 +24,7 @@ class Windows(RecallCases):
         assert not other.not_modified
         assert said(other.context) == ["prompt", "hello"]
 
-    async def test_the_ids_of_many_windows_come_at_once(self, chat: Conversation) -> None:
+    async def test_message_ids_of_many_windows_are_read_in_one_call(self, chat: Conversation) -> None:
         other = Conversation(chat.stub)
         await chat.open("one", "two")
         theirs = await other.open()
@@ -38,7 +38,7 @@ class Windows(RecallCases):
         ]
         assert not (await chat.stub.BatchGetContextIds(rpc.BatchGetContextIdsRequest())).contexts
 
-    async def test_a_replacement_keeps_the_rows_that_leave(self, chat: Conversation) -> None:
+    async def test_replacement_keeps_the_rows_of_removed_messages(self, chat: Conversation) -> None:
         opened = await chat.open("one", "two", "three")
         system, one, *_, three = opened.messages
         summary = message("so far", pb.ROLE_SUMMARY)
@@ -54,7 +54,7 @@ class Windows(RecallCases):
         assert (await refused(chat.commit("late", epoch=2, base=2))).reason == "LEASE_LOST"
         assert said(await chat.window()) == ["compacted", "so far", "three"]
 
-    async def test_a_replacement_of_unknown_or_foreign_rows_is_refused(self, chat: Conversation) -> None:
+    async def test_replacement_with_unknown_or_foreign_rows_is_refused(self, chat: Conversation) -> None:
         stranger = Conversation(chat.stub)
         system, one = (await chat.open("one")).messages
         _, theirs = (await stranger.open("theirs")).messages
@@ -64,7 +64,7 @@ class Windows(RecallCases):
         assert isinstance(await refused(swapped), InvalidArgument)
         assert said(await chat.window()) == ["prompt", "one"]
 
-    async def test_a_fork_shares_rows_and_goes_its_own_way(self, chat: Conversation) -> None:
+    async def test_fork_shares_rows_and_is_independent_afterwards(self, chat: Conversation) -> None:
         opened = await chat.open("one", "two")
         fork = new_id("conv")
         forked = (await chat.stub.ForkContext(chat.fork(fork, opened.messages[1].id))).context
@@ -79,7 +79,7 @@ class Windows(RecallCases):
         assert said(await chat.window(fork)) == ["fork prompt", "one"]
         assert isinstance(await refused(chat.window()), NotFound)
 
-    async def test_a_message_is_updated_deleted_and_its_context_forked(self, chat: Conversation) -> None:
+    async def test_message_is_updated_and_deleted_and_its_context_forked(self, chat: Conversation) -> None:
         target = (await chat.open("before")).messages[1]
         request = rpc.UpdateMessageRequest(message=pb.Message(id=target.id, content=[part("after")], name="ignored"))
         request.update_mask.paths.append("content")
@@ -97,7 +97,7 @@ class Windows(RecallCases):
         await chat.stub.DeleteContext(rpc.DeleteContextRequest(conversation_id=fork))
         assert isinstance(await refused(chat.window(fork)), NotFound)
 
-    async def test_an_erased_agent_is_gone_and_stays_gone(self, chat: Conversation) -> None:
+    async def test_erased_agent_is_deleted_and_refuses_late_writes(self, chat: Conversation) -> None:
         await chat.open("secret")
         gone = await chat.stub.EraseAgent(rpc.EraseAgentRequest(agent_id=chat.agent_id))
         assert (gone.deleted_messages, gone.deleted_contexts) == (2, 1)
@@ -110,12 +110,12 @@ class Windows(RecallCases):
         again = await chat.stub.EraseAgent(rpc.EraseAgentRequest(agent_id=chat.agent_id))
         assert again.deleted_messages == 0
 
-    async def test_an_agent_that_was_never_seen_can_be_erased(self, chat: Conversation) -> None:
+    async def test_unknown_agent_can_be_erased(self, chat: Conversation) -> None:
         gone = await chat.stub.EraseAgent(rpc.EraseAgentRequest(agent_id=chat.agent_id))
         assert gone.deleted_messages == 0
         assert (await refused(chat.open())).reason == "ERASED"
 
-    async def test_another_organization_sees_nothing(self, chat: Conversation) -> None:
+    async def test_windows_of_another_organization_are_not_found(self, chat: Conversation) -> None:
         _, ours = (await chat.open("ours alone")).messages
         conversation = {"conversation_id": chat.id}
         rewrite = rpc.UpdateMessageRequest(message=pb.Message(id=ours.id, content=[part("theirs")]))

@@ -10,12 +10,10 @@ from mnemesh_kit.ids import new_id
 from mnemesh_testkit.suites.recall.calls import Conversation, RecallCases, approved, called, refused, returned, said
 
 
-class Orphans(RecallCases):
-    """A call without a return is shown with one that says so, unless it waits for approval."""
+class UnansweredCalls(RecallCases):
+    """A call without a return is shown with a generated error return, unless it waits for approval."""
 
-    async def test_a_call_without_a_return_is_answered_in_the_window_until_its_return_comes(
-        self, chat: Conversation
-    ) -> None:
+    async def test_call_without_a_return_has_a_generated_one_until_the_real_return(self, chat: Conversation) -> None:
         await chat.open()
         asked, dug = called("call-1", "call-2", turn_id="turn-1"), returned("call-1")
         await chat.commit(asked, dug, "and?")
@@ -33,7 +31,7 @@ class Orphans(RecallCases):
         await chat.commit(returned("call-2"), base=2)
         assert repair.id not in {each.id for each in (await chat.window()).messages}
 
-    async def test_a_call_that_waits_for_approval_waits(self, chat: Conversation) -> None:
+    async def test_call_that_waits_for_approval_gets_no_generated_return(self, chat: Conversation) -> None:
         await chat.open()
         request = called("call-1", role=pb.ROLE_APPROVAL)
         await chat.commit(request)
@@ -42,7 +40,7 @@ class Orphans(RecallCases):
         shown = (await chat.window()).messages[1:]
         assert [each.role for each in shown] == [pb.ROLE_APPROVAL, pb.ROLE_TOOL, pb.ROLE_APPROVAL]
 
-    async def test_calls_beside_one_that_waits_wait_with_it(self, chat: Conversation) -> None:
+    async def test_other_calls_of_a_waiting_answer_get_no_generated_return(self, chat: Conversation) -> None:
         await chat.open()
         request = called("call-2", role=pb.ROLE_APPROVAL)
         await chat.commit(called("call-1", "call-2"), request)
@@ -54,7 +52,7 @@ class Orphans(RecallCases):
         roles = [pb.ROLE_ASSISTANT, pb.ROLE_APPROVAL, pb.ROLE_APPROVAL, pb.ROLE_TOOL]
         assert [each.role for each in (await chat.window()).messages][1:] == roles
 
-    async def test_a_repair_that_a_new_window_keeps_is_stored(self, chat: Conversation) -> None:
+    async def test_generated_return_kept_by_a_new_window_is_stored(self, chat: Conversation) -> None:
         await chat.open()
         await chat.commit(called("call-1"))
         fork = new_id("conv")
