@@ -26,7 +26,7 @@ from ..support.world import ME, Process, World, deltas, kinds, lines, told
         (ProviderAuth("scripted answered 401.", provider="scripted", status=401), StopReason.LLM_API_ERROR),
         (ProviderPaymentRequired("No credit.", provider="scripted", status=402), StopReason.INSUFFICIENT_CREDITS),
         (ProviderRefused("scripted answered 400.", provider="scripted", status=400), StopReason.LLM_API_ERROR),
-        (ProviderContentFilter("Filtered.", provider="scripted", status=400), StopReason.LLM_API_ERROR),
+        (ProviderContentFilter("Filtered.", provider="scripted", status=400), StopReason.CONTENT_FILTER),
         (ContextOverflow("Too long.", provider="scripted", status=400), StopReason.CONTEXT_WINDOW_OVERFLOW),
         (ProviderRateLimited("Slow down.", provider="scripted", status=429), StopReason.LLM_API_ERROR),
         (ProviderUnavailable("scripted answered 503.", provider="scripted", status=503), StopReason.LLM_API_ERROR),

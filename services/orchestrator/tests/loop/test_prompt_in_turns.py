@@ -130,7 +130,7 @@ async def test_overflow_stops_the_run_and_keeps_the_window(world: World, process
     assert int(run.error.metadata["tokens"]) > int(run.error.metadata["limit"]) == 6_000 * 0.98
     assert len(world.model.requests) == 1
     assert world.window(agent).messages == before.messages
-    assert events[-1].sequence == 3
+    assert events[-1].sequence == 4
 
 
 async def test_too_long_system_prompt_has_its_own_stop_reason(world: World, process: Process) -> None:
