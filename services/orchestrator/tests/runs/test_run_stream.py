@@ -65,7 +65,7 @@ async def test_an_ended_run_is_replayed_and_the_stream_ends(world: World, proces
     assert told(replayed) == told(live)
     assert isinstance(replayed[0].body, RunAccepted)
     assert replayed[0].body.last_sequence == run.last_sequence == 4
-    for after in (3, 99):
+    for after in (4, 99):
         (accepted,) = await process.follow(run, after)
         assert isinstance(accepted.body, RunAccepted)
 
