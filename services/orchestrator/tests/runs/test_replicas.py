@@ -142,7 +142,7 @@ async def test_run_is_cancelled_at_once_from_another_replica(world: World, proce
         await asyncio.sleep(0)
     assert await cancelling == {run.id: CancelOutcome.CANCELLED, waiting.id: CancelOutcome.CANCELLED}
     assert kinds(await process.follow(run)) == ["StopEvent", "UsageEvent"]
-    assert lines(world.turn(agent)) == []
+    assert lines(world.turn(agent)) == ["user text: First"]
     again = await other.runs.cancel(ME, RunFilter(agent_ids=(agent.id,)), [run.id])
     assert again == {run.id: CancelOutcome.ENDED_BEFORE}
 

@@ -69,14 +69,15 @@ class ApprovalStoreSuite:
             ApprovalFilter(agent_ids=(agent.id,)),
             ApprovalFilter(run_ids=(approval.run_id,)),
             ApprovalFilter(conversation_id=approval.conversation_id),
-            ApprovalFilter(asked_before=clock.now()),
+            ApprovalFilter(expired_at=clock.now(), asked_before=clock.now()),
         ):
             assert await approvals.pending(where) == (approval,)
         early = clock.now() - timedelta(seconds=1)
         for where in (
             ApprovalFilter(OTHER_ORG),
             ApprovalFilter(run_ids=("run-x",)),
-            ApprovalFilter(asked_before=early),
+            ApprovalFilter(expired_at=clock.now(), asked_before=early),
+            ApprovalFilter(expired_at=clock.now()),
         ):
             assert await approvals.pending(where) == ()
 
