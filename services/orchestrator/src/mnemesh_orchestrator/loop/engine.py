@@ -433,9 +433,10 @@ class Engine:
                     self._conclude(turn, step, StopReason.CANCELLED, StepStatus.CANCELLED)
                 state.step_number += 1
         self._conclude_open_step(turn, StopReason.CANCELLED, StepStatus.CANCELLED)
+        # Calls that wait are closed before the input: a return directly follows its call.
+        if (closing := closing_step(context, state, self._clock.now())) is not None:
+            await self._commit(turn, *closing)
         if keeps_input:
             if (unsaid := input_step(context, state, self._clock.now())) is not None:
                 await self._commit(turn, *unsaid)
             state.pending = ()
-        if (closing := closing_step(context, state, self._clock.now())) is not None:
-            await self._commit(turn, *closing)
