@@ -179,6 +179,7 @@ BAD_MESSAGES: list[tuple[Any, str]] = [
     (sending(part(reasoning={"text": "hm"})), "messages[0].content[0]"),
     (sending(said(otid="x" * 513)), "messages[0].otid"),
     (sending(said(name="a\0")), "messages[0].name"),
+    (sending(said(group_id="team")), "messages[0].group_id"),
     (configured(max_steps=0), "config.max_steps"),
     (configured(max_steps=1_001), "config.max_steps"),
     (configured(override_system="a\0"), "config.override_system"),

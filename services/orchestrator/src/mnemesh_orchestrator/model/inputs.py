@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.ids import require_id
 from mnemesh_kit.text import require_no_nul, require_optional_text
 from mnemesh_types.messages import ContentPart, ImagePart, Role, TextPart
 
@@ -137,8 +138,10 @@ def _require_valid_input(message: InputMessage, field: str) -> None:
         raise InvalidArgument(f"{field}.content must have at least one part.", field=f"{field}.content")
     for index, part in enumerate(message.content):
         _require_valid_part(part, f"{field}.content[{index}]")
-    for name in ("name", "otid", "sender_id", "group_id"):
+    for name in ("name", "otid", "sender_id"):
         require_optional_text(getattr(message, name), f"{field}.{name}", max_chars=_MAX_ID)
+    if message.group_id is not None:
+        require_id(message.group_id, "group", f"{field}.group_id")
 
 
 def _require_valid_part(part: ContentPart, field: str) -> None:

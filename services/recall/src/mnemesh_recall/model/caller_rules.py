@@ -13,7 +13,7 @@ from mnemesh_types.messages import Message, Role
 from mnemesh_recall.model.leases import WriterLease
 
 CLIENT_ROLES: Final = frozenset({Role.USER, Role.SYSTEM})
-"""The roles of messages that a client may append: those of the inputs of a run."""
+"""The roles of messages that a client may append. What an agent said or did is written by the step loop."""
 _LOOP_FIELDS: Final = ("run_id", "step_id", "model")
 
 
