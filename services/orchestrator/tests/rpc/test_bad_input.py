@@ -201,7 +201,7 @@ BAD_MESSAGES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("request_", "field"), BAD_MESSAGES, ids=lambda value: value if isinstance(value, str) else "")
-async def test_a_message_that_cannot_be_sent(wire: Wire, request_: Any, field: str) -> None:
+async def test_invalid_message_is_refused_with_its_field(wire: Wire, request_: Any, field: str) -> None:
     with pytest.raises(InvalidArgument) as raised:
         async for _ in wire.runs.SendMessage(request_):
             pass

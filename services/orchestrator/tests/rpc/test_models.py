@@ -1,4 +1,4 @@
-"""Models by handle: pages in either direction, each model once, and filters."""
+"""Models by handle: pages in both directions, and filters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODELS = [ModelInfo(f"p/{name}", "p", name, "openai_chat", ModelSettings()) for 
 
 
 @pytest.mark.parametrize("ascending", [True, False])
-def test_pages_hold_each_model_once(*, ascending: bool) -> None:
+def test_pages_cover_each_model_once(*, ascending: bool) -> None:
     query, seen = PageQuery(2, ascending=ascending), []
     while True:
         page = page_of(MODELS, query, lambda info: info.handle)
@@ -29,7 +29,7 @@ def test_pages_hold_each_model_once(*, ascending: bool) -> None:
     assert seen == sorted("abcde", reverse=not ascending)
 
 
-def test_models_around_a_model() -> None:
+def test_list_is_bounded_by_after_id_and_before_id() -> None:
     def names(**given: Any) -> str:
         query = PageQuery(9, **{"ascending": True, **given})
         return "".join(info.provider_model for info in page_of(MODELS, query, lambda info: info.handle).items)
@@ -58,12 +58,12 @@ def test_models_around_a_model() -> None:
         ({"hidden": True}, False),
     ],
 )
-async def test_filters(wire: Wire, filters: dict[str, Any], *, found: bool) -> None:
+async def test_lists_apply_filters(wire: Wire, filters: dict[str, Any], *, found: bool) -> None:
     answer = await wire.models.ListModels(rpc.ListModelsRequest(**filters))
     assert [model.handle for model in answer.models] == (["mnemesh/rehearsal"] if found else [])
     assert not answer.next_page_token
 
 
-async def test_a_listed_model_is_the_one_that_is_got(wire: Wire) -> None:
+async def test_get_returns_the_listed_model(wire: Wire) -> None:
     (listed,) = (await wire.models.ListModels(rpc.ListModelsRequest())).models
     assert listed == (await wire.models.GetModel(rpc.GetModelRequest(handle=listed.handle))).model

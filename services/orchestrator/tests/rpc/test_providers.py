@@ -105,10 +105,10 @@ async def named(models: ModelServiceAsyncStub, handle: str) -> pb.Model:
     return (await models.GetModel(rpc.GetModelRequest(handle=handle))).model
 
 
-class OnEitherEngine:
-    """The tests that involve the store."""
+class ProviderTests:
+    """The tests that use the store, on each SQL engine."""
 
-    async def test_a_provider_is_registered_read_changed_and_deleted(self, models: ModelServiceAsyncStub) -> None:
+    async def test_provider_is_registered_read_updated_and_deleted(self, models: ModelServiceAsyncStub) -> None:
         async with Guarded(models=["small", {"id": "large", "max_model_len": 65_536}]) as fake:
             made = await create(models, a_provider(fake))
             assert (made.name, made.type, made.category) == ("mine", "vllm", pb.PROVIDER_CATEGORY_BYOK)
@@ -147,7 +147,7 @@ class OnEitherEngine:
                 await models.GetProvider(rpc.GetProviderRequest(provider_id=made.id))
             assert gone.value.reason == "NOT_FOUND"
 
-    async def test_a_repeated_request_registers_once(self, models: ModelServiceAsyncStub) -> None:
+    async def test_repeated_request_registers_once(self, models: ModelServiceAsyncStub) -> None:
         async with Guarded() as fake:
             first = await create(models, a_provider(fake), request_id="once")
             assert await create(models, a_provider(fake), request_id="once") == first
@@ -162,7 +162,7 @@ class OnEitherEngine:
                 await create(models, a_provider(fake, "mnemesh"))
             assert reserved.value.reason == "ALREADY_EXISTS"
 
-    async def test_nobody_else_has_a_part_of_it(self, models: ModelServiceAsyncStub) -> None:
+    async def test_provider_is_not_found_by_other_organizations(self, models: ModelServiceAsyncStub) -> None:
         async with Guarded() as fake, FakeOpenAI(models=["theirs"]) as other:
             made = await create(models, a_provider(fake))
             with as_principal(OTHER):
@@ -192,7 +192,7 @@ class OnEitherEngine:
             assert (await models.GetProvider(rpc.GetProviderRequest(provider_id=made.id))).provider == made
             assert await handles(models, providers=["mine"]) == ["mine/fake-model"]
 
-    async def test_overrides_of_a_model(self, models: ModelServiceAsyncStub) -> None:
+    async def test_model_overrides_are_applied(self, models: ModelServiceAsyncStub) -> None:
         async with Guarded() as fake:
             await create(models, a_provider(fake))
 
@@ -258,7 +258,7 @@ class OnEitherEngine:
                 assert refused.value.reason == ("MODEL_UNKNOWN" if field is None else "INVALID_ARGUMENT")
                 assert refused.value.field == field
 
-    async def test_a_refresh_tells_what_came_and_went(self, models: ModelServiceAsyncStub) -> None:
+    async def test_refresh_reports_added_and_removed_models(self, models: ModelServiceAsyncStub) -> None:
         async with Guarded(models=["old", "kept"]) as fake:
             made = await create(models, a_provider(fake))
             fake._models = ["kept", "new"]
@@ -280,7 +280,7 @@ class OnEitherEngine:
         assert await handles(models, providers=["mine"]) == ["mine/kept", "mine/new"]
 
 
-class TestOnSqlite(OnEitherEngine):
+class TestOnSqlite(ProviderTests):
     @pytest_asyncio.fixture
     async def models(self, tmp_path: Path) -> AsyncIterator[ModelServiceAsyncStub]:
         async with served(settings(tmp_path)) as stub:
@@ -288,14 +288,14 @@ class TestOnSqlite(OnEitherEngine):
 
 
 @pytest.mark.full
-class TestOnPostgres(OnEitherEngine):
+class TestOnPostgres(ProviderTests):
     @pytest_asyncio.fixture
     async def models(self, tmp_path: Path, postgres_url: str, key_file: Path) -> AsyncIterator[ModelServiceAsyncStub]:
         config = settings(tmp_path, database_url=postgres_url, secrets_key_file=str(key_file))
         async with served(config) as stub:
             yield stub
 
-    async def test_without_a_key_file_no_key_is_stored(self, tmp_path: Path, postgres_url: str) -> None:
+    async def test_credentials_are_refused_without_a_key_file(self, tmp_path: Path, postgres_url: str) -> None:
         async with served(settings(tmp_path, database_url=postgres_url)) as models, Guarded() as fake:
             with pytest.raises(MnemeshError) as refused:
                 await create(models, a_provider(fake))
@@ -305,7 +305,7 @@ class TestOnPostgres(OnEitherEngine):
             bare = rpc.CreateProviderRequest(provider=a_provider(fake))
             assert not (await models.CreateProvider(bare)).provider.has_api_key
 
-    async def test_what_one_replica_changes_the_other_goes_by(
+    async def test_change_takes_effect_on_other_replicas(
         self, tmp_path: Path, postgres_url: str, key_file: Path
     ) -> None:
         for name in ("a", "b"):
@@ -325,7 +325,7 @@ class TestOnPostgres(OnEitherEngine):
                     await asyncio.sleep(0.05)
 
 
-async def test_a_provider_that_is_away_is_registered_all_the_same(alone: ModelServiceAsyncStub) -> None:
+async def test_unavailable_provider_can_be_registered(alone: ModelServiceAsyncStub) -> None:
     made = await create(alone, pb.Provider(name="away", type="vllm", base_url="http://127.0.0.1:1/v1"))
     assert "cannot be reached" in made.last_refresh_error
     assert (made.model_count, made.HasField("last_refresh_time")) == (0, False)
@@ -356,7 +356,7 @@ async def html(request: Request) -> Response:
     ],
     ids=["401", "402", "429", "503", "404", "no-list", "html"],
 )
-async def test_a_check_says_what_is_wrong(alone: ModelServiceAsyncStub, answer: Any, reason: str) -> None:
+async def test_check_reports_the_reason_of_a_failure(alone: ModelServiceAsyncStub, answer: Any, reason: str) -> None:
     async with FakeOpenAI(routes=[Route("/elsewhere/v1/models", answer)]) as fake:
         place = pb.Provider(type="openai_compatible", base_url=f"{fake.origin}/elsewhere")
         with pytest.raises(MnemeshError) as refused:
@@ -365,7 +365,7 @@ async def test_a_check_says_what_is_wrong(alone: ModelServiceAsyncStub, answer: 
         assert KEY not in str(refused.value.message) + str(refused.value.metadata)
 
 
-async def test_a_check_lists_what_is_served_and_stores_nothing(alone: ModelServiceAsyncStub) -> None:
+async def test_check_lists_served_models_and_stores_nothing(alone: ModelServiceAsyncStub) -> None:
     async with Guarded(models=["a", "b"]) as fake:
         target = pb.Provider(type="vllm", base_url=fake.base_url)
         answer = await alone.CheckProvider(rpc.CheckProviderRequest(provider=target, credentials=a_key()))
@@ -383,7 +383,7 @@ async def test_a_check_lists_what_is_served_and_stores_nothing(alone: ModelServi
         assert answer.provider_models == ["rehearsal"]
 
 
-async def test_a_server_that_speaks_anthropics_api_lists_its_models(alone: ModelServiceAsyncStub) -> None:
+async def test_anthropic_compatible_server_lists_its_models(alone: ModelServiceAsyncStub) -> None:
     async def models(request: Request) -> Response:
         assert request.headers["x-api-key"] == KEY
         rows = [{"id": "claude-x", "type": "model"}, {"id": "house-model", "type": "model"}]
@@ -401,7 +401,7 @@ async def test_a_server_that_speaks_anthropics_api_lists_its_models(alone: Model
         assert (await named(alone, "house/claude-x")).api == pb.MODEL_API_ANTHROPIC_MESSAGES
 
 
-async def test_the_operators_providers_stand_beside_and_cannot_be_changed(tmp_path: Path) -> None:
+async def test_providers_of_the_operator_are_listed_and_read_only(tmp_path: Path) -> None:
     async with FakeOpenAI(models=["base-model"]) as fake, Guarded() as own:
         config = settings(tmp_path, openai_base_url=fake.base_url, openai_api_key="sk-operators")
         async with served(config) as models:
@@ -451,7 +451,7 @@ async def test_the_operators_providers_stand_beside_and_cannot_be_changed(tmp_pa
         ({"api_version": "a b"}, "provider.api_version"),
     ],
 )
-async def test_what_cannot_be_meant_is_refused(
+async def test_invalid_provider_is_refused_with_its_field(
     alone: ModelServiceAsyncStub, fields: dict[str, Any], field: str
 ) -> None:
     place = pb.Provider(**{"name": "mine", "type": "vllm", "base_url": "http://127.0.0.1:1/v1", **fields})
@@ -479,7 +479,7 @@ async def test_what_cannot_be_meant_is_refused(
         ),
     ],
 )
-async def test_credentials_that_cannot_be_sent_are_refused(
+async def test_invalid_credentials_are_refused(
     alone: ModelServiceAsyncStub, credentials: pb.ProviderCredentials, field: str
 ) -> None:
     place = pb.Provider(name="mine", type="vllm", base_url="http://127.0.0.1:1/v1")
@@ -488,7 +488,7 @@ async def test_credentials_that_cannot_be_sent_are_refused(
     assert (refused.value.reason, refused.value.field) == ("INVALID_ARGUMENT", field)
 
 
-async def test_headers_replace_all_and_keep_what_is_not_said_again(alone: ModelServiceAsyncStub) -> None:
+async def test_updated_headers_replace_all_and_keep_values_that_are_not_set(alone: ModelServiceAsyncStub) -> None:
     async with Guarded() as fake:
         credentials = a_key()
         credentials.headers.add(name="X-Team", value="team-one")
@@ -511,7 +511,7 @@ async def test_headers_replace_all_and_keep_what_is_not_said_again(alone: ModelS
         assert changed.last_refresh_error
 
 
-async def test_the_operators_environment_is_not_sent_to_an_organizations_provider(
+async def test_environment_of_the_operator_is_not_sent_to_providers_of_organizations(
     alone: ModelServiceAsyncStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY", "OPENAI_API_KEY"):
@@ -523,7 +523,7 @@ async def test_the_operators_environment_is_not_sent_to_an_organizations_provide
 
 
 @pytest.mark.parametrize("credential", ["api_key", "headers"])
-async def test_a_stored_credential_is_not_sent_to_a_new_host(alone: ModelServiceAsyncStub, credential: str) -> None:
+async def test_stored_credential_is_not_sent_to_a_new_host(alone: ModelServiceAsyncStub, credential: str) -> None:
     async with Guarded() as fake, FakeOpenAI() as other:
         credentials = a_key()
         credentials.headers.add(name="X-Team", value="team-one")
@@ -543,7 +543,7 @@ async def test_a_stored_credential_is_not_sent_to_a_new_host(alone: ModelService
         assert (await alone.UpdateProvider(moved)).provider.base_url == other.base_url
 
 
-async def test_an_operator_may_say_where_providers_are(tmp_path: Path) -> None:
+async def test_hosts_of_providers_can_be_restricted(tmp_path: Path) -> None:
     async with served(settings(tmp_path, provider_hosts=("models.example",))) as models, Guarded() as fake:
         with pytest.raises(MnemeshError) as refused:
             await create(models, a_provider(fake))

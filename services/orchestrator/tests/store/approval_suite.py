@@ -1,4 +1,4 @@
-"""The suite of stores of approvals: one row each, decided once, and nothing else runs while one is pending."""
+"""The suite of approval stores: one row each, decided once, and no other run starts while one is pending."""
 
 import asyncio
 from dataclasses import replace
@@ -59,7 +59,7 @@ class ApprovalStoreSuite:
         await runs.finish(started.claim.lease, ended, (), (), (), approval)
         return agent, approval
 
-    async def test_what_waits_is_found_as_it_was_asked(
+    async def test_pending_approval_is_found_unchanged(
         self, agents: AgentStore, runs: RunStore, approvals: SqlApprovalStore, clock: FrozenClock
     ) -> None:
         agent, approval = await self.paused(agents, runs, clock)
@@ -81,7 +81,7 @@ class ApprovalStoreSuite:
         ):
             assert await approvals.pending(where) == ()
 
-    async def test_nothing_is_started_or_claimed_while_it_waits(
+    async def test_no_run_starts_while_an_approval_is_pending(
         self, agents: AgentStore, runs: RunStore, clock: FrozenClock
     ) -> None:
         agent, approval = await self.paused(agents, runs, clock)
@@ -90,7 +90,7 @@ class ApprovalStoreSuite:
         assert raised.value.metadata == {"approval_request_id": approval.id}
         assert await runs.claim_next(approval.conversation_id, ME) is None
 
-    async def test_of_many_deciders_one_wins(
+    async def test_one_of_many_concurrent_decisions_wins(
         self, agents: AgentStore, runs: RunStore, approvals: SqlApprovalStore, clock: FrozenClock
     ) -> None:
         agent, approval = await self.paused(agents, runs, clock)
@@ -113,7 +113,7 @@ class ApprovalStoreSuite:
         assert await approvals.pending(ApprovalFilter()) == ()
         assert (await runs.get(ORG, won[0].run.id)).resumes == resumes
 
-    async def test_the_same_decisions_again_are_the_same_run(
+    async def test_repeated_decisions_return_the_same_run(
         self, agents: AgentStore, runs: RunStore, clock: FrozenClock
     ) -> None:
         agent, approval = await self.paused(agents, runs, clock)
@@ -122,7 +122,7 @@ class ApprovalStoreSuite:
             again = await runs.start(None, a_run(agent, clock), OTHER, reject_busy=True, answer=answer)
             assert (again.replayed, again.run.id, again.claim) == (True, first.run.id, None)
 
-    async def test_wrong_answers_decide_nothing(
+    async def test_invalid_decisions_change_nothing(
         self, agents: AgentStore, runs: RunStore, approvals: SqlApprovalStore, clock: FrozenClock
     ) -> None:
         agent, approval = await self.paused(agents, runs, clock)
@@ -135,7 +135,7 @@ class ApprovalStoreSuite:
                 await runs.start(None, a_run(agent, clock), ME, reject_busy=False, answer=answer)
         assert await approvals.pending(ApprovalFilter()) == (approval,)
 
-    async def test_a_decision_that_was_not_carried_out_is_kept_with_what_came_of_it(
+    async def test_unfinished_decision_is_kept_with_its_journal(
         self, agents: AgentStore, runs: RunStore, clock: FrozenClock
     ) -> None:
         agent, approval = await self.paused(agents, runs, clock)
@@ -174,7 +174,7 @@ class ApprovalStoreSuite:
         await runs.finish(second.claim.lease, replace(second.run, resumes=first.run.resumes, **done), (), ())
         assert await runs.unfinished_decision(*place) == UnfinishedDecision(resumed, ())
 
-    async def test_what_is_withdrawn_cannot_be_answered(
+    async def test_withdrawn_approval_cannot_be_answered(
         self, agents: AgentStore, runs: RunStore, approvals: SqlApprovalStore, clock: FrozenClock
     ) -> None:
         agent, approval = await self.paused(agents, runs, clock)
@@ -185,7 +185,7 @@ class ApprovalStoreSuite:
             await runs.start(None, a_run(agent, clock), ME, reject_busy=False, answer=approving("call_b"))
         assert (await runs.start(None, a_run(agent, clock), ME, reject_busy=False)).claim is not None
 
-    async def test_it_goes_with_its_agent(
+    async def test_approval_is_deleted_with_its_agent(
         self, agents: AgentStore, runs: RunStore, approvals: SqlApprovalStore, clock: FrozenClock
     ) -> None:
         agent, _ = await self.paused(agents, runs, clock)

@@ -1,4 +1,4 @@
-"""The suite of stores of conversations."""
+"""The suite of conversation stores."""
 
 import asyncio
 from dataclasses import replace
@@ -39,7 +39,7 @@ class ConversationStoreSuite:
     async def agent(self, agents: AgentStore, clock: FrozenClock) -> Agent:
         return await made(agents, an_agent(clock))
 
-    async def test_nobody_sees_half_a_conversation(
+    async def test_conversation_in_creation_is_not_found(
         self, threads: ConversationStore, runs: RunStore, agent: Agent, clock: FrozenClock
     ) -> None:
         thread, origin = a_thread(agent, clock), ConversationOrigin(new_id("message"), CREATE, "r-1")
@@ -60,7 +60,7 @@ class ConversationStoreSuite:
         assert await threads.unfinished(thread.id) == (found,)
         assert await threads.unfinished(new_id("conv")) == ()
 
-    async def test_an_open_conversation_is_what_was_written(
+    async def test_active_conversation_is_returned_unchanged(
         self, threads: ConversationStore, agent: Agent, clock: FrozenClock
     ) -> None:
         thread = a_thread(
@@ -77,7 +77,7 @@ class ConversationStoreSuite:
         with pytest.raises(NotFound):
             await threads.get(OTHER_ORG, thread.id)
 
-    async def test_a_creation_is_begun_once_under_its_key(
+    async def test_creation_begins_once_for_each_request(
         self, threads: ConversationStore, agent: Agent, clock: FrozenClock
     ) -> None:
         candidates = [a_thread(agent, clock) for _ in range(4)]
@@ -87,7 +87,7 @@ class ConversationStoreSuite:
         with pytest.raises(RequestIdReused):
             await threads.begin_creation(key(CREATE, fingerprint="other"), candidates[0], NO_ORIGIN)
 
-    async def test_a_conversation_needs_its_agent(
+    async def test_conversation_requires_its_agent(
         self, threads: ConversationStore, agents: AgentStore, clock: FrozenClock
     ) -> None:
         half = an_agent(clock)
@@ -99,7 +99,7 @@ class ConversationStoreSuite:
             with pytest.raises(NotFound):
                 await threads.get(ORG, agent.default_conversation_id)
 
-    async def test_what_is_abandoned_frees_its_request(
+    async def test_abandoned_creation_releases_its_request_id(
         self, threads: ConversationStore, agent: Agent, clock: FrozenClock
     ) -> None:
         first, second = a_thread(agent, clock), a_thread(agent, clock)
@@ -115,7 +115,7 @@ class ConversationStoreSuite:
         assert (await threads.get(ORG, second.id)).id == second.id
         assert await threads.unfinished() == ()
 
-    async def test_a_busy_conversation_is_not_deleted(
+    async def test_busy_conversation_is_not_deleted(
         self, threads: ConversationStore, runs: RunStore, agent: Agent, clock: FrozenClock
     ) -> None:
         source = await opened(threads, agent, clock)
@@ -129,7 +129,7 @@ class ConversationStoreSuite:
         with pytest.raises(NotFound):
             await threads.begin_creation(None, a_thread(agent, clock, forked_from_id=source.id), NO_ORIGIN)
 
-    async def test_what_is_deleted_is_gone_and_a_repeat_is_known(
+    async def test_deleted_conversation_is_not_found_and_a_repeat_succeeds(
         self, threads: ConversationStore, runs: RunStore, agent: Agent, clock: FrozenClock
     ) -> None:
         thread, again = await opened(threads, agent, clock), key("DeleteConversation")
@@ -146,12 +146,12 @@ class ConversationStoreSuite:
         with pytest.raises(NotFound):
             await threads.get(ORG, thread.id)
 
-    async def test_the_default_conversation_stays(self, threads: ConversationStore, agent: Agent) -> None:
+    async def test_default_conversation_cannot_be_deleted(self, threads: ConversationStore, agent: Agent) -> None:
         with pytest.raises(FailedPrecondition):
             await threads.begin_deletion(key("DeleteConversation"), ORG, agent.default_conversation_id)
         assert (await threads.get(ORG, agent.default_conversation_id)).is_default
 
-    async def test_an_agent_takes_its_conversations_along(
+    async def test_conversations_are_deleted_with_their_agent(
         self, threads: ConversationStore, agents: AgentStore, agent: Agent, clock: FrozenClock
     ) -> None:
         thread = await opened(threads, agent, clock)
@@ -163,7 +163,7 @@ class ConversationStoreSuite:
         await threads.activate(thread, None)
         assert await threads.unfinished() == ()
 
-    async def test_an_update_takes_effect_once_under_its_key(
+    async def test_update_takes_effect_once_for_each_request(
         self, threads: ConversationStore, agent: Agent, clock: FrozenClock
     ) -> None:
         thread = await opened(threads, agent, clock, summary="a", last_message_at=clock.now())
@@ -184,7 +184,9 @@ class ConversationStoreSuite:
             await threads.update(None, OTHER_ORG, thread.id, longer)
         assert await threads.get(ORG, thread.id) == changed
 
-    async def test_filters(self, threads: ConversationStore, agents: AgentStore, clock: FrozenClock) -> None:
+    async def test_lists_apply_filters(
+        self, threads: ConversationStore, agents: AgentStore, clock: FrozenClock
+    ) -> None:
         agent, other = await made(agents, an_agent(clock)), await made(agents, an_agent(clock))
         tea = await opened(threads, agent, clock, summary="Tea at 5, 100%")
         old = await opened(threads, agent, clock, archived=True)
@@ -203,7 +205,7 @@ class ConversationStoreSuite:
         assert (await threads.list(OTHER_ORG, ConversationFilter(), "created_at", ALL)).items == ()
 
     @pytest.mark.parametrize("ascending", [True, False])
-    async def test_conversations_without_messages_come_last(
+    async def test_conversations_without_messages_are_last(
         self, threads: ConversationStore, runs: RunStore, agent: Agent, clock: FrozenClock, *, ascending: bool
     ) -> None:
         early = await opened(threads, agent, clock, last_message_at=clock.now())

@@ -1,4 +1,4 @@
-"""The suite of stores of identities."""
+"""The suite of identity stores."""
 
 import asyncio
 from dataclasses import replace
@@ -31,7 +31,7 @@ class IdentityStoreSuite:
     async def agent(self, agents: AgentStore, clock: FrozenClock) -> Agent:
         return await made(agents, an_agent(clock))
 
-    async def test_an_identity_is_what_was_written(self, identities: IdentityStore, clock: FrozenClock) -> None:
+    async def test_identity_is_returned_unchanged(self, identities: IdentityStore, clock: FrozenClock) -> None:
         properties = (
             IdentityProperty("city", "text", "London"),
             IdentityProperty("adult", "boolean", True),
@@ -48,7 +48,7 @@ class IdentityStoreSuite:
         with pytest.raises(NotFound):
             await identities.get(OTHER_ORG, identity.id)
 
-    async def test_a_key_is_unique_within_organization_and_project(
+    async def test_key_is_unique_within_organization_and_project(
         self, identities: IdentityStore, clock: FrozenClock
     ) -> None:
         first = an_identity(clock)
@@ -63,7 +63,7 @@ class IdentityStoreSuite:
             await identities.update(None, ORG, other.id, lambda it: replace(it, identifier_key="ada"))
         assert await identities.get(ORG, other.id) == other
 
-    async def test_merging_keeps_the_id_and_what_is_attached(
+    async def test_merge_keeps_the_id_and_attached_resources(
         self, agents: AgentStore, identities: IdentityStore, agent: Agent, clock: FrozenClock
     ) -> None:
         first = an_identity(clock, properties=(IdentityProperty("a", "text", "b"),))
@@ -76,7 +76,7 @@ class IdentityStoreSuite:
         assert merged == replace(again, id=first.id, created_at=first.created_at)
         assert set((await identities.agents(ORG, first.id, ALL)).items) == {agent.id, second.id}
 
-    async def test_what_is_attached_is_seen_from_both_sides(
+    async def test_attachments_are_visible_from_both_sides(
         self, agents: AgentStore, identities: IdentityStore, agent: Agent, clock: FrozenClock
     ) -> None:
         identity, other = an_identity(clock), an_identity(clock, "grace")
@@ -99,7 +99,7 @@ class IdentityStoreSuite:
         assert updated.name == "A."
         assert (await agents.get(ORG, agent.id)).identity_ids == (other.id, identity.id)
 
-    async def test_what_is_not_there_changes_nothing(
+    async def test_missing_resource_changes_nothing(
         self, agents: AgentStore, identities: IdentityStore, agent: Agent, clock: FrozenClock
     ) -> None:
         identity = an_identity(clock)
@@ -115,7 +115,7 @@ class IdentityStoreSuite:
         with pytest.raises(NotFound):
             await identities.attach(None, OTHER_ORG, foreign.id, agent.id)
 
-    async def test_a_deleted_identity_is_detached(
+    async def test_deleted_identity_is_detached(
         self, agents: AgentStore, identities: IdentityStore, agent: Agent, clock: FrozenClock
     ) -> None:
         identity = an_identity(clock)
@@ -127,7 +127,7 @@ class IdentityStoreSuite:
         with pytest.raises(NotFound):
             await identities.get(ORG, identity.id)
 
-    async def test_lists(self, identities: IdentityStore, clock: FrozenClock) -> None:
+    async def test_lists_are_filtered_and_ordered(self, identities: IdentityStore, clock: FrozenClock) -> None:
         for name, kind in (("Grace", IdentityType.USER), ("Ada", IdentityType.USER), ("Acme", IdentityType.ORG)):
             clock.advance(1)
             await identities.create(None, an_identity(clock, name.lower(), name=name, type=kind), ())
@@ -146,7 +146,7 @@ class IdentityStoreSuite:
         newest = await identities.list(ORG, IdentityFilter(), "created_at", ALL)
         assert [found.name for found in newest.items] == ["Grace", "Ada", "Acme"]
 
-    async def test_effects_take_place_once_under_their_key(
+    async def test_effects_take_place_once_for_each_request(
         self, agents: AgentStore, identities: IdentityStore, agent: Agent, clock: FrozenClock
     ) -> None:
         identity = an_identity(clock)
@@ -163,7 +163,7 @@ class IdentityStoreSuite:
         assert await identities.is_recorded(noted)
         assert not await identities.is_recorded(None)
 
-    async def test_many_that_upsert_one_key_at_once_make_one(
+    async def test_concurrent_upserts_of_a_key_create_one_identity(
         self, identities: IdentityStore, clock: FrozenClock
     ) -> None:
         made_so = await asyncio.gather(
@@ -172,7 +172,7 @@ class IdentityStoreSuite:
         assert len({identity.id for identity, _ in made_so}) == 1
         assert [is_new for _, is_new in made_so].count(True) == 1
 
-    async def test_agents_by_tool_and_by_where_they_come_from(self, agents: AgentStore, clock: FrozenClock) -> None:
+    async def test_agents_are_filtered_by_tool_and_provenance(self, agents: AgentStore, clock: FrozenClock) -> None:
         tool_id = new_id("tool")
         agent = await made(
             agents,

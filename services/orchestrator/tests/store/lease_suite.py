@@ -1,4 +1,4 @@
-"""The suites of stores of leases and of deltas, and of the retention of runs."""
+"""The suites of lease stores, delta stores, and run retention."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ class LeaseStoreSuite:
     async def agent(self, agents: AgentStore, clock: FrozenClock) -> Agent:
         return await made(agents, an_agent(clock))
 
-    async def test_runs_wait_for_a_slot_and_go_on_behind_it(
+    async def test_runs_wait_for_a_lock_and_continue_after_it(
         self, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock
     ) -> None:
         slot = await slot_of(leases, agent)
@@ -43,7 +43,7 @@ class LeaseStoreSuite:
         assert claim is not None
         assert (claim.run.id, claim.lease.epoch, claim.resumed) == (started[0].run.id, slot.epoch + 1, False)
 
-    async def test_who_does_not_wait_is_told_that_a_slot_is_taken(
+    async def test_busy_lock_is_refused_without_waiting(
         self, runs: RunStore, leases: LeaseStore, threads: ConversationStore, agent: Agent, clock: FrozenClock
     ) -> None:
         await slot_of(leases, agent)
@@ -56,7 +56,7 @@ class LeaseStoreSuite:
                 await wanted
             assert raised.value.metadata == {"conversation_id": agent.default_conversation_id}
 
-    async def test_a_slot_is_not_given_ahead_of_a_run(
+    async def test_lock_is_not_granted_before_an_earlier_run(
         self, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock
     ) -> None:
         first = (await runs.start(None, a_run(agent, clock), "me", reject_busy=False)).claim
@@ -71,7 +71,7 @@ class LeaseStoreSuite:
             await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
         assert (await slot_of(leases, agent)).epoch == 4
 
-    async def test_who_waits_for_a_slot_has_a_place_among_the_runs(
+    async def test_lock_request_has_a_place_in_the_queue_of_runs(
         self, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock
     ) -> None:
         here, one, two = agent.default_conversation_id, new_id("run"), new_id("run")
@@ -112,7 +112,7 @@ class LeaseStoreSuite:
         assert claim is not None
         assert claim.run.id == third.run.id
 
-    async def test_a_place_is_kept_by_asking_and_lapses_without(
+    async def test_place_in_the_queue_expires_unless_it_is_renewed(
         self, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock
     ) -> None:
         here, position = agent.default_conversation_id, new_id("run")
@@ -132,7 +132,7 @@ class LeaseStoreSuite:
         await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
         assert await leases.acquire_or_wait(ORG, agent.id, here, position, "you") is not None
 
-    async def test_places_are_given_up(
+    async def test_places_in_the_queue_can_be_left(
         self, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock
     ) -> None:
         here, mine, yours = agent.default_conversation_id, new_id("run"), new_id("run")
@@ -146,17 +146,17 @@ class LeaseStoreSuite:
         await leases.leave_queues("me")
         assert (await runs.start(None, a_run(agent, clock), "them", reject_busy=True)).claim is not None
 
-    async def test_there_is_no_place_where_there_is_no_conversation(self, leases: LeaseStore, agent: Agent) -> None:
+    async def test_missing_conversation_has_no_queue(self, leases: LeaseStore, agent: Agent) -> None:
         with pytest.raises(NotFound):
             await leases.acquire_or_wait(OTHER_ORG, agent.id, agent.default_conversation_id, new_id("run"), "me")
 
-    async def test_of_many_that_want_a_slot_one_gets_it(self, leases: LeaseStore, agent: Agent) -> None:
+    async def test_one_of_many_concurrent_lock_requests_wins(self, leases: LeaseStore, agent: Agent) -> None:
         wanted = [slot_of(leases, agent, f"instance-{number}") for number in range(6)]
         got = await asyncio.gather(*wanted, return_exceptions=True)
         assert sorted(type(item) is Lease for item in got) == [False] * 5 + [True]
         assert {type(item) for item in got} == {Lease, ConversationBusy}
 
-    async def test_a_slot_that_lapsed_or_was_left_behind_is_taken_over(
+    async def test_expired_lock_or_lock_of_the_same_instance_is_taken_over(
         self, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock
     ) -> None:
         first = await slot_of(leases, agent, "me")
@@ -172,7 +172,7 @@ class LeaseStoreSuite:
         await leases.release(first)
         assert await leases.renew([claim.lease]) == (), "a lost lease gives nothing back"
 
-    async def test_a_slot_is_kept_by_renewals(self, leases: LeaseStore, agent: Agent, clock: FrozenClock) -> None:
+    async def test_lock_is_kept_by_renewals(self, leases: LeaseStore, agent: Agent, clock: FrozenClock) -> None:
         slot = await slot_of(leases, agent)
         for _ in range(3):
             clock.advance(20)
@@ -180,7 +180,7 @@ class LeaseStoreSuite:
         with pytest.raises(ConversationBusy):
             await slot_of(leases, agent, "you")
 
-    async def test_a_run_that_is_let_go_of_is_anybodys(
+    async def test_released_run_can_be_claimed_by_any_instance(
         self, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock
     ) -> None:
         claim = (await runs.start(None, a_run(agent, clock), "me", reject_busy=False)).claim
@@ -190,7 +190,7 @@ class LeaseStoreSuite:
         assert taken is not None
         assert (taken.run.id, taken.resumed) == (claim.run.id, True)
 
-    async def test_there_is_no_slot_where_there_is_no_conversation(self, leases: LeaseStore, agent: Agent) -> None:
+    async def test_missing_conversation_has_no_lock(self, leases: LeaseStore, agent: Agent) -> None:
         here = agent.default_conversation_id
         for organization, agent_id, conversation_id in (
             (OTHER_ORG, agent.id, here),
@@ -200,7 +200,7 @@ class LeaseStoreSuite:
             with pytest.raises(NotFound):
                 await leases.acquire(organization, agent_id, conversation_id, new_id("run"), "me")
 
-    async def test_what_others_did_to_leases_and_runs_is_seen(
+    async def test_watch_reports_changes_by_other_instances(
         self, agents: AgentStore, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock
     ) -> None:
         mine = (await runs.start(None, a_run(agent, clock), "me", reject_busy=False)).claim
@@ -256,7 +256,7 @@ class DeltaStoreSuite:
             position = max([position, *(event.position for event in batch if event.position)])
         return found
 
-    async def test_live_events_are_read_between_the_durable_ones(
+    async def test_deltas_are_read_between_the_durable_events(
         self, runs: RunStore, deltas: DeltaStore, claim: Claim, clock: FrozenClock
     ) -> None:
         run, lease = claim.run, claim.lease
@@ -276,7 +276,7 @@ class DeltaStoreSuite:
         assert await deltas.replay(run.id, 3, 0, (1, 4)) == (live[4], live[5], started)
         assert await deltas.replay(run.id, 3, 0, (1, 6)) == ()
 
-    async def test_more_than_is_read_at_once_keeps_its_order(
+    async def test_deltas_of_several_reads_keep_their_order(
         self, runs: RunStore, deltas: DeltaStore, claim: Claim, clock: FrozenClock
     ) -> None:
         run, lease, whole = claim.run, claim.lease, []
@@ -289,7 +289,7 @@ class DeltaStoreSuite:
             await deltas.append(lease, list(enumerate(live))[at : at + 100])
         assert await self.replayed(deltas, run) == whole
 
-    async def test_a_takeover_numbers_anew_under_its_epoch(
+    async def test_takeover_restarts_the_numbers_under_its_epoch(
         self, runs: RunStore, deltas: DeltaStore, claim: Claim, clock: FrozenClock
     ) -> None:
         run = claim.run
@@ -314,7 +314,7 @@ class RetentionSuite:
     async def agent(self, agents: AgentStore, clock: FrozenClock) -> Agent:
         return await made(agents, an_agent(clock))
 
-    async def test_runs_that_ended_long_ago_go_with_all_that_hangs_on_them(
+    async def test_old_runs_are_deleted_with_all_their_rows(
         self, runs: RunStore, deltas: DeltaStore, retention: RunRetention, agent: Agent, clock: FrozenClock
     ) -> None:
         request = key("SendMessage")
@@ -342,7 +342,7 @@ class RetentionSuite:
         for unfinished in (running, waiting):
             assert not (await runs.get(ORG, unfinished.run.id)).status.ended
 
-    async def test_many_are_deleted_a_few_at_a_time(
+    async def test_old_runs_are_deleted_in_batches(
         self, runs: RunStore, retention: RunRetention, agent: Agent, clock: FrozenClock
     ) -> None:
         for _ in range(201):

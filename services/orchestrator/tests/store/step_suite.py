@@ -1,4 +1,4 @@
-"""The suite of stores of steps."""
+"""The suite of step stores."""
 
 from dataclasses import replace
 from typing import Any
@@ -33,7 +33,7 @@ class StepStoreSuite:
         assert claim is not None
         return claim
 
-    async def test_a_step_is_recorded_once_however_often_it_is_written(
+    async def test_repeated_write_records_a_step_once(
         self, runs: RunStore, recorded: StepStore, agent: Agent, clock: FrozenClock
     ) -> None:
         claim = await self.begun(runs, agent, clock)
@@ -47,7 +47,7 @@ class StepStoreSuite:
         with pytest.raises(NotFound):
             await recorded.get(OTHER_ORG, step.id)
 
-    async def test_steps_by_run_agent_model_and_trace(
+    async def test_steps_are_filtered_by_run_agent_model_and_trace(
         self, agents: AgentStore, runs: RunStore, recorded: StepStore, agent: Agent, clock: FrozenClock
     ) -> None:
         other = await made(agents, an_agent(clock))
@@ -67,7 +67,7 @@ class StepStoreSuite:
             assert len((await recorded.list(ORG, where, ALL)).items) == expected
         assert (await recorded.list(OTHER_ORG, StepFilter(), ALL)).items == ()
 
-    async def test_a_verdict_is_kept_found_changed_and_taken_back(
+    async def test_feedback_is_stored_found_and_cleared(
         self, runs: RunStore, recorded: StepStore, agent: Agent, clock: FrozenClock
     ) -> None:
         claim = await self.begun(runs, agent, clock)
@@ -88,7 +88,7 @@ class StepStoreSuite:
             with pytest.raises(NotFound):
                 await recorded.set_feedback(None, organization, step_id, "positive", ())
 
-    async def test_a_verdict_is_given_once_under_its_key(
+    async def test_feedback_takes_effect_once_for_each_request(
         self, runs: RunStore, recorded: StepStore, agent: Agent, clock: FrozenClock
     ) -> None:
         claim = await self.begun(runs, agent, clock)
@@ -101,7 +101,7 @@ class StepStoreSuite:
         with pytest.raises(RequestIdReused):
             await recorded.set_feedback(key("SetStepFeedback", fingerprint="other"), ORG, step.id, None, ())
 
-    async def test_a_trace_is_kept_with_its_run_and_goes_by_age_or_with_it(
+    async def test_trace_is_deleted_by_age_or_with_its_run(
         self, runs: RunStore, recorded: StepStore, agent: Agent, clock: FrozenClock
     ) -> None:
         claim = await self.begun(runs, agent, clock)
@@ -123,7 +123,7 @@ class StepStoreSuite:
             await recorded.trace(ORG, second.id)
         assert await recorded.purge_traces(clock.now()) == 0
 
-    async def test_trace_stored_as_a_difference_is_read_whole_also_after_the_earlier_one_is_purged(
+    async def test_trace_stored_as_a_difference_survives_the_purge_of_the_earlier_one(
         self, runs: RunStore, recorded: StepStore, agent: Agent, clock: FrozenClock
     ) -> None:
         claim = await self.begun(runs, agent, clock)

@@ -1,4 +1,4 @@
-"""The suites of stores of agents and of runs."""
+"""The suites of agent stores and run stores."""
 
 import asyncio
 from dataclasses import replace
@@ -63,7 +63,7 @@ async def made(store: AgentStore, agent: Agent) -> Agent:
 class AgentStoreSuite:
     """Subclass it with fixtures `agents`, `runs` and `leases` that return empty stores on `clock`."""
 
-    async def test_nobody_sees_an_agent_that_is_being_made(self, agents: AgentStore, clock: FrozenClock) -> None:
+    async def test_agent_in_creation_is_not_found(self, agents: AgentStore, clock: FrozenClock) -> None:
         agent = an_agent(clock, tags=("t",))
         assert await agents.begin_creation(None, agent, b"draft") == (agent.id, False)
         with pytest.raises(NotFound):
@@ -76,7 +76,7 @@ class AgentStoreSuite:
         assert await agents.creation(OTHER_ORG, agent.id) is None
         assert await agents.unfinished() == ((agent, b"draft"),)
 
-    async def test_an_active_agent_is_what_was_written(self, agents: AgentStore, clock: FrozenClock) -> None:
+    async def test_active_agent_is_returned_unchanged(self, agents: AgentStore, clock: FrozenClock) -> None:
         agent = an_agent(
             clock,
             description="",
@@ -98,7 +98,7 @@ class AgentStoreSuite:
         with pytest.raises(NotFound):
             await agents.get(OTHER_ORG, agent.id)
 
-    async def test_only_what_is_being_made_becomes_active(self, agents: AgentStore, clock: FrozenClock) -> None:
+    async def test_only_an_agent_in_creation_becomes_active(self, agents: AgentStore, clock: FrozenClock) -> None:
         agent = await made(agents, an_agent(clock))
         await agents.update(None, ORG, agent.id, lambda agent: replace(agent, name="Changed"))
         assert not await agents.activate(agent)
@@ -108,7 +108,7 @@ class AgentStoreSuite:
         with pytest.raises(NotFound):
             await agents.get(ORG, agent.id)
 
-    async def test_a_creation_is_begun_once_under_its_key(self, agents: AgentStore, clock: FrozenClock) -> None:
+    async def test_creation_begins_once_for_each_request(self, agents: AgentStore, clock: FrozenClock) -> None:
         first, second = an_agent(clock), an_agent(clock)
         assert await agents.begin_creation(key(), first, b"1") == (first.id, False)
         assert await agents.begin_creation(key(), second, b"2") == (first.id, True)
@@ -118,7 +118,7 @@ class AgentStoreSuite:
         assert await agents.begin_creation(key(org=OTHER_ORG), elsewhere, b"2") == (second.id, False)
         assert len(await agents.unfinished()) == 2
 
-    async def test_many_that_create_at_once_under_one_key_make_one(
+    async def test_concurrent_creations_with_one_request_id_create_one_agent(
         self, agents: AgentStore, clock: FrozenClock
     ) -> None:
         candidates = [an_agent(clock) for _ in range(8)]
@@ -127,7 +127,9 @@ class AgentStoreSuite:
         assert sorted(replayed for _, replayed in begun) == [False] + [True] * 7
         assert len(await agents.unfinished()) == 1
 
-    async def test_what_is_abandoned_is_deleted_and_its_key_free(self, agents: AgentStore, clock: FrozenClock) -> None:
+    async def test_abandoned_agent_is_deleted_and_its_request_id_released(
+        self, agents: AgentStore, clock: FrozenClock
+    ) -> None:
         first, second = an_agent(clock), an_agent(clock)
         await agents.begin_creation(key(), first, b"")
         assert await agents.abandon(first.id, key())
@@ -139,12 +141,12 @@ class AgentStoreSuite:
         await agents.remove(first.id)
         assert [agent.id for agent, _ in await agents.unfinished()] == [second.id]
 
-    async def test_what_is_active_is_not_abandoned(self, agents: AgentStore, clock: FrozenClock) -> None:
+    async def test_active_agent_cannot_be_abandoned(self, agents: AgentStore, clock: FrozenClock) -> None:
         agent = await made(agents, an_agent(clock))
         assert not await agents.abandon(agent.id, None)
         assert (await agents.get(ORG, agent.id)).id == agent.id
 
-    async def test_an_update_takes_effect_once_under_its_key(self, agents: AgentStore, clock: FrozenClock) -> None:
+    async def test_update_takes_effect_once_for_each_request(self, agents: AgentStore, clock: FrozenClock) -> None:
         agent = await made(agents, an_agent(clock, tags=("old",)))
 
         def longer(agent: Agent) -> Agent:
@@ -159,7 +161,7 @@ class AgentStoreSuite:
         with pytest.raises(NotFound):
             await agents.update(None, OTHER_ORG, agent.id, longer)
 
-    async def test_a_change_that_fails_changes_nothing(self, agents: AgentStore, clock: FrozenClock) -> None:
+    async def test_failed_update_changes_nothing(self, agents: AgentStore, clock: FrozenClock) -> None:
         agent = await made(agents, an_agent(clock))
 
         def refuse(_: Agent) -> Agent:
@@ -169,7 +171,7 @@ class AgentStoreSuite:
             await agents.update(key("UpdateAgent"), ORG, agent.id, refuse)
         assert (await agents.update(key("UpdateAgent"), ORG, agent.id, lambda agent: agent)) == agent
 
-    async def test_changes_at_once_lose_none(self, agents: AgentStore, clock: FrozenClock) -> None:
+    async def test_concurrent_updates_are_all_applied(self, agents: AgentStore, clock: FrozenClock) -> None:
         agent = await made(agents, an_agent(clock))
 
         def attach(name: str) -> Any:
@@ -179,7 +181,7 @@ class AgentStoreSuite:
         await asyncio.gather(*(agents.update(None, ORG, agent.id, attach(name)) for name in names))
         assert {tool.name for tool in (await agents.get(ORG, agent.id)).tools} == names
 
-    async def test_filters(self, agents: AgentStore, clock: FrozenClock) -> None:
+    async def test_lists_apply_filters(self, agents: AgentStore, clock: FrozenClock) -> None:
         ada = await made(agents, an_agent(clock, "Ada", tags=("x", "y")))
         bob = await made(agents, an_agent(clock, "bob_100%", tags=("x",), hidden=True, type=AgentType.MEMGPT_V2))
         await made(agents, an_agent(clock, "Ada", organization_id=OTHER_ORG, tags=("x", "z")))
@@ -204,7 +206,7 @@ class AgentStoreSuite:
             assert await agents.count(ORG, where) == len(ids), where
 
     @pytest.mark.parametrize("ascending", [True, False])
-    async def test_pages_by_creation_hold_each_once(
+    async def test_pages_by_creation_time_cover_each_agent_once(
         self, agents: AgentStore, clock: FrozenClock, *, ascending: bool
     ) -> None:
         ids = []
@@ -225,7 +227,7 @@ class AgentStoreSuite:
         ordered = sorted(ids, key=lambda agent_id: (times[agent_id], agent_id), reverse=not ascending)
         assert seen == ordered
 
-    async def test_rows_around_a_row(self, agents: AgentStore, clock: FrozenClock) -> None:
+    async def test_list_is_bounded_by_after_id_and_before_id(self, agents: AgentStore, clock: FrozenClock) -> None:
         ids = []
         for _ in range(5):
             clock.advance(1)
@@ -243,7 +245,7 @@ class AgentStoreSuite:
             await page(after_id=new_id("agent"))
 
     @pytest.mark.parametrize("ascending", [True, False])
-    async def test_agents_that_never_ran_come_last(
+    async def test_agents_without_runs_are_last(
         self, agents: AgentStore, runs: RunStore, clock: FrozenClock, *, ascending: bool
     ) -> None:
         idle, early, late = [await made(agents, an_agent(clock)) for _ in range(3)]
@@ -259,7 +261,7 @@ class AgentStoreSuite:
         assert page.items[0].last_stop_reason == "end_turn"
         assert page.items[0].last_run_ms == 5
 
-    async def test_what_a_run_taught_of_estimates_is_the_agents(
+    async def test_estimate_corrections_of_a_run_are_stored_with_its_agent(
         self, agents: AgentStore, runs: RunStore, clock: FrozenClock
     ) -> None:
         agent, other = [await made(agents, an_agent(clock)) for _ in range(2)]
@@ -278,14 +280,14 @@ class AgentStoreSuite:
         assert renamed.corrections == (await agents.get(ORG, agent.id)).corrections == learnt
         assert (await agents.get(ORG, other.id)).corrections == ()
 
-    async def test_a_request_whose_effect_lies_elsewhere_is_known_again(self, agents: AgentStore) -> None:
+    async def test_recorded_request_is_recognised(self, agents: AgentStore) -> None:
         assert not await agents.record_request(None)
         assert not await agents.record_request(key("ResetMessages"))
         assert await agents.record_request(key("ResetMessages"))
         with pytest.raises(RequestIdReused):
             await agents.record_request(key("ResetMessages", fingerprint="other"))
 
-    async def test_deleting_takes_the_leases_away(
+    async def test_deletion_of_an_agent_revokes_its_leases(
         self, agents: AgentStore, runs: RunStore, leases: LeaseStore, clock: FrozenClock
     ) -> None:
         agent = await made(agents, an_agent(clock))
@@ -310,7 +312,7 @@ class AgentStoreSuite:
         with pytest.raises(NotFound):
             await runs.get(ORG, started.run.id)
 
-    async def test_deleting_anothers_agent_does_nothing_to_it(
+    async def test_deletion_by_another_organization_changes_nothing(
         self, agents: AgentStore, runs: RunStore, clock: FrozenClock
     ) -> None:
         agent = await made(agents, an_agent(clock))
@@ -320,7 +322,7 @@ class AgentStoreSuite:
         await runs.write(started.claim.lease)
         assert (await agents.get(ORG, agent.id)).id == agent.id
 
-    async def test_tags_by_the_alphabet(self, agents: AgentStore, clock: FrozenClock) -> None:
+    async def test_tags_are_listed_in_alphabetical_order(self, agents: AgentStore, clock: FrozenClock) -> None:
         await made(agents, an_agent(clock, tags=("b", "a", "Tea")))
         await made(agents, an_agent(clock, tags=("b", "c%")))
         await made(agents, an_agent(clock, organization_id=OTHER_ORG, tags=("z",)))
@@ -412,7 +414,7 @@ class RunStoreSuite:
     async def agent(self, agents: AgentStore, clock: FrozenClock) -> Agent:
         return await made(agents, an_agent(clock))
 
-    async def test_the_first_run_of_a_conversation_is_claimed_at_once(
+    async def test_first_run_of_a_conversation_is_claimed_at_once(
         self, runs: RunStore, agent: Agent, clock: FrozenClock
     ) -> None:
         config = RunConfig(max_steps=3, include_events=("assistant",), override_model="scripted/two")
@@ -427,7 +429,9 @@ class RunStoreSuite:
         assert claim.lease == Lease(run.id, agent.default_conversation_id, "me", 1)
         assert await runs.get(ORG, run.id) == started.run
 
-    async def test_what_is_not_there_cannot_be_run(self, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
+    async def test_run_of_a_missing_agent_or_conversation_is_refused(
+        self, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
         run = a_run(agent, clock)
         for wrong in (
             replace(run, agent_id=new_id("agent")),
@@ -439,7 +443,7 @@ class RunStoreSuite:
         with pytest.raises(NotFound):
             await runs.get(ORG, run.id)
 
-    async def test_runs_of_a_conversation_are_served_in_the_order_in_which_they_came(
+    async def test_runs_of_a_conversation_are_claimed_in_order(
         self, runs: RunStore, agent: Agent, clock: FrozenClock
     ) -> None:
         started = [await runs.start(None, a_run(agent, clock), "me", reject_busy=False) for _ in range(4)]
@@ -454,7 +458,7 @@ class RunStoreSuite:
             claim = await runs.claim_next(agent.default_conversation_id, "me")
         assert claim is None
 
-    async def test_many_that_start_at_once_are_one_that_runs_and_a_queue(
+    async def test_one_of_many_concurrent_runs_starts_and_the_others_queue(
         self, runs: RunStore, agent: Agent, clock: FrozenClock
     ) -> None:
         wanted = [a_run(agent, clock) for _ in range(10)]
@@ -468,7 +472,7 @@ class RunStoreSuite:
             claim = await runs.claim_next(agent.default_conversation_id, "me")
         assert sorted(served) == sorted(run.id for run in wanted)
 
-    async def test_a_busy_conversation_may_be_refused_by_the_name_of_its_run(
+    async def test_refusal_of_a_busy_conversation_names_its_run(
         self, runs: RunStore, agent: Agent, clock: FrozenClock
     ) -> None:
         first = await runs.start(None, a_run(agent, clock), "me", reject_busy=True)
@@ -486,7 +490,9 @@ class RunStoreSuite:
         for one in (agent, other):
             assert (await runs.start(None, a_run(one, clock), "me", reject_busy=True)).claim is not None
 
-    async def test_the_same_request_is_the_same_run(self, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
+    async def test_repeated_request_returns_the_same_run(
+        self, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
         request = key("SendMessage")
         first = await runs.start(request, a_run(agent, clock), "me", reject_busy=True)
         again = await runs.start(request, a_run(agent, clock), "me", reject_busy=True)
@@ -496,7 +502,7 @@ class RunStoreSuite:
         other_method = await runs.start(key("StartRun"), a_run(agent, clock), "me", reject_busy=False)
         assert other_method.run.id != first.run.id
 
-    async def test_a_request_is_known_as_long_as_its_run(
+    async def test_request_is_known_until_its_run_is_deleted(
         self, runs: RunStore, agent: Agent, clock: FrozenClock
     ) -> None:
         request = key("SendMessage")
@@ -509,7 +515,7 @@ class RunStoreSuite:
         await runs.delete(ORG, started.run.id)
         assert not (await runs.start(request, a_run(agent, clock), "me", reject_busy=False)).replayed
 
-    async def test_the_same_otid_is_the_same_run_during_it_and_after_it(
+    async def test_repeated_otid_returns_the_same_run_during_and_after_it(
         self, agents: AgentStore, runs: RunStore, agent: Agent, clock: FrozenClock
     ) -> None:
         first = await runs.start(None, a_run(agent, clock, otid="o-1"), "me", reject_busy=False)
@@ -522,18 +528,14 @@ class RunStoreSuite:
         other = await made(agents, an_agent(clock))
         assert not (await runs.start(None, a_run(other, clock, otid="o-1"), "me", reject_busy=True)).replayed
 
-    async def test_an_otid_is_not_used_for_other_content(
-        self, runs: RunStore, agent: Agent, clock: FrozenClock
-    ) -> None:
+    async def test_otid_with_other_content_is_refused(self, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
         first = await runs.start(None, a_run(agent, clock, otid="o-1"), "me", reject_busy=False)
         with pytest.raises(OtidReused) as refused:
             await runs.start(None, a_run(agent, clock, otid="o-1", text="Other"), "me", reject_busy=False)
         assert refused.value.metadata == {"field": "messages[0].otid", "run_id": first.run.id}
         assert [run.id for run in (await runs.list(ORG, RunFilter(), ALL)).items] == [first.run.id]
 
-    async def test_runs_are_listed_in_the_order_of_sending(
-        self, runs: RunStore, agent: Agent, clock: FrozenClock
-    ) -> None:
+    async def test_runs_are_listed_in_order_of_creation(self, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
         sent = []
         for seconds in (60, -3_600, 0, 1):
             clock.advance(seconds)
@@ -544,9 +546,7 @@ class RunStoreSuite:
         newest = await runs.list(ORG, RunFilter(), PageQuery(1, ascending=False))
         assert [run.id for run in newest.items] == sent[-1:]
 
-    async def test_an_input_is_retried_by_one_run_at_a_time(
-        self, runs: RunStore, agent: Agent, clock: FrozenClock
-    ) -> None:
+    async def test_one_retry_of_an_input_runs_at_a_time(self, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
         first = a_run(agent, clock)
         retries = [a_run(agent, clock, retried_run_ids=(first.id,)) for _ in range(2)]
         await runs.start(None, first, "me", reject_busy=False)
@@ -560,13 +560,15 @@ class RunStoreSuite:
         with pytest.raises(NotFound):
             await runs.newest_attempt(OTHER_ORG, first.id)
 
-    async def test_anothers_otid_gives_nothing_away(self, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
+    async def test_otid_of_another_organization_is_not_found(
+        self, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
         await runs.start(None, a_run(agent, clock, otid="o-1"), "me", reject_busy=False)
         with pytest.raises(NotFound):
             await runs.start(None, a_run(agent, clock, otid="o-1", organization_id=OTHER_ORG), "me", reject_busy=False)
 
     @pytest.mark.parametrize("by", ["request_id", "otid"])
-    async def test_many_that_send_the_same_at_once_are_one_run(
+    async def test_concurrent_repeats_are_one_run(
         self, runs: RunStore, agent: Agent, clock: FrozenClock, by: str
     ) -> None:
         request, otid = (key("SendMessage"), None) if by == "request_id" else (None, "o-1")
@@ -577,7 +579,7 @@ class RunStoreSuite:
         assert sorted(item.replayed for item in started) == [False] + [True] * 7
         assert len((await runs.list(ORG, RunFilter(), ALL)).items) == 1
 
-    async def test_anothers_lease_holds_until_it_lapses(
+    async def test_lease_of_another_instance_is_respected_until_it_expires(
         self, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock
     ) -> None:
         started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
@@ -594,7 +596,7 @@ class RunStoreSuite:
         assert taken.lease == Lease(started.run.id, conversation_id, "you", 2)
 
     @pytest.mark.parametrize("how", ["renew", "write"])
-    async def test_a_holder_that_shows_itself_keeps_its_lease(
+    async def test_renewals_and_writes_extend_the_lease(
         self, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock, how: str
     ) -> None:
         started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
@@ -604,7 +606,7 @@ class RunStoreSuite:
             await (leases.renew([started.claim.lease]) if how == "renew" else runs.write(started.claim.lease))
         assert await runs.claim_next(agent.default_conversation_id, "you") is None
 
-    async def test_an_owner_takes_its_own_runs_up_at_once(
+    async def test_instance_reclaims_its_own_runs_at_once(
         self, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock
     ) -> None:
         started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
@@ -615,7 +617,7 @@ class RunStoreSuite:
         assert again is not None
         assert (again.resumed, again.lease.epoch, again.run.last_sequence) == (True, 2, 2)
 
-    async def test_whoever_lost_the_lease_writes_nothing_more(
+    async def test_write_after_a_lost_lease_is_refused(
         self, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock
     ) -> None:
         started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
@@ -636,7 +638,7 @@ class RunStoreSuite:
         clock.advance(30)
         assert await leases.claimable("me") == (agent.default_conversation_id,)
 
-    async def test_of_many_claimants_one_gets_the_run(self, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
+    async def test_one_of_many_concurrent_claims_wins(self, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
         await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
         clock.advance(30)
         claims = await asyncio.gather(
@@ -644,7 +646,7 @@ class RunStoreSuite:
         )
         assert len([claim for claim in claims if claim is not None]) == 1
 
-    async def test_the_first_answer_is_the_answer(self, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
+    async def test_second_answer_of_a_step_is_refused(self, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
         started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
         assert started.claim is not None
         lease, step = started.claim.lease, new_id("step")
@@ -666,7 +668,7 @@ class RunStoreSuite:
         }
         assert await runs.events(started.run.id, 0, 10) == ()
 
-    async def test_events_are_read_behind_a_number_and_in_order(
+    async def test_events_are_read_in_order_after_a_sequence_number(
         self, runs: RunStore, agent: Agent, clock: FrozenClock
     ) -> None:
         started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
@@ -681,7 +683,7 @@ class RunStoreSuite:
         with pytest.raises(sa.exc.IntegrityError):
             await runs.write(started.claim.lease, events=[events[0]])
 
-    async def test_an_end_is_written_whole(
+    async def test_end_of_a_run_is_written_completely(
         self, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock
     ) -> None:
         started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
@@ -711,7 +713,9 @@ class RunStoreSuite:
         with pytest.raises(LeaseLost):
             await runs.write(lease)
 
-    async def test_lists_of_runs(self, agents: AgentStore, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
+    async def test_runs_are_filtered_and_paged(
+        self, agents: AgentStore, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
         other = await made(agents, an_agent(clock))
         done = await ran(runs, agent, clock)
         clock.advance(1)
@@ -740,7 +744,7 @@ class RunStoreSuite:
         with pytest.raises(NotFound):
             await runs.get(OTHER_ORG, done.id)
 
-    async def test_a_run_that_waits_can_be_ended_and_one_that_was_claimed_cannot(
+    async def test_queued_run_can_be_ended_and_claimed_run_cannot(
         self, runs: RunStore, agent: Agent, clock: FrozenClock
     ) -> None:
         first = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
@@ -756,7 +760,7 @@ class RunStoreSuite:
         assert [found.body for found in await runs.events(second.run.id, 0, 10)] == [event.body]
         assert not await runs.finish(first.claim.lease, an_end(first.run, clock), (), ())
 
-    async def test_cancelling_and_claiming_at_once_has_one_winner(
+    async def test_one_of_concurrent_cancellation_and_claim_wins(
         self, runs: RunStore, agent: Agent, clock: FrozenClock
     ) -> None:
         for _ in range(5):
@@ -772,7 +776,7 @@ class RunStoreSuite:
             if claim is not None:
                 await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
 
-    async def test_only_an_ended_run_is_deleted_and_with_all_its_rows(
+    async def test_only_an_ended_run_can_be_deleted_with_all_its_rows(
         self, runs: RunStore, recorded: StepStore, agent: Agent, clock: FrozenClock
     ) -> None:
         started = await runs.start(None, a_run(agent, clock, otid="o-1"), "me", reject_busy=False)
@@ -791,7 +795,7 @@ class RunStoreSuite:
         assert await runs.events(run.id, 0, 10) == ()
         assert not (await runs.start(None, a_run(agent, clock, otid="o-1"), "me", reject_busy=False)).replayed
 
-    async def test_old_requests_are_forgotten(self, agents: AgentStore, runs: RunStore, clock: FrozenClock) -> None:
+    async def test_old_requests_are_purged(self, agents: AgentStore, runs: RunStore, clock: FrozenClock) -> None:
         await agents.record_request(key("ResetMessages"))
         clock.advance(3_600)
         await agents.record_request(key("ResetMessages", "r-2"))

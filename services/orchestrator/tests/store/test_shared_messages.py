@@ -1,4 +1,4 @@
-"""Revision 0012: stored messages, tool returns and decisions of the earlier form are read as the mesh's one message."""
+"""Revision 0012: stored messages, tool returns and decisions of the earlier form are read as shared messages."""
 
 import json
 from collections.abc import AsyncIterator
@@ -70,7 +70,7 @@ async def rows(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     await server.drop_database(name)
 
 
-def test_a_journalled_answer_keeps_its_reasoning(rows: dict[str, list[bytes]]) -> None:
+def test_journalled_answer_keeps_its_reasoning(rows: dict[str, list[bytes]]) -> None:
     entry = msgspec.json.decode(rows["journal.entry"][0], type=JournalEntry)
     assert entry.answer is not None
     assert entry.answer.message.content == (
@@ -81,7 +81,7 @@ def test_a_journalled_answer_keeps_its_reasoning(rows: dict[str, list[bytes]]) -
     )
 
 
-def test_a_journalled_tool_return_keeps_its_text(rows: dict[str, list[bytes]]) -> None:
+def test_journalled_tool_return_keeps_its_text(rows: dict[str, list[bytes]]) -> None:
     entry = msgspec.json.decode(rows["journal.entry"][1], type=JournalEntry)
     assert entry.result == ToolReturn.from_text("call-1", "look", ToolStatus.ERROR, "gone")
 
@@ -94,12 +94,12 @@ def test_events_are_replayed_with_their_returns_and_decisions(rows: dict[str, li
     assert answered.decisions == SHARED
 
 
-def test_a_repeated_answer_of_an_approval_is_recognised(rows: dict[str, list[bytes]]) -> None:
+def test_repeated_answer_to_an_approval_is_recognised(rows: dict[str, list[bytes]]) -> None:
     """Answers are compared by their bytes."""
     assert rows["approvals.decisions"] == [msgspec.json.encode(SHARED)]
 
 
-def test_values_that_users_wrote_stay(rows: dict[str, list[bytes]]) -> None:
+def test_values_written_by_users_stay_unchanged(rows: dict[str, list[bytes]]) -> None:
     (document,) = rows["approvals.document"]
     assert json.loads(document)["asked"]["calls"][0]["arguments"] == FOREIGN
 

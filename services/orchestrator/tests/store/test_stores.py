@@ -99,7 +99,7 @@ class Stores:
 
 
 class Migrations:
-    async def test_the_migrations_make_the_tables_that_the_code_declares(self, database: Database) -> None:
+    async def test_migrations_create_the_declared_tables(self, database: Database) -> None:
         assert await database.read(lambda conn: compare_metadata(MigrationContext.configure(conn), metadata)) == []
 
 
@@ -132,10 +132,8 @@ class TestLeasesOnSqlite(OnSqlite, Stores, LeaseStoreSuite):
 
 
 class TestLeasesOnPostgres(OnPostgres, Stores, LeaseStoreSuite):
-    async def test_expiry_is_by_the_databases_clock_whatever_a_process_takes_the_time_for(
-        self, database: Database, agent: Agent
-    ) -> None:
-        """Two processes, one of which is an hour ahead of the other: neither takes the other's lease for lapsed."""
+    async def test_leases_expire_by_the_clock_of_the_database(self, database: Database, agent: Agent) -> None:
+        """The clock of one of two processes is an hour ahead: neither takes the lease of the other for expired."""
         late, early = FrozenClock(), FrozenClock()
         early.advance(3600)
         mine = SqlRunStore(database, late, LeaseClock.of(database, late))

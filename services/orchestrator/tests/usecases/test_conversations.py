@@ -38,7 +38,7 @@ async def threads(process: Process, agent: Agent) -> list[Conversation]:
     return [found for found in page.items if not found.is_default]
 
 
-async def test_a_new_conversation_holds_its_system_message_alone(world: World, process: Process) -> None:
+async def test_new_conversation_contains_only_its_system_message(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(say("Hello."))
     await process.send(agent)
@@ -72,7 +72,7 @@ async def test_each_conversation_has_its_own_window(world: World, process: Proce
     assert len(world.recall.rows[agent.id]) == 6
 
 
-async def test_two_conversations_run_at_once_and_share_the_blocks(world: World, process: Process) -> None:
+async def test_two_conversations_run_in_parallel_and_share_blocks(world: World, process: Process) -> None:
     agent = await world.agent(process, AgentType.LETTA_V1)
     thread = await opened(process, agent)
     slow = Held(say("Slow."))
@@ -90,7 +90,7 @@ async def test_two_conversations_run_at_once_and_share_the_blocks(world: World, 
     assert "Ada" in world.model.last.messages[0].text
 
 
-async def test_a_conversation_goes_before_its_agent_in_model_and_settings(world: World, process: Process) -> None:
+async def test_model_and_settings_of_a_conversation_override_those_of_the_agent(world: World, process: Process) -> None:
     agent = await world.agent(process, model_settings=ModelSettings(temperature=0.1, top_p=0.5))
     given = ModelSettings(temperature=0.9, context_window=9_000)
     thread = await opened(process, agent, model="anthropic/two", model_settings=given)
@@ -109,7 +109,7 @@ async def test_a_conversation_goes_before_its_agent_in_model_and_settings(world:
         await process.conversations.update(ME, None, thread.id, {"model": "nobody/knows"})
 
 
-async def test_a_fork_shares_the_messages_under_a_system_message_of_its_own(world: World, process: Process) -> None:
+async def test_fork_shares_messages_and_has_its_own_system_message(world: World, process: Process) -> None:
     agent = await world.agent(process)
     source = await opened(process, agent, summary="Tea", model_settings=ModelSettings(temperature=0.9))
     world.model.follow(say("One."), say("Two."), say("Three."))
@@ -133,7 +133,7 @@ async def test_a_fork_shares_the_messages_under_a_system_message_of_its_own(worl
     assert short.summary == "Short"
 
 
-async def test_a_fork_that_is_refused_leaves_nothing_and_its_request_free(world: World, process: Process) -> None:
+async def test_refused_fork_leaves_nothing_and_releases_its_request_id(world: World, process: Process) -> None:
     agent = await world.agent(process)
     request = key("ForkConversation")
     with pytest.raises(NotFound):
@@ -152,7 +152,7 @@ async def test_a_fork_that_is_refused_leaves_nothing_and_its_request_free(world:
     assert len(await threads(process, agent)) == 1
 
 
-async def test_a_creation_takes_place_once_per_request(world: World, process: Process) -> None:
+async def test_creation_takes_place_once_for_each_request(world: World, process: Process) -> None:
     agent = await world.agent(process)
     draft = ConversationDraft(agent.id)
     made = await asyncio.gather(*(process.conversations.create(ME, key(), draft) for _ in range(4)))
@@ -165,7 +165,7 @@ async def test_a_creation_takes_place_once_per_request(world: World, process: Pr
 
 
 @pytest.mark.parametrize("lost", [True, False], ids=["answer-lost", "unavailable"])
-async def test_a_creation_that_meets_an_absent_tier_is_finished_by_its_repetition(
+async def test_creation_during_an_outage_is_completed_by_its_repeat(
     world: World, process: Process, *, lost: bool
 ) -> None:
     agent = await world.agent(process)
@@ -182,7 +182,7 @@ async def test_a_creation_that_meets_an_absent_tier_is_finished_by_its_repetitio
 
 
 @pytest.mark.parametrize("forks", [False, True], ids=["new", "fork"])
-async def test_a_death_at_every_point_leaves_nothing_half(world: World, *, forks: bool) -> None:
+async def test_crash_at_any_point_leaves_nothing_incomplete(world: World, *, forks: bool) -> None:
     agent = await world.agent(world.process())
 
     async def make(process: Process, request_id: str) -> Conversation:
@@ -210,7 +210,7 @@ async def test_a_death_at_every_point_leaves_nothing_half(world: World, *, forks
         assert await process.conversations.message_ids(ME, thread.id), point
 
 
-async def test_a_conversation_is_deleted_with_its_window_alone(world: World, process: Process) -> None:
+async def test_deletion_of_a_conversation_deletes_only_its_window(world: World, process: Process) -> None:
     agent = await world.agent(process)
     thread = await opened(process, agent)
     world.model.follow(say("Hello."))
@@ -233,7 +233,7 @@ async def test_a_conversation_is_deleted_with_its_window_alone(world: World, pro
         await process.conversations.delete(ME, None, agent.default_conversation_id)
 
 
-async def test_a_busy_conversation_is_not_deleted(world: World, process: Process) -> None:
+async def test_busy_conversation_is_not_deleted(world: World, process: Process) -> None:
     agent = await world.agent(process)
     thread = await opened(process, agent)
     world.model.follow(held := Held(say("Hello.")))
@@ -247,7 +247,7 @@ async def test_a_busy_conversation_is_not_deleted(world: World, process: Process
     assert (await process.runs.get(ME, run.id)).status.ended, "its runs stay on record"
 
 
-async def test_a_deletion_that_was_cut_off_is_finished(world: World, process: Process) -> None:
+async def test_interrupted_deletion_is_completed(world: World, process: Process) -> None:
     agent = await world.agent(process)
     one, other = await opened(process, agent), await opened(process, agent)
     world.faults.unavailable = {"recall.delete_context": 2}
@@ -260,7 +260,7 @@ async def test_a_deletion_that_was_cut_off_is_finished(world: World, process: Pr
     assert list(world.recall.windows) == [agent.default_conversation_id]
 
 
-async def test_a_run_of_any_conversation_is_resumed_after_a_crash(world: World) -> None:
+async def test_runs_of_all_conversations_are_resumed_after_a_crash(world: World) -> None:
     process = world.process()
     agent = await world.agent(process)
     thread = await opened(process, agent)
@@ -277,7 +277,7 @@ async def test_a_run_of_any_conversation_is_resumed_after_a_crash(world: World) 
     assert lines(world.recall.window(thread.id).messages[1:]) == ["user text: Hello", "assistant text: Hello again."]
 
 
-async def test_a_conversation_belongs_to_its_agent(world: World, process: Process) -> None:
+async def test_conversation_is_not_found_for_another_agent(world: World, process: Process) -> None:
     agent, other = await world.agent(process), await world.agent(process)
     thread = await opened(process, agent)
     with pytest.raises(NotFound):
@@ -322,7 +322,7 @@ async def test_edits_of_isolated_blocks_do_not_leak(world: World, process: Proce
     ],
     ids=["delete", "rename", "rename-to"],
 )
-async def test_a_conversations_own_block_is_neither_renamed_nor_deleted(
+async def test_isolated_block_is_neither_renamed_nor_deleted(
     world: World, process: Process, command: dict[str, str]
 ) -> None:
     blocks = (NewBlock("human", "Nothing yet."), NewBlock("task", "None."))
@@ -336,7 +336,7 @@ async def test_a_conversations_own_block_is_neither_renamed_nor_deleted(
     assert world.blocks.held == held
 
 
-async def test_what_a_conversation_has_for_itself_goes_with_it(world: World, process: Process) -> None:
+async def test_isolated_blocks_are_deleted_with_their_conversation(world: World, process: Process) -> None:
     agent = await world.agent(process)
     thread = await opened(process, agent, isolated_block_labels=("human",))
     assert thread.id in world.blocks.held
@@ -344,7 +344,7 @@ async def test_what_a_conversation_has_for_itself_goes_with_it(world: World, pro
     assert thread.id not in world.blocks.held
 
 
-async def test_a_label_that_the_agent_does_not_hold_leaves_nothing_behind(world: World, process: Process) -> None:
+async def test_unknown_isolated_label_leaves_nothing(world: World, process: Process) -> None:
     agent = await world.agent(process)
     with pytest.raises(MnemeshError) as refused:
         await opened(process, agent, isolated_block_labels=("unknown",))

@@ -1,4 +1,4 @@
-"""Agents are created completely or not at all, and deleted completely, whatever fails on the way."""
+"""Agents are created completely or not at all, and deleted completely, whatever fails meanwhile."""
 
 from dataclasses import replace
 from typing import Any
@@ -43,7 +43,7 @@ async def nobody_is_there(process: Process) -> None:
     assert await process.stores.agents.unfinished() == ()
 
 
-async def test_an_agent_is_made_with_all_its_parts(world: World, process: Process) -> None:
+async def test_agent_is_created_with_all_its_parts(world: World, process: Process) -> None:
     probe = world.tools.add("probe")
     agent = await process.lifecycle.create(ME, key(), DRAFT)
     assert agent == await process.agents.get(ME, agent.id)
@@ -67,7 +67,7 @@ async def test_an_agent_is_made_with_all_its_parts(world: World, process: Proces
     assert "The current system date is: January 01, 2026" in text
 
 
-async def test_creating_again_under_the_same_key_gives_the_same_agent(world: World, process: Process) -> None:
+async def test_repeated_creation_returns_the_same_agent(world: World, process: Process) -> None:
     world.tools.add("probe")
     first = await process.lifecycle.create(ME, key(), DRAFT)
     await process.agents.update(ME, None, first.id, {"name": "Changed"})
@@ -85,7 +85,7 @@ async def test_creating_again_under_the_same_key_gives_the_same_agent(world: Wor
     ],
     ids=lambda value: next(iter(value)),
 )
-async def test_what_is_not_there_undoes_the_whole(world: World, process: Process, wrong: dict[str, Any]) -> None:
+async def test_missing_resource_undoes_the_creation(world: World, process: Process, wrong: dict[str, Any]) -> None:
     world.tools.add("probe")
     with pytest.raises(NotFound) as raised:
         await process.lifecycle.create(ME, key(), replace(DRAFT, **wrong))
@@ -98,13 +98,13 @@ async def test_what_is_not_there_undoes_the_whole(world: World, process: Process
     assert (await process.lifecycle.create(ME, key(fingerprint="corrected"), DRAFT)).name == "Ada's"
 
 
-async def test_an_unknown_model_leaves_nothing_behind(world: World, process: Process) -> None:
+async def test_unknown_model_leaves_nothing(world: World, process: Process) -> None:
     with pytest.raises(ModelUnknown):
         await process.lifecycle.create(ME, key(), replace(DRAFT, model="gone/model"))
     await nobody_is_there(process)
 
 
-async def test_a_refusal_is_told_even_where_a_tier_is_away_for_the_undoing(world: World, process: Process) -> None:
+async def test_refusal_is_returned_although_the_undo_is_delayed_by_an_outage(world: World, process: Process) -> None:
     world.faults.unavailable = {"archival.erase_agent": 1}
     with pytest.raises(NotFound):
         await process.lifecycle.create(ME, key(), DRAFT)
@@ -118,9 +118,7 @@ TIERS = ["tools.definitions", "tools.upsert_source", "blocks.create", "blocks.ge
 
 
 @pytest.mark.parametrize("call", [*TIERS, "agents.activate"])
-async def test_a_tier_that_is_away_delays_the_agent_and_the_same_key_goes_on(
-    world: World, process: Process, call: str
-) -> None:
+async def test_creation_during_an_outage_continues_with_its_repeat(world: World, process: Process, call: str) -> None:
     world.tools.add("probe")
     world.faults.unavailable = {call: 1}
     with pytest.raises(Unavailable):
@@ -134,7 +132,7 @@ async def test_a_tier_that_is_away_delays_the_agent_and_the_same_key_goes_on(
 
 
 @pytest.mark.parametrize("call", [*TIERS, "agents.activate"])
-async def test_an_effect_whose_answer_was_lost_is_not_repeated(world: World, process: Process, call: str) -> None:
+async def test_effect_with_a_lost_response_is_not_repeated(world: World, process: Process, call: str) -> None:
     world.tools.add("probe")
     world.faults.lost = {call: 1}
     with pytest.raises(Exception, match="too slow"):
@@ -148,7 +146,7 @@ async def test_an_effect_whose_answer_was_lost_is_not_repeated(world: World, pro
     assert agent.state is AgentState.ACTIVE
 
 
-async def test_a_death_at_every_point_leaves_nothing_half(world: World) -> None:
+async def test_crash_at_any_point_leaves_nothing_incomplete(world: World) -> None:
     world.tools.add("probe")
     whole = world.process()
     await whole.lifecycle.create(ME, None, DRAFT)
@@ -170,7 +168,7 @@ async def test_a_death_at_every_point_leaves_nothing_half(world: World) -> None:
         assert len(world.blocks.held[agent.id]) == 2, point
 
 
-async def test_the_sweeper_finishes_what_is_old_enough(world: World, process: Process) -> None:
+async def test_sweeper_completes_old_creations_and_deletions(world: World, process: Process) -> None:
     world.tools.add("probe")
     world.faults.unavailable = {"recall.create_context": 1}
     with pytest.raises(Unavailable):
@@ -182,7 +180,7 @@ async def test_the_sweeper_finishes_what_is_old_enough(world: World, process: Pr
     assert await process.agents.count(ME, AgentFilter()) == 1
 
 
-async def test_the_sweeper_is_not_stopped_by_one_that_cannot_be_finished(world: World, process: Process) -> None:
+async def test_sweeper_continues_after_one_that_fails(world: World, process: Process) -> None:
     world.faults.unavailable = {"tools.": 1}
     with pytest.raises(Unavailable):
         await process.lifecycle.create(ME, None, DRAFT)
@@ -196,10 +194,10 @@ async def test_the_sweeper_is_not_stopped_by_one_that_cannot_be_finished(world: 
     assert await process.stores.agents.unfinished() == ()
 
 
-async def test_a_creation_that_a_service_cannot_carry_out_is_undone(
+async def test_creation_that_a_service_always_fails_is_undone(
     world: World, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An internal error of a service is repeated for a while, and not for ever."""
+    """An internal error of a service is retried for a limited time."""
     attempts: list[str] = []
 
     async def fail(request_id: str, source_code: str) -> None:
@@ -220,7 +218,7 @@ async def test_a_creation_that_a_service_cannot_carry_out_is_undone(
     await nobody_is_there(process)
 
 
-async def test_what_somebody_else_made_ready_in_the_meantime_is_left_as_it_is(world: World, process: Process) -> None:
+async def test_agent_activated_by_a_concurrent_repeat_is_kept(world: World, process: Process) -> None:
     world.tools.add("probe")
 
     async def another_is_faster(name: str) -> None:
@@ -235,7 +233,7 @@ async def test_what_somebody_else_made_ready_in_the_meantime_is_left_as_it_is(wo
     assert world.blocks.erased == []
 
 
-async def test_the_tools_and_rules_of_each_type(world: World, process: Process) -> None:
+async def test_each_type_has_its_tools_and_rules(world: World, process: Process) -> None:
     memgpt = await process.lifecycle.create(ME, None, AgentDraft(AgentType.MEMGPT))
     assert {tool.name for tool in memgpt.tools} == {
         "send_message", "conversation_search", "core_memory_append", "core_memory_replace", "memory",
@@ -258,7 +256,7 @@ async def test_the_tools_and_rules_of_each_type(world: World, process: Process) 
     assert bare.tools == ()
 
 
-async def test_deleting_erases_every_tier_and_only_once_it_is_asked(world: World, process: Process) -> None:
+async def test_deletion_erases_the_agent_in_every_service(world: World, process: Process) -> None:
     agent, other = await world.agent(process), await world.agent(process)
     world.model.follow(say("Hello."))
     await process.send(agent)
@@ -278,7 +276,7 @@ async def test_deleting_erases_every_tier_and_only_once_it_is_asked(world: World
 
 @pytest.mark.parametrize("scope", [ErasureScope(), ErasureScope(unshared_blocks=True, unshared_archives=True)])
 @pytest.mark.parametrize("interrupted", [False, True], ids=["at once", "later"])
-async def test_an_agent_leaves_what_existed_before_it(
+async def test_deletion_keeps_resources_that_existed_before_the_agent(
     world: World, process: Process, scope: ErasureScope, *, interrupted: bool
 ) -> None:
     owner = await world.agent(process, blocks=(NewBlock("rules", "Be kind."),))
@@ -301,7 +299,7 @@ async def test_an_agent_leaves_what_existed_before_it(
     assert [left.id for left in world.archival.archives()] == ([] if scope.unshared_archives else [archive.id])
 
 
-async def test_the_agents_own_archive_has_its_embedder(world: World, process: Process) -> None:
+async def test_own_archive_has_the_embedder_of_the_agent(world: World, process: Process) -> None:
     agent = await world.agent(process, embedder="mnemesh/wordllama-256")
     world.model.follow(call("archival_memory_insert", content="Tea."), say("Noted."))
     await process.send(agent)
@@ -310,7 +308,7 @@ async def test_the_agents_own_archive_has_its_embedder(world: World, process: Pr
     assert world.archival.archives() == []
 
 
-async def test_an_embedder_that_is_not_configured_is_refused(world: World, process: Process) -> None:
+async def test_unknown_embedder_is_refused(world: World, process: Process) -> None:
     agent = await world.agent(process)
     for refused in (
         world.agent(process, embedder="nonsense/xyz"),
@@ -323,7 +321,7 @@ async def test_an_embedder_that_is_not_configured_is_refused(world: World, proce
 
 
 @pytest.mark.parametrize("tier", ["blocks", "recall", "archival"])
-async def test_a_deletion_goes_on_when_the_tier_is_back(world: World, process: Process, tier: str) -> None:
+async def test_deletion_is_completed_after_an_outage(world: World, process: Process, tier: str) -> None:
     agent = await world.agent(process)
     world.faults.unavailable = {f"{tier}.erase_agent": 1}
     with pytest.raises(Unavailable):
@@ -335,7 +333,7 @@ async def test_a_deletion_goes_on_when_the_tier_is_back(world: World, process: P
     assert getattr(world, tier).erased == [agent.id]
 
 
-async def test_an_update_of_an_agent_that_was_changed_since_is_refused(world: World, process: Process) -> None:
+async def test_update_with_a_stale_revision_is_refused(world: World, process: Process) -> None:
     agent = await world.agent(process)
     assert agent.revision == 1
     request = RequestKey(ME.organization_id, "UpdateAgent", "r-1", "f")
@@ -352,7 +350,7 @@ async def test_an_update_of_an_agent_that_was_changed_since_is_refused(world: Wo
     assert (attached.name, attached.revision) == ("One", 3)
 
 
-async def test_tools_come_and_go_once_per_request(world: World, process: Process) -> None:
+async def test_tools_are_attached_and_detached_once_for_each_request(world: World, process: Process) -> None:
     agent = await world.agent(process)
     probe = world.tools.add("probe")
     attach = RequestKey(ME.organization_id, "AttachTool", "r-1", "f")
@@ -374,7 +372,7 @@ async def test_tools_come_and_go_once_per_request(world: World, process: Process
             await wrong
 
 
-async def test_a_built_in_tool_may_be_named_by_the_id_that_it_is_listed_under(world: World, process: Process) -> None:
+async def test_built_in_tool_may_be_named_by_its_listed_id(world: World, process: Process) -> None:
     (listed,) = await world.tools.definitions((), ("memory_rethink",))
     foreign = world.tools.list_builtin("run_code")
     agent = await process.lifecycle.create(ME, None, AgentDraft(AgentType.LETTA_V1, tool_ids=(listed.id,)))
@@ -387,7 +385,7 @@ async def test_a_built_in_tool_may_be_named_by_the_id_that_it_is_listed_under(wo
         await process.agents.attach_tool(ME, None, agent.id, foreign.id, None)
 
 
-async def test_a_deleted_tool_leaves_the_agent(world: World, process: Process) -> None:
+async def test_deleted_tool_is_removed_from_the_agent(world: World, process: Process) -> None:
     """While the tools service does not answer, the agent is shown with all of its tools."""
     probe, kept = world.tools.add("probe"), world.tools.add("kept")
     draft = AgentDraft(AgentType.LETTA_V1, include_base_tools=False, tool_ids=(probe.id, kept.id))
@@ -400,7 +398,7 @@ async def test_a_deleted_tool_leaves_the_agent(world: World, process: Process) -
     assert [tool.name for tool in page.items[0].tools] == ["kept"]
 
 
-async def test_an_agent_cannot_be_given_a_model_that_nobody_serves(world: World, process: Process) -> None:
+async def test_update_to_an_unserved_model_is_refused(world: World, process: Process) -> None:
     agent = await world.agent(process)
     with pytest.raises(ModelUnknown):
         await process.agents.update(ME, None, agent.id, {"model": "gone/model"})
@@ -423,7 +421,7 @@ def roles(world: World, agent: Agent) -> list[str]:
         (AgentType.LETTA_V1, ["system"]),
     ],
 )
-async def test_the_first_messages_of_each_type(
+async def test_each_type_has_its_first_messages(
     world: World, process: Process, kind: AgentType, expected: list[str]
 ) -> None:
     agent = await process.lifecycle.create(ME, None, AgentDraft(kind))
@@ -438,13 +436,13 @@ async def test_the_first_messages_of_each_type(
         assert '"type": "login"' in messages[-1].text
 
 
-async def test_models_of_lm_studio_hear_the_user_first(world: World, process: Process) -> None:
+async def test_first_messages_for_lm_studio_start_with_the_user(world: World, process: Process) -> None:
     agent = await process.lifecycle.create(ME, None, AgentDraft(AgentType.MEMGPT_V2, model="lmstudio_openai/qwen"))
     assert roles(world, agent) == ["system", "user", "assistant", "tool"]
     assert len(world.window(agent).messages[2].tool_calls[0].id) == 9
 
 
-async def test_a_clients_own_first_messages(world: World, process: Process) -> None:
+async def test_first_messages_of_the_client_are_used(world: World, process: Process) -> None:
     given = (
         InputMessage((TextPart("I am Ada."),), name="Ada", otid="o-1", sender_id="identity-1"),
         InputMessage((TextPart("Hello, Ada."),), role=Role.ASSISTANT),
@@ -465,7 +463,7 @@ async def test_a_clients_own_first_messages(world: World, process: Process) -> N
     assert roles(world, none) == ["system"]
 
 
-async def test_a_custom_prompt_is_the_clients_words(world: World, process: Process) -> None:
+async def test_custom_prompt_is_used_unchanged(world: World, process: Process) -> None:
     agent = await process.lifecycle.create(
         ME, None, AgentDraft(AgentType.LETTA_V1, system="{} and {foo}, but no memory.")
     )

@@ -1,4 +1,4 @@
-"""What a user said is kept and shown, however the run ended."""
+"""Inputs are kept and shown, however their run ended."""
 
 import asyncio
 
@@ -30,7 +30,7 @@ async def retried(process: Process, run: Run) -> None:
     await process.follow(await process.runs.retry(ME, None, run.id))
 
 
-async def test_a_failed_run_leaves_its_input_in_the_record_only(world: World, process: Process) -> None:
+async def test_input_of_a_failed_run_is_recorded_outside_the_window(world: World, process: Process) -> None:
     agent = await world.agent(process, initial_messages=())
     world.model.follow(NO, say("Hello."), say("Tea it is."))
     await process.send(agent, "I like tea.")
@@ -44,7 +44,7 @@ async def test_a_failed_run_leaves_its_input_in_the_record_only(world: World, pr
     assert lines(world.turn(agent))[-2:] == ["user text: I like tea.", "assistant text: Tea it is."]
 
 
-async def test_a_cancelled_turn_leaves_its_input_in_the_window(world: World, process: Process) -> None:
+async def test_input_of_a_cancelled_turn_stays_in_the_window(world: World, process: Process) -> None:
     agent = await world.agent(process, initial_messages=())
     held = Held(say("Too late."))
     world.model.follow(held, say("Noted."), say("Tea it is."))
@@ -59,7 +59,7 @@ async def test_a_cancelled_turn_leaves_its_input_in_the_window(world: World, pro
 
 
 @pytest.mark.parametrize("is_away", [False, True])
-async def test_cancelled_runs_that_waited_leave_their_inputs_in_order(
+async def test_inputs_of_cancelled_queued_runs_are_kept_in_order(
     world: World, process: Process, *, is_away: bool
 ) -> None:
     agent = await world.agent(process, initial_messages=())
@@ -81,7 +81,7 @@ async def test_cancelled_runs_that_waited_leave_their_inputs_in_order(
     assert lines(world.turn(agent)) == ["user text: One?", "assistant text: One."]
 
 
-async def test_the_input_of_a_run_that_failed_without_recall_is_stored_later(world: World, process: Process) -> None:
+async def test_input_of_a_run_that_failed_without_recall_is_stored_later(world: World, process: Process) -> None:
     agent = await world.agent(process, initial_messages=())
     world.faults.unavailable = {"recall.get_context": 100, "recall.append": 1}
     await process.send(agent, "I like tea.")
@@ -94,7 +94,7 @@ async def test_the_input_of_a_run_that_failed_without_recall_is_stored_later(wor
     assert not (await process.outcome(agent)).input_unrecorded
 
 
-async def test_a_cancellation_that_a_crash_undoes_stores_the_input_once(world: World) -> None:
+async def test_cancellation_lost_in_a_crash_stores_the_input_once(world: World) -> None:
     first = world.process()
     agent = await world.agent(first, initial_messages=())
     held = Held(say("Too late."))
@@ -126,7 +126,7 @@ def shown(events: list[RunEvent]) -> list[tuple[int | None, str, str]]:
     ]
 
 
-async def test_a_second_client_sees_what_was_asked(world: World, process: Process) -> None:
+async def test_stream_of_a_second_client_contains_the_input(world: World, process: Process) -> None:
     agent = await world.agent(process)
     held = Held(say("Here."))
     world.model.follow(held, say("And here."))
@@ -156,7 +156,7 @@ async def test_a_second_client_sees_what_was_asked(world: World, process: Proces
 
 
 @pytest.mark.parametrize("stream_tokens", [False, True])
-async def test_numbers_go_on_after_a_crash(world: World, *, stream_tokens: bool) -> None:
+async def test_sequence_numbers_continue_after_a_crash(world: World, *, stream_tokens: bool) -> None:
     first = world.process()
     agent = await world.agent(first)
     held = Held(say("Never."))

@@ -20,7 +20,7 @@ def has(agent: Agent) -> bool:
 
 
 @pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2, AgentType.MEMGPT])
-async def test_agents_that_keep_episodes_are_made_with_it(world: World, process: Process, kind: AgentType) -> None:
+async def test_agents_in_episodic_mode_have_the_tool(world: World, process: Process, kind: AgentType) -> None:
     agent = await world.agent(process, kind, compaction_settings=EPISODIC, include_base_tool_rules=True)
     names = [tool.name for tool in agent.tools]
     assert names.index(NAME) == names.index("conversation_search") + 1
@@ -32,13 +32,13 @@ async def test_agents_that_keep_episodes_are_made_with_it(world: World, process:
     ("kind", "draft"),
     [(AgentType.LETTA_V1, {"include_base_tools": False}), (AgentType.REACT, {}), (AgentType.VOICE_CONVO, {})],
 )
-async def test_agents_that_do_not_search_their_record_go_without(
+async def test_agents_without_search_tools_do_not_have_the_tool(
     world: World, process: Process, kind: AgentType, draft: dict[str, Any]
 ) -> None:
     assert not has(await world.agent(process, kind, compaction_settings=EPISODIC, **draft))
 
 
-async def test_it_comes_with_the_mode_once_and_is_the_owners_to_take_away(world: World, process: Process) -> None:
+async def test_tool_is_attached_with_the_mode_and_can_be_detached(world: World, process: Process) -> None:
     agent = await world.agent(process, AgentType.MEMGPT_V2, include_base_tool_rules=True)
     agent = await process.agents.update(ME, None, agent.id, {"compaction_settings": EPISODIC})
     assert has(agent)
@@ -53,7 +53,7 @@ async def test_it_comes_with_the_mode_once_and_is_the_owners_to_take_away(world:
 
 
 @pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2])
-async def test_in_a_turn_it_finds_what_is_the_agents_or_shared_with_it(
+async def test_tool_finds_memories_of_the_agent_and_of_its_shared_scope(
     world: World, process: Process, kind: AgentType
 ) -> None:
     settings = replace(EPISODIC, memory_scope="crew")

@@ -32,26 +32,26 @@ def beginning(world: World, agent: Agent) -> str:
     return "\n".join((*head, "", said, ""))
 
 
-def test_no_golden_file_is_left_over() -> None:
+def test_every_golden_file_is_used() -> None:
     numbered = {f"{kind}_numbered" for kind in AgentType if AGENT_TYPES[kind].numbered_lines}
     assert {file.stem for file in GOLDEN.iterdir()} == {*AgentType, *numbered}
 
 
 @pytest.mark.parametrize("model", ["scripted/one", "anthropic/claude-haiku"])
 @pytest.mark.parametrize("kind", AgentType)
-async def test_an_agent_of_the_type_begins_so(world: World, process: Process, kind: AgentType, model: str) -> None:
+async def test_first_window_equals_the_golden_file(world: World, process: Process, kind: AgentType, model: str) -> None:
     agent = await process.lifecycle.create(ME, None, AgentDraft(kind, blocks=BLOCKS, model=model))
     name = f"{kind}_numbered" if shows_line_numbers(kind, model.partition("/")[0]) else kind
     assert beginning(world, agent) == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
 
 
-async def test_a_workflow_begins_each_turn_empty_whatever_it_is_told(world: World, process: Process) -> None:
+async def test_workflow_agent_always_clears_its_window(world: World, process: Process) -> None:
     agent = await process.lifecycle.create(ME, None, AgentDraft(AgentType.WORKFLOW))
     told = await process.agents.update(ME, None, agent.id, {"message_buffer_autoclear": False})
     assert told.message_buffer_autoclear
 
 
-async def test_models_that_copy_what_they_did_first_get_a_shorter_example(world: World, process: Process) -> None:
+async def test_models_that_imitate_examples_get_a_shorter_one(world: World, process: Process) -> None:
     usual = await process.lifecycle.create(ME, None, AgentDraft(AgentType.MEMGPT))
     copying = await process.lifecycle.create(ME, None, AgentDraft(AgentType.MEMGPT, model="scripted/gpt-3.5-turbo"))
     (_, thought, said, *rest), (_, shorter, same, *others) = (

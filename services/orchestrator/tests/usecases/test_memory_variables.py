@@ -12,7 +12,7 @@ from ..support.world import ME, Process, World
 VARIABLES = {"name": "Ada", "city": "{{name}}"}
 
 
-async def test_names_in_braces_are_filled_into_blocks_and_prompt(world: World, process: Process) -> None:
+async def test_variables_are_filled_into_blocks_and_prompt(world: World, process: Process) -> None:
     draft = draft_from_proto(
         agents_service_pb2.CreateAgentRequest(
             agent=agents_pb2.Agent(system="You serve {{ name }} and {{nobody}}. {CORE_MEMORY}"),
@@ -35,11 +35,11 @@ async def test_names_in_braces_are_filled_into_blocks_and_prompt(world: World, p
         ("", ""),
     ],
 )
-def test_whatever_else_stands_in_braces_stays(text: str, expected: str) -> None:
+def test_other_text_in_braces_is_unchanged(text: str, expected: str) -> None:
     assert filled(text, VARIABLES) == expected
 
 
-def test_a_filled_prompt_is_checked_as_one() -> None:
+def test_filled_prompt_is_validated() -> None:
     request = agents_service_pb2.CreateAgentRequest(
         agent=agents_pb2.Agent(system="{{x}}"), memory_variables={"x": "a" * 1_000_001}
     )

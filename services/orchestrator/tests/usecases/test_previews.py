@@ -36,7 +36,7 @@ async def run(
 
 
 @pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2, AgentType.WORKFLOW])
-async def test_a_preview_is_what_the_next_message_sends(world: World, process: Process, kind: AgentType) -> None:
+async def test_preview_equals_the_next_request(world: World, process: Process, kind: AgentType) -> None:
     agent = await world.agent(process, kind, initial_messages=(InputMessage((TextPart("Before"),)),))
     block = world.blocks.blocks[world.blocks.held[agent.id][0]]
     world.blocks.put(replace(block, value="Ada"))
@@ -51,7 +51,7 @@ async def test_a_preview_is_what_the_next_message_sends(world: World, process: P
     assert ("Ada" in shown) == (kind is not AgentType.WORKFLOW), "it has no blocks"
 
 
-async def test_a_preview_follows_its_conversation_and_config(world: World, process: Process) -> None:
+async def test_preview_uses_its_conversation_and_config(world: World, process: Process) -> None:
     agent = await world.agent(process)
     thread = await process.conversations.create(ME, None, ConversationDraft(agent.id, model="anthropic/two"))
     config = RunConfig(override_system="Only for now.")
@@ -64,7 +64,7 @@ async def test_a_preview_follows_its_conversation_and_config(world: World, proce
         await process.previews.render(ME, agent.id, new_id("conv"), (), RunConfig())
 
 
-async def test_a_built_in_tool_takes_effect_once_per_request(world: World, process: Process) -> None:
+async def test_built_in_tool_takes_effect_once_for_each_request(world: World, process: Process) -> None:
     agent = await world.agent(process)
     for _ in range(2):
         returned = await run(process, agent, "archival_memory_insert", key(), content="The key is under the mat.")
@@ -80,7 +80,7 @@ async def test_a_built_in_tool_takes_effect_once_per_request(world: World, proce
     assert "Ada" in world.blocks.value(agent.id, "human")
 
 
-async def test_what_a_tool_refuses_is_an_error_return(world: World, process: Process) -> None:
+async def test_refusal_of_a_tool_is_an_error_return(world: World, process: Process) -> None:
     agent = await world.agent(process)
     for arguments in ({}, {"content": "x", "surplus": 1}, {"content": 7}):
         returned = await run(process, agent, "archival_memory_insert", **arguments)
@@ -95,7 +95,7 @@ async def test_what_a_tool_refuses_is_an_error_return(world: World, process: Pro
             await run(process, agent, name)
 
 
-async def test_a_custom_tool_is_run_once_with_the_agents_blocks(world: World, process: Process) -> None:
+async def test_custom_tool_runs_once_with_the_blocks_of_the_agent(world: World, process: Process) -> None:
     world.tools.add("probe", lambda given, blocks: (ToolResult(True, blocks["human"]), {"human": f"n={given['n']}"}))
     agent = await world.agent(process, tool_names=("probe",))
     returned = await run(process, agent, "probe", key(), n=7)
@@ -106,7 +106,7 @@ async def test_a_custom_tool_is_run_once_with_the_agents_blocks(world: World, pr
     assert world.tools.executed == [("probe", {"n": 7})]
 
 
-async def test_an_absent_tier_runs_nothing(world: World, process: Process) -> None:
+async def test_unavailable_service_runs_nothing(world: World, process: Process) -> None:
     world.tools.add("probe")
     agent = await world.agent(process, tool_names=("probe",))
     world.faults.unavailable = {"tools.definitions": 1}

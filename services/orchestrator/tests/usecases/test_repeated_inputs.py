@@ -1,4 +1,4 @@
-"""An input is taken once: under its request_id, under its otids, and however often a run that failed is retried."""
+"""An input is stored once: under its request_id, under its otids, and however often its failed run is retried."""
 
 from collections.abc import Sequence
 
@@ -47,7 +47,7 @@ def user_texts(world: World, agent: Agent) -> list[str]:
     return [message.text for message in window if message.role is Role.USER]
 
 
-async def test_an_input_is_said_once_however_often_it_is_retried(world: World, process: Process) -> None:
+async def test_input_is_stored_once_for_any_number_of_retries(world: World, process: Process) -> None:
     agent = await world.agent(process, initial_messages=())
     world.model.follow(NO, NO, say("Hello yourself."))
     await process.send(agent, otid="o-1")
@@ -64,7 +64,7 @@ async def test_an_input_is_said_once_however_often_it_is_retried(world: World, p
     assert world.window(agent).messages[1].otid == "o-1"
 
 
-async def test_an_input_that_a_step_stored_is_not_said_again(world: World, process: Process) -> None:
+async def test_input_stored_by_a_step_is_not_stored_again(world: World, process: Process) -> None:
     agent = await world.agent(process, initial_messages=())
     work = call("archival_memory_insert", content="tea")
     world.model.follow(work, NO, work, NO, say("Done."))
@@ -75,7 +75,7 @@ async def test_an_input_that_a_step_stored_is_not_said_again(world: World, proce
     assert user_texts(world, agent) == ["Hello"]
 
 
-async def test_an_input_that_left_the_window_enters_it_again_and_is_stored_once(world: World, process: Process) -> None:
+async def test_retried_input_outside_the_window_enters_it_and_is_stored_once(world: World, process: Process) -> None:
     agent = await world.agent(process, initial_messages=())
     world.model.follow(call("archival_memory_insert", content="tea"), NO, say("Done."))
     await process.send(agent)
@@ -85,7 +85,7 @@ async def test_an_input_that_left_the_window_enters_it_again_and_is_stored_once(
     assert [item.message.text for item in await world.recall.search(agent.id, "Hello", roles=("user",))] == ["Hello"]
 
 
-async def test_a_run_is_retried_by_one_run_at_a_time(world: World, process: Process) -> None:
+async def test_one_retry_of_a_run_runs_at_a_time(world: World, process: Process) -> None:
     agent = await world.agent(process)
     held = Held(say("Hello."))
     world.model.follow(NO, held)
@@ -101,7 +101,7 @@ async def test_a_run_is_retried_by_one_run_at_a_time(world: World, process: Proc
 
 
 @pytest.mark.parametrize("ended", [False, True], ids=["during", "after"])
-async def test_the_same_messages_are_the_same_run(world: World, process: Process, *, ended: bool) -> None:
+async def test_repeated_messages_return_the_same_run(world: World, process: Process, *, ended: bool) -> None:
     agent = await world.agent(process)
     held = Held(say("Hello."))
     world.model.follow(held)
@@ -129,7 +129,7 @@ async def test_the_same_messages_are_the_same_run(world: World, process: Process
         ([sent("o-1"), sent("o-3")], "messages[1].otid"),
     ],
 )
-async def test_messages_that_would_be_lost_are_refused(
+async def test_repeated_messages_mixed_with_other_messages_are_refused(
     world: World, process: Process, messages: Sequence[InputMessage], field: str
 ) -> None:
     agent = await world.agent(process)
@@ -143,7 +143,7 @@ async def test_messages_that_would_be_lost_are_refused(
     await process.follow(await start(process, agent, sent("o-9", "New")))
 
 
-async def test_one_otid_for_two_messages_of_a_request_is_refused(world: World, process: Process) -> None:
+async def test_duplicate_otid_within_a_request_is_refused(world: World, process: Process) -> None:
     agent = await world.agent(process)
     with pytest.raises(InvalidArgument) as refused:
         await start(process, agent, sent("o-1"), sent("o-1", "Other"))
