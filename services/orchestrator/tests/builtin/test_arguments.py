@@ -98,7 +98,7 @@ def test_thinking_is_removed() -> None:
     assert parsed == Arguments({"label": "human"}, thinking="I wonder.")
 
 
-def test_own_argument_of_that_name_stays() -> None:
+def test_own_argument_of_that_name_is_kept() -> None:
     properties = {"thinking": {"type": "string"}, "request_heartbeat": {"type": "boolean"}}
     own = ToolSchema("own", "", {"type": "object", "properties": properties})
     assert parse('{"thinking": "x", "request_heartbeat": true}', own) == Arguments(
@@ -152,7 +152,7 @@ def test_invalid_values_of_a_search_name_the_argument(name: str, value: object, 
     assert check({"query": "x", name: value}, SEARCH) == ParseFailure(problem)
 
 
-def test_absent_null_and_integral_numbers_are_accepted() -> None:
+def test_unset_null_and_integral_numbers_are_accepted() -> None:
     assert check({"query": "x", "limit": None, "roles": None}, SEARCH) == {"query": "x"}
     checked = check({"query": "x", "limit": 7.0}, SEARCH)
     assert checked == {"query": "x", "limit": 7}

@@ -66,7 +66,7 @@ async def test_send_message_has_no_effect(tools: BuiltinTools, tiers: Any, call:
         ("memory_apply_patch", {"patch": "@@\n+x"}, Patch("@@\n+x"), EDITED),
     ],
 )
-async def test_an_edit_is_one_effect_of_the_agent(
+async def test_edit_is_one_effect_of_the_agent(
     tools: BuiltinTools, tiers: Any, call: Make, name: str, given: dict[str, Any], edit: BlockEdit, text: str
 ) -> None:
     result = await tools.execute(call(name, given, label="human"))
@@ -421,7 +421,7 @@ async def test_blank_archival_search_returns_nothing(tools: BuiltinTools, tiers:
     assert tiers.asked == []
 
 
-async def test_an_archival_insert_is_one_effect_and_returns_an_empty_text(
+async def test_archival_insert_is_one_effect_and_returns_an_empty_text(
     tools: BuiltinTools, tiers: Any, call: Make
 ) -> None:
     result = await tools.execute(call("archival_memory_insert", content="Tea at five.", tags=["food"]))

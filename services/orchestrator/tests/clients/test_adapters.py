@@ -110,7 +110,9 @@ async def channel(fakes: FakeServices) -> AsyncIterator[grpc.aio.Channel]:
     await server.stop(None)
 
 
-async def test_core_memory_comes_with_its_blocks_or_not_at_all(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
+async def test_core_memory_is_read_with_its_blocks_unless_unchanged(
+    fakes: FakeServices, channel: grpc.aio.Channel
+) -> None:
     block = blocks_pb2.Block(id="block-1", label="human", value="v", limit=9, read_only=True, revision=4)
     core = blocks_pb2.CoreMemory(agent_id="agent-1", revision=5, blocks=[block])
     fakes.responses["GetCoreMemory"] = blocks.GetCoreMemoryResponse(core_memory=core)
@@ -139,7 +141,7 @@ async def test_core_memory_comes_with_its_blocks_or_not_at_all(fakes: FakeServic
         (Patch("x"), "patch", blocks.PatchEdit(patch="x")),
     ],
 )
-async def test_an_edit_names_its_author(
+async def test_edit_has_its_author(
     fakes: FakeServices, channel: grpc.aio.Channel, edit: BlockEdit, kind: str, sent: Any
 ) -> None:
     await BlocksClient(channel).edit("step-1/0/0", AgentAuthor("agent-1", "call-1", "run-1"), "human", edit)
@@ -152,7 +154,7 @@ async def test_an_edit_names_its_author(
     assert 6 < fakes.deadlines[0] < 11
 
 
-async def test_blocks_are_made_given_taken_and_renamed(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
+async def test_blocks_are_created_attached_detached_and_renamed(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
     client = BlocksClient(channel)
     await client.create("r1", "agent-1", NewBlock("plans", "v", "d", metadata="{}", tags=("t",)))
     await client.attach("r2", "agent-1", "block-1")
@@ -190,7 +192,9 @@ async def test_windows_are_forked_and_deleted(fakes: FakeServices, channel: grpc
     assert not fakes.requests[-1].delete_messages
 
 
-async def test_a_window_comes_whole_or_not_at_all(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
+async def test_window_is_read_with_its_messages_unless_unchanged(
+    fakes: FakeServices, channel: grpc.aio.Channel
+) -> None:
     client = RecallClient(channel)
     fakes.responses["CreateContext"] = recall.CreateContextResponse(context=CONTEXT)
     made = await client.create_context("r1", "agent-1", "conv-1", [MESSAGE])
@@ -207,9 +211,7 @@ async def test_a_window_comes_whole_or_not_at_all(fakes: FakeServices, channel: 
     assert list(fakes.requests[-1].conversation_ids) == ["conv-0", "conv-1"]
 
 
-async def test_a_step_carries_its_lease_and_no_request_id_of_its_own(
-    fakes: FakeServices, channel: grpc.aio.Channel
-) -> None:
+async def test_step_has_its_lease_and_no_request_id(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
     client = RecallClient(channel)
     commit = StepCommit("agent-1", "conv-1", "run-1", 3, "step-1", 6, (MESSAGE,), "system")
     fakes.responses["CommitStep"] = recall.CommitStepResponse(version=7, agent_message_count=9)
@@ -227,7 +229,7 @@ async def test_a_step_carries_its_lease_and_no_request_id_of_its_own(
     assert lost.value.metadata == {"epoch": "4"}
 
 
-async def test_a_window_is_replaced_by_its_holder_or_its_owner(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
+async def test_window_is_replaced_with_a_lease_or_by_the_owner(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
     client = RecallClient(channel)
     fakes.responses["ReplaceContext"] = recall.ReplaceContextResponse(context=CONTEXT)
     await client.replace_context("r1", "agent-1", "conv-1", 7, ["message-0"], [MESSAGE], run_id="run-1", epoch=0)
@@ -289,14 +291,16 @@ async def test_passages_are_stored_found_and_counted(fakes: FakeServices, channe
     assert (attached.archive_id, erased.request_id, erased.delete_unshared_archives) == ("archive-1", "r3", True)
 
 
-async def test_a_passage_that_could_not_be_stored_is_an_error(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
+async def test_refused_passage_is_an_error(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
     failed = passages.InsertResult(failure=passages.InsertFailure(reason="INVALID_ARGUMENT", message="blank"))
     fakes.responses["InsertPassages"] = passages.InsertPassagesResponse(results=[failed])
     with pytest.raises(FailedPrecondition, match="blank"):
         await ArchivalClient(channel).insert("r1", "agent-1", " ")
 
 
-async def test_a_tool_is_given_its_own_time_and_a_margin(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
+async def test_deadline_of_a_tool_call_is_its_timeout_and_a_margin(
+    fakes: FakeServices, channel: grpc.aio.Channel
+) -> None:
     slow = tools_pb2.Tool(id="tool-1", name="slow", json_schema="{}", timeout_seconds=600, idempotent=True, revision=2)
     quick = tools_pb2.Tool(id="tool-2", name="quick", json_schema="{}", default_requires_approval=True)
     fakes.responses["BatchGetTools"] = tools.BatchGetToolsResponse(tools=[slow, quick])
@@ -323,7 +327,7 @@ async def test_a_tool_is_given_its_own_time_and_a_margin(fakes: FakeServices, ch
     assert 180 < fakes.deadlines[-1] < 212
 
 
-async def test_source_becomes_a_stored_tool(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
+async def test_source_is_stored_as_a_tool(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
     fakes.responses["UpsertTool"] = tools.UpsertToolResponse(tool=tools_pb2.Tool(id="tool-1", name="roll"))
     stored = await ToolsClient(channel).upsert_source("r1", "def roll() -> int: ...")
     assert (stored.id, stored.name) == ("tool-1", "roll")
@@ -332,7 +336,7 @@ async def test_source_becomes_a_stored_tool(fakes: FakeServices, channel: grpc.a
     assert request.tool.type == tools_pb2.TOOL_TYPE_CUSTOM
 
 
-async def test_a_tool_is_never_run_again_by_the_channel(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
+async def test_channel_does_not_retry_tool_calls(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
     fakes.responses["ExecuteTool"] = Unavailable("gone in the midst of it")
     context: dict[str, Any] = {"agent_id": "agent-1", "agent_name": "Ada"}
     with pytest.raises(Unavailable):

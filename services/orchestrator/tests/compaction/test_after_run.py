@@ -1,4 +1,4 @@
-"""A compaction that is due at the end of a turn follows the run: nobody waits for the summary."""
+"""A compaction that is due at the end of a turn follows the run: no client waits for the summary."""
 
 import asyncio
 import contextlib

@@ -106,7 +106,7 @@ def test_messages_that_are_not_sent_have_no_tokens() -> None:
 
 @pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2])
 @pytest.mark.parametrize("share", [0.2, 0.3, 0.6])
-async def test_share_of_messages_leaves_for_every_agent_type(
+async def test_share_of_messages_is_evicted_for_every_agent_type(
     world: World, process: Process, speaker: Speaker, kind: AgentType, share: float
 ) -> None:
     agent = await small_agent(world, process, kind)

@@ -115,9 +115,7 @@ async def test_contradicted_fact_is_replaced(world: World, process: Process, spe
     assert [len(ids) for ids in world.episodes.sources.values()] == [1, 2], "a repeated fact has more evidence"
 
 
-async def test_known_facts_include_those_that_the_turns_are_about(
-    world: World, process: Process, speaker: Speaker
-) -> None:
+async def test_known_facts_include_those_related_to_the_turns(world: World, process: Process, speaker: Speaker) -> None:
     agent = await episodic_agent(world, process)
     for number in range(70):
         world.episodes.add(agent.id, f"The harbour number {number} is quiet.", 0.9)
@@ -433,7 +431,7 @@ async def test_fact_that_was_closed_concurrently_is_added_again(
     assert len(world.episodes.commits) == 1
 
 
-async def test_agents_share_a_named_memory(world: World, process: Process, speaker: Speaker) -> None:
+async def test_agents_share_a_named_scope(world: World, process: Process, speaker: Speaker) -> None:
     shared = CompactionSettings("episodic", memory_scope="team")
     speaker.summary = memories
     one, two = [await small_agent(world, process, name=name, compaction_settings=shared) for name in ("one", "two")]

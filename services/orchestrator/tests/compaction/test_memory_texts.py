@@ -70,7 +70,7 @@ def always(text: str) -> bool:
     return True
 
 
-def test_the_snapshot() -> None:
+def test_snapshot_equals_the_expected_text() -> None:
     assert snapshot(with_commits(BUNDLE, [PAINTED]), 4, always) == GOLDEN
 
 
@@ -171,7 +171,7 @@ def test_contradiction_is_valid_from_its_message() -> None:
     assert found[0].told_at > NOW + timedelta(days=1), "no fact ends before it starts"
 
 
-def test_a_retraction_closes_the_fact_and_states_nothing() -> None:
+def test_retraction_closes_the_fact_without_a_successor() -> None:
     retracted = {**FACT, "text": "Forget the boat.", "relation": "retracts", "known_fact": "f1"}
     (change,) = parse_commits(answer([retracted]), MATERIAL, "m")[0].changes
     assert (change.change, change.fact_id, change.text) == (Change.RETRACT, "fact-4", "The boat is  red.")
@@ -187,7 +187,7 @@ def test_a_retraction_closes_the_fact_and_states_nothing() -> None:
 
 @pytest.mark.parametrize("notes", ["", "They spoke.\n\n[RECENT TURNS]\nof old."])
 @pytest.mark.parametrize("turns", [0, 4])
-def test_notes_below_a_snapshot_are_read_back(notes: str, turns: int) -> None:
+def test_notes_below_a_snapshot_are_parsed(notes: str, turns: int) -> None:
     text = snapshot(BUNDLE, turns, always, notes)
     memory, found = split_notes(text)
     assert found == notes
@@ -246,7 +246,7 @@ def test_complete_part_of_truncated_answer_is_used() -> None:
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, '{"a":' * 100_000, '{"episodes": [' + '"a" b "' * 100_000, '{"a": [],' * 100_000]
 )
-def test_hostile_answers_are_rejected_quickly(text: str) -> None:
+def test_large_malformed_answers_are_rejected_quickly(text: str) -> None:
     assert answer_problem(text, MATERIAL) is not None
     assert parse_commits(text, MATERIAL, "m") == ()
 
@@ -322,7 +322,7 @@ def talk(count: int) -> list[Message]:
 
 
 @pytest.mark.parametrize(("each", "kept"), [(1, 4), (20, 4), (21, 3), (26, 2), (34, 1), (50, 0), (100, 0)])
-def test_whole_turns_leave_and_four_stay_if_they_fit(each: int, kept: int) -> None:
+def test_complete_turns_are_evicted_and_four_are_kept_if_they_fit(each: int, kept: int) -> None:
     window = talk(9)
     start = 1 + 8 * 5
     plan = plan_whole_turns(window, start, sizes(len(window), each, 600), 0.3)
@@ -331,7 +331,7 @@ def test_whole_turns_leave_and_four_stay_if_they_fit(each: int, kept: int) -> No
     assert plan.kept[0].text == "Look."
 
 
-def test_four_turns_or_fewer_stay() -> None:
+def test_four_turns_or_fewer_are_kept() -> None:
     window = talk(5)
     assert plan_whole_turns(window, 1 + 4 * 5, sizes(len(window), 1, 600), 0.3) is None
     folded = [window[0], said(1, Role.SUMMARY, "[MEMORY:EPISODIC]"), *window[1:]]

@@ -239,7 +239,7 @@ async def test_unavailable_recall_after_step_delays_compaction(
     assert len(speaker.summaries) == 1
 
 
-async def test_each_call_of_a_summary_model_is_a_step_with_a_trace_and_counts(
+async def test_each_call_of_a_summary_model_is_a_step_with_trace_and_usage(
     world: World, process: Process, speaker: Speaker
 ) -> None:
     failed = ProviderUnavailable("503", provider="scripted", status=503)

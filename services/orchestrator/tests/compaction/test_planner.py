@@ -143,7 +143,7 @@ def test_each_further_attempt_evicts_a_tenth_more() -> None:
         assert len(plan.evicted) == leaves, trigger
 
 
-def test_everything_before_the_turn_leaves_if_no_attempt_suffices() -> None:
+def test_everything_before_the_turn_is_evicted_if_no_attempt_suffices() -> None:
     window = [*plain(10), message(11, Role.USER, "now")]
     plan = plan_sliding(window, 11, sizes(window, trigger=5), 0.3)
     assert plan is not None

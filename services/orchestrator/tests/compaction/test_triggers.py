@@ -246,7 +246,7 @@ async def test_turn_that_alone_is_too_long_is_clipped_then_summarized(
     assert [len(row.tool_returns[0].text) for row in stored] == [4_900] * steps, "recall has them whole"
 
 
-async def test_compaction_renders_a_frozen_system_message_again(
+async def test_compaction_renders_a_cached_system_message_again(
     world: World, process: Process, speaker: Speaker
 ) -> None:
     agent = await small_agent(world, process, prompt_policy=PromptPolicy.CACHE)

@@ -58,7 +58,7 @@ async def client(fake: FakeAnthropic, waits: list[float]) -> AsyncIterator[Anthr
 REQUEST = hello(CLAUDE, tools=(tool("a"), tool("b")))
 
 
-async def test_text_streams_in_pieces_and_ends_with_the_whole(
+async def test_text_is_streamed_in_deltas_and_then_complete(
     fake: FakeAnthropic, client: AnthropicMessagesClient
 ) -> None:
     fake.script = [Reply(text="Hello, wörld of agents!", usage=Usage(input=20, output=5, cached=80, cache_written=3))]

@@ -130,7 +130,7 @@ async def test_a_restricted_provider_cannot_have_a_private_address(host: str) ->
         assert not running.requests
 
 
-async def test_the_operators_own_providers_may_have_any_address() -> None:
+async def test_providers_of_the_operator_may_have_any_address() -> None:
     async with server("200 OK", ANSWER, content_type="application/json") as running:
         client = OpenAiChatClient(settings(running.url), CallLimits(attempts=1, public_addresses_only=True))
         await everything(client, hello())
@@ -153,5 +153,5 @@ async def test_the_operators_own_providers_may_have_any_address() -> None:
         ("64:ff9b::808:808", True),
     ],
 )
-def test_public_addresses(address: str, expected: bool) -> None:
+def test_addresses_are_classified_as_public_or_private(address: str, expected: bool) -> None:
     assert is_public(ipaddress.ip_address(address)) is expected

@@ -75,7 +75,7 @@ async def client(fake: FakeOpenAI, waits: RecordedWaits) -> AsyncIterator[OpenAi
     await adapter.close()
 
 
-async def test_text_streams_in_pieces_and_ends_with_the_whole(fake: FakeOpenAI, client: OpenAiChatClient) -> None:
+async def test_text_is_streamed_in_deltas_and_then_complete(fake: FakeOpenAI, client: OpenAiChatClient) -> None:
     usage = Usage(input=100, output=5, cached=80, reasoning=0)
     fake.script = [Reply(text="Hello, wörld of agents!", usage=usage)]
     events, answer = await everything(client, hello())
@@ -163,7 +163,7 @@ FINISH = 'data: {"id":"x","choices":[{"index":0,"delta":{},"finish_reason":"stop
         ],
     ],
 )
-async def test_calls_of_deviating_servers_are_kept(
+async def test_calls_of_nonstandard_servers_are_kept(
     client: OpenAiChatClient, fake: FakeOpenAI, pieces: list[str]
 ) -> None:
     fake.script = [raw_stream(*pieces, FINISH, "data: [DONE]\n")]

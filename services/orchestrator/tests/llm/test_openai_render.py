@@ -100,7 +100,7 @@ def test_repeated_call_ids_become_unique_and_returns_follow_calls() -> None:
         ("x" * 90, "x" * 64),
     ],
 )
-def test_name_that_no_tool_can_have_is_sent_in_a_form_that_providers_accept(name: str, sent: str) -> None:
+def test_invalid_tool_name_is_replaced_by_a_valid_one(name: str, sent: str) -> None:
     request = ask(OPENAI, message(0, Role.SYSTEM, "S"), called(1, "call_1", name), returned(2, "call_1", name, "no"))
     body = render_body(request, RenderCache())
     assert [row["tool_calls"][0]["function"]["name"] for row in body["messages"] if row.get("tool_calls")] == [sent]

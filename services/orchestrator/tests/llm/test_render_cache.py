@@ -103,7 +103,7 @@ def test_turns_of_unchanged_messages_are_reused() -> None:
     assert first[40] != second[40]
 
 
-def test_edit_that_keeps_the_words_of_another_field_is_seen() -> None:
+def test_edit_of_one_field_is_rendered_again() -> None:
     cache = RenderCache()
     window = [message(0, Role.SYSTEM, "You are an agent."), message(1, Role.USER, "Hi.")]
     openai_chat.render_body(ask(OPENAI, *window), cache)

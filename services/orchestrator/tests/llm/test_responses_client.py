@@ -47,9 +47,7 @@ async def client(fake: FakeResponses) -> AsyncIterator[OpenAiResponsesClient]:
     await adapter.close()
 
 
-async def test_text_streams_in_pieces_and_ends_with_the_whole(
-    fake: FakeResponses, client: OpenAiResponsesClient
-) -> None:
+async def test_text_is_streamed_in_deltas_and_then_complete(fake: FakeResponses, client: OpenAiResponsesClient) -> None:
     fake.script = [Reply(text="Hello, wörld of agents!", usage=Usage(input=100, output=5, cached=80, reasoning=3))]
     events, answer = await everything(client, hello(THINKER))
     assert len(events) > 1

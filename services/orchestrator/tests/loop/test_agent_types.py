@@ -19,7 +19,7 @@ def test_every_type_has_a_row() -> None:
     assert set(AGENT_TYPES) == set(AgentType)
 
 
-def test_chat_types_have_tools_of_every_memory_tier() -> None:
+def test_chat_types_have_tools_of_every_kind_of_memory() -> None:
     tiers = {
         "conversation_search",
         "archival_memory_insert",
@@ -37,7 +37,7 @@ def test_tools_of_the_types_exist_and_their_rules_are_about_them() -> None:
         assert {rule.tool_name for rule in spec.rules} <= set(spec.base_tools)
 
 
-def test_letta_v1_speaks_plainly() -> None:
+def test_letta_v1_answers_in_plain_text() -> None:
     spec = AGENT_TYPES[AgentType.LETTA_V1]
     assert (spec.policy, spec.inner_thoughts, spec.first_messages) == ("v3", False, FirstMessages.NONE)
     assert not base_rules_by_default(AgentType.LETTA_V1, "openai/gpt-4o")

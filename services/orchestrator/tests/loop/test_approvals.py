@@ -54,7 +54,7 @@ async def gated(world: World, process: Process, kind: AgentType = AgentType.LETT
     return await world.agent(process, kind, include_base_tool_rules=False, **draft)
 
 
-async def test_a_gated_call_stops_the_run_and_is_asked_for(world: World, process: Process) -> None:
+async def test_gated_call_stops_the_run_with_an_approval_request(world: World, process: Process) -> None:
     agent = await gated(world, process)
     world.model.follow(call("archival_memory_insert", content="one"))
     events = await process.send(agent, "Keep one.")
@@ -75,7 +75,7 @@ async def test_a_gated_call_stops_the_run_and_is_asked_for(world: World, process
     assert (window.index, window.caller, window.calls) == (2, called, called.tool_calls)
 
 
-async def test_an_approved_call_is_run_and_the_turn_goes_on(world: World, process: Process) -> None:
+async def test_approved_call_runs_and_the_turn_continues(world: World, process: Process) -> None:
     agent = await gated(world, process)
     world.model.follow(call("archival_memory_insert", content="one"), say("Kept."))
     first = await process.send(agent, "Keep one.")
@@ -100,7 +100,7 @@ async def test_an_approved_call_is_run_and_the_turn_goes_on(world: World, proces
     assert open_request(world.window(agent).messages) is None
 
 
-async def test_a_denial_is_an_error_return_with_its_reason(world: World, process: Process) -> None:
+async def test_denial_is_an_error_return_with_its_reason(world: World, process: Process) -> None:
     agent = await gated(world, process)
     world.model.follow(call("archival_memory_insert", content="one"), say("All right."))
     first = await process.send(agent, "Keep one.")
@@ -128,7 +128,9 @@ async def test_denial_returns_control_with_a_heartbeat(world: World, process: Pr
 
 
 @pytest.mark.parametrize("heartbeat", [True, False])
-async def test_an_approved_call_chains_as_the_model_asked(world: World, process: Process, heartbeat: bool) -> None:
+async def test_approved_call_continues_with_the_requested_heartbeat(
+    world: World, process: Process, heartbeat: bool
+) -> None:
     agent = await gated(world, process, AgentType.MEMGPT_V2)
     world.model.follow(
         call("archival_memory_insert", content="one", request_heartbeat=heartbeat),
@@ -172,7 +174,7 @@ async def test_ungated_calls_wait_and_run_in_order(world: World, process: Proces
     require_valid(world.model.last.messages)
 
 
-async def test_the_decisions_must_be_about_exactly_the_calls(world: World, process: Process) -> None:
+async def test_decisions_must_match_the_pending_calls(world: World, process: Process) -> None:
     agent = await gated(world, process)
     world.model.follow(
         together(call("archival_memory_insert", content="one"), call("archival_memory_insert", content="two")),
@@ -191,7 +193,7 @@ async def test_the_decisions_must_be_about_exactly_the_calls(world: World, proce
     assert await world.archival.texts(agent.id) == ["one", "two"]
 
 
-async def test_a_message_is_refused_while_an_approval_is_pending(world: World, process: Process) -> None:
+async def test_message_is_refused_while_an_approval_is_pending(world: World, process: Process) -> None:
     agent = await gated(world, process)
     world.model.follow(call("archival_memory_insert", content="one"))
     first = await process.send(agent, "Keep one.")
@@ -204,7 +206,7 @@ async def test_a_message_is_refused_while_an_approval_is_pending(world: World, p
     assert len((await process.runs.list(ME, RunFilter(), PageQuery(9, ascending=True))).items) == 1
 
 
-async def test_another_conversation_of_the_agent_goes_on(world: World, process: Process) -> None:
+async def test_other_conversations_of_the_agent_continue(world: World, process: Process) -> None:
     agent = await gated(world, process)
     world.model.follow(call("archival_memory_insert", content="one"), say("Here I am."))
     await process.send(agent, "Keep one.")
@@ -212,7 +214,7 @@ async def test_another_conversation_of_the_agent_goes_on(world: World, process: 
     assert kinds(await process.send(agent, "Hello?", to=fork.id))[0] == "assistant"
 
 
-async def test_an_answer_without_a_question_is_refused(world: World, process: Process) -> None:
+async def test_decision_without_an_approval_request_is_refused(world: World, process: Process) -> None:
     agent = await gated(world, process)
     with pytest.raises(NoPendingApproval, match="No tool call is currently awaiting approval"):
         await process.answer(agent, *approve("call_x"))
@@ -224,7 +226,7 @@ async def test_an_answer_without_a_question_is_refused(world: World, process: Pr
 
 
 @pytest.mark.parametrize("named", [True, False])
-async def test_the_same_answer_again_is_the_same_run(world: World, process: Process, named: bool) -> None:
+async def test_repeated_decision_returns_the_same_run(world: World, process: Process, named: bool) -> None:
     agent = await gated(world, process)
     world.model.follow(call("archival_memory_insert", content="one"), say("Kept."), say("Hello."))
     first = await process.send(agent, "Keep one.")
@@ -239,7 +241,7 @@ async def test_the_same_answer_again_is_the_same_run(world: World, process: Proc
     assert await world.archival.texts(agent.id) == ["one"]
 
 
-async def test_the_same_request_again_is_the_same_run(world: World, process: Process) -> None:
+async def test_repeated_request_returns_the_same_run(world: World, process: Process) -> None:
     agent = await gated(world, process)
     world.model.follow(call("archival_memory_insert", content="one"), say("Kept."))
     first = await process.send(agent, "Keep one.")
@@ -351,7 +353,7 @@ async def test_approval_rules_do_not_disable_parallel_calls(world: World, proces
     assert world.model.last.parallel_tool_calls
 
 
-async def test_words_of_an_approved_call_are_shown(world: World, process: Process) -> None:
+async def test_text_of_an_approved_send_message_is_shown(world: World, process: Process) -> None:
     agent = await gated(world, process, AgentType.MEMGPT_V2, tool_rules=(RequiresApproval("send_message"),))
     world.model.follow(call("send_message", message="A secret."))
     first = await process.send(agent, "Tell me.", stream_tokens=True)
@@ -482,7 +484,7 @@ async def test_an_agent_has_its_own_approval_timeout(world: World, server: float
     await process.worker.stop()
 
 
-async def test_a_rule_asks_for_approval_of_certain_arguments_only(world: World, process: Process) -> None:
+async def test_rule_requires_approval_of_certain_arguments_only(world: World, process: Process) -> None:
     schema = '{"properties": {"content": {"minLength": 10}}}'
     rules = (RequiresApproval("archival_memory_insert", schema),)
     agent = await world.agent(process, tool_rules=rules)

@@ -1,4 +1,4 @@
-"""Tools that the client runs: sent to the model, waited for, and answered with their return."""
+"""Client tools: sent to the model, awaited, and answered with their return."""
 
 import json
 from typing import Any
@@ -22,7 +22,7 @@ def returned(call_id: str, text: str, status: ToolStatus = ToolStatus.SUCCESS, *
     return ClientReturn(call_id, ToolReturn.from_text(call_id, "", status, text, **printed))
 
 
-async def test_a_client_tool_is_offered_waited_for_and_answered(world: World, process: Process) -> None:
+async def test_client_tool_is_offered_awaited_and_answered(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(call("open_file", path="/etc/motd"), say("It says hello."))
     first = await process.send(agent, "Read it.", client_tools=(OPEN,))
@@ -85,7 +85,7 @@ async def test_client_tool_cannot_be_approved(world: World, process: Process) ->
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
 
 
-async def test_a_long_return_is_clipped(world: World, process: Process) -> None:
+async def test_long_return_is_clipped(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(call("open_file", path="a"), say("Long."))
     first = await process.send(agent, "Read it.", client_tools=(OPEN,))
@@ -105,7 +105,7 @@ async def test_client_may_answer_a_waiting_server_tool(world: World, process: Pr
     assert world.turn(agent)[4].tool_returns[0].text.startswith("done… [8 more")
 
 
-async def test_bad_arguments_go_back_to_the_model(world: World, process: Process) -> None:
+async def test_invalid_arguments_are_an_error_return(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(raw_call("open_file", "{"), say("Sorry."))
     events = await process.send(agent, "Read it.", client_tools=(OPEN,))
@@ -113,7 +113,7 @@ async def test_bad_arguments_go_back_to_the_model(world: World, process: Process
     assert world.turn(agent)[2].tool_returns[0].status is ToolStatus.ERROR
 
 
-async def test_the_heartbeat_loop_has_client_tools_too(world: World, process: Process) -> None:
+async def test_heartbeat_loop_supports_client_tools(world: World, process: Process) -> None:
     agent = await world.agent(process, AgentType.MEMGPT_V2, include_base_tool_rules=False)
     world.model.follow(
         call("open_file", path="a", request_heartbeat=True, thinking="Look."), call("send_message", message="A.")
@@ -128,7 +128,7 @@ async def test_the_heartbeat_loop_has_client_tools_too(world: World, process: Pr
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
 
 
-async def test_a_preview_shows_client_tools(world: World, process: Process) -> None:
+async def test_preview_contains_client_tools(world: World, process: Process) -> None:
     agent = await world.agent(process)
     config = RunConfig(client_tools=(OPEN,))
     text = await process.previews.render(ME, agent.id, agent.default_conversation_id, (), config)

@@ -224,7 +224,7 @@ async def test_resumed_turn_does_not_clear_its_own_messages(world: World) -> Non
         assert len(world.recall.rows[agent.id]) == before + 2
 
 
-async def test_answer_cut_at_the_limit_stays_so_after_a_crash(world: World) -> None:
+async def test_truncated_answer_is_still_truncated_after_a_crash(world: World) -> None:
     first = world.process()
     agent = await world.agent(first)
     world.model.script = by_place(say("Once upon a", finish=FinishReason.LENGTH))
@@ -271,7 +271,7 @@ async def die_in(world: World, process: Process, agent: Agent, name: str, *, beh
 
 
 @pytest.mark.parametrize("point", ["runs.start", "archival.insert", "recall.commit_step", "runs.finish"])
-async def test_the_same_request_after_a_crash_is_the_same_run(world: World, point: str) -> None:
+async def test_repeated_request_after_a_crash_returns_the_same_run(world: World, point: str) -> None:
     first = world.process()
     agent = await world.agent(first)
     world.model.script = by_place(call("archival_memory_insert", content="one"), say("Kept."))

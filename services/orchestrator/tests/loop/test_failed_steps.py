@@ -1,4 +1,4 @@
-"""Calls of models that give no usable answer: each leaves a step, a trace, and the tokens that were counted."""
+"""Model calls without a usable answer: each leaves a step, a trace, and its usage."""
 
 import asyncio
 import json
@@ -70,7 +70,7 @@ async def test_failed_call_leaves_step_trace_and_usage(
     assert response.get("partial_response") == ({"id": "x"} if usage != Usage() else None)
 
 
-async def test_tokens_of_answers_out_of_form_are_counted(world: World, process: Process) -> None:
+async def test_tokens_of_answers_in_the_wrong_format_are_counted(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(*[say("no JSON")] * 3)
     await process.send(agent, response_format=NUMBER)

@@ -78,7 +78,7 @@ async def test_fallback_continues_and_is_recorded(world: World, process: Process
     assert world.model.last.model.handle == HANDLE, "the next turn tries the model itself again"
 
 
-async def test_fallback_replaces_a_model_whose_answers_always_break_off(world: World, process: Process) -> None:
+async def test_fallback_replaces_a_model_whose_answers_are_always_interrupted(world: World, process: Process) -> None:
     agent = await world.agent(process, model_settings=SETTINGS)
     world.model.script = while_away(Cut(say("Hello, wor")), say("Hello."))
     events = await process.send(agent)
@@ -142,7 +142,7 @@ async def test_unknown_fallback_is_refused_in_settings(world: World, process: Pr
 
 
 @pytest.mark.parametrize("point", range(2, 28, 4))
-async def test_a_crash_in_a_turn_of_the_fallback_changes_nothing(tmp_path: Path, point: int) -> None:
+async def test_turn_with_the_fallback_survives_a_crash(tmp_path: Path, point: int) -> None:
     async with opened(tmp_path) as world:
         process = world.process()
         agent = await world.agent(process, model_settings=SETTINGS)

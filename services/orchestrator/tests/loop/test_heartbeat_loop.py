@@ -40,7 +40,7 @@ def reasons(messages: tuple[Message, ...]) -> list[str]:
     return found
 
 
-async def test_speaking_ends_the_turn(world: World, process: Process) -> None:
+async def test_send_message_ends_the_turn(world: World, process: Process) -> None:
     agent = await talker(world, process)
     world.model.follow(call("send_message", thinking="Polite.", message="Hello yourself."))
     events = await process.send(agent)
@@ -56,7 +56,7 @@ async def test_speaking_ends_the_turn(world: World, process: Process) -> None:
     assert (run.stop_reason, run.status) == (StopReason.END_TURN, RunStatus.COMPLETED)
 
 
-async def test_a_heartbeat_that_was_asked_for_goes_on(world: World, process: Process) -> None:
+async def test_requested_heartbeat_continues_the_turn(world: World, process: Process) -> None:
     agent = await talker(world, process)
     world.model.follow(
         call("archival_memory_insert", thinking="Keep.", content="tea", request_heartbeat=True),
@@ -78,7 +78,7 @@ async def test_a_heartbeat_that_was_asked_for_goes_on(world: World, process: Pro
 
 
 @pytest.mark.parametrize("asked", [True, "true", " True "])
-async def test_a_heartbeat_may_be_asked_for_in_words(world: World, process: Process, asked: object) -> None:
+async def test_heartbeat_request_may_be_text(world: World, process: Process, asked: object) -> None:
     agent = await talker(world, process)
     world.model.follow(
         call("archival_memory_insert", content="tea", request_heartbeat=asked), call("send_message", message="Kept.")
@@ -87,7 +87,7 @@ async def test_a_heartbeat_may_be_asked_for_in_words(world: World, process: Proc
     assert len(world.model.requests) == 2
 
 
-async def test_without_a_heartbeat_the_turn_ends(world: World, process: Process) -> None:
+async def test_turn_ends_without_a_heartbeat_request(world: World, process: Process) -> None:
     agent = await talker(world, process)
     world.model.follow(call("archival_memory_insert", content="tea", request_heartbeat=False))
     await process.send(agent)
@@ -109,7 +109,7 @@ async def test_continue_rule_overrides_a_missing_heartbeat(world: World, process
     assert json.loads(turn[1].tool_calls[0].arguments)["request_heartbeat"] is True
 
 
-async def test_a_parent_makes_its_child_come_next(world: World, process: Process) -> None:
+async def test_parent_rule_requires_its_child_next(world: World, process: Process) -> None:
     agent = await talker(world, process, ConstrainChildTools("archival_memory_search", ("send_message",)))
     world.model.follow(call("archival_memory_search", query="tea"), call("send_message", message="Nothing."))
     await process.send(agent)
@@ -119,7 +119,7 @@ async def test_a_parent_makes_its_child_come_next(world: World, process: Process
     assert (offered.tool_choice.kind, offered.tool_choice.name) == (ToolChoiceKind.NAMED, "send_message")
 
 
-async def test_a_call_against_the_rules_is_refused_with_hints_and_control_returns(
+async def test_call_against_the_rules_is_refused_with_hints_and_the_turn_continues(
     world: World, process: Process
 ) -> None:
     agent = await talker(world, process, MaxCountPerStep("archival_memory_insert", 1))
@@ -133,7 +133,7 @@ async def test_a_call_against_the_rules_is_refused_with_hints_and_control_return
     assert reasons(world.turn(agent, 4))[1] == "Continuing: tool rule violation."
 
 
-async def test_a_count_of_two_permits_two_calls(world: World, process: Process) -> None:
+async def test_limit_of_two_permits_two_calls(world: World, process: Process) -> None:
     agent = await talker(world, process, MaxCountPerStep("archival_memory_insert", 2))
     world.model.follow(
         call("archival_memory_insert", content="one", request_heartbeat=True),
@@ -145,7 +145,7 @@ async def test_a_count_of_two_permits_two_calls(world: World, process: Process) 
     assert "archival_memory_insert" not in [tool.name for tool in world.model.last.tools]
 
 
-async def test_a_required_tool_is_still_expected(world: World, process: Process) -> None:
+async def test_required_tool_continues_the_turn(world: World, process: Process) -> None:
     agent = await talker(world, process, RequiredBeforeExit("archival_memory_insert"))
     world.model.follow(
         call("send_message", message="Done?"),
@@ -160,7 +160,7 @@ async def test_a_required_tool_is_still_expected(world: World, process: Process)
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
 
 
-async def test_a_tool_that_failed_returns_control_whatever_was_asked(world: World, process: Process) -> None:
+async def test_failed_tool_continues_the_turn_without_a_heartbeat_request(world: World, process: Process) -> None:
     agent = await talker(world, process)
     world.model.follow(
         call("memory_replace", label="human", old_str="x", new_str="y", request_heartbeat=False),
@@ -170,7 +170,7 @@ async def test_a_tool_that_failed_returns_control_whatever_was_asked(world: Worl
     assert reasons(world.turn(agent, 4)) == ["Function call failed, returning control"]
 
 
-async def test_empty_speech_is_retried_and_shown_as_a_call(world: World, process: Process) -> None:
+async def test_empty_send_message_is_retried_and_shown_as_a_call(world: World, process: Process) -> None:
     agent = await talker(world, process)
     world.model.follow(call("send_message", text="Hello"), call("send_message", message="Hello yourself."))
     events = await process.send(agent)
@@ -181,14 +181,14 @@ async def test_empty_speech_is_retried_and_shown_as_a_call(world: World, process
     assert kinds(events) == ["tool_call", "tool_return", "assistant", "StopEvent", "UsageEvent"]
 
 
-async def test_failed_speech_is_not_shown_as_words(world: World, process: Process) -> None:
+async def test_failed_send_message_is_not_shown_as_text(world: World, process: Process) -> None:
     agent = await talker(world, process)
     world.model.follow(call("send_message", message="Hello.", mood="merry"), call("send_message", message="Hello."))
     events = await process.send(agent)
     assert kinds(events) == ["tool_call", "tool_return", "assistant", "StopEvent", "UsageEvent"]
 
 
-async def test_no_call_at_all_fails_the_run_and_nothing_is_kept(world: World, process: Process) -> None:
+async def test_answer_without_a_call_fails_the_run_and_stores_nothing(world: World, process: Process) -> None:
     agent = await talker(world, process)
     before = world.window(agent)
     world.model.follow(say("I would rather just talk."))
@@ -209,7 +209,7 @@ async def test_text_next_to_a_call_is_reasoning(world: World, process: Process) 
     assert lines(world.turn(agent, 4))[1] == "assistant thought: I greet back."
 
 
-async def test_the_thinking_argument_is_kept_as_reasoning_and_the_tool_never_sees_it(
+async def test_thinking_argument_is_stored_as_reasoning_and_hidden_from_the_tool(
     world: World, process: Process
 ) -> None:
     world.tools.add("probe")
@@ -230,7 +230,7 @@ async def test_the_thinking_argument_is_kept_as_reasoning_and_the_tool_never_see
     )
 
 
-async def test_the_last_step_that_wants_to_go_on_stops_at_max_steps(world: World, process: Process) -> None:
+async def test_last_step_with_a_heartbeat_request_stops_at_max_steps(world: World, process: Process) -> None:
     agent = await talker(world, process)
     world.model.script = lambda _: call("archival_memory_insert", content="again", request_heartbeat=True)
     await process.send(agent, max_steps=2)
@@ -249,7 +249,7 @@ async def test_truncated_call_is_an_error_for_the_model(world: World, process: P
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
 
 
-async def test_a_client_may_see_speaking_as_a_tool_call(world: World, process: Process) -> None:
+async def test_client_may_receive_send_message_as_a_tool_call(world: World, process: Process) -> None:
     agent = await talker(world, process)
     world.model.follow(call("send_message", message="Hello."))
     events = await process.send(agent, assistant_messages=False)

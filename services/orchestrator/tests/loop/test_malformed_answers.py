@@ -1,4 +1,4 @@
-"""Answers of a model that no message can hold as they are: the step is stored whatever its tools did."""
+"""Answers of a model that cannot be stored unchanged: the step is stored after its tools ran."""
 
 import json
 from dataclasses import replace
@@ -50,7 +50,7 @@ def with_id(provider_id: str) -> LlmAnswer:
     ],
     ids=lambda answer: None,
 )
-async def test_a_step_whose_tools_ran_is_stored(world: World, answer: LlmAnswer) -> None:
+async def test_step_with_a_malformed_answer_is_stored(world: World, answer: LlmAnswer) -> None:
     world.settings = replace(world.settings, context_window=10_000_000)
     process = world.process()
     agent = await world.agent(process)
@@ -66,7 +66,7 @@ async def test_a_step_whose_tools_ran_is_stored(world: World, answer: LlmAnswer)
     assert lines(world.turn(agent))[-1] == "assistant text: Again."
 
 
-async def test_a_character_that_is_split_between_two_deltas_is_kept(world: World, process: Process) -> None:
+async def test_character_split_between_two_deltas_is_kept(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(say("123456\ud83d\ude00! \ud83d"))
     events = await process.send(agent, stream_tokens=True)
@@ -74,9 +74,7 @@ async def test_a_character_that_is_split_between_two_deltas_is_kept(world: World
     assert lines(world.turn(agent))[-1] == "assistant text: 123456😀! \ufffd"
 
 
-async def test_the_model_is_told_about_a_call_without_a_name_and_one_that_is_too_long(
-    world: World, process: Process
-) -> None:
+async def test_call_without_a_name_and_long_call_are_error_returns(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(together(raw_call("", "{}"), raw_call("archival_memory_insert", "9" * 2 * MEGABYTE)), say("Oh."))
     await process.send(agent)
@@ -87,9 +85,7 @@ async def test_the_model_is_told_about_a_call_without_a_name_and_one_that_is_too
     assert "2,097,152 bytes" in stored
 
 
-async def test_an_error_of_the_provider_that_quotes_half_a_character_ends_the_run(
-    world: World, process: Process
-) -> None:
+async def test_provider_error_with_a_lone_surrogate_ends_the_run(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(ProviderRefused("bad \ud800\0", provider="scripted", status=400, quote="\udc00"), say("Hello."))
     await process.send(agent)
@@ -101,7 +97,7 @@ async def test_an_error_of_the_provider_that_quotes_half_a_character_ends_the_ru
     assert lines(world.turn(agent))[-1] == "assistant text: Hello."
 
 
-async def test_an_answer_with_too_many_calls_is_refused_before_a_tool_runs(world: World, process: Process) -> None:
+async def test_answer_with_too_many_calls_is_refused_before_a_tool_runs(world: World, process: Process) -> None:
     agent = await world.agent(process)
     flood = replace(GOOD, tool_calls=(AnsweredCall("archival_memory_insert", '{"content": "x"}'),) * (MAX_CALLS + 1))
     large = replace(GOOD, content=(TextPart("x" * MEGABYTE),) * 9)

@@ -1,4 +1,4 @@
-"""A model that refuses, breaks off, or answers invalidly: a precise stop reason, and nothing stored of the step."""
+"""A model that refuses, stops early, or answers invalidly: a precise stop reason, and nothing of the step is stored."""
 
 import pytest
 from mnemesh_orchestrator.llm.errors import (
@@ -69,7 +69,7 @@ async def test_input_of_a_failed_run_can_be_retried(world: World, process: Proce
 
 
 @pytest.mark.parametrize("unusable", [ProviderBadAnswer("No JSON.", provider="scripted"), say("")])
-async def test_an_unusable_answer_is_requested_once_more(world: World, process: Process, unusable: Item) -> None:
+async def test_unusable_answer_is_requested_again_once(world: World, process: Process, unusable: Item) -> None:
     agent = await world.agent(process)
     world.model.follow(unusable, say("Hello."))
     events = await process.send(agent, stream_tokens=True)
@@ -79,7 +79,7 @@ async def test_an_unusable_answer_is_requested_once_more(world: World, process: 
     assert (await process.outcome(agent)).usage.total_tokens == spent
 
 
-async def test_what_was_committed_before_a_failure_stays(world: World, process: Process) -> None:
+async def test_committed_steps_are_kept_after_a_failure(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(
         call("archival_memory_insert", content="x"), ProviderRefused("No.", provider="scripted", status=400)

@@ -1,4 +1,4 @@
-"""Each service becomes unavailable at every call of a turn, before and after its effect: the run is late, and equal."""
+"""Outages at every call of a turn, before and after its effect: the run is delayed, and its result is the same."""
 
 from pathlib import Path
 from typing import Any

@@ -13,7 +13,7 @@ from ..support.model import call, raw_call, say, together
 from ..support.world import ME, Process, World, kinds, lines, require_valid
 
 
-async def test_words_end_the_turn(world: World, process: Process) -> None:
+async def test_text_ends_the_turn(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(say("Hello yourself.", thought="A greeting."))
     events = await process.send(agent, "Hello")
@@ -59,7 +59,7 @@ async def test_turn_continues_after_every_tool_until_plain_text(world: World, pr
     assert (run.stop_reason, run.step_count, run.usage.total_tokens) == (StopReason.END_TURN, 4, 440)
 
 
-async def test_a_provider_that_repeats_its_call_ids_loses_nothing(world: World, process: Process) -> None:
+async def test_repeated_call_ids_of_a_provider_lose_nothing(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(
         call("archival_memory_insert", content="one"), call("archival_memory_insert", content="two"), say("Done.")
@@ -72,7 +72,7 @@ async def test_a_provider_that_repeats_its_call_ids_loses_nothing(world: World, 
     require_valid(world.window(agent).messages)
 
 
-async def test_calls_of_one_answer_are_one_message_and_their_returns_another_in_order(
+async def test_calls_of_an_answer_are_one_message_and_their_returns_are_in_order(
     world: World, process: Process
 ) -> None:
     for name in ("slow", "quick"):
@@ -99,7 +99,7 @@ async def test_calls_of_one_answer_are_one_message_and_their_returns_another_in_
     assert kinds(events).count("tool_return") == 3
 
 
-async def test_arguments_without_json_are_an_error_and_nothing_runs(world: World, process: Process) -> None:
+async def test_arguments_that_are_not_json_are_an_error_return(world: World, process: Process) -> None:
     world.tools.add("probe")
     agent = await world.agent(process, tool_names=("probe",))
     world.model.follow(raw_call("probe", '{"n": 1'), say("I give up."))
@@ -111,7 +111,7 @@ async def test_arguments_without_json_are_an_error_and_nothing_runs(world: World
     assert world.turn(agent)[1].tool_calls[0].arguments == '{"unreadable_arguments": "{\\"n\\": 1"}'
 
 
-async def test_a_tool_that_is_not_there_is_an_error_for_the_model(world: World, process: Process) -> None:
+async def test_missing_tool_is_an_error_return(world: World, process: Process) -> None:
     agent = await world.agent(process, include_base_tools=False, tool_names=("memory_insert",))
     world.model.follow(call("make_coffee"), say("I cannot."))
     await process.send(agent)
@@ -134,7 +134,7 @@ async def test_empty_answer_fails_the_run_and_nothing_is_stored(world: World, pr
     assert lines(world.turn(agent)) == ["user text: Anything to say?", "assistant text: Yes."]
 
 
-async def test_an_empty_answer_after_tools_ends_the_turn_without_a_word(world: World, process: Process) -> None:
+async def test_empty_answer_after_tools_ends_the_turn_without_text(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(call("archival_memory_insert", content="Ada likes tea."), say(""))
     events = await process.send(agent, "Note that Ada likes tea.")
@@ -156,7 +156,7 @@ async def test_text_cut_at_the_output_limit_fails_the_run_and_is_stored(world: W
     assert lines(world.turn(agent))[-1] == "assistant text: Once upon a"
 
 
-async def test_an_endless_chain_stops_at_max_steps(world: World, process: Process) -> None:
+async def test_endless_chain_stops_at_max_steps(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.script = lambda _: call("archival_memory_insert", content="again")
     events = await process.send(agent, max_steps=3)
@@ -184,7 +184,7 @@ async def test_a_terminal_tool_that_failed_does_not_end_the_turn(world: World, p
     assert lines(world.turn(agent))[-1] == "assistant text: It is not there."
 
 
-async def test_words_do_not_end_a_turn_whose_required_tool_was_not_called(world: World, process: Process) -> None:
+async def test_text_does_not_end_a_turn_before_its_required_tool(world: World, process: Process) -> None:
     agent = await world.agent(process, tool_rules=(RequiredBeforeExit("archival_memory_insert"),))
     world.model.follow(say("Done?"), call("archival_memory_insert", content="kept"), say("Done."))
     events = await process.send(agent)
@@ -197,7 +197,7 @@ async def test_words_do_not_end_a_turn_whose_required_tool_was_not_called(world:
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
 
 
-async def test_a_required_tool_is_not_called_by_a_call_that_could_not_run(world: World, process: Process) -> None:
+async def test_refused_call_does_not_satisfy_a_required_tool(world: World, process: Process) -> None:
     agent = await world.agent(process, tool_rules=(RequiredBeforeExit("archival_memory_insert"),))
     world.model.follow(
         call("archival_memory_insert"), say("Done?"), call("archival_memory_insert", content="kept"), say("Done.")
@@ -207,7 +207,7 @@ async def test_a_required_tool_is_not_called_by_a_call_that_could_not_run(world:
     assert lines(world.turn(agent))[-1] == "assistant text: Done."
 
 
-async def test_turns_follow_each_other_in_one_window(world: World, process: Process) -> None:
+async def test_turns_share_one_window(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(say("One."), say("Two."))
     await process.send(agent, "First")
@@ -221,7 +221,7 @@ async def test_turns_follow_each_other_in_one_window(world: World, process: Proc
     ]
 
 
-async def test_steps_are_recorded_with_what_they_cost(world: World, process: Process) -> None:
+async def test_steps_are_recorded_with_their_usage(world: World, process: Process) -> None:
     async def time_passes(_: str) -> None:
         world.clock.advance(0.25)
 
@@ -240,9 +240,7 @@ async def test_steps_are_recorded_with_what_they_cost(world: World, process: Pro
 
 
 @pytest.mark.parametrize("name", ["conversation_search", "archival_memory_search"])
-async def test_a_search_that_finds_nothing_is_a_return_like_any_other(
-    world: World, process: Process, name: str
-) -> None:
+async def test_search_without_results_is_a_successful_return(world: World, process: Process, name: str) -> None:
     agent = await world.agent(process)
     world.model.follow(call(name, query="nothing like it"), say("Nothing."))
     await process.send(agent)

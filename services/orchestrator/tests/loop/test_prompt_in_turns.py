@@ -63,7 +63,7 @@ async def test_memory_metadata_is_updated_with_a_rewrite(world: World, process: 
     assert "total memories" not in world.model.requests[1].messages[0].text
 
 
-async def test_a_cached_prompt_is_left_alone(world: World, process: Process) -> None:
+async def test_cached_prompt_is_not_rendered_again(world: World, process: Process) -> None:
     agent = await world.agent(process, prompt_policy=PromptPolicy.CACHE)
     before = world.window(agent).messages[0]
     world.model.follow(call("memory_insert", label="human", new_str="Ada"), say("Done."), say("Again."))
@@ -74,7 +74,9 @@ async def test_a_cached_prompt_is_left_alone(world: World, process: Process) -> 
     assert [request.messages[0] for request in world.model.requests] == [before] * 3
 
 
-async def test_autoclear_begins_each_turn_with_an_empty_window_and_loses_no_row(world: World, process: Process) -> None:
+async def test_autoclear_starts_each_turn_with_an_empty_window_and_keeps_every_row(
+    world: World, process: Process
+) -> None:
     agent = await world.agent(process, message_buffer_autoclear=True)
     world.model.follow(say("One."), call("archival_memory_insert", content="x"), say("Two."))
     await process.send(agent, "First")
@@ -86,7 +88,7 @@ async def test_autoclear_begins_each_turn_with_an_empty_window_and_loses_no_row(
     assert lines(world.turn(agent))[0] == "user text: Second"
 
 
-async def test_another_system_prompt_for_one_run_is_not_kept(world: World, process: Process) -> None:
+async def test_system_prompt_of_one_run_is_not_stored(world: World, process: Process) -> None:
     agent = await world.agent(process)
     before = world.window(agent).messages[0]
     world.model.follow(say("Arr."), say("Hello."))
@@ -174,7 +176,7 @@ async def test_input_is_stored_as_sent(world: World, process: Process) -> None:
     assert (second.text, second.name, second.otid, second.sender_id) == ("It is {me}.", "Ada", "o-1", "identity-1")
 
 
-async def test_a_response_format_is_for_agents_that_speak_plainly(world: World, process: Process) -> None:
+async def test_response_format_is_sent_only_for_plain_text_answers(world: World, process: Process) -> None:
     wanted = ResponseFormat("json_object")
     plain = await world.agent(process, response_format=wanted)
     talker = await world.agent(process, AgentType.MEMGPT_V2, response_format=wanted)

@@ -28,7 +28,7 @@ def solver(*rules: ToolRule) -> RulesSolver:
     return RulesSolver(rules)
 
 
-def test_without_rules_everything_is_allowed_and_nothing_forced() -> None:
+def test_without_rules_every_tool_is_allowed_and_none_forced() -> None:
     free = solver()
     assert free.allowed(ALL) == ALL
     assert not free.must_call()
@@ -36,7 +36,7 @@ def test_without_rules_everything_is_allowed_and_nothing_forced() -> None:
     assert free.prompt() == ""
 
 
-def test_run_first_holds_for_the_first_call_only() -> None:
+def test_run_first_applies_to_the_first_call_only() -> None:
     first = solver(RunFirst("b", '{"x": 1}'), ConstrainChildTools("b", ("c",)))
     assert first.allowed(ALL) == ("b",)
     assert first.must_call()
@@ -136,7 +136,7 @@ def test_terminal_continue_required_and_approval_rules() -> None:
     assert approval.permits_parallel_calls
 
 
-def test_a_solver_is_a_value() -> None:
+def test_solver_is_immutable() -> None:
     before = solver(MaxCountPerStep("a", 1))
     after = before.after("a", "r")
     assert before.history == ()
@@ -157,7 +157,7 @@ def test_violation_names_the_allowed_tools_and_the_violated_rules() -> None:
     assert solver().violation_text("x", ["a", "b"]).endswith("include: ['a', 'b'].")
 
 
-def test_outcomes_of_equal_number_and_other_type_are_three() -> None:
+def test_equal_outcomes_of_different_types_are_distinct() -> None:
     outcomes = tuple(ConditionalOutcome(output, "b") for output in (True, 1, 1.0))
     assert len(set(outcomes)) == 3
     assert valid_rules([Conditional("a", outcomes)])

@@ -37,7 +37,7 @@ def offered(request: LlmRequest) -> list[str]:
     return [tool.name for tool in request.tools]
 
 
-async def test_a_first_tool_is_the_only_one_offered_and_forced_by_name(world: World, process: Process) -> None:
+async def test_first_tool_is_the_only_one_offered_and_forced_by_name(world: World, process: Process) -> None:
     agent = await with_tools(world, process, RunFirst("look"), look="seen", act="done")
     world.model.follow(call("look"), say("Done."))
     await process.send(agent)
@@ -222,7 +222,7 @@ async def test_tool_that_needs_approval_does_not_run_without_it(
 
 
 @pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2])
-async def test_calls_behind_one_that_ends_the_turn_are_not_run(world: World, process: Process, kind: AgentType) -> None:
+async def test_calls_after_one_that_ends_the_turn_do_not_run(world: World, process: Process, kind: AgentType) -> None:
     rules = (ExitLoop("conversation_search"),)
     agent = await world.agent(process, kind, tool_rules=rules, include_base_tool_rules=False)
     insert = call("archival_memory_insert", content="tea")

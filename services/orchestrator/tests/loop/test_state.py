@@ -1,4 +1,4 @@
-"""The state of a turn has one writer: the engine, and the state's own methods."""
+"""Only the engine and the methods of the state write the state of a turn."""
 
 import ast
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_only_the_engine_writes_the_state_of_a_turn(path: Path) -> None:
     ]
 
 
-def test_the_engine_writes_it() -> None:
+def test_engine_writes_the_state_of_a_turn() -> None:
     written = {write.split(".")[-1] for write in writes((LOOP / "engine.py").read_text())}
     assert written | {"start_attempt", "mark_first_token"} >= OWN_METHODS
     assert {"window", "core", "solver", "pending", "tokens", "approval", "open_commit"} <= written

@@ -149,7 +149,7 @@ async def _cancelled(process: Process, held: Held) -> None:
     await process.runs.cancel(ME, RunFilter(), [])
 
 
-async def test_what_a_content_filter_leaves_of_a_text_is_kept(world: World, process: Process) -> None:
+async def test_text_before_a_content_filter_is_kept(world: World, process: Process) -> None:
     agent = await world.agent(process, initial_messages=())
     cut = together(call("archival_memory_insert", content="x"), text="I will")
     world.model.follow(replace(cut, finish_reason=FinishReason.CONTENT_FILTER))
@@ -161,7 +161,7 @@ async def test_what_a_content_filter_leaves_of_a_text_is_kept(world: World, proc
     assert await world.archival.texts(agent.id) == []
 
 
-async def test_an_agent_without_tools_is_refused_before_the_model_is_asked(world: World, process: Process) -> None:
+async def test_workflow_agent_without_tools_fails_before_the_model_call(world: World, process: Process) -> None:
     agent = await world.agent(process, AgentType.WORKFLOW, include_base_tools=False)
     await process.send(agent)
     run = await process.outcome(agent)

@@ -125,7 +125,7 @@ async def test_format_of_an_agent_is_in_the_schema_of_the_speaking_tool(world: W
 
 
 @pytest.mark.parametrize("said", ["Oslo.", {"town": "Oslo"}, ["Oslo"], 7])
-async def test_speech_without_the_format_is_a_tool_error_and_not_sent(
+async def test_send_message_without_the_format_is_a_tool_error_and_not_sent(
     world: World, process: Process, said: Any
 ) -> None:
     agent = await world.agent(process, AgentType.MEMGPT_V2, response_format=SCHEMA)
@@ -137,7 +137,7 @@ async def test_speech_without_the_format_is_a_tool_error_and_not_sent(
     assert "message is not what it has to be" in returned[0]
 
 
-async def test_speech_may_contain_its_json_as_text(world: World, process: Process) -> None:
+async def test_send_message_may_contain_its_json_as_text(world: World, process: Process) -> None:
     agent = await world.agent(process, AgentType.MEMGPT_V2, response_format=OBJECT)
     world.model.follow(call("send_message", message='{"any": "thing"}'))
     events = await process.send(agent)

@@ -37,7 +37,7 @@ def shown(events: list[RunEvent]) -> dict[str, tuple[str, str]]:
     return texts
 
 
-async def test_words_and_reasoning_are_streamed(world: World, process: Process) -> None:
+async def test_text_and_reasoning_are_streamed(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(say("It is a long way to Tipperary, for one who goes there on foot.", thought="How far? Far."))
     events = await process.send(agent, stream_tokens=True)
@@ -47,7 +47,7 @@ async def test_words_and_reasoning_are_streamed(world: World, process: Process) 
     assert ids == {world.turn(agent)[-1].id}
 
 
-async def test_argument_of_the_speaking_tool_is_streamed_as_words(world: World, process: Process) -> None:
+async def test_argument_of_the_speaking_tool_is_streamed_as_text(world: World, process: Process) -> None:
     agent = await world.agent(process, AgentType.MEMGPT_V2)
     world.model.follow(
         call("send_message", thinking="They greet; so do I.", message='Hello "you"\nthere — how \\ are we? 😀')
@@ -113,7 +113,7 @@ async def test_deltas_precede_their_message(world: World, process: Process) -> N
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["said first", "said last"])
-async def test_words_are_held_until_no_call_can_wait_for_approval(world: World, process: Process, first: bool) -> None:
+async def test_text_is_held_until_no_call_can_wait_for_approval(world: World, process: Process, first: bool) -> None:
     """A model that may call several tools at once."""
     rules = (RequiresApproval("archival_memory_insert"),)
     agent = await world.agent(
@@ -129,7 +129,7 @@ async def test_words_are_held_until_no_call_can_wait_for_approval(world: World, 
     assert "assistant" not in {body.kind for body in told(events) if isinstance(body, MessageEvent)}
 
 
-async def test_held_words_are_sent_at_once_and_as_stored(world: World, process: Process) -> None:
+async def test_held_text_is_sent_at_once_and_as_stored(world: World, process: Process) -> None:
     agent = await world.agent(
         process,
         tool_names=("send_message",),
@@ -160,7 +160,7 @@ async def test_only_call_is_streamed_although_other_tools_need_approval(world: W
 
 
 @pytest.mark.parametrize("forbidden", [False, True])
-async def test_waiting_call_holds_words_back_and_refused_call_does_not(
+async def test_waiting_call_holds_text_back_and_refused_call_does_not(
     world: World, process: Process, forbidden: bool
 ) -> None:
     """The model calls two tools although one is allowed."""

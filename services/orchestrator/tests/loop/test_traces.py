@@ -1,4 +1,4 @@
-"""Traces of a turn: every step's request can be read whole, and is stored once."""
+"""Traces of a turn: the complete request of every step can be read, and shared parts are stored once."""
 
 import pytest
 import sqlalchemy as sa

@@ -129,7 +129,7 @@ async def test_turn_waits_for_the_restart_of_the_tools_service(world: World, pro
     assert lines(world.turn(agent))[2] == "tool success of probe: probed"
 
 
-async def test_only_the_first_turn_waits_for_a_service_that_stays_away(world: World, process: Process) -> None:
+async def test_only_the_first_turn_waits_for_a_service_that_stays_unavailable(world: World, process: Process) -> None:
     world.tools.add("probe", "probed")
     agent = await world.agent(process, tool_names=("probe",))
     world.faults.unavailable = {"tools.": 99}
@@ -184,7 +184,7 @@ async def test_custom_tool_does_not_overwrite_another_edit(world: World, process
     assert "The block human was not changed" in world.turn(agent)[2].tool_returns[0].text
 
 
-async def test_a_custom_tool_sees_what_the_call_before_it_wrote(world: World, process: Process) -> None:
+async def test_custom_tool_sees_the_edit_of_the_call_before_it(world: World, process: Process) -> None:
     def rewrite(_: Mapping[str, Any], blocks: Mapping[str, str]) -> tuple[ToolResult, dict[str, str]]:
         return ToolResult(ok=True, text="rewritten"), {"human": blocks["human"] + " Twice."}
 
@@ -196,7 +196,7 @@ async def test_a_custom_tool_sees_what_the_call_before_it_wrote(world: World, pr
     assert world.blocks.value(agent.id, "human") == "Once. Twice."
 
 
-async def test_a_custom_tool_may_change_blocks(world: World, process: Process) -> None:
+async def test_custom_tool_may_change_blocks(world: World, process: Process) -> None:
     def rewrite(_: Mapping[str, Any], blocks: Mapping[str, str]) -> tuple[ToolResult, dict[str, str]]:
         return ToolResult(ok=True, text="rewritten"), {"human": blocks["human"] + " Or something.", "gone": "x"}
 

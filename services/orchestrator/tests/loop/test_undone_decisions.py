@@ -1,4 +1,4 @@
-"""An answering run that failed before its calls were done leaves the decision to the next run, or to its retry."""
+"""If an answering run fails before its calls ran, the next run or its retry executes the decision."""
 
 import asyncio
 from contextlib import suppress

@@ -27,7 +27,7 @@ def offered(request: LlmRequest) -> list[str]:
     return [tool.name for tool in request.tools]
 
 
-async def test_what_the_user_just_said_is_looked_for_in_the_archive_and_names_in_the_conversation(
+async def test_memory_search_uses_the_last_input_for_the_archive_and_names_for_the_conversation(
     world: World, process: Process
 ) -> None:
     agent = await world.agent(process, AgentType.VOICE_CONVO)
@@ -47,7 +47,7 @@ async def test_what_the_user_just_said_is_looked_for_in_the_archive_and_names_in
     assert found["convo_keyword_search_results"]["pizza"] == []
 
 
-async def test_a_time_that_runs_backwards_is_refused(world: World, process: Process) -> None:
+async def test_time_range_that_ends_before_it_starts_is_refused(world: World, process: Process) -> None:
     agent = await world.agent(process, AgentType.VOICE_CONVO)
     world.model.follow(
         call("search_memory", start_minutes_ago=5, end_minutes_ago=60), call("send_message", message="Sorry.")
@@ -58,7 +58,7 @@ async def test_a_time_that_runs_backwards_is_refused(world: World, process: Proc
     )
 
 
-async def test_the_window_of_a_voice_agent_stays_short_and_loses_no_row(world: World, process: Process) -> None:
+async def test_window_of_a_voice_agent_stays_short_and_every_row_is_kept(world: World, process: Process) -> None:
     agent = await world.agent(process, AgentType.VOICE_CONVO)
     # First a call, its return and the login; each turn adds a message, a call and its return.
     for turn in range(9):
@@ -78,7 +78,7 @@ async def test_the_window_of_a_voice_agent_stays_short_and_loses_no_row(world: W
     assert "Question 0." in {message.text for message in world.recall.rows[agent.id]}
 
 
-async def test_a_long_turn_is_not_cut_in_its_middle(world: World, process: Process) -> None:
+async def test_long_turn_is_evicted_completely_or_not_at_all(world: World, process: Process) -> None:
     agent = await world.agent(process, AgentType.VOICE_CONVO)
     searches = [call("search_memory", request_heartbeat=True) for _ in range(12)]
     world.model.follow(*searches, call("send_message", message="Found."))
@@ -89,9 +89,7 @@ async def test_a_long_turn_is_not_cut_in_its_middle(world: World, process: Proce
     assert world.window(agent).messages[1].role is Role.USER
 
 
-async def test_the_transcript_is_stored_in_chunks_and_the_block_about_the_user_renewed(
-    world: World, process: Process
-) -> None:
+async def test_transcript_is_stored_in_chunks_and_the_human_block_rewritten(world: World, process: Process) -> None:
     agent = await world.agent(process, AgentType.VOICE_SLEEPTIME)
     first = {"start_index": 0, "end_index": 0, "context": "Family."}
     world.model.follow(
@@ -129,7 +127,7 @@ async def test_the_transcript_is_stored_in_chunks_and_the_block_about_the_user_r
         ("Just a word.", CELLO, "no transcript"),
     ],
 )  # fmt: skip
-async def test_chunks_that_are_not_there_store_nothing(
+async def test_invalid_chunks_store_nothing(
     world: World, process: Process, said: str, chunk: dict[str, object], problem: str
 ) -> None:
     agent = await world.agent(process, AgentType.VOICE_SLEEPTIME)
@@ -154,5 +152,5 @@ async def test_chunks_that_are_not_there_store_nothing(
         ("No index at all.", {}),
     ],
 )
-def test_lines_of_a_transcript_are_found_by_their_index(text: str, expected: dict[int, str]) -> None:
+def test_transcript_lines_are_selected_by_index(text: str, expected: dict[int, str]) -> None:
     assert transcript(text) == expected

@@ -1,4 +1,4 @@
-"""A PostgreSQL that restarts in the middle of turns: the runs wait or are resumed, and nothing is doubled."""
+"""PostgreSQL restarts during turns: the runs wait or are resumed, and nothing is duplicated."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
@@ -55,7 +55,7 @@ async def terminate(url: str) -> None:
         await connection.close()
 
 
-async def test_connections_that_break_at_every_access_of_a_turn(tmp_path: Path, postgres_url: str) -> None:
+async def test_connection_loss_at_any_access_of_a_turn(tmp_path: Path, postgres_url: str) -> None:
     async with opened(tmp_path, postgres_url) as world:
         broken = []
 
@@ -69,7 +69,7 @@ async def test_connections_that_break_at_every_access_of_a_turn(tmp_path: Path, 
         assert len(world.model.requests) == len(SCRIPT)
 
 
-async def test_a_disk_that_is_full_in_the_middle_of_a_turn_is_waited_for(tmp_path: Path) -> None:
+async def test_turn_waits_while_the_disk_is_full(tmp_path: Path) -> None:
     async with opened(tmp_path) as world:
 
         async def fill(name: str) -> None:
@@ -129,7 +129,7 @@ async def restarting(server: Server, tmp_path: Path) -> AsyncIterator[World]:
 
 
 @pytest.mark.full
-async def test_a_server_that_stops_at_every_access_of_a_turn(tmp_path: Path, server: Server) -> None:
+async def test_server_stop_at_any_access_of_a_turn(tmp_path: Path, server: Server) -> None:
     async with restarting(server, tmp_path) as world:
         _, calls = await turn_with(world, _nothing)
         accesses = [place for place, name in enumerate(calls) if name in ("runs.write", "runs.finish")]

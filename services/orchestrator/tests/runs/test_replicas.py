@@ -174,7 +174,7 @@ async def test_run_of_a_crashed_holder_is_cancelled_after_its_lease_expires(
     require_valid(world.window(agent).messages)
 
 
-async def test_the_same_message_through_another_replica_is_the_same_run(
+async def test_repeated_message_through_another_replica_returns_the_same_run(
     world: World, process: Process, other: Process
 ) -> None:
     agent = await world.agent(process)

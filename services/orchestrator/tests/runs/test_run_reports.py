@@ -76,7 +76,7 @@ async def test_runs_models_tools_and_takeovers_are_counted(world: World, process
     assert metrics.takeovers.value() == 0
 
 
-async def test_run_that_is_taken_up_and_run_that_never_began_are_counted(world: World, process: Process) -> None:
+async def test_resumed_run_and_run_that_never_started_are_counted(world: World, process: Process) -> None:
     agent = await world.agent(process)
     held = Held(say("One."))
     world.model.follow(held)

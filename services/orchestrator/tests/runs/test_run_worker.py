@@ -251,7 +251,7 @@ async def test_run_is_resumed_if_its_end_could_not_be_stored(world: World) -> No
 
 
 @pytest.mark.parametrize("refused", [1, 2])
-async def test_the_end_of_a_run_is_stored_in_a_smaller_form_if_the_whole_is_refused(
+async def test_end_of_a_run_is_stored_in_a_smaller_form_if_it_is_refused(
     world: World, process: Process, refused: int
 ) -> None:
     agent = await world.agent(process)
@@ -318,9 +318,7 @@ async def test_takeovers_with_progress_do_not_end_a_run(world: World) -> None:
 
 
 @pytest.mark.parametrize("ahead", [3, 1 << 40])
-async def test_an_epoch_of_recall_that_is_ahead_is_overtaken_at_once(
-    world: World, process: Process, ahead: int
-) -> None:
+async def test_higher_epoch_in_recall_is_exceeded_at_once(world: World, process: Process, ahead: int) -> None:
     agent = await world.agent(process)
     world.model.script = lambda request: say("Hello.")
     window = world.window(agent)

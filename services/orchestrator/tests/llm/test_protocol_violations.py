@@ -1,4 +1,4 @@
-"""Answers of servers that keep no protocol: each is refused as a bad answer, or a message can hold it."""
+"""Answers of servers that violate the protocol: each is refused as a malformed answer, or can be stored."""
 
 import json
 from collections.abc import Callable
@@ -75,7 +75,9 @@ _MESSAGES = _record(
 @pytest.mark.parametrize(
     ("new", "chunks"), [(ChatAnswer, _CHAT), (ResponsesAnswer, _RESPONSES), (MessagesAnswer, _MESSAGES)]
 )
-def test_garbage_is_refused_or_can_be_stored(new: Callable[[str], Any], chunks: st.SearchStrategy[Any]) -> None:
+def test_malformed_answer_is_refused_or_can_be_stored(
+    new: Callable[[str], Any], chunks: st.SearchStrategy[Any]
+) -> None:
     @settings(max_examples=60, database=None)
     @given(st.lists(chunks | _ANY, min_size=1, max_size=3))
     def check(given_chunks: list[Any]) -> None:
