@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 import pytest_asyncio
@@ -26,6 +27,9 @@ from mnemesh.types.v1.paging_pb2 import SORT_ORDER_ASCENDING
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.services import SERVICE_NAMES
+from mnemesh_retrieval.edge import EdgeIndex
+from mnemesh_retrieval.index import Collection, Point
+from mnemesh_retrieval.registry import HASHING, make_embedder
 from mnemesh_testkit.databases.postgres import PostgresServer
 from mnemesh_testkit.databases.revisions import at_revision
 from mnemesh_testkit.mesh.in_process import EMBEDDER, REHEARSAL, Mesh
@@ -35,6 +39,7 @@ ROWS = {
     service: json.loads((Path(__file__).parent / "first_version" / f"{service}.json").read_text())
     for service in SERVICE_NAMES
 }
+PASSAGE = "Ada grows orchids."
 (GONE,) = (row["agent_id"] for row in ROWS["recall"]["agents"] if row["erased_at"])
 
 
@@ -50,10 +55,41 @@ async def directory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
         urls = {service: server.url(name) for service, name in zip(SERVICE_NAMES, names, strict=True)}
     for service, url in urls.items():
         await at_revision(url, f"mnemesh_{service}", "0001", ROWS[service])
+    await _fill_index(tmp_path / "archival-index")
     yield urls
     for name in names:
         assert server is not None
         await server.drop_database(name)
+
+
+async def _fill_index(directory: Path) -> None:
+    """Writes the passages into a vector index: the first version had their texts there only."""
+    index = await EdgeIndex.open(directory)
+    (archive,) = ROWS["archival"]["archives"]
+    collection = Collection(
+        f"passages:{archive['embedder']}",
+        archive["dimension"],
+        keyword_fields=("organization_id", "archive_id", "tags", "agent_id", "file_id", "folder_id", "source"),
+        datetime_fields=("created_at",),
+        text_fields=("text",),
+        tenant_field="archive_id",
+    )
+    await index.ensure_collection(collection)
+    (vector,) = await make_embedder(HASHING).embed([PASSAGE])
+    points = []
+    for row in ROWS["archival"]["passages"]:
+        created_at = f"{row['created_at'].replace(' ', 'T')}Z"
+        payload = {name: row[name] for name in ("organization_id", "archive_id", "agent_id")} | {
+            "passage_id": row["id"],
+            "text": PASSAGE,
+            "tags": [],
+            "source": "AGENT",
+            "created_at": created_at,
+            "updated_at": created_at,
+        }
+        points.append(Point(UUID(row["point_id"]), vector, PASSAGE, payload))
+    await index.write(collection.name, points)
+    await index.close()
 
 
 async def test_mesh_of_the_first_version_is_upgraded_without_loss(directory: dict[str, str], tmp_path: Path) -> None:
@@ -72,6 +108,8 @@ async def test_mesh_of_the_first_version_is_upgraded_without_loss(directory: dic
             assert archive.embedder == EMBEDDER
             summary = await mesh.stubs.passages.GetArchivalSummary(GetArchivalSummaryRequest(agent_id=ada.id))
             assert summary.passage_count == len(ROWS["archival"]["passages"]) == 2
+            hits = await ada.search_passages("orchid")
+            assert [hit.passage.text for hit in hits] == [PASSAGE] * 2
             await require_messages(mesh, ada.id)
             before = len(await stored(ada))
             heard = await turn(ada, "What is my name?")
