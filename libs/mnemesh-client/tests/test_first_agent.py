@@ -46,7 +46,7 @@ async def test_an_interrupted_creation_is_repeated_with_its_request_id(
         ("openai/large", True, True, "openai/small"),
     ],
 )
-async def test_the_first_agent_keeps_a_model_that_is_served(
+async def test_first_agent_keeps_a_served_model(
     mesh: FakeMesh, mnemesh: Mnemesh, tmp_path: Path, previous: str, served: bool, override: bool, expected: str
 ) -> None:
     await ensure_first_agent(mnemesh, previous, tmp_path, override=False)

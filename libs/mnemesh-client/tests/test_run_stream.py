@@ -67,7 +67,7 @@ async def test_a_turn_continues_after_a_restart_of_the_server(mnemesh: Mnemesh, 
     await restarting[0]
 
 
-async def test_retries_end_when_the_patience_is_exhausted(mesh: FakeMesh) -> None:
+async def test_retries_end_after_the_time_limit(mesh: FakeMesh) -> None:
     async with mesh.client(patience=0.3) as mnemesh:
         agent = await _agent(mnemesh)
         mesh.orchestrator.break_after = [1] + [0] * 100

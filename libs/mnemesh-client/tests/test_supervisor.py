@@ -140,7 +140,7 @@ async def test_an_invalid_setting_of_a_service_is_one_error_line(
     assert lock_holder(config.data_path) is None
 
 
-async def test_a_second_mesh_of_either_version_on_the_same_directory_is_refused(
+async def test_a_second_mesh_of_any_version_on_the_same_directory_is_refused(
     supervisor: Supervisor, config: MeshConfig
 ) -> None:
     config.data_path.mkdir()

@@ -159,7 +159,7 @@ def test_the_contracts_name_the_rpcs_that_only_services_may_call() -> None:
     assert named == {path for path, rule in RPC_RULES.items() if rule.role is Role.SERVICE}
 
 
-async def test_clients_may_not_call_what_is_for_services(key_file: str) -> None:
+async def test_clients_may_not_call_rpcs_for_services(key_file: str) -> None:
     async with serving(key_file) as served:
         for client in (served.blocks_as(Role.CLIENT), served.blocks_with(token())):
             with as_principal(ME), pytest.raises(PermissionDenied) as refused:
@@ -219,7 +219,7 @@ def _hostile_tokens() -> Iterator[str]:
     yield "." * 100
 
 
-async def test_hostile_tokens_are_unauthenticated(key_file: str) -> None:
+async def test_malformed_tokens_are_unauthenticated(key_file: str) -> None:
     async with serving(key_file) as served, grpc.aio.insecure_channel(served.address) as channel:
         for hostile in _hostile_tokens():
             call = unary(channel, f"/{BLOCKS}/GetBlock", b"", metadata=[("authorization", f"Bearer {hostile}")])
@@ -227,7 +227,7 @@ async def test_hostile_tokens_are_unauthenticated(key_file: str) -> None:
     assert served.blocks.callers == []
 
 
-async def test_without_a_token_a_request_is_refused_unread(key_file: str) -> None:
+async def test_request_without_a_token_is_refused_before_it_is_read(key_file: str) -> None:
     async with serving(key_file) as served, grpc.aio.insecure_channel(served.address) as channel:
         for raw in (b"\xff\xff", bytes(70 << 20)):  # one is no message, one would be larger than any message
             call = unary(channel, f"/{BLOCKS}/GetBlock", raw)
@@ -239,7 +239,7 @@ async def test_without_a_token_a_request_is_refused_unread(key_file: str) -> Non
         assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_large_requests_are_for_the_methods_that_need_them(key_file: str) -> None:
+async def test_large_requests_are_accepted_only_by_methods_that_need_them(key_file: str) -> None:
     large = "x" * (MAX_REQUEST_BYTES + 1)
     async with serving(key_file) as served:
         stub = served.passages()

@@ -131,8 +131,8 @@ async def test_close_waits_for_submitted_writes() -> None:
         await writer.submit(rows.count)
 
 
-async def test_an_acknowledged_write_survives_a_power_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk has what was last flushed: a copy of the files that is taken at each flush."""
+async def test_acknowledged_write_survives_a_power_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files are copied at each flush; the copy is what the disk has after the failure."""
     disk, path = tmp_path / "disk", tmp_path / "data" / "shelf.db"
     path.parent.mkdir()
     flush = os.fdatasync

@@ -34,13 +34,13 @@ def test_the_fingerprint_depends_on_the_content_only() -> None:
 
 
 def test_fingerprints_stay_the_same_across_releases() -> None:
-    """A request that is repeated after an upgrade meets the fingerprint that the older release stored."""
+    """A request that is repeated after an upgrade is compared with the fingerprint that the older release stored."""
     assert key().fingerprint == "e426df02c67acc6f79101f8d54480e3d"
     assert key("x" * 200).fingerprint == key("\N{SNOWMAN}" * 200).fingerprint == key().fingerprint
 
 
-def test_a_request_is_the_same_content_however_its_sender_serialises_it() -> None:
-    """Languages differ in the order of fields, and some change it from one sending to the next."""
+def test_fingerprint_does_not_depend_on_the_serialisation() -> None:
+    """Languages differ in the order of fields, and some change it between two calls."""
     request = rpc.DeleteBlockRequest(request_id="r", block_id="b")
     id_last = rpc.DeleteBlockRequest.FromString(b"".join(reversed(_split(request.SerializeToString()))))
     assert request_key(id_last, "DeleteBlock") == key()

@@ -54,7 +54,7 @@ def test_a_log_on_a_full_disk_fails_nothing(monkeypatch: pytest.MonkeyPatch, log
 
 @pytest.mark.parametrize("value", ["half \ud800", {"\ud800": ["\0"]}, Unprintable(), 1 << 70])
 @pytest.mark.usefixtures("configured")
-def test_a_line_is_written_whatever_its_fields_are(value: object, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_line_with_any_fields_is_written(value: object, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     configure_logging(ServerConfig(), "blocks")
     structlog.get_logger().error("call_failed", value=value, error="\ud800")
     [line] = capsysbinary.readouterr().err.splitlines()

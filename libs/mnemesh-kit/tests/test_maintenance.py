@@ -37,7 +37,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "mnemesh_shelf"
 
 
-def test_the_database_is_a_file_named_after_the_service_or_what_the_url_says(tmp_path: Path) -> None:
+def test_database_is_a_file_named_after_the_service_or_the_given_url(tmp_path: Path) -> None:
     assert Config(data_dir=str(tmp_path)).database == f"sqlite:///{tmp_path}/shelf.db"
     assert Config(database_url="postgresql://host/db").database == "postgresql://host/db"
     assert Config.from_env({"MNEMESH_SHELF_SQLITE_SYNCHRONOUS": "FULL"}).sqlite_synchronous == "FULL"

@@ -1,4 +1,4 @@
-"""Only their owner has access to the files of a mesh, whatever the umask of the shell that started it."""
+"""Only their owner has access to the files of a mesh, with any umask of the shell that started it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_new_directory_and_its_parents_belong_to_their_owner(tmp_path: Path) -> None:
+def test_new_directory_and_its_parents_are_private(tmp_path: Path) -> None:
     directory = tmp_path / "of" / "mine"
     assert private_directory(directory) is False
     assert [mode(directory), mode(directory.parent)] == [0o700, 0o700]
@@ -54,7 +54,7 @@ def test_an_open_directory_is_closed_once_and_reported(tmp_path: Path) -> None:
     assert {mode(directory / "notes.txt"), mode(elsewhere)} == {0o644}, "only what a mesh stores is changed"
 
 
-def test_a_directory_that_cannot_be_made_is_a_startup_error(tmp_path: Path) -> None:
+def test_directory_that_cannot_be_created_is_a_startup_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StartupError, match="MNEMESH_DATA_DIR"):
         private_directory(tmp_path / "file")

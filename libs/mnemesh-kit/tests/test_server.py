@@ -167,7 +167,7 @@ def _not_encodable() -> errors.MnemeshError:
         (_not_encodable(), grpc.StatusCode.INTERNAL),
     ],
 )
-async def test_a_call_ends_whatever_its_error_quotes(error: Exception, code: grpc.StatusCode) -> None:
+async def test_call_ends_for_any_text_in_its_error(error: Exception, code: grpc.StatusCode) -> None:
     async with serving() as service, calling(service.address) as stub:
         service.servicer.respond = raising(error)
         with pytest.raises(errors.MnemeshError) as raised:

@@ -18,7 +18,7 @@ from mnemesh_kit.server import Assembly, RunningServer
 from mnemesh_kit.server_info import SERVICE_NAME, version_of
 
 
-async def test_a_server_tells_its_version_without_a_token(tmp_path: Path) -> None:
+async def test_server_reports_its_version_without_a_token(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("0" * 32)
     server, channels = RunningServer(), Channels()

@@ -1,4 +1,4 @@
-"""Databases that are away or full: a typed error while it lasts, and no restart afterwards."""
+"""Unavailable or full databases: a typed error during the outage, and no restart afterwards."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_terminated_connections_are_unavailable_and_are_replaced(postgres_
     await database.close()
 
 
-async def test_a_server_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
+async def test_unreachable_server_is_unavailable(tmp_path: Path) -> None:
     for url in (f"postgresql://postgres@/x?host={tmp_path}", "postgresql://postgres@127.0.0.1:1/x"):
         database = Database.open(url)
         for access in (database.read, database.write):
@@ -81,7 +81,7 @@ async def test_a_server_that_is_not_there_is_unavailable(tmp_path: Path) -> None
         ("42P01", None),
     ],
 )
-def test_states_of_postgresql(state: str, kind: type[Exception] | None) -> None:
+def test_postgresql_error_states_are_classified(state: str, kind: type[Exception] | None) -> None:
     raw = asyncpg.PostgresError("x")
     raw.sqlstate = state
     for error in (raw, sa.exc.DBAPIError("SELECT 1", {}, raw)):
@@ -100,20 +100,20 @@ def test_states_of_postgresql(state: str, kind: type[Exception] | None) -> None:
         (sqlite3.SQLITE_CORRUPT, None),
     ],
 )
-def test_codes_of_sqlite(code: int, kind: type[Exception] | None) -> None:
+def test_sqlite_error_codes_are_classified(code: int, kind: type[Exception] | None) -> None:
     raw = sqlite3.OperationalError("x")
     raw.sqlite_errorcode = code
     known = from_sqlite(sa.exc.OperationalError("SELECT 1", {}, raw))
     assert known is None if kind is None else isinstance(known, kind)
 
 
-def test_a_full_disk_below_the_database_is_full() -> None:
+def test_full_disk_is_reported_as_full() -> None:
     assert isinstance(from_os_error(OSError(errno.ENOSPC, "No space left on device")), DatabaseFull)
     assert isinstance(from_os_error(OSError(errno.EIO, "Input/output error")), DatabaseUnavailable)
 
 
 @pytest.mark.parametrize("memory", [False, True])
-async def test_a_full_sqlite_database_can_be_read_and_is_written_again_later(tmp_path: Path, *, memory: bool) -> None:
+async def test_full_sqlite_database_can_be_read_and_later_written(tmp_path: Path, *, memory: bool) -> None:
     database = Database.open("sqlite:///:memory:" if memory else f"sqlite:///{tmp_path / 'kit.db'}")
     await database.write(metadata.create_all)
     await database.write(lambda conn: conn.execute(notes.insert().values(text="first")))
@@ -127,7 +127,7 @@ async def test_a_full_sqlite_database_can_be_read_and_is_written_again_later(tmp
     await database.close()
 
 
-async def test_a_disk_that_becomes_read_only_is_full(tmp_path: Path) -> None:
+async def test_read_only_disk_is_reported_as_full(tmp_path: Path) -> None:
     database = Database.open(f"sqlite:///{tmp_path / 'kit.db'}")
     await database.write(metadata.create_all)
     await database.write(lambda conn: conn.exec_driver_sql("PRAGMA query_only=ON"))

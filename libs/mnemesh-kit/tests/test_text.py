@@ -69,7 +69,7 @@ def test_a_refusal_names_the_field(check: Callable[[str, str], object], text: st
     assert refused.value.message.startswith("block.value ")
 
 
-def test_an_absent_text_is_not_checked() -> None:
+def test_unset_text_is_not_checked() -> None:
     assert require_optional_text(None, "name", min_chars=1) is None
     with pytest.raises(InvalidArgument):
         require_optional_text("", "name", min_chars=1)
@@ -105,7 +105,7 @@ def test_a_well_formed_text_can_be_stored_and_sent(text: str, max_bytes: int | N
         ("\ude00\ud83d", "\ufffd\ufffd"),
     ],
 )
-def test_halves_of_a_character_are_joined_and_lone_ones_replaced(text: str, result: str) -> None:
+def test_surrogate_pairs_are_joined_and_lone_surrogates_replaced(text: str, result: str) -> None:
     assert well_formed(text) == result
 
 
@@ -128,7 +128,7 @@ def test_incomplete_json_is_made_well_formed() -> None:
 
 
 @given(_ANY, st.lists(st.integers(0, 50), max_size=5))
-def test_a_text_in_pieces_is_made_well_formed_like_the_whole(text: str, cuts: list[int]) -> None:
+def test_text_in_deltas_is_made_well_formed_like_the_complete_text(text: str, cuts: list[int]) -> None:
     joiner, ends = PieceJoiner(), [0, *sorted(cuts), len(text)]
     pieces = [joiner.add(text[start:end]) for start, end in pairwise(ends)]
     assert "".join([*pieces, joiner.end()]) == well_formed(text)

@@ -99,7 +99,7 @@ def utc(text: str) -> datetime:
         ("2026-01-20 10:00:00-05:00", None, "2026-01-20 15:00"),
     ],
 )
-def test_a_start_is_the_instant_that_it_names(text: str, zone: str | None, instant: str) -> None:
+def test_start_is_the_given_instant(text: str, zone: str | None, instant: str) -> None:
     assert date_range(text, None, zone) == DateRange(utc(instant), None)
 
 
@@ -114,18 +114,18 @@ def test_a_start_is_the_instant_that_it_names(text: str, zone: str | None, insta
         ("2026-01-20 10:00", None, "2026-01-20 10:00:00.000001"),
     ],
 )
-def test_an_end_includes_the_day_or_the_microsecond_that_it_names(text: str, zone: str | None, instant: str) -> None:
+def test_end_includes_the_given_day_or_microsecond(text: str, zone: str | None, instant: str) -> None:
     assert date_range(None, text, zone) == DateRange(None, utc(instant))
 
 
-def test_the_last_day_is_a_bound_like_any_other() -> None:
+def test_last_possible_day_is_a_valid_bound() -> None:
     """Searches of messages accepted 9999-12-31, and searches of passages refused it, before both used one parser."""
     assert date_range(None, "9999-12-31") == DateRange(None, None)
     assert date_range(None, "9999-12-31T23:59:59.999999") == DateRange(None, None)
     assert date_range("9999-12-31", None) == DateRange(utc("9999-12-31"), None)
 
 
-def test_bounds_outside_of_all_time_do_not_widen_a_range() -> None:
+def test_bounds_outside_of_the_supported_times_do_not_widen_a_range() -> None:
     tokyo, los_angeles = "Asia/Tokyo", "America/Los_Angeles"
     assert date_range("0001-01-01", None, tokyo) == DateRange(None, None)
     assert date_range("2026-01-01", "0001-01-01T01:00", tokyo).is_empty

@@ -70,7 +70,7 @@ asyncio.run(write_for_ever())
 
 
 @pytest.mark.parametrize("enough", [1, 300])
-async def test_kill_9_takes_nothing_that_was_acknowledged(tmp_path: Path, enough: int) -> None:
+async def test_kill_9_loses_no_acknowledged_write(tmp_path: Path, enough: int) -> None:
     with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         acknowledged = 0

@@ -90,7 +90,7 @@ async def test_a_search_with_two_labels_reads_the_segments_of_the_rarer(
     assert searches[-1].segments == 1
 
 
-async def test_a_bounded_search_covers_the_newest_points_and_those_in_also(
+async def test_bounded_search_covers_the_newest_and_the_additional_points(
     plants: FlatIndex, searches: list[search.SearchState]
 ) -> None:
     """The number of vectors read is the same for 5,000 points as for 1,000."""

@@ -1,4 +1,4 @@
-"""Template databases are equal to migrated ones, and only empty databases are filled from them."""
+"""Template databases equal migrated ones, and only empty databases are filled from them."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ async def migrated(path: Path) -> list[tuple[str, str]]:
         await database.close()
 
 
-async def test_a_copy_is_what_the_revisions_make(tmp_path: Path) -> None:
+async def test_copy_equals_a_migrated_database(tmp_path: Path) -> None:
     first, second = await migrated(tmp_path / "first.db"), await migrated(tmp_path / "second.db")
     assert len(first) > 5
     assert first == second
     assert sorted(path.name for path in tmp_path.glob(".copy-*")) == []
 
 
-async def test_two_that_migrate_one_file_at_once_both_find_it_whole(tmp_path: Path) -> None:
+async def test_concurrent_migrations_of_one_file_both_succeed(tmp_path: Path) -> None:
     await migrated(tmp_path / "first.db")
     one, other = await asyncio.gather(migrated(tmp_path / "shared.db"), migrated(tmp_path / "shared.db"))
     assert one == other == await migrated(tmp_path / "first.db")
 
 
-async def test_what_is_there_is_migrated_and_kept(tmp_path: Path) -> None:
+async def test_existing_data_is_migrated_and_kept(tmp_path: Path) -> None:
     await migrated(tmp_path / "first.db")
     path = tmp_path / "older.db"
     database = Database.open(f"sqlite:///{path}")
@@ -48,7 +48,7 @@ async def test_what_is_there_is_migrated_and_kept(tmp_path: Path) -> None:
     assert "blocks" in tables
 
 
-async def test_a_database_in_memory_starts_as_a_copy_of_the_first() -> None:
+async def test_database_in_memory_starts_as_a_copy() -> None:
     schemas = []
     for _ in range(2):
         database = Database.open("sqlite:///:memory:")
@@ -60,7 +60,7 @@ async def test_a_database_in_memory_starts_as_a_copy_of_the_first() -> None:
     assert schemas[0] == schemas[1]
 
 
-async def test_a_postgresql_database_starts_as_a_copy_of_the_first(postgres_server: PostgresServer) -> None:
+async def test_postgresql_database_starts_as_a_copy(postgres_server: PostgresServer) -> None:
     tables = []
     for _ in range(2):
         name = await postgres_server.create_database()

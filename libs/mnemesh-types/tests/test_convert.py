@@ -140,7 +140,7 @@ def test_the_creation_time_defaults_to_now() -> None:
     assert message_from_proto(pb.Message(role=pb.ROLE_USER), "message", now).created_at == now
 
 
-def test_usage_keeps_absent_and_zero_apart() -> None:
+def test_unset_and_zero_usage_are_distinct() -> None:
     usage = Usage(prompt_tokens=0, total_tokens=3)
     assert usage_from_proto(usage_to_proto(usage)) == usage
     assert usage + Usage(completion_tokens=2, total_tokens=4) == Usage(0, 2, 7)

@@ -141,13 +141,13 @@ async def test_the_error_names_the_bad_field(archival: ArchivalServer, request_:
         PassageFilter(start_date="2026-01-01 10:00", end_date="2026-01-01 11:00:30"),
     ],
 )
-async def test_dates_at_the_ends_of_time_and_with_a_space_are_accepted(
+async def test_extreme_dates_and_dates_with_a_space_are_accepted(
     archival: ArchivalServer, filter_: PassageFilter
 ) -> None:
     await archival.passages.SearchPassages(SearchPassagesRequest(query="x", filter=filter_))
 
 
-async def test_an_unknown_row_of_a_list_is_not_found(archival: ArchivalServer) -> None:
+async def test_unknown_boundary_id_of_a_list_is_not_found(archival: ArchivalServer) -> None:
     with pytest.raises(MnemeshError) as refused:
         await archival.passages.ListPassages(ListPassagesRequest(after_id=PASSAGE))
     assert (refused.value.code, refused.value.metadata["field"]) == (grpc.StatusCode.NOT_FOUND, "after_id")
@@ -183,7 +183,7 @@ REQUESTS = st.one_of(
 )
 
 
-async def test_hostile_requests_never_cause_an_internal_error(archival: ArchivalServer) -> None:
+async def test_invalid_requests_never_cause_an_internal_error(archival: ArchivalServer) -> None:
     hostile: list[Any] = []
 
     @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), database=None)

@@ -1,4 +1,4 @@
-"""A lost, damaged or outdated vector index loses no passage: words find all at once, vectors after the rebuild."""
+"""A lost, damaged or outdated vector index loses no passage: full-text search works at once, vectors once rebuilt."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_no_passage_is_lost_with_the_index(
     assert (await archival.summary(agent)).passage_count == 5
 
 
-async def test_an_index_that_is_ahead_of_the_record_returns_nothing_that_is_not_recorded(
+async def test_index_ahead_of_the_records_returns_only_recorded_passages(
     archival: ArchivalServer, agent: str, tmp_path: Path
 ) -> None:
     kept = await archival.one(agent, "an old oak")
@@ -148,9 +148,7 @@ async def test_an_index_that_is_ahead_of_the_record_returns_nothing_that_is_not_
     assert (await archival.summary(agent)).passage_count == 1
 
 
-async def test_an_index_that_is_behind_the_record_is_brought_up_to_date(
-    archival: ArchivalServer, agent: str, tmp_path: Path
-) -> None:
+async def test_index_behind_the_records_is_updated(archival: ArchivalServer, agent: str, tmp_path: Path) -> None:
     await archival.insert(agent, "an old oak")
     await archival.stop()
     shutil.copytree(archival.config.index_path, tmp_path / "backup")

@@ -1,4 +1,4 @@
-"""Search ranks passages by the words of their neighbours, too, within the filter and while those words are stored."""
+"""Search also ranks passages by the words of their neighbours, within the filter and while those words are stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Responses with passages stay below the 4 MB that gRPC clients accept by default; the rest follows by token."""
+"""Responses with passages stay below the 4 MB that gRPC clients accept by default; further pages follow by token."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def database_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'archival.db'}"
 
 
-async def test_large_passages_come_in_several_responses(archival: ArchivalServer) -> None:
+async def test_large_passages_are_returned_in_several_pages(archival: ArchivalServer) -> None:
     archive = await archival.archive()
     ids = [await archival.one(archive, f"oak {number} " + "x" * 900_000) for number in range(4)]
     ids.append(await archival.one(archive, "a small oak"))

@@ -1,4 +1,4 @@
-"""Dates in a query raise the passages of those dates."""
+"""Dates in a query raise the rank of passages of those dates."""
 
 from __future__ import annotations
 

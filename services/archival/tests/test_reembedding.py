@@ -326,7 +326,7 @@ async def test_an_unavailable_new_embedder_changes_nothing(
     assert len(await archival.texts("oak elm ash")) == 3
 
 
-async def test_an_archive_can_leave_an_unavailable_embedder(
+async def test_archive_can_change_from_an_unavailable_embedder(
     archival: ArchivalServer, agent: str, unavailable: set[str]
 ) -> None:
     archive = await archival.archive(agent)

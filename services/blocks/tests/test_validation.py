@@ -1,4 +1,4 @@
-"""Use cases refuse invalid arguments of every caller, also of callers that are not the servicer."""
+"""Use cases refuse invalid arguments of every caller, including callers other than the servicer."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ BAD: list[tuple[str, Any, str]] = [
 ]
 
 
-async def test_bad_input_is_refused_by_field_and_leaves_nothing(serve: Any) -> None:
+async def test_invalid_request_is_refused_by_field_and_stores_nothing(serve: Any) -> None:
     async with serve() as recall:
         for method, request, field in BAD:
             error = await refused(getattr(recall, method)(request))

@@ -1,4 +1,4 @@
-"""Random requests are refused with a documented reason or executed: never INTERNAL, and nothing half-written."""
+"""Random requests are refused with a documented reason or executed: never INTERNAL, and never partly."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ async def test_a_request_with_one_random_field_is_refused_or_executed(target: Ta
         await target.require_spoiled_answered(methods[name], request)
 
 
-async def test_bytes_that_are_no_request_are_an_invalid_argument(target: Target) -> None:
+async def test_bytes_that_are_not_a_request_are_refused(target: Target) -> None:
     for method in METHODS:
         await target.require_bytes_refused(method)
 

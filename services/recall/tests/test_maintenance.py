@@ -1,4 +1,4 @@
-"""Erased and expired data is gone: from results, from counts, and after maintenance from every file."""
+"""Erased and expired data is removed from results, from counts, and after maintenance from every file."""
 
 from __future__ import annotations
 

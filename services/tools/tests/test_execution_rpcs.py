@@ -93,7 +93,7 @@ def g(): ...
     assert dict(answer.changed_blocks) == {"human": "Bo"}
 
 
-async def test_tool_that_does_not_ask_for_the_agent_gets_none_of_it(embedded: Any) -> None:
+async def test_tool_without_an_agent_parameter_cannot_access_the_agent(embedded: Any) -> None:
     """Neither by looking for it in the process, nor by sending changes itself."""
     source = """def f():
     import gc, json, os

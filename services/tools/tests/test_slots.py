@@ -63,8 +63,8 @@ async def test_one_organization_cannot_hold_all_slots() -> None:
     await _end_all(other, greedy)
 
 
-async def test_free_slot_goes_to_the_organization_with_the_fewest() -> None:
-    """Among equals they take turns, however many of one wait."""
+async def test_free_slot_is_given_to_the_organization_with_the_fewest() -> None:
+    """Organizations with an equal number take turns."""
     slots = FairSlots(2, 2, 60)
     first, second, third = (_Organization(slots, name) for name in "abc")
     await first.start(5)
@@ -82,7 +82,7 @@ async def test_free_slot_goes_to_the_organization_with_the_fewest() -> None:
     await _end_all(second, first)
 
 
-async def test_wait_is_bounded_and_leaves_nothing_behind() -> None:
+async def test_wait_is_bounded_and_leaves_no_queue_entry() -> None:
     slots = FairSlots(1, 1, 0.01)
     async with slots.hold("a"):
         with pytest.raises(ToolSlotsBusy) as caught:

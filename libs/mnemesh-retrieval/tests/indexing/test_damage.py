@@ -135,7 +135,7 @@ async def test_a_shard_that_ends_the_process_is_rebuilt(rig: Rig) -> None:
 
 
 @edge
-async def test_a_directory_that_is_gone_is_rebuilt(rig: Rig) -> None:
+async def test_deleted_directory_is_rebuilt(rig: Rig) -> None:
     await filled(rig)
     shutil.rmtree(rig.directory)
     assert ("vector_index_rebuild_finished", "warning") in await require_recovery(rig)

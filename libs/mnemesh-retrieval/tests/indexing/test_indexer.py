@@ -30,7 +30,7 @@ def texts(numbers: Sequence[int], word: str = "tree") -> dict[str, str]:
     return {note_id(number): f"{word} {WORDS[number % 16]} number{number}" for number in numbers}
 
 
-async def test_the_index_follows_the_records_and_changes_stay_until_they_are_flushed(rig: Rig) -> None:
+async def test_index_follows_the_records_and_changes_are_kept_until_flushed(rig: Rig) -> None:
     await rig.notebook.put(texts(range(40)))
     await rig.notebook.put(texts(range(40, 45)), book="two")
     assert await rig.indexer.catch_up() == 45
@@ -47,7 +47,7 @@ async def test_the_index_follows_the_records_and_changes_stay_until_they_are_flu
     assert rig.indexer.is_complete(NOTES)
 
 
-async def test_what_was_not_flushed_is_repeated_after_a_loss_of_power(rig: Rig) -> None:
+async def test_unflushed_changes_are_repeated_after_a_power_failure(rig: Rig) -> None:
     await rig.notebook.put(texts(range(20)))
     await rig.indexer.catch_up()
     await rig.flush()
@@ -60,7 +60,7 @@ async def test_what_was_not_flushed_is_repeated_after_a_loss_of_power(rig: Rig) 
     assert await rig.difference() == {}
 
 
-async def test_a_caller_indexes_at_once_or_leaves_it_to_the_background(rig: Rig) -> None:
+async def test_caller_indexes_at_once_or_in_the_background(rig: Rig) -> None:
     changes = await rig.notebook.put(texts(range(3)), claim=rig.indexer.claim())
     assert await rig.indexer.apply(changes)
     assert await rig.difference() == {}
@@ -79,7 +79,7 @@ async def test_a_caller_indexes_at_once_or_leaves_it_to_the_background(rig: Rig)
     assert rig.indexer.failures() == {}
 
 
-async def test_concurrent_writers_and_the_background_end_in_agreement(rig: Rig) -> None:
+async def test_concurrent_writers_and_the_background_task_converge(rig: Rig) -> None:
     async def write(number: int) -> None:
         changes = await rig.notebook.put(texts(range(number, number + 5), f"word{number}"), claim=rig.indexer.claim())
         await rig.indexer.apply(changes)
@@ -101,7 +101,7 @@ async def test_a_refused_text_does_not_block_the_others(rig: Rig) -> None:
     assert rig.indexer.is_complete(NOTES), "a record without a vector is not a gap"
 
 
-async def test_a_database_that_was_restored_takes_extra_points_out_of_the_index(rig: Rig) -> None:
+async def test_restored_database_removes_extra_points_from_the_index(rig: Rig) -> None:
     await rig.notebook.put(texts(range(10)))
     await rig.indexer.drain()
     backup = await rig.notebook.backup()
@@ -115,8 +115,8 @@ async def test_a_database_that_was_restored_takes_extra_points_out_of_the_index(
 
 
 @embedded
-async def test_an_index_of_another_history_is_built_anew(rig: Rig) -> None:
-    """A changed record is neither missing nor extra: only the mark tells that its point is of another state."""
+async def test_index_of_another_history_is_rebuilt(rig: Rig) -> None:
+    """A changed record is neither missing nor extra: only the mark shows that its point has another state."""
     await rig.notebook.put(texts(range(10)))
     await rig.flush()
     await rig.indexer.drain()
@@ -136,8 +136,8 @@ async def test_an_index_of_another_history_is_built_anew(rig: Rig) -> None:
     assert await rig.difference() == {}
 
 
-async def test_records_that_the_index_lacks_are_found_and_indexed(rig: Rig) -> None:
-    """As if an older copy of the index had been put in its place."""
+async def test_missing_records_are_found_and_indexed(rig: Rig) -> None:
+    """As after the restore of an older copy of the index."""
     await rig.notebook.put(texts(range(20)))
     await rig.indexer.catch_up()
     await rig.flush()
@@ -151,7 +151,7 @@ async def test_records_that_the_index_lacks_are_found_and_indexed(rig: Rig) -> N
     assert await rig.difference() == {}
 
 
-async def test_a_collection_that_is_gone_is_rebuilt_and_a_crash_resumes_the_rebuild(
+async def test_deleted_collection_is_rebuilt_and_a_crash_resumes_the_rebuild(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(walks, "PAGE", 20)
@@ -185,7 +185,7 @@ async def test_a_collection_that_is_gone_is_rebuilt_and_a_crash_resumes_the_rebu
 
 
 @embedded
-async def test_a_full_disk_stops_the_index_and_not_the_records(rig: Rig) -> None:
+async def test_full_disk_stops_the_index_but_not_the_records(rig: Rig) -> None:
     await rig.notebook.put(texts(range(5)))
     await rig.indexer.drain()
     rig.index._reserve._reserve_bytes = 1 << 60
@@ -211,7 +211,7 @@ async def other_replica(rig: Rig) -> AsyncIterator[Indexer]:
 
 
 @replicated
-async def test_a_late_write_of_another_replica_is_repeated(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_late_write_of_another_replica_is_repeated(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     await rig.notebook.put({note_id(1): "old fox"})
     writing, released = asyncio.Event(), asyncio.Event()
     write = rig.index.write
@@ -241,7 +241,7 @@ async def test_a_late_write_of_another_replica_is_repeated(rig: Rig, monkeypatch
 
 
 @replicated
-async def test_one_replica_checks_and_the_others_wait_for_it(rig: Rig) -> None:
+async def test_one_replica_verifies_and_the_others_wait(rig: Rig) -> None:
     await rig.notebook.put(texts(range(30)))
     await rig.indexer.drain()
     await rig.index.drop_collection(NOTES)
@@ -260,7 +260,7 @@ async def test_one_replica_checks_and_the_others_wait_for_it(rig: Rig) -> None:
 
 
 @replicated
-async def test_what_a_server_had_not_flushed_is_repeated_when_it_comes_back(
+async def test_changes_that_a_server_did_not_flush_are_repeated_after_its_restart(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await rig.notebook.put(texts(range(5)))
@@ -281,7 +281,7 @@ async def test_what_a_server_had_not_flushed_is_repeated_when_it_comes_back(
 
 @embedded
 @pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_any_sequence_of_writes_and_crashes_ends_in_agreement(rig: Rig, seed: int) -> None:
+async def test_any_sequence_of_writes_and_crashes_converges(rig: Rig, seed: int) -> None:
     chance = random.Random(seed)
     crash: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""The fake providers' wire, as a bare HTTP client sees it, and the lean one's answers."""
+"""The protocol of the fake providers for a plain HTTP client, and the answers of the lean fake."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ def _data(body: str) -> list[str]:
     return [line.removeprefix("data: ") for line in body.split("\n") if line.startswith("data: ")]
 
 
-async def test_an_openai_stream_has_the_documented_shape() -> None:
+async def test_openai_stream_has_the_documented_events() -> None:
     async with (
         FakeOpenAI([Reply(text="Hello", tool_calls=[("a", {"x": 1}, "c1")])]) as fake,
         httpx.AsyncClient() as http,
@@ -41,7 +41,7 @@ async def test_an_openai_stream_has_the_documented_shape() -> None:
     assert (chunks[-1]["choices"], chunks[-1]["usage"]["total_tokens"]) == ([], 18)
 
 
-async def test_an_anthropic_stream_has_the_documented_shape() -> None:
+async def test_anthropic_stream_has_the_documented_events() -> None:
     script = [Reply(reasoning="Hm", text="Hello", tool_calls=[("a", {"x": 1}, "t1")])]
     async with FakeAnthropic(script) as fake, httpx.AsyncClient() as http:
         response = await http.post(f"{fake.base_url}/v1/messages", json={"model": "m", "stream": True})
@@ -61,7 +61,7 @@ async def test_an_anthropic_stream_has_the_documented_shape() -> None:
     assert events[-2]["delta"]["stop_reason"] == "tool_use"
 
 
-async def test_scripts_are_functions_or_lists_and_requests_are_kept() -> None:
+async def test_scripts_are_functions_or_lists_and_requests_are_recorded() -> None:
     def script(body: dict[str, Any]) -> Reply:
         return Reply(text=body["messages"][-1]["content"].upper())
 
@@ -78,7 +78,7 @@ async def test_scripts_are_functions_or_lists_and_requests_are_kept() -> None:
         assert (await http.post(url, json=asked)).status_code == 501
 
 
-async def test_a_provider_may_give_every_call_the_same_id() -> None:
+async def test_call_ids_can_be_repeated() -> None:
     reply = Reply(tool_calls=[("a", {}), ("b", {})])
     async with FakeOpenAI([reply, reply], call_id="call_1") as fake, httpx.AsyncClient() as http:
         for _ in range(2):
@@ -86,7 +86,7 @@ async def test_a_provider_may_give_every_call_the_same_id() -> None:
             assert [call["id"] for call in answer["choices"][0]["message"]["tool_calls"]] == ["call_1", "call_1"]
 
 
-async def test_a_cut_breaks_the_connection_and_closing_frees_what_hangs() -> None:
+async def test_cut_breaks_the_connection_and_close_releases_held_answers() -> None:
     async with FakeOpenAI([cut_stream(after=2), hang()]) as fake, httpx.AsyncClient() as http:
         url = f"{fake.base_url}/chat/completions"
         with pytest.raises(httpx.RemoteProtocolError):
@@ -127,7 +127,7 @@ async def _answered(http: httpx.AsyncClient, base_url: str, body: dict[str, Any]
 
 
 @pytest.mark.parametrize("lean", ["five-tools"], indirect=True)
-async def test_the_lean_fake_calls_five_tools_and_then_speaks(lean: str) -> None:
+async def test_lean_fake_calls_five_tools_and_then_answers(lean: str) -> None:
     messages: list[dict[str, str]] = [{"role": "tool", "content": "old"}, {"role": "user", "content": '"user_message"'}]
     body = {"messages": messages, "tools": _offered("send_message", "conversation_search", "archival_memory_insert")}
     async with httpx.AsyncClient() as http:
@@ -142,7 +142,7 @@ async def test_the_lean_fake_calls_five_tools_and_then_speaks(lean: str) -> None
 
 
 @pytest.mark.parametrize("lean", ["one-step"], indirect=True)
-async def test_the_lean_fake_answers_a_big_request_at_once(lean: str) -> None:
+async def test_lean_fake_answers_a_large_request_at_once(lean: str) -> None:
     body = {"messages": [{"role": "user", "content": "x" * 2_000_000}]}
     async with httpx.AsyncClient() as http:
         assert (await _answered(http, lean, body))[0].startswith("Here is what I found")

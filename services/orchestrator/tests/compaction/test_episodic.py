@@ -44,7 +44,7 @@ async def compact(
 
 
 @KINDS
-async def test_evicted_turns_become_episode_and_facts_and_four_turns_stay(
+async def test_evicted_turns_become_episode_and_facts_and_four_turns_are_kept(
     world: World, process: Process, speaker: Speaker, kind: AgentType
 ) -> None:
     agent = await episodic_agent(world, process, kind)

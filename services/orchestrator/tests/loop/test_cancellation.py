@@ -1,4 +1,4 @@
-"""A cancelled run stops at once, and leaves a history that a model can continue."""
+"""A cancelled run stops at once and leaves a history that a model can continue."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

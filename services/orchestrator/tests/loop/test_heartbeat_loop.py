@@ -1,4 +1,4 @@
-"""V2: a tool at every step, send_message to speak, and heartbeats to continue."""
+"""V2: a tool at every step, send_message to answer, and heartbeats to continue."""
 
 import json
 

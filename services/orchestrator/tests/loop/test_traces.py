@@ -16,9 +16,7 @@ from ..support.world import ME, Process, World
 NOW = FrozenClock().now()
 
 
-async def test_each_step_has_the_request_that_was_sent_and_the_store_keeps_what_it_added(
-    world: World, process: Process
-) -> None:
+async def test_each_step_has_its_request_and_only_added_parts_are_stored(world: World, process: Process) -> None:
     agent = await world.agent(process, system="You are a test. " * 500)
     sent: list[str] = []
 
@@ -48,5 +46,5 @@ def test_shared_parts_restore_the_request(earlier: str, request_: str) -> None:
 
 
 @pytest.mark.parametrize("request_", ["other", "x" * 40 + "a" * 60])
-def test_request_that_shares_little_is_stored_whole(request_: str) -> None:
+def test_request_with_few_shared_parts_is_stored_completely(request_: str) -> None:
     assert shared_request(StepTrace("step", "x" * 40, "", 0, NOW), request_) is None

@@ -114,7 +114,7 @@ def test_changed_memory_rules_numbering_or_template_is_a_change(template: str) -
 
 
 def test_block_that_imitates_the_end_of_memory_is_detected() -> None:
-    """The stored message starts with the whole new one, because a description imitates the rest of it."""
+    """The stored message starts with the complete new one, because a description imitates the rest of it."""
     fresh = memory(Block("block-1", "human", "", 10, "plain"))
     rest = fresh.partition("plain")[2] + "\n\n" + NO_METADATA
     forged = Block("block-1", "human", "secret", 10, "plain" + rest)

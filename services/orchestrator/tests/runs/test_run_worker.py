@@ -183,7 +183,7 @@ async def test_retry_continues_where_the_failed_run_stopped(world: World, proces
     require_valid(world.window(agent).messages)
 
 
-async def test_an_ended_run_can_be_deleted_and_its_messages_stay(world: World, process: Process) -> None:
+async def test_ended_run_can_be_deleted_and_its_messages_are_kept(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(say("Hello."))
     await process.send(agent)

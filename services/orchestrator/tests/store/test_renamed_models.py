@@ -46,7 +46,7 @@ async def test_handles_that_select_a_model_later_are_renamed(url: str) -> None:
     assert rows["model_overrides", "org-1", "document"] == {"handle": NEW, "hidden": True}
 
 
-async def test_records_of_the_past_and_handles_of_own_providers_stay(url: str) -> None:
+async def test_past_records_and_handles_of_own_providers_stay_unchanged(url: str) -> None:
     database = await _upgraded(url)
     rows = await database.read(_documents)
     await database.close()

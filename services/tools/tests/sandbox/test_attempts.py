@@ -1,4 +1,4 @@
-"""Attempts to reach the host or to exceed the limits, at each isolation level."""
+"""Attempts of tools to reach the host or to exceed limits, at each isolation level."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import attempts
 from .support import Run, value_of
 
 
-async def test_nothing_of_the_kernel_and_of_the_service_is_within_reach(run: Run, tmp_path: Path) -> None:
+async def test_kernel_and_service_are_out_of_reach(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "datagrams"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(path))
@@ -52,8 +52,8 @@ async def test_memory_of_all_processes_is_bounded_together(run: Run) -> None:
     assert "MemoryError: its processes needed more than 256 MB of memory together" in outcome.text
 
 
-async def test_tool_that_nothing_confines_to_a_directory_creates_no_file(unconfined: Sandbox) -> None:
-    """Such a host reaches the lowest level only, which must be enabled."""
+async def test_tool_without_a_confined_directory_creates_no_file(unconfined: Sandbox) -> None:
+    """Such a host has the lowest level only, which must be enabled."""
     assert unconfined.isolation.level is Level.MINIMAL
     assert unconfined.isolation.bounds["disk"] == "tools cannot create files"
     outcome = await unconfined.run(Task(attempts.WRITE_ANYWHERE, "tool"), 20)

@@ -1,4 +1,4 @@
-"""Cgroups of executions. The directories here stand in for those of the kernel, which are special files."""
+"""Cgroups of executions. The directories replace those of the kernel, which are special files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_directory_without_the_controllers_is_refused(home: MakeHome, controller
         Cgroups.open(str(home(controllers)))
 
 
-def test_directory_that_is_no_cgroup_is_refused(tmp_path: Path) -> None:
+def test_directory_that_is_not_a_cgroup_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NoCgroup, match="cannot be used: No such file or directory"):
         Cgroups.open(str(tmp_path))
 
@@ -91,9 +91,7 @@ async def test_tool_joins_its_cgroup(home: MakeHome, removable: dict[str, dict[s
     assert len(joined) >= 2
 
 
-async def test_kernel_that_ends_the_tool_for_its_memory_is_reported(
-    home: MakeHome, removable: dict[str, dict[str, str]]
-) -> None:
+async def test_out_of_memory_kill_is_reported(home: MakeHome, removable: dict[str, dict[str, str]]) -> None:
     directory = home()
     sandbox = await Sandbox.open(SandboxSettings(cgroup=str(directory)))
 

@@ -35,8 +35,8 @@ def test_claimed_uids_differ_between_servers_until_the_last_process_ends(tmp_pat
         assert again == one
 
 
-def test_claims_are_in_a_directory_that_nobody_else_can_enter(tmp_path: Path) -> None:
-    """A directory that somebody else prepared is not used."""
+def test_claims_are_in_a_private_directory(tmp_path: Path) -> None:
+    """A directory that another user prepared is not used."""
     prepared, free = tmp_path / "prepared", tmp_path / "free"
     for directory in (prepared, free):
         directory.mkdir()
@@ -48,7 +48,7 @@ def test_claims_are_in_a_directory_that_nobody_else_can_enter(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root claims uids")
-async def test_host_without_a_place_for_the_claims_runs_no_tools(
+async def test_host_without_a_directory_for_claims_runs_no_tools(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(uids, "PARENTS", ())
@@ -87,7 +87,7 @@ def test_tree_of_any_depth_is_removed(tmp_path: Path) -> None:
 
 
 async def test_directories_of_killed_servers_are_removed(directories: Path) -> None:
-    """Those that are in use or belong to somebody else are kept."""
+    """Directories that are in use or belong to another user are kept."""
     left, other = directories / "mnemesh-tool-left", directories / "mnemesh-tool-other"
     async with work_directory(None, {layer.LANDLOCK}) as used:
         assert used is not None

@@ -1,4 +1,4 @@
-"""Tool calls without a return: a window stays valid for a provider."""
+"""Tool calls without a return: the window is still valid for a provider."""
 
 from __future__ import annotations
 

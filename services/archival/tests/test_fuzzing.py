@@ -1,4 +1,4 @@
-"""Requests that no generated client sends: bytes that are not a message, forged tokens, huge texts."""
+"""Requests that no generated client sends: malformed bytes, forged tokens, very long texts."""
 
 from __future__ import annotations
 
@@ -115,17 +115,17 @@ async def target(archival: ArchivalServer) -> AsyncIterator[Target]:
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-async def test_hostile_requests_are_refused_or_done(target: Target, method: MethodDescriptor) -> None:
+async def test_fuzzed_requests_succeed_or_are_refused(target: Target, method: MethodDescriptor) -> None:
     await target.require_hostile_answered(method, SEEDS)
 
 
-async def test_one_spoiled_field_is_enough_to_be_refused_and_never_enough_to_break(target: Target) -> None:
+async def test_requests_with_one_invalid_field_succeed_or_are_refused(target: Target) -> None:
     methods = {method.name: method for method in METHODS}
     for name, request in good_requests(target):
         await target.require_spoiled_answered(methods[name], request)
 
 
-async def test_bytes_that_are_no_request_are_the_callers_mistake(target: Target) -> None:
+async def test_bytes_that_are_not_a_request_are_refused(target: Target) -> None:
     for method in METHODS:
         await target.require_bytes_refused(method)
 
@@ -156,7 +156,7 @@ def forged(token: str, **changed: Any) -> list[str]:
     return tokens
 
 
-async def test_tokens_of_others_and_made_up_ones(archival: ArchivalServer, agent: str) -> None:
+async def test_foreign_and_forged_page_tokens_are_refused(archival: ArchivalServer, agent: str) -> None:
     archives = [await archival.archive(agent, new_id("agent"), name=f"n{n}") for n in range(3)]
     await archival.insert(archives[0], "a", "b", "c")
     mine = PassageFilter(archive_id=archives[0])
@@ -183,7 +183,7 @@ async def test_tokens_of_others_and_made_up_ones(archival: ArchivalServer, agent
             assert outcome in ACCEPTED_CODES, (outcome, token)
 
 
-async def test_the_ends_of_time(archival: ArchivalServer, agent: str) -> None:
+async def test_extreme_times_are_accepted(archival: ArchivalServer, agent: str) -> None:
     first, last = Timestamp(seconds=-62135596800), Timestamp(seconds=253402300799, nanos=999999000)
     drafts = [Passage(text=name, create_time=at) for name, at in (("a", first), ("b", last), ("c", last))]
     await archival.insert(agent, *drafts, Passage(text="now"))
@@ -202,7 +202,7 @@ async def test_the_ends_of_time(archival: ArchivalServer, agent: str) -> None:
     assert await archival.texts(filter=PassageFilter(start_date="9999-12-31", end_date="9999-12-31T12:00")) == []
 
 
-async def test_megabytes_of_text(archival: ArchivalServer, agent: str) -> None:
+async def test_megabytes_of_text_are_refused(archival: ArchivalServer, agent: str) -> None:
     huge = "x" * 2_000_000
     archive = await archival.archive(agent)
     kept = await archival.one(archive, "kept")
@@ -244,7 +244,7 @@ async def test_megabytes_of_text(archival: ArchivalServer, agent: str) -> None:
     assert (await archival.summary(agent)).passage_count == 1
 
 
-async def test_a_bad_passage_in_a_batch_leaves_the_others_whole(archival: ArchivalServer, agent: str) -> None:
+async def test_invalid_passage_in_a_batch_does_not_affect_the_others(archival: ArchivalServer, agent: str) -> None:
     huge = Passage(text="x" * 10_000_000)
     results = (await archival.insert(agent, "first", huge, Passage(text="nul\0"), "last")).results
     assert [bool(result.failure.reason) for result in results] == [False, True, True, False]

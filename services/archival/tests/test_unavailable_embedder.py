@@ -1,4 +1,4 @@
-"""Behaviour while an embedder cannot be reached."""
+"""Behaviour while an embedder is unavailable."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mnemesh_retrieval.indexing import collections, indexer
 from .conftest import ArchivalServer
 
 
-async def test_writes_succeed_while_the_embedder_is_unavailable_and_words_find_them(
+async def test_writes_succeed_without_the_embedder_and_are_found_by_full_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
