@@ -136,6 +136,6 @@ def test_each_wheel_installs_alone_and_imports(folder: Path, wheels: Path, tmp_p
         assert "mnemesh up" in ran.stderr
 
 
-def test_the_environment_is_created_with_a_supported_version() -> None:
+def test_environment_is_created_with_a_supported_version() -> None:
     script = (ROOT / "scripts" / "make_venv.sh").read_text()
     assert "(3, 11) <= sys.version_info[:2] < (3, 15)" in script

@@ -14,7 +14,7 @@ _SERVICES = {"orchestrator", "blocks", "recall", "archival", "tools"}
 
 @pytest.mark.timeout(scaled(300))
 @pytest.mark.full
-async def test_a_quick_benchmark_measures_every_kind_of_turn(tmp_path: Path) -> None:
+async def test_quick_benchmark_measures_every_kind_of_turn(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
     command = (sys.executable, "-m", "benchmarks", "--quick", "--out", str(out))
     process = await asyncio.create_subprocess_exec(

@@ -265,7 +265,7 @@ async def sweep(
         yield Sweep(mesh, provider, orders)
 
 
-async def test_a_turn_reaches_its_failpoints(sweep: Sweep) -> None:
+async def test_turn_reaches_its_failpoints(sweep: Sweep) -> None:
     """The sweep covers every write of the journal, every effect and every commit, in each service."""
     failpoints = (await sweep.baseline(V3)).failpoints
     names = {service: Counter(failpoint.name for failpoint in failpoints[service]) for service in SERVICE_NAMES}
@@ -290,7 +290,7 @@ async def test_a_turn_reaches_its_failpoints(sweep: Sweep) -> None:
 
 
 @pytest.mark.parametrize(("agent_type", "service", "share"), SWEPT)
-async def test_a_turn_survives_a_kill_at_every_failpoint(
+async def test_turn_survives_a_kill_at_every_failpoint(
     sweep: Sweep, agent_type: str, service: str, share: int, is_full: bool
 ) -> None:
     swept = (await sweep.baseline(agent_type)).failpoints[service][:: 1 if is_full else SAMPLED]

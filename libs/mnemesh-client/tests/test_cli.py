@@ -88,7 +88,7 @@ async def test_chat_without_a_terminal_prints_only_the_replies(mesh: FakeMesh, m
     ]
 
 
-async def test_a_refused_api_key_is_one_error_line_and_exit_code_1(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
+async def test_refused_api_key_is_one_error_line_and_exit_code_1(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
     await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
 
     code, out, err = await mesh.run("chat", "--agent", "ada", stdin="refuse\nhello\n")
@@ -111,7 +111,7 @@ async def test_chat_without_an_agent_needs_exactly_one_agent(mesh: FakeMesh, mne
     assert "several agents" in err
 
 
-async def test_an_unreachable_mesh_is_one_error_line(mesh: FakeMesh, closed_port: int) -> None:
+async def test_unreachable_mesh_is_one_error_line(mesh: FakeMesh, closed_port: int) -> None:
     code, out, err = await mesh.run("agents", "list", MNEMESH_TARGET=f"127.0.0.1:{closed_port}")
 
     assert (code, out) == (1, "")
@@ -185,7 +185,7 @@ async def test_version_reports_a_service_that_does_not_answer(mesh: FakeMesh, cl
     assert [line.split()[1] for line in err.splitlines()] == ["archival:", "tools:"]
 
 
-def test_a_token_has_the_requested_organization_and_lifetime(tmp_path: Path) -> None:
+def test_token_has_the_requested_organization_and_lifetime(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(f"{KEY}\n")
     organization = "org-11111111-1111-4111-8111-111111111111"
@@ -199,7 +199,7 @@ def test_a_token_has_the_requested_organization_and_lifetime(tmp_path: Path) -> 
     assert claims["exp"] - time.time() > 1.9 * 86_400
 
 
-async def test_a_missing_key_file_is_one_error_line(mesh: FakeMesh, tmp_path: Path) -> None:
+async def test_missing_key_file_is_one_error_line(mesh: FakeMesh, tmp_path: Path) -> None:
     code, out, err = await mesh.run("tokens", "create", "--key-file", str(tmp_path / "none"))
 
     assert (code, out) == (2, "")

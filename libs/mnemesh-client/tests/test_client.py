@@ -13,7 +13,7 @@ from mnemesh_client.inputs import source_text
 from mnemesh_kit.server_info import version_of
 
 
-async def test_an_agent_is_created_with_its_blocks_and_answers(mnemesh: Mnemesh) -> None:
+async def test_agent_is_created_with_its_blocks_and_answers(mnemesh: Mnemesh) -> None:
     agent = await mnemesh.agents.create(
         "ada", model="mnemesh/rehearsal", blocks={"human": "Likes tea.", "persona": "Kind."}, tools=["web_search"]
     )
@@ -34,7 +34,7 @@ async def test_blocks_can_be_given_as_messages(mnemesh: Mnemesh) -> None:
     assert [block.label for block in (await agent.memory()).blocks] == ["rules"]
 
 
-async def test_a_turn_yields_its_events_in_order_up_to_stop_and_usage(mnemesh: Mnemesh) -> None:
+async def test_turn_yields_its_events_in_order_up_to_stop_and_usage(mnemesh: Mnemesh) -> None:
     agent = await mnemesh.agents.create("ada", model="mnemesh/rehearsal", blocks={"human": ""})
 
     kinds = [_kind(event) async for event in agent.send("remember Ada likes tea")]
@@ -43,7 +43,7 @@ async def test_a_turn_yields_its_events_in_order_up_to_stop_and_usage(mnemesh: M
     assert "Ada likes tea" in (await agent.memory()).blocks[0].value
 
 
-async def test_a_failed_turn_is_an_event_of_send_and_an_error_of_ask(mnemesh: Mnemesh) -> None:
+async def test_failed_turn_is_an_event_of_send_and_an_error_of_ask(mnemesh: Mnemesh) -> None:
     agent = await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
 
     assert "error" in [_kind(event) async for event in agent.send("refuse")]
@@ -53,21 +53,21 @@ async def test_a_failed_turn_is_an_event_of_send_and_an_error_of_ask(mnemesh: Mn
     assert failure.value.metadata["provider"] == "openai"
 
 
-async def test_the_same_request_id_returns_the_same_agent(mnemesh: Mnemesh) -> None:
+async def test_same_request_id_returns_the_same_agent(mnemesh: Mnemesh) -> None:
     first = await mnemesh.agents.create("ada", model="mnemesh/rehearsal", request_id="once")
     second = await mnemesh.agents.create("ada", model="mnemesh/rehearsal", request_id="once")
 
     assert first.id == second.id
 
 
-async def test_a_list_yields_the_rows_of_all_pages(mnemesh: Mnemesh) -> None:
+async def test_list_yields_the_rows_of_all_pages(mnemesh: Mnemesh) -> None:
     ids = [(await mnemesh.agents.create(f"a{n}", model="mnemesh/rehearsal")).id for n in range(5)]
 
     assert [agent.id async for agent in mnemesh.agents.list()] == ids
     assert [agent.id async for agent in mnemesh.agents.list(limit=3)] == ids[:3]
 
 
-async def test_an_agent_is_found_by_id_and_by_a_unique_name(mnemesh: Mnemesh) -> None:
+async def test_agent_is_found_by_id_and_by_a_unique_name(mnemesh: Mnemesh) -> None:
     ada = await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
     await mnemesh.agents.create("bob", model="mnemesh/rehearsal")
     await mnemesh.agents.create("bob", model="mnemesh/rehearsal")
@@ -121,7 +121,7 @@ async def test_none_clears_a_field(mnemesh: Mnemesh) -> None:
     assert (await mnemesh.blocks.get(block.id)).description != "Temporary."
 
 
-async def test_an_unreachable_mesh_is_unavailable(closed_port: int) -> None:
+async def test_unreachable_mesh_is_unavailable(closed_port: int) -> None:
     async with Mnemesh(f"127.0.0.1:{closed_port}", patience=0.2) as mnemesh:
         with pytest.raises(Unavailable):
             await mnemesh.agents.get("agent-00000000-0000-4000-8000-000000000000")
@@ -183,14 +183,14 @@ def test_addresses_of_a_running_mesh_come_after_the_environment(
     assert (resolved.orchestrator, resolved.blocks, resolved.recall) == expected
 
 
-async def test_an_ambiguous_name_is_refused_with_the_ids(mnemesh: Mnemesh) -> None:
+async def test_ambiguous_name_is_refused_with_the_ids(mnemesh: Mnemesh) -> None:
     agents = [await mnemesh.agents.create("ada", model="mnemesh/rehearsal") for _ in range(2)]
     with pytest.raises(InvalidArgument) as refused:
         await mnemesh.agents.find("ada")
     assert all(agent.id in refused.value.message for agent in agents)
 
 
-def test_a_function_is_converted_to_its_source_code() -> None:
+def test_function_is_converted_to_its_source_code() -> None:
     def add(a: int, b: int) -> int:
         return a + b
 
@@ -200,7 +200,7 @@ def test_a_function_is_converted_to_its_source_code() -> None:
         source_text(len)
 
 
-async def test_a_service_reports_its_name_and_version(mnemesh: Mnemesh) -> None:
+async def test_service_reports_its_name_and_version(mnemesh: Mnemesh) -> None:
     info = await mnemesh.server_info("blocks")
 
     assert (info.service, info.version) == ("blocks", version_of("mnemesh-blocks"))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 REHEARSAL = "mnemesh/rehearsal"
 
 
-async def test_the_first_agent_is_created_once(mnemesh: Mnemesh, tmp_path: Path) -> None:
+async def test_first_agent_is_created_once(mnemesh: Mnemesh, tmp_path: Path) -> None:
     agent, created = await ensure_first_agent(mnemesh, REHEARSAL, tmp_path, override=False)
     again, found = await ensure_first_agent(mnemesh, REHEARSAL, tmp_path, override=False)
 
@@ -27,7 +27,7 @@ async def test_the_first_agent_is_created_once(mnemesh: Mnemesh, tmp_path: Path)
     assert not (tmp_path / "first-agent.request").exists()
 
 
-async def test_an_interrupted_creation_is_repeated_with_its_request_id(
+async def test_interrupted_creation_is_repeated_with_its_request_id(
     mesh: FakeMesh, mnemesh: Mnemesh, tmp_path: Path
 ) -> None:
     (tmp_path / "first-agent.request").write_text("interrupted")
@@ -58,7 +58,7 @@ async def test_first_agent_keeps_a_served_model(
     assert ("now with openai/small instead of" in line) == (expected != previous)
 
 
-async def test_a_mesh_with_an_unknown_model_is_stopped(mesh: FakeMesh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_mesh_with_an_unknown_model_is_stopped(mesh: FakeMesh, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 
     class FakeSupervisor:

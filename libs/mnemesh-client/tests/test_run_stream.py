@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .conftest import FakeMesh
 
 
-async def test_a_broken_stream_is_resumed_after_the_last_event(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
+async def test_broken_stream_is_resumed_after_the_last_event(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
     agent = await _agent(mnemesh)
     mesh.orchestrator.break_after = [2, 1]
 
@@ -24,7 +24,7 @@ async def test_a_broken_stream_is_resumed_after_the_last_event(mnemesh: Mnemesh,
     assert len(mesh.orchestrator.runs) == 1
 
 
-async def test_the_request_is_repeated_if_the_server_cannot_re_attach(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
+async def test_request_is_repeated_if_the_server_cannot_re_attach(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
     agent = await _agent(mnemesh)
     mesh.orchestrator.can_attach = False
     mesh.orchestrator.break_after = [3]
@@ -36,7 +36,7 @@ async def test_the_request_is_repeated_if_the_server_cannot_re_attach(mnemesh: M
     assert (await agent.memory()).blocks[0].value.count("the tea") == 1
 
 
-async def test_the_request_is_repeated_if_the_connection_breaks_before_the_first_event(
+async def test_request_is_repeated_if_the_connection_breaks_before_the_first_event(
     mnemesh: Mnemesh, mesh: FakeMesh
 ) -> None:
     agent = await _agent(mnemesh)
@@ -46,7 +46,7 @@ async def test_the_request_is_repeated_if_the_connection_breaks_before_the_first
     assert len(mesh.orchestrator.runs) == 1
 
 
-async def test_a_turn_continues_after_a_restart_of_the_server(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
+async def test_turn_continues_after_a_restart_of_the_server(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
     agent = await _agent(mnemesh)
     mesh.orchestrator.break_after = [2]
     sequences: list[int] = []
@@ -76,7 +76,7 @@ async def test_retries_end_after_the_time_limit(mesh: FakeMesh) -> None:
             await _sequences(agent, "hello")
 
 
-async def test_a_refused_request_is_not_repeated(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
+async def test_refused_request_is_not_repeated(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
     agent = await _agent(mnemesh)
     await agent.delete()
 
@@ -85,7 +85,7 @@ async def test_a_refused_request_is_not_repeated(mnemesh: Mnemesh, mesh: FakeMes
     assert not mesh.orchestrator.runs
 
 
-async def test_a_run_is_streamed_after_a_sequence_number(mnemesh: Mnemesh) -> None:
+async def test_run_is_streamed_after_a_sequence_number(mnemesh: Mnemesh) -> None:
     agent = await _agent(mnemesh)
     run_id = ""
     async for event in agent.send("remember the tea"):
@@ -104,7 +104,7 @@ async def _sequences(agent: Agent, text: str) -> list[int]:
     return [event.sequence async for event in agent.send(text) if event.HasField("sequence")]
 
 
-async def test_a_broken_stream_of_an_approval_answer_is_resumed(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
+async def test_broken_stream_of_an_approval_answer_is_resumed(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
     agent = await _agent(mnemesh)
     requests = [event.message.approval_request async for event in agent.send("launch") if event.HasField("message")]
     one, two = requests[0].tool_calls

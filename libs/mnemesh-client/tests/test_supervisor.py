@@ -75,7 +75,7 @@ async def test_services_serve_after_start_and_exit_on_stop(supervisor: Superviso
     assert lock_holder(config.data_path) is None
 
 
-async def test_a_killed_service_is_restarted_with_its_data(config: MeshConfig) -> None:
+async def test_killed_service_is_restarted_with_its_data(config: MeshConfig) -> None:
     notices = Notices()
     supervisor = Supervisor(config, notices, SOME)
     await supervisor.start()
@@ -128,7 +128,7 @@ async def test_services_exit_with_a_killed_supervisor_and_a_new_one_starts(
     assert await health.health_status(config.address("blocks")) == "SERVING"
 
 
-async def test_an_invalid_setting_of_a_service_is_one_error_line(
+async def test_invalid_setting_of_a_service_is_one_error_line(
     supervisor: Supervisor, config: MeshConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MNEMESH_TOOLS_MEMORY_MB", "lots")
@@ -140,7 +140,7 @@ async def test_an_invalid_setting_of_a_service_is_one_error_line(
     assert lock_holder(config.data_path) is None
 
 
-async def test_a_second_mesh_of_any_version_on_the_same_directory_is_refused(
+async def test_second_mesh_of_any_version_on_the_same_directory_is_refused(
     supervisor: Supervisor, config: MeshConfig
 ) -> None:
     config.data_path.mkdir()
@@ -156,7 +156,7 @@ async def test_a_second_mesh_of_any_version_on_the_same_directory_is_refused(
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-async def test_a_mesh_of_the_previous_version_on_the_same_directory_is_refused(config: MeshConfig) -> None:
+async def test_mesh_of_the_previous_version_on_the_same_directory_is_refused(config: MeshConfig) -> None:
     config.data_path.mkdir()
     with (config.data_path / PREVIOUS_LOCK_NAME).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -170,7 +170,7 @@ async def test_a_mesh_of_the_previous_version_on_the_same_directory_is_refused(c
         assert lock_holder(config.data_path) == LockHolder(4711, ready=True)
 
 
-async def test_a_port_in_use_is_one_error_line(config: MeshConfig) -> None:
+async def test_port_in_use_is_one_error_line(config: MeshConfig) -> None:
     with socket.create_server(("127.0.0.1", config.port("recall"))):
         code, err = await _up(config)
 
@@ -179,7 +179,7 @@ async def test_a_port_in_use_is_one_error_line(config: MeshConfig) -> None:
     assert "MNEMESH_RECALL_PORT" in err
 
 
-async def test_the_orchestrator_has_stopped_before_the_others_are_stopped(config: MeshConfig) -> None:
+async def test_orchestrator_has_stopped_before_the_others_are_stopped(config: MeshConfig) -> None:
     stopped: list[str] = []
     drained = asyncio.Event()
 
@@ -204,11 +204,11 @@ async def test_the_orchestrator_has_stopped_before_the_others_are_stopped(config
     assert (stopped[0], sorted(stopped[1:])) == ("orchestrator", ["blocks", "recall"])
 
 
-def test_a_service_that_keeps_exiting_is_restarted_within_seconds() -> None:
+def test_service_that_keeps_exiting_is_restarted_within_seconds() -> None:
     assert [_RESTART_BACKOFF.delay(number) for number in (1, 2, 20)] == [0.25, 0.5, 5.0]
 
 
-async def test_a_read_only_data_directory_is_one_error_line(config: MeshConfig, tmp_path: Path) -> None:
+async def test_read_only_data_directory_is_one_error_line(config: MeshConfig, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     code, err = await _up(config, MNEMESH_DATA_DIR=str(tmp_path / "file" / "data"))
@@ -225,7 +225,7 @@ async def test_a_read_only_data_directory_is_one_error_line(config: MeshConfig, 
         ("MNEMESH_METRICS_PORT", "http", "MNEMESH_METRICS_PORT has an invalid value"),
     ],
 )
-async def test_an_invalid_setting_is_one_error_line(config: MeshConfig, variable: str, value: str, line: str) -> None:
+async def test_invalid_setting_is_one_error_line(config: MeshConfig, variable: str, value: str, line: str) -> None:
     code, err = await _up(config, **{variable: value})
 
     assert code == 2

@@ -109,7 +109,7 @@ async def test_tool_calls_and_memory_edits_are_shown(terminal: Terminal) -> None
     assert await terminal.wait() == 0
 
 
-async def test_the_user_decides_about_each_pending_call(terminal: Terminal, mesh: FakeMesh) -> None:
+async def test_user_decides_about_each_pending_call(terminal: Terminal, mesh: FakeMesh) -> None:
     await terminal.see(PROMPT)
     terminal.type("launch\r")
     await terminal.see("? launch()")
@@ -125,7 +125,7 @@ async def test_the_user_decides_about_each_pending_call(terminal: Terminal, mesh
     assert mesh.orchestrator.decided[1].deny.reason == "it rains"
 
 
-async def test_a_chat_starts_with_pending_approvals(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
+async def test_chat_starts_with_pending_approvals(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
     agent = await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
     mesh.orchestrator.request_approval(mesh.orchestrator.agents[agent.id], "launch")
     terminal = Terminal(mesh)
@@ -168,9 +168,7 @@ async def test_ctrl_c_during_a_turn_cancels_only_the_turn(terminal: Terminal, me
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-async def test_a_signal_at_the_prompt_ends_the_chat_with_exit_code_0(
-    terminal: Terminal, number: signal.Signals
-) -> None:
+async def test_signal_at_the_prompt_ends_the_chat_with_exit_code_0(terminal: Terminal, number: signal.Signals) -> None:
     await terminal.see(PROMPT)
     terminal.interrupt(number)
 

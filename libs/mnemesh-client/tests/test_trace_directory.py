@@ -29,7 +29,7 @@ from mnemesh_kit.errors import InvalidArgument
      "source_event": "ToolResultEvent", "tool_name": "x", "tool_result": ["app.py", None], "mood": {"calm": True},
      "conversation_id": "not ours", "tags": "none"},
 ])  # fmt: skip
-def test_a_trace_line_survives_a_round_trip(line: dict[str, Any]) -> None:
+def test_trace_line_survives_a_round_trip(line: dict[str, Any]) -> None:
     assert trace_to_line(trace_from_line(line, archived=False).raw_trace) == line
 
 
@@ -69,13 +69,13 @@ def test_invalid_lines_are_refused_with_their_file_and_number(tmp_path: Path) ->
         assert "\n" not in error.value.message
 
 
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / ACTIVE).mkdir()
     with pytest.raises(InvalidArgument, match=f"{ACTIVE} cannot be read"):
         list(TraceDirectory(tmp_path).records())
 
 
-def test_an_incomplete_last_line_is_skipped_and_removed(tmp_path: Path) -> None:
+def test_incomplete_last_line_is_skipped_and_removed(tmp_path: Path) -> None:
     directory = TraceDirectory(tmp_path)
     one = {"id": "a", "ts": 1.0, "turn_id": "t", "seq": 1, "trace_type": "user", "content": "", "source_event": ""}
     two = {**one, "id": "b", "seq": 2}

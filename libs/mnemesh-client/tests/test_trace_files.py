@@ -189,7 +189,7 @@ def crash_at(at: int, steps: list[str]) -> Callable[[str], None]:
     return before
 
 
-async def test_a_crash_between_any_two_steps_loses_no_trace(recall_agent: RecallAgent, tmp_path: Path) -> None:
+async def test_crash_between_any_two_steps_loses_no_trace(recall_agent: RecallAgent, tmp_path: Path) -> None:
     for question in ("one", "two", "three"):
         await recall_agent.turn(question)
     before = await recall_agent.traces()

@@ -130,7 +130,7 @@ async def test_chats_survive_crashes_and_restarts_of_the_mesh(commands: Commands
     assert chat.returncode == 1
 
 
-async def test_a_mesh_runs_in_the_background_and_is_maintained_after_down(commands: Commands) -> None:
+async def test_mesh_runs_in_the_background_and_is_maintained_after_down(commands: Commands) -> None:
     assert (await commands.run("maintain"))[0] == 2, "there is no data directory yet"
 
     commands.directory.mkdir()

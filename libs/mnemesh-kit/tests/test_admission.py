@@ -148,7 +148,7 @@ def test_every_rpc_of_the_contracts_has_an_access_rule() -> None:
     assert set(RPC_RULES) == {path for path, _ in every_rpc()}
 
 
-def test_the_contracts_name_the_rpcs_that_only_services_may_call() -> None:
+def test_contracts_name_the_rpcs_that_only_services_may_call() -> None:
     named = set()
     for path in ROOT.glob("proto/mnemesh/*/v1/*_service.proto"):
         package = f"mnemesh.{path.parts[-3]}.v1"
@@ -348,7 +348,7 @@ class Traces(traces_service_pb2_grpc.TraceServiceServicer):
         return traces_service_pb2.ImportTracesResponse()
 
 
-async def test_a_stream_ends_with_the_reason_of_its_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stream_ends_with_the_reason_of_its_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_bounds, "MAX_STREAM_BYTES", 5_000_000)
     server = RunningServer()
     assembly = Assembly(

@@ -30,7 +30,7 @@ async def test_without_an_observer_nothing_happens() -> None:
     await async_failpoint("moment", fn)
 
 
-async def test_a_transaction_reports_its_moments(tmp_path: Path) -> None:
+async def test_transaction_reports_its_moments(tmp_path: Path) -> None:
     database = Database.open(f"sqlite:///{tmp_path / 'things.db'}")
     store, reached = SqlThingStore(database), list[str]()
     with observed_by(reached.append):
@@ -45,7 +45,7 @@ async def test_a_transaction_reports_its_moments(tmp_path: Path) -> None:
     ]
 
 
-async def test_an_observer_that_raises_before_the_commit_rolls_back(tmp_path: Path) -> None:
+async def test_observer_that_raises_before_the_commit_rolls_back(tmp_path: Path) -> None:
     database = Database.open(f"sqlite:///{tmp_path / 'things.db'}")
     await database.write(lambda conn: conn.execute(sa.text("CREATE TABLE things (id INTEGER)")))
 
@@ -59,7 +59,7 @@ async def test_an_observer_that_raises_before_the_commit_rolls_back(tmp_path: Pa
     await database.close()
 
 
-async def test_an_observer_delays_asynchronous_failpoints() -> None:
+async def test_observer_delays_asynchronous_failpoints() -> None:
     release = asyncio.Event()
 
     async def hold(_: str) -> None:

@@ -46,7 +46,7 @@ class Rows:
         return len(self.values)
 
 
-async def test_a_write_is_acknowledged_after_the_flush() -> None:
+async def test_write_is_acknowledged_after_the_flush() -> None:
     rows, disk = Rows(), Disk()
     disk.is_free.clear()
     writer = GroupWriter(rows.count, disk)
@@ -73,7 +73,7 @@ async def test_writes_that_wait_share_one_flush_and_keep_their_order() -> None:
     await writer.close()
 
 
-async def test_a_group_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_group_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_commit, "MAX_GROUP", 4)
     rows, disk = Rows(), Disk()
     disk.is_free.clear()
@@ -96,7 +96,7 @@ async def test_transactions_without_changes_are_not_flushed() -> None:
     await writer.close()
 
 
-async def test_a_failed_flush_fails_every_write_of_its_group() -> None:
+async def test_failed_flush_fails_every_write_of_its_group() -> None:
     rows, disk = Rows(), Disk()
     disk.error = OSError(5, "Input/output error")
     writer = GroupWriter(rows.count, disk)
@@ -107,7 +107,7 @@ async def test_a_failed_flush_fails_every_write_of_its_group() -> None:
     await writer.close()
 
 
-async def test_a_cancelled_caller_does_not_disturb_the_others() -> None:
+async def test_cancelled_caller_does_not_disturb_the_others() -> None:
     rows, disk = Rows(), Disk()
     disk.is_free.clear()
     writer = GroupWriter(rows.count, disk)

@@ -20,7 +20,7 @@ def key(request_id: str = "r", block_id: str = "b", method: str = "DeleteBlock")
     return request_key(rpc.DeleteBlockRequest(request_id=request_id, block_id=block_id), method)
 
 
-def test_the_fingerprint_depends_on_the_content_only() -> None:
+def test_fingerprint_depends_on_the_content_only() -> None:
     assert key() == key()
     assert key().fingerprint == key("another").fingerprint
     assert key().fingerprint != key(block_id="c").fingerprint
@@ -46,7 +46,7 @@ def test_fingerprint_does_not_depend_on_the_serialisation() -> None:
     assert request_key(id_last, "DeleteBlock") == key()
 
 
-def test_the_fingerprint_covers_fields_that_this_release_does_not_know() -> None:
+def test_fingerprint_covers_fields_that_this_release_does_not_know() -> None:
     known = rpc.DeleteBlockRequest(request_id="r", block_id="b")
     newer = rpc.DeleteBlockRequest.FromString(known.SerializeToString() + b"\xfa\x06\x01!")
     assert request_key(newer, "DeleteBlock") != key()
@@ -62,7 +62,7 @@ def _split(data: bytes) -> list[bytes]:
     return fields
 
 
-async def test_an_effect_runs_once_per_organization_method_and_id(database: Database) -> None:
+async def test_effect_runs_once_per_organization_method_and_id(database: Database) -> None:
     await database.write(metadata.create_all)
     clock = FrozenClock()
     ledger = Ledger(table, clock)

@@ -41,7 +41,7 @@ def test_lines_have_the_bound_context(capsysbinary: pytest.CaptureFixture[bytes]
 
 @pytest.mark.parametrize("log_format", ["json", "console"])
 @pytest.mark.usefixtures("configured")
-def test_a_log_on_a_full_disk_fails_nothing(monkeypatch: pytest.MonkeyPatch, log_format: Any) -> None:
+def test_log_on_a_full_disk_fails_nothing(monkeypatch: pytest.MonkeyPatch, log_format: Any) -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         monkeypatch.setattr(sys, "stderr", full)
         configure_logging(ServerConfig(log_format=log_format), "blocks")

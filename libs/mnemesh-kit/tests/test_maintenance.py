@@ -63,6 +63,6 @@ async def test_maintenance_purges_and_rewrites_a_database_that_is_not_in_use(tmp
     assert (tmp_path / "shelf.db").stat().st_size < 50_000
 
 
-async def test_a_database_that_cannot_be_opened_is_a_startup_error(tmp_path: Path, package: str) -> None:
+async def test_database_that_cannot_be_opened_is_a_startup_error(tmp_path: Path, package: str) -> None:
     with pytest.raises(StartupError, match="cannot be used"):
         await open_database(Config(data_dir=str(tmp_path / "missing")), package)

@@ -12,7 +12,7 @@ def exposed(*metrics: Metric) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("mnemesh_test")]
 
 
-def test_a_counter_counts_each_combination_of_labels() -> None:
+def test_counter_counts_each_combination_of_labels() -> None:
     counter = Counter("mnemesh_test_tokens", "Tokens.", ["model", "kind"])
     counter.inc("a", "prompt", by=3)
     counter.inc("a", "prompt")
@@ -25,11 +25,11 @@ def test_a_counter_counts_each_combination_of_labels() -> None:
     ]
 
 
-def test_a_counter_without_labels_starts_at_zero() -> None:
+def test_counter_without_labels_starts_at_zero() -> None:
     assert exposed(Counter("mnemesh_test_things", "Things.")) == ["mnemesh_test_things_total 0.0"]
 
 
-def test_a_counter_loses_nothing_to_concurrent_threads() -> None:
+def test_counter_loses_nothing_to_concurrent_threads() -> None:
     counter = Counter("mnemesh_test_things", "Things.", ["kind"])
     threads = [Thread(target=lambda: [counter.inc("x") for _ in range(5_000)]) for _ in range(4)]
     for thread in threads:
@@ -39,13 +39,13 @@ def test_a_counter_loses_nothing_to_concurrent_threads() -> None:
     assert counter.value("x") == 20_000
 
 
-def test_a_gauge_is_read_at_each_scrape() -> None:
+def test_gauge_is_read_at_each_scrape() -> None:
     numbers = iter([1.5, 2.5])
     gauge = Gauge("mnemesh_test_lag_seconds", "Lag.", lambda: next(numbers))
     assert [exposed(gauge), exposed(gauge)] == [["mnemesh_test_lag_seconds 1.5"], ["mnemesh_test_lag_seconds 2.5"]]
 
 
-def test_a_gauge_that_fails_does_not_hide_the_other_metrics() -> None:
+def test_gauge_that_fails_does_not_hide_the_other_metrics() -> None:
     def fail() -> float:
         raise ZeroDivisionError
 
@@ -54,7 +54,7 @@ def test_a_gauge_that_fails_does_not_hide_the_other_metrics() -> None:
     ]
 
 
-def test_a_histogram_counts_up_to_each_bound() -> None:
+def test_histogram_counts_up_to_each_bound() -> None:
     histogram = Histogram("mnemesh_test_seconds", "Seconds.", ["kind"], buckets=(0.1, 1.0))
     for number in (0.05, 0.1, 0.5, 7.0):
         histogram.observe(number, "x")
@@ -68,7 +68,7 @@ def test_a_histogram_counts_up_to_each_bound() -> None:
     ]
 
 
-def test_a_missing_label_value_is_a_defect() -> None:
+def test_missing_label_value_is_a_defect() -> None:
     with pytest.raises(ValueError, match="mnemesh_test_things"):
         Counter("mnemesh_test_things", "Things.", ["kind"]).inc()
     with pytest.raises(ValueError, match="mnemesh_test_seconds"):

@@ -57,7 +57,7 @@ async def test_pages_cover_each_row_once_nulls_last(filled: Database, size: int,
 
 
 @pytest.mark.parametrize(("sizes", "count"), [([], 0), ([9], 1), ([3, 3], 2), ([3, 4], 1), ([3, 3, 0, 1], 3)])
-def test_a_page_of_bytes_has_at_least_one_item(sizes: list[int], count: int) -> None:
+def test_page_of_bytes_has_at_least_one_item(sizes: list[int], count: int) -> None:
     assert fitting(sizes, int, max_bytes=6) == count
 
 
@@ -90,7 +90,7 @@ async def test_after_id_and_before_id_split_a_list_at_any_row(filled: Database, 
         await fetch(filled, PageQuery(limit=9, ascending=True, after_id="z"))
 
 
-def test_a_token_is_bound_to_its_query() -> None:
+def test_token_is_bound_to_its_query() -> None:
     request = rpc.ListBlocksRequest(page_size=2, order=paging_pb2.SORT_ORDER_DESCENDING)
     query = page_query(request)
     assert (query.limit, query.ascending, query.cursor) == (2, False, None)
@@ -106,13 +106,13 @@ def test_a_token_is_bound_to_its_query() -> None:
 
 
 @pytest.mark.parametrize("value", ["1", True, 1.5, 2**63, -(2**70), "\0"])
-async def test_a_forged_token_with_a_value_of_another_type_is_refused(filled: Database, value: Any) -> None:
+async def test_forged_token_with_a_value_of_another_type_is_refused(filled: Database, value: Any) -> None:
     with pytest.raises(PageTokenInvalid):
         await fetch(filled, PageQuery(limit=1, ascending=True, cursor=Cursor(value, "a")))
 
 
 @pytest.mark.parametrize("value", ["yesterday", "2026-01-01T00:00:00", "0001-01-01T00:00:00+14:00", 7, None])
-async def test_a_forged_token_with_an_invalid_time_is_refused(filled: Database, value: Any) -> None:
+async def test_forged_token_with_an_invalid_time_is_refused(filled: Database, value: Any) -> None:
     key = sa.column("rank", UtcDateTime())
     key.nullable = False  # type: ignore[attr-defined]
     query = PageQuery(limit=1, ascending=True, cursor=Cursor(value, "a"))
@@ -122,7 +122,7 @@ async def test_a_forged_token_with_an_invalid_time_is_refused(filled: Database, 
 
 
 @pytest.mark.parametrize("token", ["x", "!!", "bnVsbA", "WzEsMiwzXQ", "é"])
-def test_a_malformed_token_is_refused(token: str) -> None:
+def test_malformed_token_is_refused(token: str) -> None:
     with pytest.raises(PageTokenInvalid):
         page_query(rpc.ListBlocksRequest(page_token=token))
 

@@ -37,7 +37,7 @@ def test_new_files_are_private(tmp_path: Path) -> None:
     assert mode(tmp_path / "new") == 0o600
 
 
-def test_an_open_directory_is_closed_once_and_reported(tmp_path: Path) -> None:
+def test_open_directory_is_closed_once_and_reported(tmp_path: Path) -> None:
     directory, elsewhere = tmp_path / "data", tmp_path / "elsewhere.db"
     (directory / "logs").mkdir(parents=True)
     for name in ("blocks.db", "blocks.db-wal", "secrets.key", "notes.txt"):
@@ -60,7 +60,7 @@ def test_directory_that_cannot_be_created_is_a_startup_error(tmp_path: Path) -> 
         private_directory(tmp_path / "file")
 
 
-def test_a_key_file_that_every_user_can_read_is_reported(tmp_path: Path) -> None:
+def test_key_file_that_every_user_can_read_is_reported(tmp_path: Path) -> None:
     key = tmp_path / "key"
     with structlog.testing.capture_logs() as logs:
         for bits in (0o600, 0o640, 0o644):

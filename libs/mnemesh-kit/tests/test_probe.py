@@ -27,7 +27,7 @@ async def probe(*arguments: str, port: str = "") -> tuple[int | None, str]:
     return process.returncode, stderr.decode()
 
 
-async def test_a_serving_service_passes_by_address_and_by_port(tmp_path: Path) -> None:
+async def test_serving_service_passes_by_address_and_by_port(tmp_path: Path) -> None:
     key_file = tmp_path / "keys"
     key_file.write_text("k" * 32)
     server = RunningServer()
@@ -45,7 +45,7 @@ async def test_a_serving_service_passes_by_address_and_by_port(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("state", ["NOT_SERVING", "UNKNOWN"])
-async def test_a_service_that_is_not_serving_fails(state: str) -> None:
+async def test_service_that_is_not_serving_fails(state: str) -> None:
     servicer = health.aio.HealthServicer()
     await servicer.set("", health_pb2.HealthCheckResponse.ServingStatus.Value(state))
     server = grpc.aio.server()

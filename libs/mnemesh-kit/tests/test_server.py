@@ -111,7 +111,7 @@ def raising(error: BaseException) -> Callable[[Any], Awaitable[str]]:
         errors.PermissionDenied, errors.Unauthenticated, errors.RequestIdReused, errors.PageTokenInvalid,
     ],
 )  # fmt: skip
-async def test_a_typed_error_is_raised_by_the_client_unchanged(kind: type[errors.MnemeshError]) -> None:
+async def test_typed_error_is_raised_by_the_client_unchanged(kind: type[errors.MnemeshError]) -> None:
     async with serving() as service, calling(service.address) as stub:
         service.servicer.respond = raising(kind("Grüße, %41 \n 漢", field="block_id", resource_id="7"))
         with pytest.raises(errors.MnemeshError) as raised:
@@ -121,7 +121,7 @@ async def test_a_typed_error_is_raised_by_the_client_unchanged(kind: type[errors
     assert raised.value.metadata == {"field": "block_id", "resource_id": "7"}
 
 
-async def test_an_error_of_a_service_is_raised_as_its_class_if_the_client_knows_it() -> None:
+async def test_error_of_a_service_is_raised_as_its_class_if_the_client_knows_it() -> None:
     async with serving() as service:
         service.servicer.respond = raising(ShopIsClosed("bakery"))
         async with calling(service.address, errors=[ShopIsClosed]) as stub:
@@ -135,7 +135,7 @@ async def test_an_error_of_a_service_is_raised_as_its_class_if_the_client_knows_
             assert other.value.reason == "SHOP_IS_CLOSED"
 
 
-async def test_an_unexpected_error_is_internal_and_its_details_are_only_logged() -> None:
+async def test_unexpected_error_is_internal_and_its_details_are_only_logged() -> None:
     async with serving() as service, calling(service.address) as stub:
         service.servicer.respond = raising(ValueError("the password is tiger"))
         with structlog.testing.capture_logs() as logs, pytest.raises(errors.Internal) as raised:
@@ -175,13 +175,13 @@ async def test_call_ends_for_any_text_in_its_error(error: Exception, code: grpc.
     assert raised.value.code is code
 
 
-async def test_a_missing_method_is_unimplemented() -> None:
+async def test_missing_method_is_unimplemented() -> None:
     async with serving() as service, calling(service.address) as stub:
         with pytest.raises(errors.Unimplemented):
             await stub.ListBlocks(rpc.ListBlocksRequest())
 
 
-async def test_a_stopped_server_is_unavailable() -> None:
+async def test_stopped_server_is_unavailable() -> None:
     async with serving() as service:
         address = service.address
     async with calling(address) as stub:
@@ -189,7 +189,7 @@ async def test_a_stopped_server_is_unavailable() -> None:
             await stub.GetBlock(GET)
 
 
-async def test_the_correlation_id_and_the_principal_reach_the_server() -> None:
+async def test_correlation_id_and_the_principal_reach_the_server() -> None:
     seen: list[object] = []
 
     async def record(_: Any) -> str:
@@ -206,13 +206,13 @@ async def test_the_correlation_id_and_the_principal_reach_the_server() -> None:
     assert [entry["code"] for entry in logs if entry["event"] == "call"] == ["OK"]
 
 
-async def test_a_principal_with_a_malformed_id_is_refused() -> None:
+async def test_principal_with_a_malformed_id_is_refused() -> None:
     async with serving() as service, calling(service.address) as stub:
         with as_principal(Principal("org-1", "user-1")), pytest.raises(errors.InvalidArgument):
             await stub.GetBlock(GET)
 
 
-async def test_a_channel_adds_a_request_id_without_changing_the_message() -> None:
+async def test_channel_adds_a_request_id_without_changing_the_message() -> None:
     seen: list[str] = []
 
     async def record(request: Any) -> str:
@@ -248,7 +248,7 @@ async def test_repeatable_calls_are_retried_while_a_server_is_unavailable(method
     assert len(set(ids)) == 1
 
 
-async def test_a_final_error_is_not_retried() -> None:
+async def test_final_error_is_not_retried() -> None:
     class Final(errors.Unavailable):
         final = True
 
@@ -268,7 +268,7 @@ async def test_malformed_bytes_are_an_invalid_argument(raw: bytes) -> None:
         assert service.servicer.calls == 0
 
 
-async def test_a_deadline_ends_the_call_and_its_handler() -> None:
+async def test_deadline_ends_the_call_and_its_handler() -> None:
     ended = asyncio.Event()
 
     async def wait(_: Any) -> str:
@@ -285,7 +285,7 @@ async def test_a_deadline_ends_the_call_and_its_handler() -> None:
         await asyncio.wait_for(ended.wait(), 5)
 
 
-async def test_an_outgoing_call_inherits_the_deadline_of_the_incoming_one() -> None:
+async def test_outgoing_call_inherits_the_deadline_of_the_incoming_one() -> None:
     left: list[float | None] = []
 
     async def record(_: Any) -> str:
@@ -341,7 +341,7 @@ async def test_with_keys_only_valid_tokens_are_accepted(key_file: str) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "short", "a" * 40 + "\nshort"])
-async def test_an_invalid_key_file_is_a_startup_error(tmp_path: Path, content: str) -> None:
+async def test_invalid_key_file_is_a_startup_error(tmp_path: Path, content: str) -> None:
     (tmp_path / "keys").write_text(content)
     for path in (tmp_path / "keys", tmp_path / "missing"):
         with pytest.raises(StartupError, match="key file"):
@@ -356,7 +356,7 @@ async def test_without_keys_a_server_listens_on_loopback_only(host: str) -> None
             pass
 
 
-async def test_a_server_gets_a_port_that_becomes_free() -> None:
+async def test_server_gets_a_port_that_becomes_free() -> None:
     held = socket.create_server(("127.0.0.1", 0))
     port, server = held.getsockname()[1], RunningServer()
     starting = asyncio.create_task(
@@ -369,7 +369,7 @@ async def test_a_server_gets_a_port_that_becomes_free() -> None:
     await server.stop()
 
 
-async def test_a_port_in_use_is_a_startup_error_and_the_stores_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_port_in_use_is_a_startup_error_and_the_stores_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mnemesh_kit.server.PORT_SECONDS", 0.0)
     closed: list[str] = []
 
@@ -394,7 +394,7 @@ async def test_health_and_reflection_need_no_token(key_file: str) -> None:
         assert SERVICE in names
 
 
-async def test_a_stopping_server_drains_then_closes_in_reverse_order() -> None:
+async def test_stopping_server_drains_then_closes_in_reverse_order() -> None:
     events: list[str] = []
     entered, release = asyncio.Event(), asyncio.Event()
     servicer, server = FakeServicer(), RunningServer()
@@ -450,7 +450,7 @@ async def test_metrics_are_served_on_the_configured_port(unused_tcp_port: int) -
     assert f'mnemesh_rpcs_total{{code="OK",method="/{SERVICE}/GetBlock"}} 1.0' in text
 
 
-async def test_a_failed_background_task_is_reported() -> None:
+async def test_failed_background_task_is_reported() -> None:
     server = RunningServer()
 
     async def fail() -> None:
@@ -462,7 +462,7 @@ async def test_a_failed_background_task_is_reported() -> None:
 
 
 @pytest.mark.parametrize("error", [errors.Unavailable("away"), errors.StorageFull("full")])
-async def test_a_background_task_waits_for_its_database(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+async def test_background_task_waits_for_its_database(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     monkeypatch.setattr("mnemesh_kit.server.BACKGROUND_BACKOFF", Backoff(first=0.001, maximum=0.001))
     attempts, done = 0, asyncio.Event()
 
@@ -480,7 +480,7 @@ async def test_a_background_task_waits_for_its_database(monkeypatch: pytest.Monk
     assert (attempts, server.failed.is_set()) == (3, False)
 
 
-async def test_a_periodic_task_runs_again_after_a_failure() -> None:
+async def test_periodic_task_runs_again_after_a_failure() -> None:
     done, runs = asyncio.Event(), []
 
     async def work() -> None:

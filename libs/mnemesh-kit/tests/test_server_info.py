@@ -43,13 +43,11 @@ async def test_server_reports_its_version_without_a_token(tmp_path: Path) -> Non
     assert SERVICE_NAME in [service.name for service in answers[0].list_services_response.service]
 
 
-def test_the_version_of_a_distribution_that_is_not_installed_is_empty() -> None:
+def test_version_of_a_distribution_that_is_not_installed_is_empty() -> None:
     assert version_of("mnemesh-of-tomorrow") == ""
 
 
-def test_the_command_line_prints_the_version(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_line_prints_the_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     async def build(_: ServerConfig) -> Assembly:
         raise AssertionError("The service must not start.")
 
@@ -59,7 +57,7 @@ def test_the_command_line_prints_the_version(
     assert capsys.readouterr().out == f"mnemesh-blocks {metadata.version('mnemesh-blocks')}\n"
 
 
-def test_an_unknown_argument_is_answered_with_the_usage(
+def test_unknown_argument_is_answered_with_the_usage(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def build(_: ServerConfig) -> Assembly:

@@ -19,7 +19,7 @@ def test_names_and_ports_are_unique() -> None:
 
 
 @pytest.mark.parametrize("name", [name for spec in SERVICES for name in spec.proto_services])
-def test_a_listed_proto_service_exists(name: str) -> None:
+def test_listed_proto_service_exists(name: str) -> None:
     package = import_module(name.rpartition(".")[0])
     for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         import_module(module.name)

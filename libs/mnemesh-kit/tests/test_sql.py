@@ -71,7 +71,7 @@ async def test_write_skew_is_impossible(database: Database) -> None:
     assert sorted(left) == [False, True]
 
 
-async def test_an_error_rolls_everything_back(database: Database) -> None:
+async def test_error_rolls_everything_back(database: Database) -> None:
     await _with_tables(database)
 
     def fail(conn: sa.Connection) -> None:
@@ -83,7 +83,7 @@ async def test_an_error_rolls_everything_back(database: Database) -> None:
     assert await database.read(lambda c: c.execute(sa.select(counters)).all()) == []
 
 
-async def test_a_duplicate_is_an_integrity_error(database: Database) -> None:
+async def test_duplicate_is_an_integrity_error(database: Database) -> None:
     await _with_tables(database)
     insert = counters.insert().values(name="n", value=0)
     await database.write(lambda c: c.execute(insert))
@@ -118,7 +118,7 @@ async def test_times_are_returned_as_the_same_instant_in_utc(database: Database)
     assert stored.tzinfo is UTC
 
 
-async def test_the_principal_is_known_inside_a_transaction(database: Database) -> None:
+async def test_principal_is_known_inside_a_transaction(database: Database) -> None:
     me = Principal("org-00000000-0000-4000-8000-000000000007", "user-00000000-0000-4000-8000-000000000007")
     with as_principal(me):
         assert await database.read(lambda _: current_principal()) == me
@@ -152,7 +152,7 @@ async def test_migrations_run_once_when_replicas_start_together(database_url: st
         await replica.close()
 
 
-async def test_an_older_database_is_migrated(database: Database, package: str, tmp_path: Path) -> None:
+async def test_older_database_is_migrated(database: Database, package: str, tmp_path: Path) -> None:
     second = tmp_path / package / "store" / "migrations" / "versions" / "0002_second.py"
     later = second.rename(tmp_path / "later.py")
     await database.migrate(package)
@@ -162,7 +162,7 @@ async def test_an_older_database_is_migrated(database: Database, package: str, t
     assert await database.read(lambda c: sa.inspect(c).has_table("second")) is True
 
 
-async def test_a_failed_migration_is_rolled_back(database: Database, package: str, tmp_path: Path) -> None:
+async def test_failed_migration_is_rolled_back(database: Database, package: str, tmp_path: Path) -> None:
     second = tmp_path / package / "store" / "migrations" / "versions" / "0002_second.py"
     second.write_text(second.read_text() + "    raise RuntimeError('failed')\n")
     with pytest.raises(RuntimeError):
@@ -170,7 +170,7 @@ async def test_a_failed_migration_is_rolled_back(database: Database, package: st
     assert await database.read(lambda c: sa.inspect(c).get_table_names()) == []
 
 
-async def test_an_unreachable_database_is_reported_without_its_password(tmp_path: Path, package: str) -> None:
+async def test_unreachable_database_is_reported_without_its_password(tmp_path: Path, package: str) -> None:
     for url in (f"sqlite:///{tmp_path}/missing/x.db", f"postgresql://u:secret@/db?host={tmp_path}"):
         database = Database.open(url)
         with pytest.raises(StartupError) as refused:
@@ -180,7 +180,7 @@ async def test_an_unreachable_database_is_reported_without_its_password(tmp_path
         await database.close()
 
 
-def test_a_malformed_url_is_a_config_error() -> None:
+def test_malformed_url_is_a_config_error() -> None:
     for url in ("nonsense", "mysql://host/db"):
         with pytest.raises(ConfigError):
             Database.open(url)

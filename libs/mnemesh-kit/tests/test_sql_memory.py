@@ -29,7 +29,7 @@ async def test_two_databases_are_independent() -> None:
     await asyncio.gather(one.close(), other.close())
 
 
-async def test_an_error_rolls_back_and_a_read_cannot_write() -> None:
+async def test_error_rolls_back_and_a_read_cannot_write() -> None:
     database = await things()
 
     def fail(connection: sa.Connection) -> None:
@@ -45,7 +45,7 @@ async def test_an_error_rolls_back_and_a_read_cannot_write() -> None:
     await database.close()
 
 
-async def test_a_dump_restores_the_database() -> None:
+async def test_dump_restores_the_database() -> None:
     engine, copy = MemoryEngine(), MemoryEngine()
     engine.run(lambda connection: connection.execute(sa.text("CREATE TABLE things (id INTEGER)")))
     engine.run(insert)

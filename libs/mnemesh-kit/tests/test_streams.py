@@ -62,7 +62,7 @@ async def test_messages_arrive_in_order_and_the_handler_knows_the_caller(streams
     assert messages == [f"{number} {me.organization_id}".encode() for number in range(3)]
 
 
-async def test_an_error_ends_a_stream_after_the_messages_before_it(streams: tuple[Streams, Any]) -> None:
+async def test_error_ends_a_stream_after_the_messages_before_it(streams: tuple[Streams, Any]) -> None:
     received = []
     with pytest.raises(errors.Aborted) as raised:  # noqa: PT012
         async for message in streams[1](b"-2"):
@@ -71,7 +71,7 @@ async def test_an_error_ends_a_stream_after_the_messages_before_it(streams: tupl
     assert raised.value.metadata == {"at": "2"}
 
 
-async def test_a_cancelled_stream_ends_its_handler(streams: tuple[Streams, Any]) -> None:
+async def test_cancelled_stream_ends_its_handler(streams: tuple[Streams, Any]) -> None:
     servicer, count = streams
     stream = count(b"0")
     async for _ in stream:
@@ -80,7 +80,7 @@ async def test_a_cancelled_stream_ends_its_handler(streams: tuple[Streams, Any])
     await asyncio.wait_for(servicer.ended.wait(), 5)
 
 
-async def test_a_stream_ends_at_its_deadline(streams: tuple[Streams, Any]) -> None:
+async def test_stream_ends_at_its_deadline(streams: tuple[Streams, Any]) -> None:
     servicer, count = streams
     with pytest.raises(errors.DeadlineExceeded):
         async for _ in count(b"0", timeout=0.05):

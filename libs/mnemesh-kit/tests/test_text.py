@@ -57,12 +57,12 @@ REFUSED: list[tuple[Callable[[str, str], object], str, str]] = [
 
 
 @pytest.mark.parametrize(("check", "text"), ACCEPTED)
-def test_an_accepted_text_is_returned_unchanged(check: Callable[[str, str], object], text: str) -> None:
+def test_accepted_text_is_returned_unchanged(check: Callable[[str, str], object], text: str) -> None:
     assert check(text, "block.value") == text
 
 
 @pytest.mark.parametrize(("check", "text", "problem"), REFUSED)
-def test_a_refusal_names_the_field(check: Callable[[str, str], object], text: str, problem: str) -> None:
+def test_refusal_names_the_field(check: Callable[[str, str], object], text: str, problem: str) -> None:
     with pytest.raises(InvalidArgument, match=problem) as refused:
         check(text, "block.value")
     assert refused.value.field == "block.value"
@@ -87,7 +87,7 @@ _ANY = st.text(st.characters(), max_size=50)
 
 
 @given(_ANY, st.none() | st.integers(0, 200))
-def test_a_well_formed_text_can_be_stored_and_sent(text: str, max_bytes: int | None) -> None:
+def test_well_formed_text_can_be_stored_and_sent(text: str, max_bytes: int | None) -> None:
     result = well_formed(text, max_bytes)
     assert "\0" not in result
     assert result.encode().decode() == result
@@ -109,14 +109,14 @@ def test_surrogate_pairs_are_joined_and_lone_surrogates_replaced(text: str, resu
     assert well_formed(text) == result
 
 
-def test_a_long_text_is_cut_with_a_note() -> None:
+def test_long_text_is_cut_with_a_note() -> None:
     result = well_formed("ä" * 1000, 300)
     assert result.startswith("ä" * 80)
     assert result.endswith("[The text was cut here: it has 2,000 bytes, and at most 300 are kept.]")
 
 
 @given(_ANY, _ANY, st.sampled_from(["\\ud83d\\ude00", "\\ud83d", "\\uDE00", "\\u0000", "\\\\ud800", "\\n", "é"]))
-def test_the_strings_of_well_formed_json_are_well_formed(key: str, value: str, escape: str) -> None:
+def test_strings_of_well_formed_json_are_well_formed(key: str, value: str, escape: str) -> None:
     text = json.dumps({key: [value]})
     text = text[:2] + escape + text[2:]
     result = json.loads(well_formed_json(text))

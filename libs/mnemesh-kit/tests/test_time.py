@@ -25,7 +25,7 @@ INSTANTS = st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(hours
 
 
 @given(INSTANTS)
-def test_a_timestamp_keeps_the_instant(instant: datetime) -> None:
+def test_timestamp_keeps_the_instant(instant: datetime) -> None:
     timestamp = timestamp_to_proto(instant)
     reference = Timestamp()
     reference.FromDatetime(instant)
@@ -45,18 +45,18 @@ def test_a_timestamp_keeps_the_instant(instant: datetime) -> None:
         Timestamp(nanos=1_000_000_000),
     ],
 )
-def test_a_timestamp_that_no_datetime_can_hold_is_refused(timestamp: Timestamp) -> None:
+def test_timestamp_that_no_datetime_can_hold_is_refused(timestamp: Timestamp) -> None:
     with pytest.raises(InvalidArgument) as refused:
         timestamp_from_proto(timestamp, "filter.at")
     assert refused.value.field == "filter.at"
 
 
-def test_the_first_and_the_last_instant_are_kept() -> None:
+def test_first_and_the_last_instant_are_kept() -> None:
     for instant in (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)):
         assert timestamp_from_proto(timestamp_to_proto(instant), "at") == instant
 
 
-def test_an_unset_timestamp_is_none() -> None:
+def test_unset_timestamp_is_none() -> None:
     block = blocks_pb2.Block()
     assert optional_timestamp_from_proto(block, "create_time") is None
     block.create_time.seconds = 5
@@ -76,7 +76,7 @@ def test_no_zone_name_means_utc() -> None:
 
 
 @pytest.mark.parametrize("name", ["Nowhere/Here", "../etc/passwd", "Europe", "UTC\0", "x" * 300, " ", "/UTC", "Ü"])
-def test_a_zone_that_does_not_exist_is_refused(name: str) -> None:
+def test_zone_that_does_not_exist_is_refused(name: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         zone_from_name(name, "agent.time_zone")
     assert refused.value.field == "agent.time_zone"
@@ -132,7 +132,7 @@ def test_bounds_outside_of_the_supported_times_do_not_widen_a_range() -> None:
     assert date_range("9999-12-31T23:00", None, los_angeles).start == datetime.max.replace(tzinfo=UTC)
 
 
-def test_a_range_that_ends_before_it_starts_is_empty() -> None:
+def test_range_that_ends_before_it_starts_is_empty() -> None:
     assert date_range("2026-01-02", "2026-01-01").is_empty
     assert not date_range("2026-01-01", "2026-01-01").is_empty
     assert not date_range("2026-01-01T10:00", "2026-01-01T10:00").is_empty
@@ -161,7 +161,7 @@ def test_other_texts_are_refused_with_the_field_and_the_format(field: str, text:
     assert refused.value.field == f"filter.{field}"
 
 
-def test_a_bad_zone_is_refused_also_without_dates() -> None:
+def test_bad_zone_is_refused_also_without_dates() -> None:
     with pytest.raises(InvalidArgument) as refused:
         date_range(None, None, "Mars/Olympus", prefix="filter.")
     assert refused.value.field == "filter.time_zone"

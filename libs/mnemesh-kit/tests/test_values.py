@@ -24,7 +24,7 @@ def test_all_ids_have_one_form() -> None:
         assert require_id(value, "agent", "agent_id") == value
 
 
-def test_a_derived_id_depends_on_all_of_its_parts() -> None:
+def test_derived_id_depends_on_all_of_its_parts() -> None:
     assert derive_id("conv", "a", "b") == derive_id("conv", "a", "b")
     assert len({derive_id("conv", "a", "b"), derive_id("conv", "ab"), derive_id("run", "a", "b")}) == 3
 
@@ -40,14 +40,14 @@ def test_a_derived_id_depends_on_all_of_its_parts() -> None:
         derive_id("agent", "a test") + "0",
     ],
 )
-def test_an_invalid_id_is_refused_with_its_field(value: str) -> None:
+def test_invalid_id_is_refused_with_its_field(value: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         require_id(value, "agent", "agent_id")
     assert refused.value.field == "agent_id"
     assert not is_id(value, "agent")
 
 
-def test_a_frozen_clock_moves_only_when_it_is_advanced() -> None:
+def test_frozen_clock_moves_only_when_it_is_advanced() -> None:
     clock = FrozenClock(datetime(2026, 1, 1, tzinfo=UTC))
     assert clock.now() == clock.now()
     clock.advance(1.5)
@@ -82,7 +82,7 @@ def test_settings_come_from_the_environment() -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("MNEMESH_PORT", "x"), ("MNEMESH_LOG_FORMAT", "xml"), ("MNEMESH_EAGER", "maybe")]
 )
-def test_an_invalid_setting_is_named_in_one_line(name: str, value: str) -> None:
+def test_invalid_setting_is_named_in_one_line(name: str, value: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read_config(Settings, {name: value})
     assert name in str(refused.value)
@@ -94,7 +94,7 @@ class SettingsWithTarget(ServerConfig):
     target: str
 
 
-def test_a_setting_without_a_default_is_required() -> None:
+def test_setting_without_a_default_is_required() -> None:
     with pytest.raises(ConfigError, match="MNEMESH_TARGET"):
         read_config(SettingsWithTarget, {})
 
@@ -107,6 +107,6 @@ def test_truncated_text_fits_and_ends_with_an_ellipsis(text: str, size: int) -> 
 
 
 @pytest.mark.parametrize("value", [None, "", "a b", "x" * 200, "a\nb"])
-def test_a_correlation_id_that_could_forge_a_log_line_is_replaced(value: str | None) -> None:
+def test_correlation_id_that_could_forge_a_log_line_is_replaced(value: str | None) -> None:
     assert set_correlation_id(value) not in ("", value)
     assert set_correlation_id("run-1/2") == "run-1/2"

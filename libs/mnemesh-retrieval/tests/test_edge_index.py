@@ -91,7 +91,7 @@ async def test_kill_9_loses_no_acknowledged_write(tmp_path: Path, enough: int) -
     await index.close()
 
 
-async def test_a_crash_while_a_collection_is_created_is_cleaned_up(tmp_path: Path) -> None:
+async def test_crash_while_a_collection_is_created_is_cleaned_up(tmp_path: Path) -> None:
     leftover = tmp_path / "plants.shard.building"
     leftover.mkdir()
     (leftover / "edge_config.json").write_text("{")
@@ -102,7 +102,7 @@ async def test_a_crash_while_a_collection_is_created_is_cleaned_up(tmp_path: Pat
     await index.close()
 
 
-async def test_a_closed_index_raises_index_closed(tmp_path: Path) -> None:
+async def test_closed_index_raises_index_closed(tmp_path: Path) -> None:
     index = await EdgeIndex.open(tmp_path)
     await index.close()
     with pytest.raises(IndexClosed):
@@ -110,7 +110,7 @@ async def test_a_closed_index_raises_index_closed(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-async def test_a_forked_child_is_refused(tmp_path: Path) -> None:
+async def test_forked_child_is_refused(tmp_path: Path) -> None:
     index = await EdgeIndex.open(tmp_path)
     await index.ensure_collection(PLANTS)
     read_end, write_end = os.pipe()
@@ -143,7 +143,7 @@ async def test_concurrent_callers(tmp_path: Path) -> None:
     await index.close()
 
 
-async def test_a_rewrite_removes_the_bytes_of_deleted_points(tmp_path: Path) -> None:
+async def test_rewrite_removes_the_bytes_of_deleted_points(tmp_path: Path) -> None:
     index = await EdgeIndex.open(tmp_path)
     await index.ensure_collection(PLANTS)
     await index.write("plants", [point(n, f"oak canary{n} tree", (1, n, 0, 0), tags=[f"t{n}"]) for n in range(1, 1201)])
@@ -172,7 +172,7 @@ def files_containing(directory: Path, canary: bytes) -> list[Path]:
 
 
 @pytest.mark.parametrize("step", ["building", "before the swap", "in the swap", "after the swap"])
-async def test_a_crash_during_a_rewrite_leaves_one_complete_collection(tmp_path: Path, step: str) -> None:
+async def test_crash_during_a_rewrite_leaves_one_complete_collection(tmp_path: Path, step: str) -> None:
     index = await EdgeIndex.open(tmp_path)
     await index.ensure_collection(PLANTS)
     await index.write("plants", [point(n, "oak") for n in range(1, 10)])

@@ -75,7 +75,7 @@ assert numpy.allclose(theirs.embed(texts, norm=True), numpy.array(ours), atol=1e
         ("acme/model", EmbedderSettings(base_url="http://localhost/v1"), "dimension"),
     ],
 )
-def test_a_misconfigured_embedder_is_refused(handle: str, settings: EmbedderSettings, message: str) -> None:
+def test_misconfigured_embedder_is_refused(handle: str, settings: EmbedderSettings, message: str) -> None:
     with pytest.raises(EmbedderMisconfigured, match=message):
         make_embedder(handle, settings)
 
@@ -160,7 +160,7 @@ async def test_repeated_failures_are_unavailable(provider: Provider, embedder: O
     assert len(provider.bodies) == 3
 
 
-async def test_a_refusal_is_not_retried_and_does_not_reveal_the_key(
+async def test_refusal_is_not_retried_and_does_not_reveal_the_key(
     provider: Provider, embedder: OpenAICompatibleEmbedder
 ) -> None:
     provider.script = [JSONResponse({"error": f"bad key {SECRET}"}, 401)]
@@ -181,7 +181,7 @@ async def test_a_refusal_is_not_retried_and_does_not_reveal_the_key(
         PlainTextResponse('{"data": [{"index": 0, "embedding": [1.0, 2.0, NaN]}]}'),
     ],
 )
-async def test_a_malformed_response_is_an_embedder_error(
+async def test_malformed_response_is_an_embedder_error(
     provider: Provider, embedder: OpenAICompatibleEmbedder, answer: Response
 ) -> None:
     provider.script = [answer]
@@ -189,7 +189,7 @@ async def test_a_malformed_response_is_an_embedder_error(
         await embedder.embed(["hello"])
 
 
-async def test_an_unreachable_server_is_unavailable() -> None:
+async def test_unreachable_server_is_unavailable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     embedder = OpenAICompatibleEmbedder(

@@ -68,9 +68,7 @@ async def test_points_survive_a_restart(tmp_path: Path) -> None:
     await again.close()
 
 
-async def test_a_search_reads_no_segment_of_another_tenant(
-    plants: FlatIndex, searches: list[search.SearchState]
-) -> None:
+async def test_search_reads_no_segment_of_another_tenant(plants: FlatIndex, searches: list[search.SearchState]) -> None:
     for start in range(0, 600, 20):  # in turns, so that the points of the tenants alternate
         await plants.write("plants", [point(1 + start + n, tenant=f"t{start // 20 % 3}") for n in range(20)])
     await plants.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=Match("tenant", "t1")))
@@ -80,7 +78,7 @@ async def test_a_search_reads_no_segment_of_another_tenant(
     assert (searches[-1].points, searches[-1].segments) == (400, 8)
 
 
-async def test_a_search_with_two_labels_reads_the_segments_of_the_rarer(
+async def test_search_with_two_labels_reads_the_segments_of_the_rarer(
     plants: FlatIndex, searches: list[search.SearchState]
 ) -> None:
     await plants.write("plants", [point(n, tags=["few" if n < 11 else "many"]) for n in range(1, 1001)])
@@ -120,7 +118,7 @@ async def test_bounded_search_covers_the_newest_and_the_additional_points(
     assert {hit.id.int for hit in await plants.search("plants", late)} >= {3, *range(300, 500)}
 
 
-async def test_a_bounded_search_reads_few_segments_even_if_they_are_nearly_empty(
+async def test_bounded_search_reads_few_segments_even_if_they_are_nearly_empty(
     plants: FlatIndex, searches: list[search.SearchState]
 ) -> None:
     await plants.write("plants", [point(n, tenant=f"t{n}", tags=["all"]) for n in range(1, 201)])
@@ -167,7 +165,7 @@ async def test_points_with_many_labels_are_each_found_by_their_own(plants: FlatI
         assert await plants.scan("plants", Match("tags", f"h{number}")) == [pid(number)]
 
 
-async def test_a_point_written_without_a_vector_is_deleted(plants: FlatIndex) -> None:
+async def test_point_written_without_a_vector_is_deleted(plants: FlatIndex) -> None:
     await plants.write("plants", [point(1), point(2)])
     await plants.write("plants", [point(1, vector=None), point(2, vector=(0, 0, 0, 0)), point(3, vector=None)])
     assert await plants.count("plants", EVERYTHING) == 0
@@ -234,7 +232,7 @@ VERSION_1 = """
 """
 
 
-async def test_a_file_of_version_1_is_upgraded(tmp_path: Path) -> None:
+async def test_file_of_version_1_is_upgraded(tmp_path: Path) -> None:
     index = await FlatIndex.open(tmp_path / "new")
     await index.ensure_collection(PLANTS)
     await index.write("plants", [point(n, tenant=f"t{n % 2}") for n in range(1, 101)])
@@ -258,7 +256,7 @@ async def test_a_file_of_version_1_is_upgraded(tmp_path: Path) -> None:
     await index.close()
 
 
-async def test_a_file_of_an_unknown_version_is_replaced(tmp_path: Path) -> None:
+async def test_file_of_an_unknown_version_is_replaced(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "vectors.db") as old:
         old.execute("CREATE TABLE collections (name TEXT)")
         old.execute("INSERT INTO collections VALUES ('old')")
@@ -269,7 +267,7 @@ async def test_a_file_of_an_unknown_version_is_replaced(tmp_path: Path) -> None:
     await index.close()
 
 
-async def test_a_file_that_is_not_a_database_is_reported_and_moved_aside(tmp_path: Path) -> None:
+async def test_file_that_is_not_a_database_is_reported_and_moved_aside(tmp_path: Path) -> None:
     (tmp_path / "vectors.db").write_bytes(b"no database at all " * 1_000)
     index = await FlatIndex.open(tmp_path)
     for _ in range(2):
@@ -288,7 +286,7 @@ def files_containing(directory: Path, canary: bytes) -> list[Path]:
     return [file for file in directory.rglob("*") if file.is_file() and canary in file.read_bytes()]
 
 
-async def test_a_rewrite_leaves_no_byte_of_deleted_points(tmp_path: Path) -> None:
+async def test_rewrite_leaves_no_byte_of_deleted_points(tmp_path: Path) -> None:
     index = await FlatIndex.open(tmp_path)
     await index.ensure_collection(PLANTS)
     await index.write("plants", [point(n, tags=[f"canary{n}", "all"]) for n in range(1, 601)])

@@ -98,7 +98,7 @@ async def test_payload_indexes_are_created_with_the_tenant_field() -> None:
     }
 
 
-async def test_an_old_server_is_refused() -> None:
+async def test_old_server_is_refused() -> None:
     async with fake_qdrant(version="1.15.5") as server:
         with pytest.raises(VectorIndexError, match=r"1\.15\.5; it must be 1\.16 or newer"):
             await ServerIndex.open(ServerSettings(url="http://127.0.0.1:6333", grpc_port=server.port))
@@ -124,7 +124,7 @@ if QDRANT_URL:
 else:
 
     @pytest.mark.skip(reason="NO QDRANT SERVER WAS TESTED: set QDRANT_URL to one (docker-compose.yml has it)")
-    def test_the_suite_on_a_server() -> None:
+    def test_suite_on_a_server() -> None:
         """Represents all cases of VectorIndexSuite."""
 
 
@@ -136,12 +136,12 @@ def test_collection_names_are_escaped_and_restored() -> None:
     assert own_name("recall", escaped) is None
 
 
-async def test_an_unreachable_server_is_unavailable(unused_tcp_port: int) -> None:
+async def test_unreachable_server_is_unavailable(unused_tcp_port: int) -> None:
     with pytest.raises(IndexUnavailable, match=r"cannot be reached|UNAVAILABLE"):
         await ServerIndex.open(ServerSettings(url=f"http://127.0.0.1:{unused_tcp_port}", grpc_port=unused_tcp_port))
 
 
-async def test_a_closed_index_raises_index_closed() -> None:
+async def test_closed_index_raises_index_closed() -> None:
     with warnings.catch_warnings():
         index = ServerIndex(AsyncQdrantClient(":memory:"), prefix="test")
     await index.close()

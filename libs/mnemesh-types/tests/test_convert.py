@@ -76,7 +76,7 @@ MESSAGES = st.builds(
 
 
 @given(MESSAGES)
-def test_a_message_survives_the_round_trip(message: Message) -> None:
+def test_message_survives_the_round_trip(message: Message) -> None:
     for field in (None, "message"):
         converted = message_from_proto(pb.Message.FromString(message_to_proto(message).SerializeToString()), field)
         assert converted == message
@@ -87,7 +87,7 @@ def test_a_message_survives_the_round_trip(message: Message) -> None:
         )
 
 
-def test_an_image_in_a_tool_return_survives() -> None:
+def test_image_in_a_tool_return_survives() -> None:
     image = ImagePart(data=b"\x89PNG", media_type="image/png")
     returned = ToolReturn("call-1", "draw", ToolStatus.SUCCESS, (TextPart("done"), image))
     message = Message("message-1", Role.TOOL, datetime(2026, 1, 1, tzinfo=UTC), tool_returns=(returned,))
@@ -117,13 +117,13 @@ def test_an_image_in_a_tool_return_survives() -> None:
         ),
     ],
 )
-def test_a_value_without_a_kind_is_refused_under_its_path(message: pb.Message, field: str) -> None:
+def test_value_without_a_kind_is_refused_under_its_path(message: pb.Message, field: str) -> None:
     with pytest.raises(InvalidArgument) as error:
         message_from_proto(message, "message")
     assert error.value.metadata["field"] == field
 
 
-def test_a_time_out_of_range_is_refused() -> None:
+def test_time_out_of_range_is_refused() -> None:
     message = pb.Message(role=pb.ROLE_USER)
     message.create_time.seconds = 2**60
     with pytest.raises(InvalidArgument) as error:
@@ -131,11 +131,11 @@ def test_a_time_out_of_range_is_refused() -> None:
     assert error.value.metadata["field"] == "message.create_time"
 
 
-def test_a_part_of_an_unknown_kind_from_another_service_is_left_out() -> None:
+def test_part_of_an_unknown_kind_from_another_service_is_left_out() -> None:
     assert parts_from_proto([pb.ContentPart(), pb.ContentPart(text=pb.TextPart(text="a"))]) == (TextPart("a"),)
 
 
-def test_the_creation_time_defaults_to_now() -> None:
+def test_creation_time_defaults_to_now() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     assert message_from_proto(pb.Message(role=pb.ROLE_USER), "message", now).created_at == now
 
@@ -146,7 +146,7 @@ def test_unset_and_zero_usage_are_distinct() -> None:
     assert usage + Usage(completion_tokens=2, total_tokens=4) == Usage(0, 2, 7)
 
 
-def test_a_client_cannot_set_the_authors_of_a_resource() -> None:
+def test_client_cannot_set_the_authors_of_a_resource() -> None:
     provenance = Provenance("user-1", "user-2", project_id="p", entity_id="")
     converted = provenance_from_proto(
         audit_pb2.Provenance.FromString(provenance_to_proto(provenance).SerializeToString())

@@ -124,7 +124,7 @@ def search(**which: Any) -> SearchPassagesRequest:
         (UpdateArchiveRequest(archive=Archive(id="x")), "archive.id"),
     ],
 )
-async def test_the_error_names_the_bad_field(archival: ArchivalServer, request_: Any, field: str) -> None:
+async def test_error_names_the_bad_field(archival: ArchivalServer, request_: Any, field: str) -> None:
     method = type(request_).__name__.removesuffix("Request")
     stub = archival.archives if hasattr(archival.archives, method) else archival.passages
     with pytest.raises(InvalidArgument) as refused:

@@ -55,7 +55,7 @@ INDEX = "passages:mnemesh/hashing-256"
 
 
 @pytest.mark.parametrize("step", [f"index.before_write:{INDEX}", f"index.before_delete:{INDEX}", "after_commit"])
-async def test_a_crash_between_the_commit_and_the_index_loses_nothing(
+async def test_crash_between_the_commit_and_the_index_loses_nothing(
     archival: ArchivalServer, agent: str, step: str
 ) -> None:
     kept, changed, deleted = (
@@ -190,7 +190,7 @@ async def test_sigkill_under_load_loses_and_duplicates_nothing(tmp_path: Path) -
     assert await service.end(signal.SIGTERM) == 0
 
 
-async def test_a_second_process_on_the_same_directory_fails_with_one_line(tmp_path: Path) -> None:
+async def test_second_process_on_the_same_directory_fails_with_one_line(tmp_path: Path) -> None:
     service = Process(tmp_path)
     await service.start()
     second = await asyncio.create_subprocess_exec(

@@ -116,7 +116,7 @@ async def test_data_of_the_first_version_is_kept(database_url: str, tmp_path: Pa
         await archival.stop()
 
 
-async def test_a_passage_that_the_earlier_index_lacks_is_missing_until_the_index_is_restored(
+async def test_passage_that_the_earlier_index_lacks_is_missing_until_the_index_is_restored(
     database_url: str, tmp_path: Path, agent: str
 ) -> None:
     archive, passage = new_id("archive"), new_id("passage")
@@ -140,7 +140,7 @@ async def test_a_passage_that_the_earlier_index_lacks_is_missing_until_the_index
         await archival.stop()
 
 
-async def test_an_earlier_index_that_cannot_be_read_prevents_the_start(database_url: str, tmp_path: Path) -> None:
+async def test_earlier_index_that_cannot_be_read_prevents_the_start(database_url: str, tmp_path: Path) -> None:
     archive, passage = new_id("archive"), new_id("passage")
     await at_revision(database_url, "mnemesh_archival", "0001", first_version(archive, [passage_row(archive, passage)]))
     await _index(tmp_path, archive, passage)
@@ -159,9 +159,7 @@ async def test_an_earlier_index_that_cannot_be_read_prevents_the_start(database_
         await archival.stop()
 
 
-async def test_an_interrupted_copy_is_resumed(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_interrupted_copy_is_resumed(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive, ids = new_id("archive"), [new_id("passage") for _ in range(7)]
     rows = first_version(archive, [passage_row(archive, passage) for passage in ids])
     await at_revision(database_url, "mnemesh_archival", "0001", rows)

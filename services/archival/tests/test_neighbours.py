@@ -46,7 +46,7 @@ async def by_words(archival: ArchivalServer, query: str, **which: object) -> lis
     return await archival.texts(query, mode=PASSAGE_SEARCH_MODE_TEXT, limit=100, filter=PassageFilter(**which))  # type: ignore[arg-type]
 
 
-async def test_an_answer_is_found_by_the_words_of_its_question(archival: ArchivalServer) -> None:
+async def test_answer_is_found_by_the_words_of_its_question(archival: ArchivalServer) -> None:
     archive = await archival.archive()
     await archival.insert(archive, *turns("How was your week?", "Quiet, and yours?"))
     later = MAY + timedelta(days=3)
@@ -88,7 +88,7 @@ async def test_independent_facts_keep_their_order(archival: ArchivalServer) -> N
     assert set((await archival.texts("orchids"))[:2]) == {facts[0], facts[5]}
 
 
-async def test_a_deleted_or_changed_passage_no_longer_affects_its_neighbours(archival: ArchivalServer) -> None:
+async def test_deleted_or_changed_passage_no_longer_affects_its_neighbours(archival: ArchivalServer) -> None:
     archive = await archival.archive()
     inserted = await archival.insert(archive, *turns("the lighthouse", "we went there", "the windmill", "and there"))
     lighthouse, _, windmill, _ = (result.passage.id for result in inserted.results)
@@ -158,7 +158,7 @@ async def test_concurrent_inserts_get_unique_positions(archival: ArchivalServer)
         assert (second, third) == (first + 1, first + 2)
 
 
-async def test_a_search_of_many_archives_runs_as_many_sql_statements_as_one_of_a_single_archive(
+async def test_search_of_many_archives_runs_as_many_sql_statements_as_one_of_a_single_archive(
     archival: ArchivalServer,
 ) -> None:
     statements: list[str] = []

@@ -36,5 +36,5 @@ def test_rarer_date_parts_score_higher() -> None:
     assert date_scores("the year's end", positions) == {}
 
 
-def test_a_date_part_of_all_passages_scores_almost_nothing() -> None:
+def test_date_part_of_all_passages_scores_almost_nothing() -> None:
     assert all(score < 0.1 for score in date_scores("June", [position(number, 6) for number in range(9)]).values())

@@ -194,7 +194,7 @@ async def watched_twice(engine: PlannedEngine, tmp_path: Path) -> tuple[dict[str
     return few, many
 
 
-async def test_the_cost_of_calls_does_not_grow_with_other_archives(engine: PlannedEngine, tmp_path: Path) -> None:
+async def test_cost_of_calls_does_not_grow_with_other_archives(engine: PlannedEngine, tmp_path: Path) -> None:
     few, many = await watched_twice(engine, tmp_path)
     problems = grown(few, many, TABLES, engine.slack, more_than=FEW * EACH)
     found = [problem for problem in problems if not problem.startswith(OF_ALL_ARCHIVES)]

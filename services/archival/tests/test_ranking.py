@@ -33,7 +33,7 @@ def ranked(found: list[WordMatch], positions: list[PassagePosition]) -> list[tup
     return [(id_.int, pytest.approx(score)) for id_, score in rank_by_words(found, rarity, positions)]
 
 
-def test_the_share_of_a_word_falls_with_distance() -> None:
+def test_share_of_a_word_falls_with_distance() -> None:
     found = ranked([match(5, oak=1.0)], [position(n) for n in range(1, 10)])
     assert found == [(5, 1.0), (4, 0.6), (6, 0.6), (3, 0.3), (7, 0.3)]
 
@@ -64,7 +64,7 @@ def test_two_words_in_adjacent_passages_beat_one_word() -> None:
     assert [number for number, _ in ranked(found, [position(1), position(2), position(9)])] == [1, 2, 9]
 
 
-def test_a_word_of_most_passages_in_scope_scores_low() -> None:
+def test_word_of_most_passages_in_scope_scores_low() -> None:
     found = [match(n, oak=1.0, tree=1.0) if n == 1 else match(n, tree=1.0) for n in range(1, 51)]
     rarity = word_rarities(found, 60)
     assert rarity[OAK] > 3

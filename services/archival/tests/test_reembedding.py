@@ -175,7 +175,7 @@ def hang_at(monkeypatch: pytest.MonkeyPatch, owner: type, step: str, times: int)
 
 
 @pytest.mark.parametrize(("step", "times"), [("next_batch", 1), ("next_batch", 2), ("switch", 1)])
-async def test_an_interrupted_change_resumes(
+async def test_interrupted_change_resumes(
     archival: ArchivalServer, agent: str, step: str, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = await archival.archive(agent)
@@ -213,7 +213,7 @@ async def test_an_interrupted_change_resumes(
 
 
 @pytest.mark.parametrize("crashes", [False, True])
-async def test_a_passage_deleted_while_it_is_copied_leaves_no_copy(
+async def test_passage_deleted_while_it_is_copied_leaves_no_copy(
     archival: ArchivalServer, agent: str, crashes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = await archival.archive(agent)
@@ -307,7 +307,7 @@ def unavailable(impatient: None, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return handles
 
 
-async def test_an_unavailable_new_embedder_changes_nothing(
+async def test_unavailable_new_embedder_changes_nothing(
     archival: ArchivalServer, agent: str, unavailable: set[str]
 ) -> None:
     archive = await archival.archive(agent)
@@ -349,7 +349,7 @@ async def test_archive_can_change_from_an_unavailable_embedder(
     await require_vectors_of(found, WORDLLAMA)
 
 
-async def test_an_archive_deleted_during_a_change_leaves_no_copies(
+async def test_archive_deleted_during_a_change_leaves_no_copies(
     archival: ArchivalServer, agent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = await archival.archive(agent)
@@ -367,7 +367,7 @@ async def test_an_archive_deleted_during_a_change_leaves_no_copies(
     await archival.start()
 
 
-async def test_a_change_can_be_reverted(archival: ArchivalServer, agent: str) -> None:
+async def test_change_can_be_reverted(archival: ArchivalServer, agent: str) -> None:
     archive = await archival.archive(agent)
     await archival.insert(archive, "an oak")
     await change(archival, archive, WORDLLAMA)

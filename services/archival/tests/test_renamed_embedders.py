@@ -13,7 +13,7 @@ from mnemesh_testkit.fakes.qdrant import fake_qdrant
 from .test_migrations import EARLIER, fill_index
 
 
-async def test_a_qdrant_collection_of_the_old_handle_is_used() -> None:
+async def test_qdrant_collection_of_the_old_handle_is_used() -> None:
     archive, passage = new_id("archive"), new_id("passage")
     point = UUID(passage.removeprefix("passage-"))
     async with fake_qdrant() as server:

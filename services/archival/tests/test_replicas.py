@@ -56,7 +56,7 @@ async def replicas(postgres_url: str, tmp_path: Path) -> AsyncIterator[tuple[Arc
         yield servers[0], servers[1]
 
 
-async def test_a_replica_finds_the_writes_of_the_other(
+async def test_replica_finds_the_writes_of_the_other(
     replicas: tuple[ArchivalServer, ArchivalServer], agent: str
 ) -> None:
     one, two = replicas
@@ -72,7 +72,7 @@ async def test_a_replica_finds_the_writes_of_the_other(
     assert (await two.summary(agent)).passage_count == 0
 
 
-async def test_a_repeated_request_takes_effect_once_on_any_replica(
+async def test_repeated_request_takes_effect_once_on_any_replica(
     replicas: tuple[ArchivalServer, ArchivalServer], agent: str
 ) -> None:
     archive = await replicas[0].archive(agent)
@@ -84,9 +84,7 @@ async def test_a_repeated_request_takes_effect_once_on_any_replica(
     assert (await replicas[1].summary(agent)).passage_count == 2
 
 
-async def test_an_archive_changes_its_embedder_once(
-    replicas: tuple[ArchivalServer, ArchivalServer], agent: str
-) -> None:
+async def test_archive_changes_its_embedder_once(replicas: tuple[ArchivalServer, ArchivalServer], agent: str) -> None:
     one, two = replicas
     archive = await one.archive(agent)
     await one.insert(archive, *(f"oak {n}" for n in range(100)))
@@ -109,7 +107,7 @@ async def test_maintenance_reports_that_the_server_rewrites_its_segments(
     assert any("Qdrant server rewrites" in line for line in lines)
 
 
-async def test_an_unreachable_qdrant_server_is_a_startup_error(tmp_path: Path, unused_tcp_port: int) -> None:
+async def test_unreachable_qdrant_server_is_a_startup_error(tmp_path: Path, unused_tcp_port: int) -> None:
     config = Config(
         port=0, data_dir=str(tmp_path), qdrant_url="http://127.0.0.1:6333", qdrant_grpc_port=unused_tcp_port
     )

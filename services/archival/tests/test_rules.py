@@ -30,7 +30,7 @@ def test_duplicates_are_found_in_the_archive_and_in_the_batch() -> None:
     assert [each.id for each in plan_inserts(batch, "archive-1", (), (), None).new] == ["p1", "p2", "p3"]
 
 
-def test_an_id_that_occurs_twice_in_a_batch_is_stored_once() -> None:
+def test_id_that_occurs_twice_in_a_batch_is_stored_once() -> None:
     plan = plan_inserts([passage("p1", "an oak"), passage("p1", "an elm")], "a", (), {"p1"}, None)
     assert plan.entries == (InsertEntry("p1"), InsertEntry(reason="ALREADY_EXISTS"))
     assert [each.text for each in plan.new] == ["an oak"]

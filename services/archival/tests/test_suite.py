@@ -70,5 +70,5 @@ if QDRANT_URL:
 else:
 
     @pytest.mark.skip(reason="NO QDRANT SERVER WAS TESTED: set QDRANT_URL to one (docker-compose.yml has it)")
-    def test_the_suite_on_a_qdrant_server() -> None:
+    def test_suite_on_a_qdrant_server() -> None:
         """Represents all cases of ArchivalSuite."""

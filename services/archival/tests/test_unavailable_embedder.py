@@ -78,14 +78,14 @@ async def test_writes_succeed_without_the_embedder_and_are_found_by_full_text(
         await archival.stop()
 
 
-async def test_a_misconfigured_embedder_prevents_the_start(tmp_path: Path) -> None:
+async def test_misconfigured_embedder_prevents_the_start(tmp_path: Path) -> None:
     archival = ArchivalServer(Config(port=0, data_dir=str(tmp_path), embedder="acme/embed-1"))
     with pytest.raises(ConfigError, match=r"MNEMESH_EMBEDDER: .*base URL"):
         await archival.start()
     await archival.channels.close()
 
 
-async def test_a_write_does_not_wait_for_an_embedder_that_never_answers(
+async def test_write_does_not_wait_for_an_embedder_that_never_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hung_up = asyncio.Event()

@@ -104,7 +104,7 @@ def test_displayed_line_numbers_are_refused_in_every_edit(edit: Edit, name: str,
     )
 
 
-def test_an_arrow_without_a_line_number_is_accepted() -> None:
+def test_arrow_without_a_line_number_is_accepted() -> None:
     assert Append("see 3→4, or → x").apply("", "notes") == "see 3→4, or → x"
 
 

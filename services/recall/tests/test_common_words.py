@@ -19,7 +19,7 @@ async def say(recall: Any, agent: str, word: str, times: int) -> None:
 
 
 @pytest.mark.parametrize("word", ["oak", "elm"])
-async def test_a_common_word_is_found_in_the_organization(
+async def test_common_word_is_found_in_the_organization(
     recall: Any, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:
     monkeypatch.setattr(ranking, "MOST_HOLDERS", 20)

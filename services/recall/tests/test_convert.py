@@ -112,7 +112,7 @@ def through_a_row(message: Message) -> Message:
 
 
 @given(messages())
-def test_a_message_round_trips_through_protobuf_and_rows(message: pb.Message) -> None:
+def test_message_round_trips_through_protobuf_and_rows(message: pb.Message) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     domain = message_from_proto(message, "message", now)
     stored = through_a_row(domain)
@@ -120,7 +120,7 @@ def test_a_message_round_trips_through_protobuf_and_rows(message: pb.Message) ->
     assert message_to_proto(domain) == message
 
 
-def test_a_message_without_a_time_gets_the_current_time() -> None:
+def test_message_without_a_time_gets_the_current_time() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     assert message_from_proto(pb.Message(role=pb.ROLE_USER), "message", now).created_at == now
 
@@ -139,7 +139,7 @@ def test_a_message_without_a_time_gets_the_current_time() -> None:
         (pb.Message(role=pb.ROLE_USER, create_time=Timestamp(seconds=1 << 60)), "m.create_time"),
     ],
 )
-def test_an_incomplete_message_is_refused_by_field(message: pb.Message, field: str) -> None:
+def test_incomplete_message_is_refused_by_field(message: pb.Message, field: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         message_from_proto(message, "m", datetime(2026, 1, 1, tzinfo=UTC))
     assert refused.value.field == field

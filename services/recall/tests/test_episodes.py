@@ -78,7 +78,7 @@ async def refused(call: Any) -> MnemeshError:
     return error.value
 
 
-async def test_a_superseded_fact_is_kept_and_closed(recall: Any, clock: FrozenClock) -> None:
+async def test_superseded_fact_is_kept_and_closed(recall: Any, clock: FrozenClock) -> None:
     source = episodes_pb2.MemorySource(message_ids=[new_id("message")], agent_id=AGENT)
     old = await learn(recall, "Ada lives in Berlin", tags=["home"], confidence=0.9, source=source)
     told_in_may = clock.now()
@@ -104,7 +104,7 @@ async def test_a_superseded_fact_is_kept_and_closed(recall: Any, clock: FrozenCl
     assert (await recall.episodes.GetFact(rpc.GetFactRequest(fact_id=old.id))).fact == moved.superseded
 
 
-async def test_a_fact_superseded_in_the_future_is_valid_until_then(recall: Any, clock: FrozenClock) -> None:
+async def test_fact_superseded_in_the_future_is_valid_until_then(recall: Any, clock: FrozenClock) -> None:
     old = await learn(recall, "Ada lives in Berlin")
     summer = clock.now() + timedelta(days=90)
     await supersede(recall, old, "Ada lives in Paris", valid_from_time=at(summer))
@@ -113,7 +113,7 @@ async def test_a_fact_superseded_in_the_future_is_valid_until_then(recall: Any, 
     assert await held(recall, valid_at_time=at(summer)) == ["Ada lives in Paris"]
 
 
-async def test_a_fact_superseded_before_its_start_was_never_valid(recall: Any, clock: FrozenClock) -> None:
+async def test_fact_superseded_before_its_start_was_never_valid(recall: Any, clock: FrozenClock) -> None:
     since = clock.now() - timedelta(days=10)
     old = await learn(recall, "Ada was born in 1985", valid_from_time=at(since))
     believed = clock.now()
@@ -123,7 +123,7 @@ async def test_a_fact_superseded_before_its_start_was_never_valid(recall: Any, c
     assert await held(recall, valid_at_time=at(since), known_at_time=at(believed)) == ["Ada was born in 1985"]
 
 
-async def test_a_fact_with_the_same_text_is_confirmed(recall: Any, clock: FrozenClock) -> None:
+async def test_fact_with_the_same_text_is_confirmed(recall: Any, clock: FrozenClock) -> None:
     first, second = new_id("message"), new_id("message")
     one = await learn(recall, "Likes tea", source=episodes_pb2.MemorySource(message_ids=[first]), confidence=0.5)
     clock.advance(5)
@@ -145,7 +145,7 @@ async def test_a_fact_with_the_same_text_is_confirmed(recall: Any, clock: Frozen
     assert not (await recall.episodes.CreateFact(rpc.CreateFactRequest(fact=fact("likes tea")))).already_held
 
 
-async def test_a_closed_fact_cannot_change(recall: Any, clock: FrozenClock) -> None:
+async def test_closed_fact_cannot_change(recall: Any, clock: FrozenClock) -> None:
     old = await learn(recall, "Likes tea")
     new = (await supersede(recall, old, "Likes coffee")).fact
     error = await refused(supersede(recall, old, "Likes water"))
@@ -194,7 +194,7 @@ def summary(text: str = "They spoke of travel.", **more: Any) -> episodes_pb2.Ep
     return episodes_pb2.Episode(summary=text, **more)
 
 
-async def test_an_episode_commit_is_atomic_and_idempotent(recall: Any, clock: FrozenClock) -> None:
+async def test_episode_commit_is_atomic_and_idempotent(recall: Any, clock: FrozenClock) -> None:
     ids = await open_window(recall, "I moved to Paris", "and I like tea")
     berlin, tea, gone = [await learn(recall, text) for text in ("Lives in Berlin", "Likes tea", "Has a cat")]
     clock.advance(DAY)
@@ -244,7 +244,7 @@ async def test_an_episode_commit_is_atomic_and_idempotent(recall: Any, clock: Fr
     assert (window.version, window.epoch) == (1, 3)
 
 
-async def test_a_failed_episode_commit_changes_nothing(recall: Any) -> None:
+async def test_failed_episode_commit_changes_nothing(recall: Any) -> None:
     await open_window(recall)
     old = await learn(recall, "Likes tea")
     new = (await supersede(recall, old, "Likes coffee")).fact
@@ -291,7 +291,7 @@ async def test_two_agents_share_only_a_named_scope(recall: Any) -> None:
     assert [item.scope for item in (await recall.episodes.ListMemoryScopes(behind)).scopes] == [TEAM]
 
 
-async def test_a_bundle_has_the_newest_episodes_and_the_most_salient_facts(recall: Any, clock: FrozenClock) -> None:
+async def test_bundle_has_the_newest_episodes_and_the_most_salient_facts(recall: Any, clock: FrozenClock) -> None:
     for number in range(5):
         await recall.episodes.CommitEpisode(look_back(episode=summary(f"episode {number}")))
         clock.advance(60)
@@ -371,7 +371,7 @@ async def test_fields_of_episodes_and_facts_can_be_updated(recall: Any) -> None:
         assert (await refused(recall.episodes.UpdateFact(again))).field == "update_mask"
 
 
-async def test_a_repeated_request_id_returns_the_first_result(recall: Any) -> None:
+async def test_repeated_request_id_returns_the_first_result(recall: Any) -> None:
     request = rpc.CreateFactRequest(request_id="f1", fact=fact("Likes tea"))
     first = await recall.episodes.CreateFact(request)
     assert await recall.episodes.CreateFact(request) == first
@@ -431,7 +431,7 @@ async def test_lists_are_ordered_and_paged(recall: Any, clock: FrozenClock) -> N
     assert (await refused(recall.episodes.ListFacts(bad))).code is grpc.StatusCode.NOT_FOUND
 
 
-async def test_a_fact_in_the_middle_of_a_chain_can_be_deleted(recall: Any, clock: FrozenClock) -> None:
+async def test_fact_in_the_middle_of_a_chain_can_be_deleted(recall: Any, clock: FrozenClock) -> None:
     first = await learn(recall, "one")
     clock.advance(1)
     second = (await supersede(recall, first, "two")).fact
@@ -467,7 +467,7 @@ async def test_erasing_an_agent_deletes_its_memories_and_refuses_new_ones(recall
     assert isinstance(await refused(supersede(recall, before, "late")), NotFound)
 
 
-async def test_an_erased_scope_can_be_written_again(recall: Any) -> None:
+async def test_erased_scope_can_be_written_again(recall: Any) -> None:
     await learn(recall, "The release is on Friday", scope=TEAM)
     await learn(recall, "Likes tea")
     await recall.episodes.CommitEpisode(rpc.CommitEpisodeRequest(scope=TEAM, episode=summary()))

@@ -58,7 +58,7 @@ async def texts(recall: Any, agent: str) -> list[str]:
     return [message.content[0].text.text for message in listed.messages if message.role != pb.ROLE_SYSTEM]
 
 
-async def test_an_erased_agent_leaves_no_memory_in_named_scopes(recall: Any) -> None:
+async def test_erased_agent_leaves_no_memory_in_named_scopes(recall: Any) -> None:
     one, two = new_id("agent"), new_id("agent")
     of_one, of_two = said("The boat is red."), said("The boat is red, and the car is green.")
     await talk(recall, one, of_one)
@@ -80,7 +80,7 @@ async def test_an_erased_agent_leaves_no_memory_in_named_scopes(recall: Any) -> 
     assert (list(boat.source.message_ids), boat.source.agent_id) == ([of_two.id], "")
 
 
-async def test_a_senders_messages_are_erased_in_all_agents_with_what_derives_from_them(recall: Any) -> None:
+async def test_senders_messages_are_erased_in_all_agents_with_what_derives_from_them(recall: Any) -> None:
     one, two = new_id("agent"), new_id("agent")
     adas, bobs = said("I am Ada, born in May.", sender_id=ADA), said("I am Bob.", sender_id=BOB)
     call = said("Looking.", pb.ROLE_ASSISTANT, tool_calls=[pb.ToolCall(id="c1", name="look", arguments="{}")])
@@ -113,7 +113,7 @@ async def test_a_senders_messages_are_erased_in_all_agents_with_what_derives_fro
         await recall.EraseSender(rpc.EraseSenderRequest())
 
 
-async def test_a_sender_with_many_messages_is_erased_in_batches(recall: Any) -> None:
+async def test_sender_with_many_messages_is_erased_in_batches(recall: Any) -> None:
     agent = new_id("agent")
     await talk(recall, agent, *(said(f"{number}", sender_id=ADA) for number in range(60)))
     calls = []

@@ -214,7 +214,7 @@ async def test_random_requests_are_refused_or_executed(target: Target, method: M
     await target.require_hostile_answered(method, SEEDS)
 
 
-async def test_a_request_with_one_random_field_is_refused_or_executed(target: Target) -> None:
+async def test_request_with_one_random_field_is_refused_or_executed(target: Target) -> None:
     methods = {method.name: method for method in METHODS}
     for name, request in good_requests(target) + good_memories(target):
         await target.require_spoiled_answered(methods[name], request)
@@ -225,7 +225,7 @@ async def test_bytes_that_are_not_a_request_are_refused(target: Target) -> None:
         await target.require_bytes_refused(method)
 
 
-async def test_a_random_export_is_refused_or_executed(target: Target) -> None:
+async def test_random_export_is_refused_or_executed(target: Target) -> None:
     (method,) = (
         m for m in traces_service_pb2.DESCRIPTOR.services_by_name["TraceService"].methods if m.server_streaming
     )

@@ -64,7 +64,7 @@ async def rig(tmp_path: Path, clock: FrozenClock) -> Any:
     await database.close()
 
 
-async def test_the_vector_index_follows_the_store_and_repeats_are_idempotent(rig: Rig) -> None:
+async def test_vector_index_follows_the_store_and_repeats_are_idempotent(rig: Rig) -> None:
     org, now = CALLER.organization_id, datetime(2026, 1, 1, tzinfo=UTC)
 
     def said(text: str) -> Message:
@@ -108,7 +108,7 @@ async def test_the_vector_index_follows_the_store_and_repeats_are_idempotent(rig
     assert await count(rig.vectors.collection, EVERYTHING) == 0
 
 
-async def test_an_organization_search_compares_the_newest_vectors_and_full_text_hits(
+async def test_organization_search_compares_the_newest_vectors_and_full_text_hits(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The number of compared vectors is bounded. A search of one agent compares more of them."""
@@ -150,7 +150,7 @@ async def test_an_organization_search_compares_the_newest_vectors_and_full_text_
     assert len(await ranked("the zebra", agents[0])) == 300
 
 
-async def test_the_indexer_stops_if_a_notification_arrives_with_the_cancellation(
+async def test_indexer_stops_if_a_notification_arrives_with_the_cancellation(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A service that is stopped right after a write must not hang."""
@@ -173,7 +173,7 @@ async def test_the_indexer_stops_if_a_notification_arrives_with_the_cancellation
     assert running.cancelled()
 
 
-async def test_the_index_of_another_embedder_is_rebuilt(serve: Any, tmp_path: Path) -> None:
+async def test_index_of_another_embedder_is_rebuilt(serve: Any, tmp_path: Path) -> None:
     async with serve() as recall:
         car = pb.Message(id=new_id("message"), role=pb.ROLE_USER)
         car.content.add().text.text = "a car in the garage"
@@ -191,7 +191,7 @@ async def test_the_index_of_another_embedder_is_rebuilt(serve: Any, tmp_path: Pa
     await index.close()
 
 
-async def test_a_damaged_vector_file_is_rebuilt_while_words_are_found(serve: Any, tmp_path: Path) -> None:
+async def test_damaged_vector_file_is_rebuilt_while_words_are_found(serve: Any, tmp_path: Path) -> None:
     async with serve() as recall:
         heron = pb.Message(id=new_id("message"), role=pb.ROLE_USER)
         heron.content.add().text.text = "a heron at the pond"
@@ -210,7 +210,7 @@ async def test_a_damaged_vector_file_is_rebuilt_while_words_are_found(serve: Any
     assert (Path(damaged["moved_to"]) / "vectors.db").exists()
 
 
-async def test_a_search_without_the_vector_index_finds_words(rig: Rig) -> None:
+async def test_search_without_the_vector_index_finds_words(rig: Rig) -> None:
     row = Message(
         id=new_id("message"), agent_id=AGENT, role=Role.USER, created_at=datetime(2026, 1, 1, tzinfo=UTC),
         content=(TextPart("purple monkey"),),

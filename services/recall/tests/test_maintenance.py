@@ -277,7 +277,7 @@ async def test_old_step_records_are_purged_except_for_the_newest(
     await database.close()
 
 
-async def test_the_indexer_reports_its_lag(tmp_path: Path) -> None:
+async def test_indexer_reports_its_lag(tmp_path: Path) -> None:
     class Away(HashingEmbedder):
         is_away = True
 

@@ -56,7 +56,7 @@ def asked(mode: SearchMode) -> MemorySearch[Fact]:
     return MemorySearch(query="tortoise", mode=mode, limit=5, filter=FactFilter(scopes=(TEAM,)))
 
 
-async def test_a_search_without_the_embedder_uses_full_text_and_is_degraded(
+async def test_search_without_the_embedder_uses_full_text_and_is_degraded(
     database: Database, clock: FrozenClock, tmp_path: Path
 ) -> None:
     store = SqlEpisodeStore(database, clock, SequentialIds())

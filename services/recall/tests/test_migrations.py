@@ -71,7 +71,7 @@ def of_the_first_version(conn: sa.Connection) -> None:
         conn.execute(sa.text(f"INSERT INTO context_entries VALUES ('{CONVERSATION}', {place}, :id)"), {"id": id_})
 
 
-async def test_a_database_of_the_first_release_can_be_searched_and_used(serve: Any, database_url: str) -> None:
+async def test_database_of_the_first_release_can_be_searched_and_used(serve: Any, database_url: str) -> None:
     database = Database.open(database_url)
     await database.write(of_the_first_version)
     await database.close()
@@ -98,7 +98,7 @@ async def said_once(recall: Any) -> None:
     await recall.AppendMessages(rpc.AppendMessagesRequest(agent_id=AGENT, messages=[said]))
 
 
-async def test_a_vector_index_of_an_older_format_is_rebuilt(serve: Any, tmp_path: Path) -> None:
+async def test_vector_index_of_an_older_format_is_rebuilt(serve: Any, tmp_path: Path) -> None:
     async with serve() as recall:
         await said_once(recall)
         await found_by_meaning(recall)
@@ -112,7 +112,7 @@ async def test_a_vector_index_of_an_older_format_is_rebuilt(serve: Any, tmp_path
     assert names == [f"messages.2.{HASHING}"]
 
 
-async def test_a_vector_index_of_another_engine_is_rebuilt_while_full_text_works(serve: Any, tmp_path: Path) -> None:
+async def test_vector_index_of_another_engine_is_rebuilt_while_full_text_works(serve: Any, tmp_path: Path) -> None:
     directory = tmp_path / "recall-index"
     async with serve() as recall:
         await said_once(recall)
@@ -134,7 +134,7 @@ async def found_by_meaning(recall: Any) -> None:
         await asyncio.sleep(0.02)
 
 
-async def test_the_returns_of_failed_tools_of_earlier_releases_are_shown(serve: Any, database_url: str) -> None:
+async def test_returns_of_failed_tools_of_earlier_releases_are_shown(serve: Any, database_url: str) -> None:
     call = pb.Message(id=new_id("message"), role=pb.ROLE_ASSISTANT)
     call.tool_calls.add(id="c1", name="dig", arguments="{}")
     failed, broken = (pb.Message(id=new_id("message"), role=pb.ROLE_TOOL) for _ in range(2))
@@ -154,7 +154,7 @@ async def test_the_returns_of_failed_tools_of_earlier_releases_are_shown(serve: 
             assert [hit.text for hit in (await recall.SearchMessages(asked)).hits] == [text]
 
 
-async def test_a_step_committed_before_the_upgrade_is_replayed_after_it(serve: Any, database_url: str) -> None:
+async def test_step_committed_before_the_upgrade_is_replayed_after_it(serve: Any, database_url: str) -> None:
     """Fingerprints of an earlier release are unknown and match any content."""
     system = pb.Message(id=new_id("message"), role=pb.ROLE_SYSTEM)
     user = pb.Message(id=new_id("message"), role=pb.ROLE_USER)

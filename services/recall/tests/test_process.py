@@ -62,7 +62,7 @@ def user(text: str) -> pb.Message:
     return pb.Message(id=new_id("message"), role=pb.ROLE_USER, content=[pb.ContentPart(text=pb.TextPart(text=text))])
 
 
-async def test_the_process_serves_and_stops_cleanly(tmp_path: Path) -> None:
+async def test_process_serves_and_stops_cleanly(tmp_path: Path) -> None:
     async with process(tmp_path) as running:
         address = await address_of(running)
         async with grpc.aio.insecure_channel(address) as channel:
@@ -79,7 +79,7 @@ async def test_the_process_serves_and_stops_cleanly(tmp_path: Path) -> None:
         assert await running.wait() == 0
 
 
-async def test_a_startup_error_is_one_line(tmp_path: Path) -> None:
+async def test_startup_error_is_one_line(tmp_path: Path) -> None:
     assert "MNEMESH_EMBEDDER" in await refusal(tmp_path, MNEMESH_EMBEDDER="unknown/model")
     assert "database" in await refusal(tmp_path, MNEMESH_RECALL_DATABASE_URL="mysql://x/y")
 

@@ -228,20 +228,20 @@ async def watched_twice(
     return few, many
 
 
-async def test_the_cost_of_a_call_does_not_grow_with_other_agents(serve: Serve, engine: PlannedEngine) -> None:
+async def test_cost_of_a_call_does_not_grow_with_other_agents(serve: Serve, engine: PlannedEngine) -> None:
     writes = Writes()
     few, many = await watched_twice(serve, engine, lambda: {**READS, **writes.next()})
     assert not (found := grown(few, many, BIG, engine.slack, more_than=EACH * FEW)), "\n".join(found)
 
 
 @pytest.mark.parametrize("index", ["ux_messages_sequence", "ix_messages_run_id"])
-async def test_a_missing_index_is_detected(serve: Serve, engine: PlannedEngine, index: str) -> None:
+async def test_missing_index_is_detected(serve: Serve, engine: PlannedEngine, index: str) -> None:
     await engine.execute(f"DROP INDEX {index}")
     few, many = await watched_twice(serve, engine, lambda: READS)
     assert grown(few, many, BIG, engine.slack, more_than=EACH * FEW)
 
 
-async def test_the_pending_list_of_the_full_text_index_is_bounded(serve: Serve, postgres_url: str) -> None:
+async def test_pending_list_of_the_full_text_index_is_bounded(serve: Serve, postgres_url: str) -> None:
     async with serve(database_url=postgres_url) as recall:
         for batch in range(10):
             messages = [said(1, place) for place in range(batch * 30, batch * 30 + 30)]

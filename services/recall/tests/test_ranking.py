@@ -14,12 +14,12 @@ def order(*found: Candidate, **weights: float) -> list[str]:
     return [id_ for id_, _ in ranked(found, weights)]
 
 
-def test_a_word_counts_less_with_distance() -> None:
+def test_word_counts_less_with_distance() -> None:
     far, near, here = candidate("far", "x", "", "oak"), candidate("near", "x", "oak"), candidate("here", "oak")
     assert order(far, near, here, oak=1.0) == ["here", "near", "far"]
 
 
-def test_a_message_between_two_matches_does_not_outrank_them() -> None:
+def test_message_between_two_matches_does_not_outrank_them() -> None:
     between = candidate("between", "oh", "oak and oak and oak and oak and oak and oak")
     first, last = candidate("first", "the oak"), candidate("last", "an oak tree")
     assert order(first, between, last, oak=1.0) == ["first", "between", "last"]
@@ -32,7 +32,7 @@ def test_two_query_words_beat_one_repeated_word() -> None:
     assert order(alone, both, candidate("tree", "tree"), oak=1.0, tree=1.0)[0] == "both"
 
 
-def test_a_long_answer_outranks_a_short_remark() -> None:
+def test_long_answer_outranks_a_short_remark() -> None:
     answer = candidate("answer", "oak tree " + "and much more besides " * 5)
     assert order(candidate("remark", "oak"), answer, oak=1.0, tree=1.0)[0] == "answer"
 
@@ -41,5 +41,5 @@ def test_words_of_excluded_messages_count_for_their_neighbours() -> None:
     assert order(candidate("nothing", "x"), candidate("answer", "yes", "oak"), oak=1.0)[0] == "answer"
 
 
-def test_a_match_beyond_the_read_part_of_a_text_scores_above_zero() -> None:
+def test_match_beyond_the_read_part_of_a_text_scores_above_zero() -> None:
     assert all(score > 0 for _, score in ranked([Candidate("a", "x", 9_000, "", "", "")], {"oak": 1.0}))

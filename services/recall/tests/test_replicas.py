@@ -206,7 +206,7 @@ async def append(rig: Rig, *rows: Message) -> None:
     )
 
 
-async def test_the_scope_is_the_tenant_field_on_the_server(tmp_path: Path) -> None:
+async def test_scope_is_the_tenant_field_on_the_server(tmp_path: Path) -> None:
     """This always uses the fake server, because only it shows the definition of an index."""
     async with fake_qdrant() as server:
         where: dict[str, Any] = {"qdrant_url": "http://127.0.0.1:6333", "qdrant_grpc_port": server.port}
@@ -216,7 +216,7 @@ async def test_the_scope_is_the_tenant_field_on_the_server(tmp_path: Path) -> No
         assert server.indexes["scope"].is_tenant is True
 
 
-async def test_a_change_is_applied_by_the_instance_that_claimed_it(rigs: tuple[Rig, Rig], clock: FrozenClock) -> None:
+async def test_change_is_applied_by_the_instance_that_claimed_it(rigs: tuple[Rig, Rig], clock: FrozenClock) -> None:
     one, two = rigs
     await append(one, said("fox", clock))
     one.embedder.waits = True
@@ -232,7 +232,7 @@ async def test_a_change_is_applied_by_the_instance_that_claimed_it(rigs: tuple[R
     assert await one.index.count(one.vectors.collection, EVERYTHING) == 2
 
 
-async def test_an_instance_whose_claim_expired_writes_nothing(rigs: tuple[Rig, Rig], clock: FrozenClock) -> None:
+async def test_instance_whose_claim_expired_writes_nothing(rigs: tuple[Rig, Rig], clock: FrozenClock) -> None:
     one, two = rigs
     row = said("old fox", clock)
     await append(one, row)
@@ -248,7 +248,7 @@ async def test_an_instance_whose_claim_expired_writes_nothing(rigs: tuple[Rig, R
     assert await two.texts("new owl") > 0.9
 
 
-async def test_the_claims_of_a_crashed_instance_expire(rigs: tuple[Rig, Rig], clock: FrozenClock) -> None:
+async def test_claims_of_a_crashed_instance_expire(rigs: tuple[Rig, Rig], clock: FrozenClock) -> None:
     one, two = rigs
     await append(one, said("fox", clock))
     assert len(await one.outbox.claim("one", CLAIM_DURATION, 10, {MESSAGES})) == 1
@@ -289,7 +289,7 @@ async def test_indexes_are_rebuilt_while_a_service_runs(replicas: tuple[Any, Any
     await index.close()
 
 
-async def test_an_unreachable_server_is_reported_in_one_line(tmp_path: Path, unused_tcp_port: int) -> None:
+async def test_unreachable_server_is_reported_in_one_line(tmp_path: Path, unused_tcp_port: int) -> None:
     away = {"qdrant_url": "http://127.0.0.1:6333", "qdrant_grpc_port": unused_tcp_port}
     config = Config(port=0, data_dir=str(tmp_path), embedder=HASHING, **away)  # type: ignore[arg-type]
     with pytest.raises(StartupError, match="UNAVAILABLE"):

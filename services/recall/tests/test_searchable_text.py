@@ -91,7 +91,7 @@ def test_terms(query: str, expected: tuple[str, ...]) -> None:
     assert terms(query) == expected
 
 
-def test_a_long_query_has_a_bounded_number_of_terms() -> None:
+def test_long_query_has_a_bounded_number_of_terms() -> None:
     assert len(terms(" ".join(f"word{n}" for n in range(5000)))) == 64
 
 

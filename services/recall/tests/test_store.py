@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from mnemesh_kit.sql import Database
 
 
-async def test_the_migrations_create_the_declared_tables(database_url: str) -> None:
+async def test_migrations_create_the_declared_tables(database_url: str) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
     from mnemesh_recall.store.sql.tables import metadata

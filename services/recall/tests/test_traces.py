@@ -112,7 +112,7 @@ def bare(record: traces.TraceRecord) -> traces.TraceRecord:
     return copy
 
 
-async def test_a_turn_is_a_user_message_and_everything_after_it(recall: Any) -> None:
+async def test_turn_is_a_user_message_and_everything_after_it(recall: Any) -> None:
     await open_window(recall)
     heartbeat = said(json.dumps({"type": "heartbeat", "reason": "go on", "time": "now"}))
     first = [said("dig a hole"), calling("c1"), returning("c1", "dug"), heartbeat, said("done", pb.ROLE_ASSISTANT)]
@@ -137,7 +137,7 @@ async def test_a_turn_is_a_user_message_and_everything_after_it(recall: Any) -> 
     assert one.traces[2].tool_result == '"dug"'
 
 
-async def test_a_late_result_keeps_the_turn_of_its_call(recall: Any) -> None:
+async def test_late_result_keeps_the_turn_of_its_call(recall: Any) -> None:
     await open_window(recall)
     ask, call, other = said("dig"), calling("c1"), said("what time is it?")
     late, answer = returning("c1", "dug"), said("noon", pb.ROLE_ASSISTANT)
@@ -151,7 +151,7 @@ async def test_a_late_result_keeps_the_turn_of_its_call(recall: Any) -> None:
     assert [trace.seq for trace in one.traces] == [1, 2, 3]
 
 
-async def test_an_input_that_was_stored_without_a_window_enters_it_with_its_answer(recall: Any) -> None:
+async def test_input_that_was_stored_without_a_window_enters_it_with_its_answer(recall: Any) -> None:
     await open_window(recall)
     run, failed = new_id("run"), said("first try", conversation_id=MAIN, step_id=new_id("step"))
     failed.run_id = run
@@ -198,7 +198,7 @@ async def test_turn_indexes_are_counted_per_agent_across_conversations_and_resta
         assert [turn.id for turn in await turns(recall, conversation_id=SIDE)] == ["turn_0002"]
 
 
-async def test_a_turn_index_is_never_used_again(recall: Any) -> None:
+async def test_turn_index_is_never_used_again(recall: Any) -> None:
     await open_window(recall)
     asked = [said(f"question {number}") for number in range(3)]
     await tell(recall, *asked)
@@ -280,7 +280,7 @@ def approved_calls() -> list[pb.Message]:
     return [said("dig"), call, request, answer, tool]
 
 
-async def test_a_call_that_waited_for_approval_exists_once(recall: Any) -> None:
+async def test_call_that_waited_for_approval_exists_once(recall: Any) -> None:
     await open_window(recall)
     *waiting, answer, tool = approved_calls()
 
@@ -308,7 +308,7 @@ async def test_a_call_that_waited_for_approval_exists_once(recall: Any) -> None:
     assert [len(message.tool_calls) for message in window.messages] == [0, 0, 3, 0]
 
 
-async def test_a_repeated_call_id_is_paired_with_its_own_return(recall: Any) -> None:
+async def test_repeated_call_id_is_paired_with_its_own_return(recall: Any) -> None:
     await open_window(recall)
     await tell(recall, said("one"), calling("same"), returning("same", "first"))
     await tell(recall, said("two"), calling("same"), returning("same", "second"))
@@ -320,7 +320,7 @@ async def test_a_repeated_call_id_is_paired_with_its_own_return(recall: Any) -> 
     ]  # fmt: skip
 
 
-async def test_a_turn_outside_of_the_window_is_archived_and_resets_are_counted(recall: Any) -> None:
+async def test_turn_outside_of_the_window_is_archived_and_resets_are_counted(recall: Any) -> None:
     await open_window(recall)
     await tell(recall, said("old"), said("answer", pb.ROLE_ASSISTANT), said("new"))
     window = (await recall.GetContext(rpc.GetContextRequest(conversation_id=MAIN))).context
@@ -374,7 +374,7 @@ async def lived(recall: Any) -> list[traces.TraceRecord]:
     return [record for record in await exported(recall) if record.WhichOneof("record") != "snapshot"]
 
 
-async def test_an_export_can_be_imported_completely(recall: Any) -> None:
+async def test_export_can_be_imported_completely(recall: Any) -> None:
     records = await lived(recall)
     kinds = [record.WhichOneof("record") for record in records]
     assert kinds == ["raw_trace"] * 8 + ["episode"] + ["fact"] * 3
@@ -453,7 +453,7 @@ async def test_pages_are_bounded_by_bytes(recall: Any) -> None:
     assert (len(calls.tool_interactions), bool(calls.next_page_token)) == (3, True)
 
 
-async def test_the_summary_of_an_exported_window_is_imported_into_an_empty_window(recall: Any) -> None:
+async def test_summary_of_an_exported_window_is_imported_into_an_empty_window(recall: Any) -> None:
     conversation = derive_id("conv", PEER)
     await open_window(recall, agent=PEER, conversation=conversation)
     summary = said("They dug.", pb.ROLE_SUMMARY, create_time=at(0))
@@ -539,7 +539,7 @@ async def test_lines_of_other_programs_keep_all_their_fields(recall: Any) -> Non
     assert (await turns(recall, PEER))[-1].id == "turn_0003"
 
 
-async def test_an_import_into_an_agent_with_turns_renumbers_the_turns_that_collide(recall: Any) -> None:
+async def test_import_into_an_agent_with_turns_renumbers_the_turns_that_collide(recall: Any) -> None:
     conversation = derive_id("conv", PEER)
     await open_window(recall, agent=PEER, conversation=conversation)
     await tell(recall, said("Welcome.", pb.ROLE_ASSISTANT), agent=PEER, conversation=conversation)
@@ -583,7 +583,7 @@ async def test_an_import_into_an_agent_with_turns_renumbers_the_turns_that_colli
     assert await seen() == [*numbered, ("turn_0005", "turn_0002", "")]
 
 
-async def test_an_import_with_a_conflicting_record_is_refused(recall: Any) -> None:
+async def test_import_with_a_conflicting_record_is_refused(recall: Any) -> None:
     await take_in(recall, SEED)
     other = traces.TraceRecord()
     other.CopyFrom(SEED[3])
@@ -595,7 +595,7 @@ async def test_an_import_with_a_conflicting_record_is_refused(recall: Any) -> No
     assert "turn_0009" not in [turn.id for turn in await turns(recall, PEER)]
 
 
-async def test_an_invalid_stream_writes_nothing_and_names_the_record(recall: Any) -> None:
+async def test_invalid_stream_writes_nothing_and_names_the_record(recall: Any) -> None:
     good = line("rt_001", 1, 1, content="fine")
     for broken, field in (
         (line("", 2, 1), "record.raw_trace.id"),
@@ -629,7 +629,7 @@ async def test_an_invalid_stream_writes_nothing_and_names_the_record(recall: Any
     assert await turns(recall, PEER) == []
 
 
-async def test_an_import_is_idempotent(recall: Any) -> None:
+async def test_import_is_idempotent(recall: Any) -> None:
     first = await take_in(recall, SEED, request_id="i1")
     assert await take_in(recall, SEED, request_id="i1") == first
     error = await refused(take_in(recall, SEED[:1], request_id="i1"))

@@ -88,7 +88,7 @@ episodes = EpisodeService(UNUSED, UNUSED, UNUSED)
         ),
     ],
 )
-async def test_an_invalid_argument_is_refused_before_the_store_is_called(call: Any, field: str) -> None:
+async def test_invalid_argument_is_refused_before_the_store_is_called(call: Any, field: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         await call
     assert refused.value.field == field
@@ -117,7 +117,7 @@ def append(**changes: Any) -> Any:
         ),
     ],
 )
-async def test_a_client_does_not_write_as_the_step_loop(call: Any, field: str) -> None:
+async def test_client_does_not_write_as_the_step_loop(call: Any, field: str) -> None:
     with pytest.raises(PermissionDenied) as refused:
         await call
     assert refused.value.metadata == {"field": field, "required_role": "service"}

@@ -79,7 +79,7 @@ async def test_window_and_memories_are_written_together_and_a_repeat_is_idempote
     assert hit.fact.source.episode_id.startswith("episode-")
 
 
-async def test_a_second_replacement_with_another_request_id_is_refused(recall: Any, clock: FrozenClock) -> None:
+async def test_second_replacement_with_another_request_id_is_refused(recall: Any, clock: FrozenClock) -> None:
     request = await replacing(recall, memory("of boats", added("Ada sails")))
     await recall.ReplaceContext(request)
     clock.advance(30 * DAY)
@@ -109,7 +109,7 @@ async def test_no_memory_is_stored_if_the_window_moved_or_the_lease_is_lost(reca
 
 
 @pytest.mark.parametrize("place", [0, 1])
-async def test_a_refused_memory_leaves_the_window_unchanged(recall: Any, place: int) -> None:
+async def test_refused_memory_leaves_the_window_unchanged(recall: Any, place: int) -> None:
     red = await learn(recall, "the boat is red")
     await supersede(recall, red, "the boat is blue")
     stale = memory("stale", Operation(confirm=episodes_pb2.ConfirmOperation(fact_id=red.id)))

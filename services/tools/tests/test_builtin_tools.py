@@ -71,7 +71,7 @@ async def test_builtin_tools_are_listed_from_the_first_request_on(stubs: Any) ->
     assert list(again) == list(tools)
 
 
-async def test_a_first_request_by_name_finds_builtin_tools(embedded: Any) -> None:
+async def test_first_request_by_name_finds_builtin_tools(embedded: Any) -> None:
     batch = await embedded.tools.BatchGetTools(pb.BatchGetToolsRequest(names=["send_message"]))
     assert [tool.name for tool in batch.tools] == ["send_message"]
 
@@ -118,7 +118,7 @@ async def test_reads_write_nothing_once_the_tools_are_stored(
         assert await later.count_tools(DEFAULT_PRINCIPAL, ToolFilter()) == 1
 
 
-async def test_a_new_release_adds_tools_and_keeps_changes_of_the_owner(database: Database) -> None:
+async def test_new_release_adds_tools_and_keeps_changes_of_the_owner(database: Database) -> None:
     service = new_service(database, release("1", speak="Speaks.", search="Searches."))
     old = await list_by_name(service)
     await service.update_tool(
@@ -137,7 +137,7 @@ async def test_a_new_release_adds_tools_and_keeps_changes_of_the_owner(database:
     assert new["search"] == old["search"]
 
 
-async def test_a_custom_tool_with_the_name_of_a_builtin_tool_is_kept(database: Database) -> None:
+async def test_custom_tool_with_the_name_of_a_builtin_tool_is_kept(database: Database) -> None:
     own = await new_service(database, BuiltinTools()).create_tool(DEFAULT_PRINCIPAL, OWN, None)
     service = new_service(database, release("1", speak="Speaks.", search="Searches."))
     tools = await list_by_name(service)

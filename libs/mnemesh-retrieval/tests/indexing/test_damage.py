@@ -67,7 +67,7 @@ async def require_recovery(rig: Rig) -> list[Any]:
 
 @flat
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_damaged_file_of_a_flat_index_is_rebuilt(rig: Rig, kind: str, is_full: bool) -> None:
+async def test_damaged_file_of_a_flat_index_is_rebuilt(rig: Rig, kind: str, is_full: bool) -> None:
     await filled(rig)
     logs: list[Any] = []
     for seed in range(8 if is_full else 2):
@@ -118,7 +118,7 @@ asyncio.run(open())
 
 @edge
 @pytest.mark.full
-async def test_a_shard_that_ends_the_process_is_rebuilt(rig: Rig) -> None:
+async def test_shard_that_ends_the_process_is_rebuilt(rig: Rig) -> None:
     await filled(rig)
     (file,) = rig.directory.rglob(IDS)
     content = bytearray(file.read_bytes())
@@ -158,7 +158,7 @@ def test_files_that_end_the_process_twice_are_damaged(tmp_path: Path) -> None:
 
 
 @flat
-async def test_a_search_that_finds_damage_causes_a_verification(rig: Rig) -> None:
+async def test_search_that_finds_damage_causes_a_verification(rig: Rig) -> None:
     await filled(rig)
     damage(rig.directory / "vectors.db", "truncate", random.Random(1))
     with capture_logs():

@@ -91,7 +91,7 @@ async def test_concurrent_writers_and_the_background_task_converge(rig: Rig) -> 
     assert await rig.difference() == {}
 
 
-async def test_a_refused_text_does_not_block_the_others(rig: Rig) -> None:
+async def test_refused_text_does_not_block_the_others(rig: Rig) -> None:
     await rig.notebook.put({**texts(range(5)), note_id(5): REFUSED, note_id(6): " "})
     await rig.indexer.catch_up()
     kept = 2 if rig.source.keep_without_vector else 0

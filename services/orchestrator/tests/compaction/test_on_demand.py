@@ -75,7 +75,7 @@ async def test_mode_all_leaves_only_the_summary(
     assert roles(world.window(agent).messages) == ["system", "summary"]
 
 
-async def test_a_preview_has_no_effect(world: World, process: Process, speaker: Speaker) -> None:
+async def test_preview_has_no_effect(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(world, process)
     await talk(process, agent, 5)
     windows, rows = dict(world.recall.windows), {id_: list(found) for id_, found in world.recall.rows.items()}

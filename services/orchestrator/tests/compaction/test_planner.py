@@ -150,7 +150,7 @@ def test_everything_before_the_turn_is_evicted_if_no_attempt_suffices() -> None:
     assert [m.id for m in plan.kept] == ["message-11"]
 
 
-def test_a_pending_request_is_never_evicted() -> None:
+def test_pending_request_is_never_evicted() -> None:
     window = [*plain(4), message(5, Role.ASSISTANT, calls=2), message(6, Role.APPROVAL)]
     plan = plan_all(window, len(window), sizes(window), 0.3)
     assert plan is not None

@@ -65,7 +65,7 @@ def settings(base_url: str, *, is_registered: bool = False, type_: str = "openai
 
 
 @pytest.mark.parametrize("client_type", [OpenAiChatClient, AnthropicMessagesClient])
-async def test_a_redirect_is_not_followed(client_type: type[OpenAiChatClient | AnthropicMessagesClient]) -> None:
+async def test_redirect_is_not_followed(client_type: type[OpenAiChatClient | AnthropicMessagesClient]) -> None:
     async with server("200 OK", ANSWER, content_type="application/json") as other:
         async with server("307 Temporary Redirect", location=other.url) as first:
             client = client_type(settings(first.url), ONCE)
@@ -97,7 +97,7 @@ async def test_plain_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
         await client.close()
 
 
-async def test_a_compressed_answer_of_ordinary_size_is_read() -> None:
+async def test_compressed_answer_of_ordinary_size_is_read() -> None:
     async with server(
         "200 OK", gzip.compress(ANSWER), content_type="application/json", content_encoding="gzip"
     ) as running:
@@ -120,7 +120,7 @@ async def test_other_encodings_are_refused(encoding: str) -> None:
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "169.254.169.254"]
 )
-async def test_a_restricted_provider_cannot_have_a_private_address(host: str) -> None:
+async def test_restricted_provider_cannot_have_a_private_address(host: str) -> None:
     async with server("200 OK", ANSWER, content_type="application/json") as running:
         limits = CallLimits(attempts=1, public_addresses_only=True)
         client = OpenAiChatClient(settings(f"http://{host}:{running.port}/v1", is_registered=True), limits)

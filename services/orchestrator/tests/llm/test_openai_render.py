@@ -65,7 +65,7 @@ def test_edited_message_is_rendered_again() -> None:
     assert "Edited." in render_body(edited, cache)["messages"][1]["content"]
 
 
-def test_the_cache_is_bounded() -> None:
+def test_cache_is_bounded() -> None:
     cache = RenderCache(max_texts=10, max_characters=1000)
     for number in range(100):
         cache.text(number, None, lambda: "x" * 90)

@@ -61,7 +61,7 @@ def test_retry_after(headers: dict[str, str], said: object, seconds: float | Non
     assert error.retry_after == (None if seconds is None else pytest.approx(seconds))
 
 
-def test_a_retry_after_may_be_a_date() -> None:
+def test_retry_after_may_be_a_date() -> None:
     soon = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
     assert 3500 < (retry_after_seconds({"retry-after": soon}) or 0) <= 3600
     past = format_datetime(datetime.now(UTC) - timedelta(hours=1), usegmt=True)

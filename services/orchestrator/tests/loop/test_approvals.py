@@ -470,7 +470,7 @@ async def test_unanswered_approval_is_denied_after_its_timeout(world: World) -> 
 
 
 @pytest.mark.parametrize(("server", "own", "expires"), [(0, 60, True), (60, 0, False), (60, 3_600, False)])
-async def test_an_agent_has_its_own_approval_timeout(world: World, server: float, own: float, *, expires: bool) -> None:
+async def test_agent_has_its_own_approval_timeout(world: World, server: float, own: float, *, expires: bool) -> None:
     world.approval_timeout = server
     process = world.process()
     agent = await gated(world, process)

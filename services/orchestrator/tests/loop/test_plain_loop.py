@@ -167,7 +167,7 @@ async def test_endless_chain_stops_at_max_steps(world: World, process: Process) 
     require_valid(world.window(agent).messages)
 
 
-async def test_a_terminal_tool_ends_the_turn(world: World, process: Process) -> None:
+async def test_terminal_tool_ends_the_turn(world: World, process: Process) -> None:
     world.tools.add("hand_over")
     agent = await world.agent(process, tool_names=("hand_over",), tool_rules=(ExitLoop("hand_over"),))
     world.model.follow(call("hand_over"))
@@ -176,7 +176,7 @@ async def test_a_terminal_tool_ends_the_turn(world: World, process: Process) -> 
     assert (run.stop_reason, run.status) == (StopReason.TOOL_RULE, RunStatus.COMPLETED)
 
 
-async def test_a_terminal_tool_that_failed_does_not_end_the_turn(world: World, process: Process) -> None:
+async def test_terminal_tool_that_failed_does_not_end_the_turn(world: World, process: Process) -> None:
     agent = await world.agent(process, tool_rules=(ExitLoop("memory_replace"),))
     world.model.follow(call("memory_replace", label="human", old_str="x", new_str="y"), say("It is not there."))
     await process.send(agent)

@@ -30,7 +30,7 @@ async def test_system_message_is_stable_while_memory_is(world: World, process: P
     assert world.model.requests[0].messages[0] == world.model.requests[1].messages[0]
 
 
-async def test_an_edited_block_rewrites_the_same_system_message(world: World, process: Process) -> None:
+async def test_edited_block_rewrites_the_same_system_message(world: World, process: Process) -> None:
     agent = await world.agent(process)
     before = world.window(agent).messages[0]
     world.model.follow(

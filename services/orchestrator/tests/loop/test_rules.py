@@ -73,7 +73,7 @@ def test_children_are_hidden_unless_their_parent_was_last() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
-def test_a_limit_permits_exactly_that_many_calls(limit: int) -> None:
+def test_limit_permits_exactly_that_many_calls(limit: int) -> None:
     current = solver(MaxCountPerStep("a", limit))
     for _ in range(limit):
         assert "a" in current.allowed(ALL)
@@ -108,7 +108,7 @@ def test_conditional_outcomes_match_by_type(returned: str, next_tool: str) -> No
     assert after.after(next_tool, "").allowed(tools) == tools
 
 
-def test_an_unmapped_return_leaves_all_tools_or_is_an_error() -> None:
+def test_unmapped_return_leaves_all_tools_or_is_an_error() -> None:
     outcomes = (ConditionalOutcome("yes", "b"),)
     assert solver(Conditional("a", outcomes)).after("a", "no").allowed(ALL) == ALL
     strict = solver(Conditional("a", outcomes, default_child="c", require_output_mapping=True)).after("a", "no")

@@ -89,7 +89,7 @@ async def test_prefilled_argument_may_be_missing_in_the_call(world: World, proce
     assert await world.archival.texts(agent.id) == ["by rule"]
 
 
-async def test_a_child_is_prefilled_right_after_its_parent(world: World, process: Process) -> None:
+async def test_child_is_prefilled_right_after_its_parent(world: World, process: Process) -> None:
     rule = ConstrainChildTools("look", ("act",), (ChildArguments("act", '{"n": 2}'),))
     agent = await with_tools(world, process, rule, look="seen", act="done")
     world.model.follow(call("look"), call("act"), call("act"), say("Done."))
@@ -237,7 +237,7 @@ async def test_calls_after_one_that_ends_the_turn_do_not_run(world: World, proce
     require_valid(world.window(agent).messages)
 
 
-async def test_a_failed_exit_does_not_end_the_turn(world: World, process: Process) -> None:
+async def test_failed_exit_does_not_end_the_turn(world: World, process: Process) -> None:
     agent = await world.agent(process, tool_rules=(ExitLoop("memory_insert"),))
     fails = call("memory_insert", label="nowhere", new_str="x")
     world.model.follow(together(fails, call("archival_memory_insert", content="tea")), say("Done."))

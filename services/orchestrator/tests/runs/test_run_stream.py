@@ -56,7 +56,7 @@ async def test_late_follower_receives_every_event_once(world: World, process: Pr
     assert behind == [whole[1:], whole[2:]]
 
 
-async def test_an_ended_run_is_replayed_and_the_stream_ends(world: World, process: Process) -> None:
+async def test_ended_run_is_replayed_and_the_stream_ends(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(say("Hello."))
     live = await process.send(agent)

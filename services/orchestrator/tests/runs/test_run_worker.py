@@ -274,7 +274,7 @@ async def test_end_of_a_run_is_stored_in_a_smaller_form_if_it_is_refused(
     assert len(world.model.requests) == 2
 
 
-async def test_a_run_that_makes_no_progress_ends_after_ten_takeovers(world: World) -> None:
+async def test_run_that_makes_no_progress_ends_after_ten_takeovers(world: World) -> None:
     process = world.process()
     agent = await world.agent(process)
     world.model.script = lambda request: say("Hello.")

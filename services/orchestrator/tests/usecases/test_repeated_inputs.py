@@ -156,7 +156,7 @@ def test_runs_of_earlier_releases_match_any_content() -> None:
     assert sent_messages([sent(None)]) == ()
 
 
-async def test_a_retry_behind_a_cut_answer_does_not_end_with_the_answer(world: World, process: Process) -> None:
+async def test_retry_after_a_truncated_answer_does_not_end_with_the_answer(world: World, process: Process) -> None:
     agent = await world.agent(process, initial_messages=())
     world.model.follow(say("Once upon a", finish=FinishReason.LENGTH), say("Once upon a time."))
     await process.send(agent)

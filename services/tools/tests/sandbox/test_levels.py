@@ -75,7 +75,7 @@ print(json.dumps(asyncio.run(main())))
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the other tests run as an ordinary user already")
 @pytest.mark.parametrize("layers", [None, [layer.LANDLOCK, layer.SECCOMP]], ids=["all layers", "no namespaces"])
-def test_an_ordinary_user_can_execute_tools(layers: list[str] | None) -> None:
+def test_ordinary_user_can_execute_tools(layers: list[str] | None) -> None:
     """Uses an interpreter of the system and a copy of the package, which that user can read."""
     python = next((path for path in ("/usr/bin/python3", "/usr/local/bin/python3") if Path(path).exists()), None)
     if python is None:

@@ -66,7 +66,7 @@ class VectorIndexSuite(NearestIndexSuite):
         await index.write("plants", [point(1, "moss"), point(2, "fern")], WriteMode.UPDATE_PRESENT)
         assert [found.payload["text"] for found in await index.get("plants", [pid(1), pid(2)])] == ["moss"]
 
-    async def test_the_last_of_several_points_with_one_id_wins(self, index: VectorIndex) -> None:
+    async def test_last_of_several_points_with_one_id_wins(self, index: VectorIndex) -> None:
         await index.write("plants", [point(1, "oak"), point(1, "moss")])
         assert (await index.get("plants", [pid(1)]))[0].payload["text"] == "moss"
         assert await index.count("plants", EVERYTHING) == 1
