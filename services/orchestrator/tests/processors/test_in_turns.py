@@ -123,7 +123,7 @@ async def test_tool_results_are_processed_before_rules_and_models_see_them(world
         'assistant calls lookup{"n": 1}',
         "tool success of lookup: YES,",
         'assistant calls archival_memory_insert{"content": "one"}',
-        "tool success of archival_memory_insert: NONE",
+        "tool success of archival_memory_insert: ",
         "assistant text: Done.",
     ]
     run = await process.outcome(agent)
