@@ -53,7 +53,7 @@ async def test_failed_turn_is_an_event_of_send_and_an_error_of_ask(mnemesh: Mnem
     assert failure.value.metadata["provider"] == "openai"
 
 
-async def test_same_request_id_returns_the_same_agent(mnemesh: Mnemesh) -> None:
+async def test_repeated_request_id_returns_the_same_agent(mnemesh: Mnemesh) -> None:
     first = await mnemesh.agents.create("ada", model="mnemesh/rehearsal", request_id="once")
     second = await mnemesh.agents.create("ada", model="mnemesh/rehearsal", request_id="once")
 
