@@ -107,6 +107,52 @@ async def test_failed_flush_fails_every_write_of_its_group() -> None:
     await writer.close()
 
 
+async def test_after_failed_flush_the_log_is_emptied_before_a_flush_counts_again() -> None:
+    rows, disk = Rows(), Disk()
+    refusals = [OSError(5, "Input/output error")]
+    emptied = 0
+
+    def empty_log() -> None:
+        nonlocal emptied
+        if refusals:
+            raise refusals.pop()
+        emptied += 1
+
+    writer = GroupWriter(rows.count, disk, empty_log)
+    disk.error = OSError(5, "Input/output error")
+    with pytest.raises(Unavailable, match="flushed"):
+        await writer.submit(lambda: rows.write(1))
+    disk.error = None
+    with pytest.raises(Unavailable, match="flushed"):
+        await writer.submit(lambda: rows.write(2))
+    assert await writer.submit(lambda: rows.write(3)) == 3
+    assert await writer.submit(lambda: rows.write(4)) == 4
+    assert (emptied, disk.flushes) == (1, 2)
+    await writer.close()
+
+
+async def test_database_file_has_what_a_failed_flush_may_have_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database.open(f"sqlite:///{tmp_path}/rows.db")
+    await database.write(lambda conn: conn.execute(sa.text("CREATE TABLE rows (n INTEGER)")))
+
+    def fail(_: LogFile) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(LogFile, "flush", fail)
+        with pytest.raises(Unavailable, match="flushed"):
+            await database.write(lambda conn: conn.execute(sa.text("INSERT INTO rows VALUES (1)")))
+    await database.write(lambda conn: conn.execute(sa.text("INSERT INTO rows VALUES (2)")))
+    # Without the log, whose pages may be missing on the disk.
+    shutil.copy(tmp_path / "rows.db", tmp_path / "copy.db")
+    await database.close()
+    copy = Database.open(f"sqlite:///{tmp_path}/copy.db")
+    assert await copy.read(lambda conn: conn.execute(sa.text("SELECT n FROM rows")).scalars().all()) == [1, 2]
+    await copy.close()
+
+
 async def test_cancelled_caller_does_not_disturb_the_others() -> None:
     rows, disk = Rows(), Disk()
     disk.is_free.clear()

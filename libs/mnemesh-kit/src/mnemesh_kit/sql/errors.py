@@ -16,7 +16,10 @@ class DatabaseUnavailable(Unavailable):
 
 
 class DatabaseFull(StorageFull):
-    """The disk of the service's own database is full or read-only. Nothing was stored."""
+    """The disk of the service's own database is full or read-only.
+
+    Nothing was stored, or a write was that a power failure may lose.
+    """
 
     def __init__(self) -> None:
         super().__init__("The disk of the database is full or read-only. Make space, then retry.")

@@ -4,6 +4,9 @@ In WAL mode with `synchronous=NORMAL`, a commit writes to the log without flushi
 before it returns the results, so a power failure loses only writes whose result was not returned. While the disk
 flushes, further writes queue up; they are executed together and share the next flush. SQLite still flushes the log
 before each checkpoint, so the database file never refers to missing pages.
+
+After a failed flush, the kernel may count the lost pages of the log as written, so that the next flush succeeds without
+them. The writer therefore moves the log into the database file and empties it before it trusts a flush again.
 """
 
 from __future__ import annotations
@@ -89,16 +92,22 @@ class GroupWriter:
         >>> await writer.submit(lambda: insert_block(connection))
     """
 
-    def __init__(self, changes: Callable[[], int], log: LogFile | None) -> None:
+    def __init__(
+        self, changes: Callable[[], int], log: LogFile | None, empty_log: Callable[[], None] = lambda: None
+    ) -> None:
         """Creates a writer. The thread starts with the first write.
 
         Args:
             changes: returns the number of rows that the connection has changed since it was opened. Called in the
                 thread. A group that changed nothing is not flushed.
             log: the log to flush; None flushes nothing.
+            empty_log: moves the log into the database file, flushes that, and empties the log; raises OSError. Called
+                in the thread after a flush failed.
         """
         self._changes = changes
         self._log = log
+        self._empty_log = empty_log
+        self._has_failed = False
         self._queue: SimpleQueue[_Write | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_closed = False
@@ -158,8 +167,12 @@ class GroupWriter:
 
     def _flush(self, log: LogFile, group: list[_Write]) -> None:
         try:
+            if self._has_failed:
+                self._empty_log()
             log.flush()
+            self._has_failed = False
         except OSError as error:
+            self._has_failed = True
             _log.error("sqlite_flush_failed", error=str(error), writes=len(group))
             for write in group:
                 if write.error is None:

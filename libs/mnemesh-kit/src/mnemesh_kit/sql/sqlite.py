@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import errno
 import sqlite3
 import threading
 import time
@@ -39,7 +40,7 @@ class SqliteEngine:
         self._written = _Connections(_engine(url, "IMMEDIATE"))
         self._read = _Connections(_engine(url, "DEFERRED", query_only=True), query_only=True)
         log = LogFile(url.database) if synchronous == "FULL" else None
-        self._writer = GroupWriter(self._written.changes, log)
+        self._writer = GroupWriter(self._written.changes, log, self._written.empty_log)
         self._readers = ThreadPoolExecutor(readers, thread_name_prefix="sqlite-reader")
 
     async def read(self, fn: Callable[[sa.Connection], T]) -> T:
@@ -102,6 +103,19 @@ class _Connections:
         """Moves the log to the database file, which flushes both."""
         self._connection()
         self._local.driver.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def empty_log(self) -> None:
+        """Moves the log to the database file, flushes that, and empties the log.
+
+        Raises:
+            OSError: the disk refuses, or a reader still needs the log.
+        """
+        try:
+            (is_busy, _, _) = self._local.driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error as error:
+            raise OSError(errno.EIO, str(error)) from error
+        if is_busy:
+            raise OSError(errno.EBUSY, "the log is in use by a reader")
 
     def _connection(self) -> sa.Connection:
         connection: sa.Connection | None = getattr(self._local, "connection", None)
