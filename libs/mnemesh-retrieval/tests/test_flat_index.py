@@ -7,7 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mnemesh_retrieval.damaged import move_aside
 from mnemesh_retrieval.errors import IndexClosed, IndexDamaged, IndexLocked, PointInvalid, VectorIndexError
 from mnemesh_retrieval.filters import EVERYTHING, HasWords, Match, MatchAny, TimeRange, all_of
-from mnemesh_retrieval.flat import FlatIndex, search
+from mnemesh_retrieval.flat import FlatIndex, connections, search
+from mnemesh_retrieval.flat.connections import READER_THREADS, Connections
 from mnemesh_retrieval.index import Collection, Point, SearchMode, SearchQuery
 from mnemesh_testkit.suites.nearest_index import NOON, PLANTS, NearestIndexSuite, pid, point, unit
 
@@ -279,6 +281,31 @@ async def test_file_that_is_not_a_database_is_reported_and_moved_aside(tmp_path:
     await index.ensure_collection(PLANTS)
     await index.write("plants", [point(1)])
     assert await index.count("plants", EVERYTHING) == 1
+    await index.close()
+
+
+async def test_a_read_during_the_move_does_not_keep_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = await FlatIndex.open(tmp_path)
+    await index.ensure_collection(PLANTS)
+    await index.write("plants", [point(1)])
+    files = Connections(tmp_path)
+    loop = asyncio.get_running_loop()
+
+    def count(conn: sqlite3.Connection) -> int:
+        return int(conn.execute("SELECT count(*) FROM points").fetchone()[0])
+
+    def move_during_a_read(directory: Path, paths: Sequence[Path]) -> Path | None:
+        reads = [asyncio.run_coroutine_threadsafe(files.read(count), loop) for _ in range(READER_THREADS)]
+        assert [read.result(10) for read in reads] == [1, 1]
+        return move_aside(directory, paths)
+
+    monkeypatch.setattr(connections, "move_aside", move_during_a_read)
+    await files.move_aside()
+    await files.alone(lambda _: None)  # creates the new file
+    assert await asyncio.gather(*(files.read(count) for _ in range(4))) == [0, 0, 0, 0]
+    await files.close()
     await index.close()
 
 

@@ -65,9 +65,13 @@ class Connections:
         """Moves the file out of the way; the next write creates another. Returns the folder that it is in now."""
 
         def move() -> Path | None:
-            self._generation += 1  # other threads close their connections before they are used again
             self._close_own()
-            return move_aside(self._directory, schema.parts(self._directory))
+            try:
+                return move_aside(self._directory, schema.parts(self._directory))
+            finally:
+                # Other threads reopen their connections before they use them again. Before the move, one could open the
+                # old file as one of the new generation.
+                self._generation += 1
 
         self.require_usable()
         return await asyncio.get_running_loop().run_in_executor(self._writing, move)

@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
 from uuid import UUID
 
 import numpy as np
@@ -26,8 +25,6 @@ from mnemesh_retrieval.mark import IndexMark
 from mnemesh_retrieval.ranking import query_vector, stored_vector
 from mnemesh_retrieval.space import DiskReserve
 
-T = TypeVar("T")
-READER_THREADS: Final = 2
 _log = structlog.get_logger("mnemesh.retrieval")
 
 
