@@ -91,6 +91,29 @@ async def test_concurrent_writers_and_the_background_task_converge(rig: Rig) -> 
     assert await rig.difference() == {}
 
 
+@embedded
+@pytest.mark.parametrize("instance_id", [None, "replica"])
+async def test_changes_of_a_cancelled_call_are_applied_in_the_background(rig: Rig, instance_id: str | None) -> None:
+    indexer = Indexer(rig.outbox, rig.index, rig.clock, instance_id=instance_id)
+    await indexer.register(NOTES, rig.source)
+    await indexer.open()
+    changes = await rig.notebook.put(texts(range(3)), claim=indexer.claim())
+    writing = asyncio.Event()
+
+    async def hold(name: str) -> None:
+        if name.startswith("index.before_write"):
+            writing.set()
+            await asyncio.Event().wait()
+
+    with observed_by(hold):
+        call = asyncio.create_task(indexer.apply(changes))
+        await writing.wait()
+        call.cancel()
+        await asyncio.wait([call])
+    assert await indexer.catch_up() == 3
+    assert await rig.difference() == {}
+
+
 async def test_refused_text_does_not_block_the_others(rig: Rig) -> None:
     await rig.notebook.put({**texts(range(5)), note_id(5): REFUSED, note_id(6): " "})
     await rig.indexer.catch_up()

@@ -35,7 +35,8 @@ class PendingChanges:
         self._cursor = 0
         self._collections: AbstractSet[str] = frozenset()
         self._applied: dict[int, tuple[float, Change]] = {}
-        self._lost: list[Change] = []
+        self._renounced: dict[int, Change] = {}
+        """Changes, by row id, that this replica has claimed and does not apply."""
         self._begun: set[int] = set()
         self.oldest: datetime | None = None
         """The time of the oldest known change that was not applied."""
@@ -51,7 +52,13 @@ class PendingChanges:
         if collections != self._collections:
             self._collections = collections
             self.rewind()
-        while collections and (page := await self._outbox.read(self._cursor, limit, collections)):
+        while collections:
+            cursor = self._cursor
+            page = await self._outbox.read(cursor, limit, collections)
+            if cursor != self._cursor:
+                continue  # rewound meanwhile
+            if not page:
+                break
             self._cursor = page[-1].row_id
             if ready := [each for each in page if each.row_id not in self._applied and each.row_id not in self._begun]:
                 self.oldest = ready[0].created_at
@@ -66,10 +73,8 @@ class PendingChanges:
 
     async def release(self, changes: Iterable[Change]) -> None:
         """Makes changes that were not applied available again, to this and other processes."""
-        waiting = [change for change in changes if change.row_id not in self._applied]
-        if waiting and self._instance_id is not None:
-            await self._outbox.release(waiting, self._instance_id)
-        self.rewind()
+        self._renounce(changes)
+        await self._release_renounced()
 
     @asynccontextmanager
     async def applying(self, changes: Sequence[Change]) -> AsyncIterator[None]:
@@ -80,8 +85,7 @@ class PendingChanges:
             yield
         finally:
             self._begun -= ids
-            if not ids <= self._applied.keys():
-                self.rewind()
+            self._renounce(changes)
 
     def rewind(self) -> None:
         """Makes the next batch begin with the oldest change."""
@@ -121,15 +125,28 @@ class PendingChanges:
 
     def forget(self) -> None:
         """Notes that the index may have lost what was not flushed: all changes in the outbox are applied again."""
-        if self._instance_id is not None:
-            self._lost.extend(change for _, change in self._applied.values())
+        lost = [change for _, change in self._applied.values()]
         self._applied.clear()
+        self._renounce(lost)
         self.rewind()
 
+    def _renounce(self, changes: Iterable[Change]) -> None:
+        """Makes those of the changes that were not applied part of a later batch, before which their claims end."""
+        waiting = [change for change in changes if change.row_id not in self._applied]
+        if waiting:
+            if self._instance_id is not None:
+                self._renounced.update((change.row_id, change) for change in waiting)
+            self.rewind()
+
+    async def _release_renounced(self) -> None:
+        released = tuple(self._renounced.values())
+        if released and self._instance_id is not None:
+            await self._outbox.release(released, self._instance_id)
+            for change in released:
+                self._renounced.pop(change.row_id, None)
+
     async def _claimed(self, instance_id: str, limit: int, collections: AbstractSet[str]) -> list[Change]:
-        lost, self._lost = self._lost, []
-        if lost:
-            await self._outbox.release(lost, instance_id)
+        await self._release_renounced()
         claimed = await self._outbox.claim(instance_id, CLAIM_DURATION, limit, collections) if collections else []
         known = claimed or await self._outbox.read(0, limit)
         self.oldest = next((change.created_at for change in known if change.row_id not in self._applied), None)

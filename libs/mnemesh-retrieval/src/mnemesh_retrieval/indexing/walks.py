@@ -183,7 +183,8 @@ class Walks:
             extra = [tracked.source.subject_of(point) for point in points if point not in existing]
             if extra:
                 changes = await self._outbox.add(tracked.key, extra, self._pending.claim())
-                await self._apply(changes)
+                if not await self._apply(changes):
+                    raise CheckInterrupted(str(tracked.failure))
                 deleted += len(extra)
             last = points[-1]
             await self._pause(tracked, began)
