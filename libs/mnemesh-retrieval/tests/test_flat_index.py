@@ -284,9 +284,7 @@ async def test_file_that_is_not_a_database_is_reported_and_moved_aside(tmp_path:
     await index.close()
 
 
-async def test_read_during_the_move_does_not_keep_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_read_during_the_move_does_not_keep_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = await FlatIndex.open(tmp_path)
     await index.ensure_collection(PLANTS)
     await index.write("plants", [point(1)])
