@@ -74,7 +74,7 @@ def grpc_stub_cls(service: str) -> Any:
 
 @pytest.fixture(scope="module")
 def known(threaded_mesh: MeshThread) -> Mapping[str, Sequence[str]]:
-    """Ids of things that exist, so that hostile requests get beyond the first check."""
+    """Ids of existing resources, so that invalid requests pass the first check."""
     return threaded_mesh.run(population(threaded_mesh.mesh))  # type: ignore[no-any-return]
 
 

@@ -42,7 +42,7 @@ async def create(mesh: ProcessMesh, **options: Any) -> Agent:
 
 
 def both(fact: str) -> Reply:
-    """One answer with two effects in two tiers."""
+    """One answer with effects in two services."""
     return Reply(
         text="I store both.",
         tool_calls=[

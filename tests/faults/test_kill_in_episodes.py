@@ -36,7 +36,7 @@ def answer(body: dict[str, Any]) -> Reply:
 
 
 async def knowing(mesh: ProcessMesh, provider: FakeOpenAI) -> Agent:
-    """An agent that knows the boat as red, was told otherwise, and whose next turn compacts."""
+    """An agent with a stored fact, a message that contradicts it, and a window that the next turn compacts."""
     settings = agents_pb2.ModelSettings(context_window=8_000)
     agent = await mesh.client.agents.create(model="openai/fake-model", settings=settings, blocks={"human": ""})
     agent = await agent.update(

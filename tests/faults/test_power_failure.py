@@ -99,7 +99,7 @@ class Machine:
         self.disk = disk
 
     async def fail(self) -> None:
-        """All processes stop at one instant, what was not flushed is gone, and the machine boots again."""
+        """All processes stop at the same time, unflushed data is lost, and the machine restarts."""
         for service in SERVICE_NAMES:
             os.kill(self.mesh.pid(service), signal.SIGSTOP)
         self.disk.cut()

@@ -45,7 +45,7 @@ async def maintained(directory: Path, clock: FrozenClock) -> dict[str, list[str]
 
 
 async def plant(mesh: Mesh, fake_openai: FakeOpenAI) -> Any:
-    """An agent all of whose memories hold the canary, beside one that stays with a word of its own."""
+    """An agent whose memories all contain the canary, and one that is kept and has its own word."""
     kept = await mesh.client.agents.create(
         model="openai/fake-model", name=STAYS, blocks=[blocks_pb2.Block(label="human", value=STAYS)]
     )

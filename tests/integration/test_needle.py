@@ -1,8 +1,8 @@
 """A fact from turn 3 is found in turn 3,000, on the whole mesh, in every mode.
 
-Two things are told. A summariser that folds carries one of them from each summary into the next, and drops the other,
-which only a search of the record finds. Most turns come in bulk, as an owner brings a conversation along; the turns
-between them are real, with a window that is too full. MNEMESH_NEEDLE_BULK=0 makes all of them real.
+Turn 3 contains two facts. The summary model copies one of them from each summary into the next and omits the other,
+which only a search of the messages finds. Most turns are loaded in bulk, as an import does; the turns between them are
+real, with a window that is too full. MNEMESH_NEEDLE_BULK=0 makes all of them real.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def a_turn(number: int) -> list[message_pb2.Message]:
 
 
 async def converse(mesh: Mesh, agent: Agent) -> None:
-    """Three thousand turns, in the third of which the two things are told."""
+    """Three thousand turns; the third contains the two facts."""
     waiting: list[message_pb2.Message] = []
     for number in range(TURNS):
         if number >= 5 and number % (BULK + 1) != BULK:

@@ -19,7 +19,7 @@ MEGABYTE = 1 << 20
 
 
 def beside(*calls: LlmAnswer, text: str = "") -> LlmAnswer:
-    """The good call, with other calls and text beside it."""
+    """The valid call, with other calls and text."""
     return together(GOOD, *calls, text=text)
 
 
