@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
 from mnemesh_tools.errors import ToolSourceInvalid
-from mnemesh_tools.schema import from_source, read_in_process, read_source
+from mnemesh_tools.schema import SourceFacts, from_source, read_in_process, read_source
+from mnemesh_tools.usecases import sources
 from mnemesh_tools.usecases.sources import SourceReader
 
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}
@@ -146,6 +149,29 @@ async def test_large_source_is_read_in_a_process_with_a_time_limit() -> None:
     assert caught.value.field == "source_code"
     with pytest.raises(ToolSourceInvalid, match=r"cannot be parsed within 0\.1 seconds"):
         read_in_process(large, "source_code", None, 0.1)
+
+
+async def test_cancelled_callers_do_not_make_room_for_more_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_free, running = threading.Event(), []
+
+    def read(source: str, *_: object) -> SourceFacts:
+        running.append(source)
+        assert is_free.wait(10)
+        return read_source("def f(): ...", "source_code")
+
+    monkeypatch.setattr(sources, "read_in_process", read)
+    reader = SourceReader()
+    calls = [asyncio.create_task(reader.read("x" * 30_000 + str(number), "source_code")) for number in range(6)]
+    await asyncio.sleep(0)
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls)
+    last = asyncio.create_task(reader.read("y" * 30_000, "source_code"))
+    await asyncio.sleep(0)
+    assert not any(source.startswith("y") for source in running)
+    is_free.set()
+    assert (await last).name == "f"
+    assert len(running) <= 3, "two began, the others were cancelled before"
 
 
 @pytest.mark.parametrize(

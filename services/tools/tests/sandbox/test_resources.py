@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import subprocess
@@ -84,6 +85,23 @@ def test_tree_of_any_depth_is_removed(tmp_path: Path) -> None:
     remove_tree(str(tmp_path / "tree"))
     assert os.listdir(top) == []  # noqa: PTH208 - a descriptor
     os.close(top)
+
+
+async def test_lock_of_a_directory_is_released_if_the_directory_cannot_be_removed(
+    directories: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: str) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("mnemesh_tools.sandbox.work_directory.remove_tree", fail)
+    with pytest.raises(PermissionError):
+        async with work_directory(None, {layer.LANDLOCK}):
+            pass
+    monkeypatch.undo()
+    (left,) = directories.iterdir()
+    lock = os.open(left, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(lock)
 
 
 async def test_directories_of_killed_servers_are_removed(directories: Path) -> None:

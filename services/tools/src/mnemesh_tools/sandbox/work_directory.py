@@ -32,14 +32,17 @@ async def work_directory(uid: int | None, layers: Collection[str]) -> AsyncItera
     if layer.PRIVATE_ROOT in layers or layer.LANDLOCK not in layers:
         yield None
         return
-    directory, lock = await asyncio.to_thread(_new_directory)
+    # Not in a thread: a caller who is cancelled meanwhile would leave the directory and its lock behind.
+    directory, lock = _new_directory()
     try:
         if uid is not None:
             os.chown(directory, uid, uid)
         yield directory
     finally:
-        await asyncio.shield(asyncio.to_thread(remove_tree, directory))
-        os.close(lock)
+        try:
+            await asyncio.shield(asyncio.to_thread(remove_tree, directory))
+        finally:
+            os.close(lock)
 
 
 def _new_directory() -> tuple[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from mnemesh_tools.schema import SourceFacts, read_in_process, read_source
@@ -22,7 +23,8 @@ class SourceReader:
     """Reads all but small sources in a thread, and large ones in a process with a time limit. Remembers the latest."""
 
     def __init__(self) -> None:
-        self._processes = asyncio.Semaphore(_PROCESSES)
+        # A thread for each process: a caller who is cancelled does not make room for another process.
+        self._processes = ThreadPoolExecutor(_PROCESSES, thread_name_prefix="source-reader")
         self._known: OrderedDict[tuple[bytes, str | None], SourceFacts] = OrderedDict()
 
     async def read(self, source: str, field: str, name: str | None = None) -> SourceFacts:
@@ -44,8 +46,10 @@ class SourceReader:
             elif len(source) <= _MAX_CHARS_IN_THREAD:
                 facts = await asyncio.to_thread(read_source, source, field, name=name)
             else:
-                async with self._processes:
-                    facts = await asyncio.to_thread(read_in_process, source, field, name, _PROCESS_SECONDS)
+                loop = asyncio.get_running_loop()
+                facts = await loop.run_in_executor(
+                    self._processes, read_in_process, source, field, name, _PROCESS_SECONDS
+                )
         self._known[key] = facts
         if len(self._known) > _CACHED:
             self._known.popitem(last=False)
