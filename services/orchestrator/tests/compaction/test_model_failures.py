@@ -253,7 +253,8 @@ async def test_each_call_of_a_summary_model_is_a_step_with_trace_and_usage(
     await process.send(agent, "And?", include_compaction_events=True)
     run = await process.outcome(agent)
     found = await process.steps.list(ME, StepFilter(run_id=run.id), PageQuery(50, ascending=True))
-    summaries = [step for step in found.items if step.origin == COMPACTION]
+    # The clock of the test stands still, so the order of the list does not tell the order of the calls.
+    summaries = sorted((step for step in found.items if step.origin == COMPACTION), key=lambda step: step.model)
     assert [(step.model, step.status, step.usage) for step in summaries] == [
         (handle, StepStatus.FAILED, failed.usage),
         ("scripted/one", StepStatus.SUCCESS, USAGE),
