@@ -13,7 +13,8 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.ids import derive_id
 
 from mnemesh_client.agent import Agent
-from mnemesh_client.agent_files.files import CONVERSATIONS, Line, from_line, read
+from mnemesh_client.agent_files.files import CONVERSATIONS, from_line, read
+from mnemesh_client.json_lines import Line
 
 if TYPE_CHECKING:
     from mnemesh_client.mnemesh import Mnemesh

@@ -17,10 +17,10 @@ from mnemesh_client.agent_files.files import (
     PASSAGES,
     SETTINGS,
     TOOLS,
-    Line,
     to_line,
     write,
 )
+from mnemesh_client.json_lines import Line
 
 if TYPE_CHECKING:
     from mnemesh_client.agent import Agent

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,8 +11,9 @@ from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message import Message
 from mnemesh_kit.errors import InvalidArgument
 
+from mnemesh_client.json_lines import Line, encode_json, read_lines, sync_directory
+
 M = TypeVar("M", bound=Message)
-Line = dict[str, Any]
 
 SETTINGS: Final = "agent.json"
 BLOCKS: Final = "blocks.jsonl"
@@ -43,15 +43,16 @@ def from_line(line: Mapping[str, Any], message: M, name: str) -> M:
 
 def write(directory: Path, name: str, lines: Iterable[Line]) -> int:
     """Replaces a file. A crash leaves the old one or the new one. Returns the number of lines."""
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     new, count = directory / f".{name}.new", 0
     with new.open("w", encoding="utf-8") as file:
         for line in lines:
-            file.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
+            file.write(f"{encode_json(line)}\n")
             count += 1
         file.flush()
         os.fsync(file.fileno())
     new.replace(directory / name)
+    sync_directory(directory)
     return count
 
 
@@ -59,20 +60,6 @@ def read(directory: Path, name: str) -> list[Line]:
     """Returns the lines of a file; an empty list if there is no file.
 
     Raises:
-        InvalidArgument: a line is not a JSON object.
+        InvalidArgument: the file cannot be read, or a line is not a JSON object.
     """
-    path = directory / name
-    if not path.exists():
-        return []
-    lines = []
-    for number, text in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
-        if not text.strip():
-            continue
-        try:
-            line = json.loads(text)
-        except ValueError as error:
-            raise InvalidArgument(f"{name}, line {number}: not JSON.", field=name, line=str(number)) from error
-        if not isinstance(line, dict):
-            raise InvalidArgument(f"{name}, line {number}: not a JSON object.", field=name, line=str(number))
-        lines.append(line)
-    return lines
+    return [line for _, line in read_lines(directory / name)]

@@ -11,7 +11,7 @@ from mnemesh.recall.v1 import episodes_pb2, traces_pb2, traces_service_pb2
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import is_id
 
-Line = dict[str, Any]
+from mnemesh_client.json_lines import Line, encode_json
 
 _TYPES: Final = {
     "user": traces_pb2.TRACE_TYPE_USER,
@@ -148,11 +148,6 @@ def fact_from_line(line: Mapping[str, Any]) -> traces_service_pb2.TraceRecord:
         del left["invalid_source"]
     _read_common_fields(fact, left)
     return traces_service_pb2.TraceRecord(fact=fact)
-
-
-def encode_json(value: Any) -> str:
-    """Returns compact JSON with non-ASCII characters as they are."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _common_fields(memory: episodes_pb2.Episode | episodes_pb2.Fact) -> Line:

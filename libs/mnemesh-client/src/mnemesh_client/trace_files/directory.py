@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,14 +10,8 @@ from typing import Any, Final
 from mnemesh.recall.v1 import traces_service_pb2
 from mnemesh_kit.errors import InvalidArgument
 
-from mnemesh_client.trace_files.convert import (
-    Line,
-    encode_json,
-    episode_from_line,
-    fact_from_line,
-    ids_of,
-    trace_from_line,
-)
+from mnemesh_client.json_lines import Line, encode_json, line_error, read_lines, sync_directory
+from mnemesh_client.trace_files.convert import episode_from_line, fact_from_line, ids_of, trace_from_line
 
 ACTIVE: Final = "raw_traces.jsonl"
 ARCHIVE: Final = "raw_traces_archive.jsonl"
@@ -54,7 +47,7 @@ class TraceDirectory:
         Raises:
             InvalidArgument: a line is not a JSON object.
         """
-        return [line for _, line in _parsed(self.path / name)]
+        return [line for _, line in read_lines(self.path / name, skip_incomplete=True)]
 
     def records(self) -> Iterator[traces_service_pb2.TraceRecord]:
         """Yields all records, each trace once: archived traces, active traces, episodes, facts.
@@ -129,19 +122,11 @@ class TraceDirectory:
             os.fsync(file.fileno())
         self._before(f"replace {name}")
         new.replace(path)
-        _sync(self.path)
+        sync_directory(self.path)
 
 
 def _text(lines: Sequence[Mapping[str, Any]]) -> bytes:
     return "".join(f"{encode_json(line)}\n" for line in lines).encode()
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _complete_bytes(path: str) -> int:
@@ -150,39 +135,14 @@ def _complete_bytes(path: str) -> int:
     return content.rfind(b"\n") + 1
 
 
-def _parsed(path: Path) -> Iterator[tuple[int, Line]]:
-    """Yields the number and the object of each line that is not empty."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise InvalidArgument(f"{path} cannot be read: {error.strerror}.", field=path.name) from error
-    complete, _, _ = content.rpartition(b"\n")
-    for number, text in enumerate(complete.split(b"\n") if complete else (), start=1):
-        if not text.strip():
-            continue
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise _line_error(path, number, "not JSON.") from error
-        if not isinstance(line, dict):
-            raise _line_error(path, number, "not a JSON object.")
-        yield number, line
-
-
 def _records(
     path: Path, record: Callable[[Line], traces_service_pb2.TraceRecord]
 ) -> Iterator[traces_service_pb2.TraceRecord]:
-    for number, line in _parsed(path):
+    for number, line in read_lines(path, skip_incomplete=True):
         try:
             yield record(line)
         except InvalidArgument as error:
-            raise _line_error(path, number, error.message) from error
+            raise line_error(path, number, error.message) from error
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             # A number is out of range, or a text has a character that UTF-8 does not have.
-            raise _line_error(path, number, "a value cannot be stored: out of range, or not valid text.") from error
-
-
-def _line_error(path: Path, number: int, problem: str) -> InvalidArgument:
-    return InvalidArgument(f"{path}, line {number}: {problem}", field=path.name, line=str(number))
+            raise line_error(path, number, "a value cannot be stored: out of range, or not valid text.") from error

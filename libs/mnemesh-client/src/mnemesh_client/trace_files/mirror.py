@@ -9,7 +9,8 @@ from contextlib import suppress
 from mnemesh.recall.v1 import traces_pb2
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, NotFound, Unavailable
 
-from mnemesh_client.trace_files.convert import Line, episode_to_line, fact_to_line, trace_to_line
+from mnemesh_client.json_lines import Line
+from mnemesh_client.trace_files.convert import episode_to_line, fact_to_line, trace_to_line
 from mnemesh_client.trace_files.directory import ACTIVE, TraceDirectory
 from mnemesh_client.traces import TracesClient
 
