@@ -9,6 +9,8 @@ from importlib import resources
 from itertools import pairwise
 from typing import Final
 
+from mnemesh_retrieval.lemmas import expanded
+
 from mnemesh_recall.language.stemming import stem
 
 INDEXED_CHARACTERS: Final = 100_000
@@ -41,7 +43,7 @@ def terms(query: str) -> tuple[str, ...]:
 
 
 def _terms(query: str) -> Iterator[str]:
-    for word in _WORD.findall(_folded(query)):
+    for word in _WORD.findall(_folded(expanded(query))):
         if word.isascii() or not _UNSPACED.search(word):
             yield word
             continue
@@ -54,7 +56,7 @@ def _terms(query: str) -> Iterator[str]:
 
 
 def _words(text: str) -> Iterator[str]:
-    folded = _folded(text)
+    folded = _folded(expanded(text))
     if not folded.isascii():
         folded = _UNSPACED.sub(r" \g<0> ", folded)
     yield from _WORD.findall(folded)
