@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from mnemesh_retrieval.handles import HASHING
 
 DIMENSION = 256
 WORD = re.compile(r"\w+")
+INLINE_CHARACTERS = 20_000
+"""Longer texts are embedded in a thread, so that they do not delay other calls."""
 
 
 class HashingEmbedder:
@@ -24,10 +27,16 @@ class HashingEmbedder:
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         """See Embedder.embed; never fails."""
-        return [_vector(text) for text in texts]
+        if sum(map(len, texts)) > INLINE_CHARACTERS:
+            return await asyncio.to_thread(_vectors, texts)
+        return _vectors(texts)
 
     async def close(self) -> None:
         """See Embedder.close."""
+
+
+def _vectors(texts: Sequence[str]) -> list[Vector]:
+    return [_vector(text) for text in texts]
 
 
 def _vector(text: str) -> Vector:
