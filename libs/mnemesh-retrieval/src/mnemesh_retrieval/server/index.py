@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from qdrant_client import AsyncQdrantClient, models
@@ -21,35 +20,22 @@ from mnemesh_retrieval.index import (
     Payload,
     Point,
     Position,
-    SearchMode,
     SearchQuery,
     StoredPoint,
     WriteMode,
 )
 from mnemesh_retrieval.listing import AllPoints, PointQuery, listed_ids
 from mnemesh_retrieval.ranking import (
-    Scored,
-    candidate_query,
     hits,
-    list_limit,
     merge_lists,
-    query_vector,
-    sorted_matches,
-    sorted_scores,
-    stored_vector,
-    word_match,
 )
 from mnemesh_retrieval.server.calls import ServerSettings, answered, position_of, stored_point
-from mnemesh_retrieval.server.features import Features, with_runs
+from mnemesh_retrieval.server.features import Features
 from mnemesh_retrieval.server.filters import server_filter
-from mnemesh_retrieval.server.schema import DENSE, TEXT, ensure, own_name, server_name
+from mnemesh_retrieval.server.schema import DENSE, ensure, own_name, server_name
+from mnemesh_retrieval.server.searching import PointSearch
+from mnemesh_retrieval.server.writing import PointWriter
 
-MODES: Final = {
-    WriteMode.UPSERT: models.UpdateMode.UPSERT,
-    WriteMode.INSERT_ABSENT: models.UpdateMode.INSERT_ONLY,
-    WriteMode.UPDATE_PRESENT: models.UpdateMode.UPDATE_ONLY,
-}
-_NO_POINT: Final = models.Filter(must=[models.HasIdCondition(has_id=[])])
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -70,7 +56,9 @@ class ServerIndex:
         self._prefix = prefix
         self._flush_seconds = flush_seconds
         self._features = features or Features()
-        self._words = Bm25Encoder()
+        words = Bm25Encoder()
+        self._writer = PointWriter(client, self._features, words)
+        self._searches = PointSearch(client, self._features, words)
         self._known: dict[str, Collection] = {}
         self._closed = False
 
@@ -85,14 +73,13 @@ class ServerIndex:
             timeout=settings.timeout_seconds,
             check_compatibility=False,
         )
-        index = cls(client, settings.prefix, settings.flush_seconds)
         try:
             async with answered("version"):
-                index._features = Features.of((await client.info()).version)
+                features = Features.of((await client.info()).version)
         except BaseException:
-            await index.close()
+            await client.close()
             raise
-        return index
+        return cls(client, settings.prefix, settings.flush_seconds, features)
 
     async def ensure_collection(self, collection: Collection) -> None:
         """See VectorIndex.ensure_collection."""
@@ -119,34 +106,16 @@ class ServerIndex:
     async def write(self, collection: str, points: Sequence[Point], mode: WriteMode = WriteMode.UPSERT) -> None:
         """See VectorIndex.write. On a cluster, the write is atomic for the points of one shard only."""
         name, known = self._named(collection)
-        whole = list({point.id: self._struct(point, known) for point in points}.values())
-        if whole:
-            async with answered(collection):
-                if self._features.update_modes:
-                    await self._client.upsert(name, whole, wait=True, update_mode=MODES[mode])
-                else:
-                    await self._write_without_modes(name, whole, mode)
-
-    async def _write_without_modes(self, name: str, points: list[models.PointStruct], mode: WriteMode) -> None:
-        """Writes to a server of version 1.16.
-
-        It has no write of present points only. Theirs are looked up first, and one that is deleted meanwhile returns.
-        """
-        if mode is WriteMode.UPDATE_PRESENT:
-            present = await self._client.retrieve(name, [point.id for point in points], with_payload=False)
-            ids = {record.id for record in present}
-            points = [point for point in points if point.id in ids]
-        unchanged = _NO_POINT if mode is WriteMode.INSERT_ABSENT else None
-        if points:
-            await self._client.upsert(name, points, wait=True, update_filter=unchanged)
+        async with answered(collection):
+            await self._writer.write(name, known, points, mode)
 
     async def set_payload(self, collection: str, ids: Sequence[UUID], fields: Payload) -> None:
         """See VectorIndex.set_payload."""
         name, known = self._named(collection)
-        payload = dict(fields) if self._features.substrings else with_runs(fields, tuple(known.text_fields))
         present = models.Filter(must=[models.HasIdCondition(has_id=[str(id_) for id_ in ids])])
         async with answered(collection):
             # Selected by filter, because unknown ids would be an error.
+            payload = self._writer.payload(fields, known)
             await self._client.set_payload(name, payload, models.FilterSelector(filter=present), wait=True)
 
     async def get(self, collection: str, ids: Sequence[UUID], *, with_vectors: bool = False) -> list[StoredPoint]:
@@ -180,12 +149,8 @@ class ServerIndex:
     async def search(self, collection: str, query: SearchQuery) -> list[Hit]:
         """See VectorIndex.search."""
         name, known = self._named(collection)
-        vector = query_vector(query, known.dimension)
-        words = self._words_of(query)
-        dense, text = await asyncio.gather(
-            self._nearest(collection, name, vector, DENSE, query), self._nearest(collection, name, words, TEXT, query)
-        )
-        text = [(id_, score) for id_, score in text if score > 0]
+        async with answered(collection):
+            dense, text = await self._searches.both_lists(name, known.dimension, query)
         chosen = merge_lists(query, dense, text)
         if not query.with_payload:
             return hits(chosen, dense, text, {id_: {} for id_, _ in chosen})
@@ -195,22 +160,8 @@ class ServerIndex:
     async def candidates(self, collection: str, query: SearchQuery) -> Candidates:
         """See VectorIndex.candidates."""
         name, known = self._named(collection)
-        wide = candidate_query(query)
-        vector = query_vector(query, known.dimension)
-        words = self._words_of(query)
-        dense, found = await asyncio.gather(
-            self._nearest(collection, name, vector, DENSE, wide),
-            self._points(collection, name, words, TEXT, wide, with_vectors=[TEXT]),
-        )
-        forms = self._words.forms(query.text)
-        texts = [
-            word_match(UUID(str(point.id)), point.score, words.indices, forms, sparse.indices, sparse.values)
-            for point in found
-            if words
-            and isinstance(point.vector, dict)
-            and isinstance(sparse := point.vector[TEXT], models.SparseVector)
-        ]
-        return Candidates(dense, sorted_matches(texts))
+        async with answered(collection):
+            return await self._searches.candidates(name, known.dimension, query)
 
     async def list_points(self, collection: str, query: ListQuery) -> list[StoredPoint]:
         """See VectorIndex.list_points."""
@@ -298,57 +249,6 @@ class ServerIndex:
         if known is None:
             raise CollectionMissing(f"no collection {collection!r} is open")
         return server_name(self._prefix, collection), known
-
-    def _struct(self, point: Point, collection: Collection) -> models.PointStruct:
-        vectors: dict[str, Any] = {}
-        dense = stored_vector(point, collection.dimension)
-        if dense is not None:
-            vectors[DENSE] = dense
-        words = self._words.document(point.text)
-        if words.indices:
-            vectors[TEXT] = models.SparseVector(indices=words.indices, values=words.values)
-        payload = dict(point.payload)
-        if not self._features.substrings:
-            payload = with_runs(point.payload, tuple(collection.text_fields))
-        return models.PointStruct(id=str(point.id), vector=vectors, payload=payload)
-
-    def _words_of(self, query: SearchQuery) -> models.SparseVector | None:
-        words = self._words.query(query.text) if query.mode is not SearchMode.DENSE else None
-        return models.SparseVector(indices=words.indices, values=words.values) if words is not None else None
-
-    async def _nearest(
-        self,
-        collection: str,
-        name: str,
-        target: list[float] | models.SparseVector | None,
-        using: str,
-        query: SearchQuery,
-    ) -> Scored:
-        found = await self._points(collection, name, target, using, query)
-        return sorted_scores([(UUID(str(point.id)), point.score) for point in found])
-
-    async def _points(
-        self,
-        collection: str,
-        name: str,
-        target: list[float] | models.SparseVector | None,
-        using: str,
-        query: SearchQuery,
-        with_vectors: bool | list[str] = False,
-    ) -> list[models.ScoredPoint]:
-        if target is None:
-            return []
-        async with answered(collection):
-            response = await self._client.query_points(
-                name,
-                query=target,
-                using=using,
-                query_filter=server_filter(query.filter, self._features),
-                limit=list_limit(query),
-                with_payload=False,
-                with_vectors=with_vectors,
-            )
-        return response.points
 
     async def _positions(self, collection: str, request: PointQuery, query: ListQuery) -> list[Position]:
         if isinstance(request, AllPoints):
