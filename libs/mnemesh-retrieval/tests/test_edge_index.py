@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from mnemesh_retrieval.edge import EdgeIndex
-from mnemesh_retrieval.errors import CollectionMismatch, IndexClosed, IndexLocked
+from mnemesh_retrieval.edge.shard import Shard
+from mnemesh_retrieval.errors import CollectionMismatch, IndexClosed, IndexFull, IndexLocked
 from mnemesh_retrieval.filters import EVERYTHING
 from mnemesh_retrieval.index import Collection, Point, SearchMode, SearchQuery
 from mnemesh_testkit.suites.nearest_index import PLANTS, pid, point, unit
@@ -100,6 +102,31 @@ async def test_crash_while_a_collection_is_created_is_cleaned_up(tmp_path: Path)
     await index.write("plants", [point(1)])
     assert await index.count("plants", EVERYTHING) == 1
     await index.close()
+
+
+async def test_shard_that_cannot_be_flushed_does_not_keep_the_index_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = await EdgeIndex.open(tmp_path)
+    other = replace(PLANTS, name="animals")
+    for collection in (PLANTS, other):
+        await index.ensure_collection(collection)
+        await index.write(collection.name, [point(1)])
+    close = Shard.close
+
+    def fail_once(shard: Shard) -> None:
+        close(shard)
+        monkeypatch.setattr(Shard, "close", close)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Shard, "close", fail_once)
+    with pytest.raises(IndexFull):
+        await index.close()
+    again = await EdgeIndex.open(tmp_path)
+    for collection in (PLANTS, other):
+        await again.ensure_collection(collection)
+        assert await again.count(collection.name, EVERYTHING) == 1
+    await again.close()
 
 
 async def test_closed_index_raises_index_closed(tmp_path: Path) -> None:

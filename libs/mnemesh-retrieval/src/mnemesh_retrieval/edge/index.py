@@ -5,24 +5,21 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import quote, unquote
 from uuid import UUID
 
 import structlog
 
-from mnemesh_retrieval.damaged import discard, move_aside
 from mnemesh_retrieval.edge.bm25 import Bm25Encoder
+from mnemesh_retrieval.edge.directory import ShardDirectory
 from mnemesh_retrieval.edge.failures import engine_error, is_panic, surviving
 from mnemesh_retrieval.edge.page_cache import MAX_MAPPED_BYTES, mapped_bytes, release_pages
-from mnemesh_retrieval.edge.rewrite import DROPPED, RewriteReport, recover, rewrite
-from mnemesh_retrieval.edge.schema import engine_config, stored_dimension
+from mnemesh_retrieval.edge.rewrite import RewriteReport
 from mnemesh_retrieval.edge.shard import Shard
 from mnemesh_retrieval.errors import CollectionMissing, IndexClosed, RetrievalError, VectorIndexError
 from mnemesh_retrieval.filters import Filter
@@ -37,12 +34,10 @@ from mnemesh_retrieval.index import (
     StoredPoint,
     WriteMode,
 )
-from mnemesh_retrieval.lock import DirectoryLock
 from mnemesh_retrieval.mark import IndexMark
 from mnemesh_retrieval.space import DiskReserve
 
 T = TypeVar("T")
-SHARD = ".shard"
 VERIFYING = ".verifying"
 VERIFYING_ATTEMPTS = 3
 """A shard is damaged if the process ends this many times in a row while it reads all of it."""
@@ -60,10 +55,9 @@ class EdgeIndex:
     """
 
     def __init__(
-        self, directory: Path, lock: DirectoryLock, reserve: DiskReserve, max_mapped_bytes: int = MAX_MAPPED_BYTES
+        self, directory: ShardDirectory, reserve: DiskReserve, max_mapped_bytes: int = MAX_MAPPED_BYTES
     ) -> None:
         self._directory = directory
-        self._lock = lock
         self._reserve = reserve
         self._max_mapped_bytes = max_mapped_bytes
         self._pid = os.getpid()
@@ -94,8 +88,8 @@ class EdgeIndex:
         Raises:
             IndexLocked: another process uses the directory.
         """
-        lock = await asyncio.to_thread(_lock, directory)
-        index = cls(directory, lock, DiskReserve(directory, reserve_bytes), max_mapped_bytes)
+        shards = await asyncio.to_thread(ShardDirectory.open, directory)
+        index = cls(shards, DiskReserve(directory, reserve_bytes), max_mapped_bytes)
         index._flusher = asyncio.create_task(index._flush_regularly(flush_interval_seconds), name="vector-index-flush")
         return index
 
@@ -105,8 +99,7 @@ class EdgeIndex:
 
     async def collections(self) -> tuple[str, ...]:
         """See VectorIndex.collections."""
-        paths = await self._run(lambda: sorted(self._directory.glob(f"*{SHARD}")))
-        return tuple(unquote(path.name.removesuffix(SHARD)) for path in paths)
+        return await self._run(self._directory.collections)
 
     async def drop_collection(self, name: str) -> None:
         """See VectorIndex.drop_collection."""
@@ -171,7 +164,7 @@ class EdgeIndex:
     @property
     def mark(self) -> IndexMark:
         """See VectorIndex.mark."""
-        return IndexMark(self._directory)
+        return IndexMark(self._directory.path)
 
     async def flush(self) -> None:
         """See VectorIndex.flush."""
@@ -181,7 +174,8 @@ class EdgeIndex:
 
     async def verify(self, collection: str) -> None:
         """See VectorIndex.verify. Other calls are served in between."""
-        marker = self._path(collection).with_name(f"{self._path(collection).name}{VERIFYING}")
+        shard = self._directory.path_of(collection)
+        marker = shard.with_name(f"{shard.name}{VERIFYING}")
         with surviving(marker, VERIFYING_ATTEMPTS, "verified"):
             last: UUID | None = None
             while True:
@@ -201,22 +195,25 @@ class EdgeIndex:
         It closes the collections, and all calls wait for it, some seconds for each 10,000 points. Use it only while no
         calls are served. Damaged files that were moved aside are deleted.
         """
-        await self._run(lambda: discard(self._directory))
+        await self._run(self._directory.discard_damaged)
         return [await self._run(functools.partial(self._rewrite, name)) for name in await self.collections()]
 
     async def close(self) -> None:
-        """See VectorIndex.close."""
+        """See VectorIndex.close. Raises VectorIndexError if a collection could not be flushed."""
         if self._closed:
             return
         if self._flusher is not None:
             self._flusher.cancel()
             await asyncio.gather(self._flusher, return_exceptions=True)
         shards, self._shards = self._shards, {}
-        for shard in shards.values():
-            await self._run(shard.close)
+        # A shard that cannot be flushed keeps neither the others open nor the directory locked.
+        closed = await asyncio.gather(*(self._run(shard.close) for shard in shards.values()), return_exceptions=True)
         self._closed = True
         self._thread.shutdown(wait=True)
-        self._lock.release()
+        self._directory.release()
+        for error in closed:
+            if error is not None:
+                raise error
 
     async def _on(self, collection: str, act: Callable[[Shard], T]) -> T:
         def run() -> T:
@@ -255,8 +252,7 @@ class EdgeIndex:
         if shard is not None:
             with suppress(BaseException):  # a damaged shard may fail in any way
                 shard.engine.close()
-        moved_to = move_aside(self._directory, [self._path(collection)])
-        return str(moved_to) if moved_to is not None else None
+        return self._directory.move_aside(collection)
 
     def _usable(self) -> None:
         if self._closed:
@@ -271,31 +267,25 @@ class EdgeIndex:
         else:
             # A shard that is opened applies its log to its mapped files.
             self._reserve.require()
-            self._shards[collection.name] = Shard.open(self._path(collection.name), collection, self._words)
+            path = self._directory.path_of(collection.name)
+            self._shards[collection.name] = Shard.open(path, collection, self._words)
 
     def _drop(self, name: str) -> None:
-        shard = self._shards.pop(name, None)
-        if shard is not None:
-            shard.close()
-        path = self._path(name)
-        if path.exists():
-            dropped = path.with_name(path.name + DROPPED)
-            path.rename(dropped)
-            shutil.rmtree(dropped)
+        self._close(name)
+        self._directory.drop(name)
 
     def _rewrite(self, name: str) -> RewriteReport:
+        self._close(name)
+        return self._directory.rewrite(name)
+
+    def _close(self, name: str) -> None:
         shard = self._shards.pop(name, None)
         if shard is not None:
             shard.close()
-        path = self._path(name)
-        return rewrite(path, name, engine_config(stored_dimension(path)))
-
-    def _path(self, name: str) -> Path:
-        return self._directory / f"{quote(name, safe='')}{SHARD}"
 
     def _release_pages(self) -> None:
         if mapped_bytes() > self._max_mapped_bytes:
-            release_pages(self._directory)
+            release_pages(self._directory.path)
 
     async def _flush_regularly(self, interval: float) -> None:
         while True:
@@ -305,10 +295,3 @@ class EdgeIndex:
                 await self._run(self._release_pages)
             except VectorIndexError:
                 _log.exception("vector_index_flush_failed", retry_seconds=interval)
-
-
-def _lock(directory: Path) -> DirectoryLock:
-    directory.mkdir(parents=True, exist_ok=True)
-    lock = DirectoryLock.acquire(directory)
-    recover(directory, SHARD)
-    return lock
