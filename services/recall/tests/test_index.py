@@ -76,7 +76,7 @@ async def test_vector_index_follows_the_store_and_repeats_are_idempotent(rig: Ri
     assert await rig.indexer.catch_up() == 2
     assert await rig.indexer.catch_up() == 0
     count = rig.vectors.index.count
-    assert await count(rig.vectors.collection, EVERYTHING) == 2
+    assert await count(rig.vectors.schema.name, EVERYTHING) == 2
 
     finder = MessageFinder(rig.store, rig.vectors)
     scope = SearchScope(agent_id=AGENT)
@@ -102,10 +102,10 @@ async def test_vector_index_follows_the_store_and_repeats_are_idempotent(rig: Ri
         (rows[1].id, 1)
     ]
     await rig.indexer.catch_up()
-    assert await count(rig.vectors.collection, EVERYTHING) == 1
+    assert await count(rig.vectors.schema.name, EVERYTHING) == 1
     await rig.store.erase_agent(org, AGENT, None)
     await rig.indexer.catch_up()
-    assert await count(rig.vectors.collection, EVERYTHING) == 0
+    assert await count(rig.vectors.schema.name, EVERYTHING) == 0
 
 
 async def test_organization_search_compares_the_newest_vectors_and_full_text_hits(
@@ -217,7 +217,7 @@ async def test_search_without_the_vector_index_finds_words(rig: Rig) -> None:
     )  # fmt: skip
     batch = MessageBatch(agent_id=AGENT, conversation_id=None, messages=(row,))
     await rig.store.append_messages(CALLER.organization_id, batch, None)
-    await rig.vectors.index.drop_collection(rig.vectors.collection)
+    await rig.vectors.index.drop_collection(rig.vectors.schema.name)
     finder = MessageFinder(rig.store, rig.vectors)
     scope = SearchScope(agent_id=AGENT)
     hybrid = MessageSearch(query="purple monkey", mode=SearchMode.HYBRID, limit=5, scope=scope)

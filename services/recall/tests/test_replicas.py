@@ -150,7 +150,7 @@ class Rig:
         """Returns the similarity of the only point to a text."""
         (vector,) = await HashingEmbedder().embed([text])
         query = SearchQuery(mode=SearchMode.DENSE, vector=vector, filter=EVERYTHING, limit=10)
-        (hit,) = await self.index.search(self.vectors.collection, query)
+        (hit,) = await self.index.search(self.vectors.schema.name, query)
         return hit.score
 
 
@@ -229,7 +229,7 @@ async def test_change_is_applied_by_the_instance_that_claimed_it(rigs: tuple[Rig
     assert await working == 1
     await append(two, said("owl", clock))
     assert await two.indexer.catch_up() == 1
-    assert await one.index.count(one.vectors.collection, EVERYTHING) == 2
+    assert await one.index.count(one.vectors.schema.name, EVERYTHING) == 2
 
 
 async def test_instance_whose_claim_expired_writes_nothing(rigs: tuple[Rig, Rig], clock: FrozenClock) -> None:
@@ -265,7 +265,7 @@ async def test_concurrent_sweeps_delete_each_message_once(rigs: tuple[Rig, Rig],
     counts = await asyncio.gather(*(Retention(rig.store, rig.indexer, clock, 7).sweep() for rig in rigs))
     assert sum(counts) == 350
     await asyncio.gather(*(rig.indexer.drain() for rig in rigs))
-    assert await one.index.count(one.vectors.collection, EVERYTHING) == 1
+    assert await one.index.count(one.vectors.schema.name, EVERYTHING) == 1
     changes = await asyncio.gather(*(rig.store.purge_ledger() for rig in rigs))
     assert changes == [0, 0]
 

@@ -102,7 +102,7 @@ class MessageFinder:
             newest=MAX_COMPARED_IN_ORGANIZATION if _is_organization_wide(search.scope) else MAX_COMPARED,
             also=tuple(include),
         )
-        return [hit.id for hit in await self._vectors.search(query) if hit.score > 0]
+        return [hit.id for hit in await self._vectors.nearest(query) if hit.score > 0]
 
     async def _hits(
         self,

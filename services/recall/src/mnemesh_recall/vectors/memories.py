@@ -7,18 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from mnemesh_retrieval.embedder import Embedder, Vector
-from mnemesh_retrieval.errors import EmbedderUnavailable as EmbedderUnreachable
-from mnemesh_retrieval.errors import IndexDamaged, VectorIndexError
+from mnemesh_retrieval.embedder import Embedder
 from mnemesh_retrieval.filters import Filter, Match, MatchAny, all_of
 from mnemesh_retrieval.index import Collection, NearestIndex, SearchMode, SearchQuery
 from mnemesh_retrieval.indexing.records import Record
 
-from mnemesh_recall.errors import EmbedderUnavailable, VectorIndexUnavailable
 from mnemesh_recall.model.episode_operations import MemoryText
 from mnemesh_recall.model.episodes import Scope
 from mnemesh_recall.model.outbox import MEMORIES
 from mnemesh_recall.store.base import IndexedMemories
+from mnemesh_recall.vectors.collections import VectorCollection
 from mnemesh_recall.vectors.status import IndexStatus
 
 PREFIX: Final = "memories."
@@ -27,24 +25,18 @@ MAX_COMPARED: Final = 20_000
 """The number of newest vectors in scope that an index without a graph compares, in addition to `include`."""
 
 
-class MemoryVectors:
+class MemoryVectors(VectorCollection):
     """The collection with the vectors of episodes and facts by one embedder."""
 
     def __init__(self, index: NearestIndex, embedder: Embedder, status: IndexStatus | None = None) -> None:
         """Creates it. Without a status, the collection counts as complete."""
-        self._index = index
-        self.embedder = embedder
-        self._status = status
-        self.schema = Collection(
+        schema = Collection(
             f"{PREFIX}{embedder.handle}",
             dimension=embedder.dimension,
             keyword_fields=("organization_id", "kind", "scope"),
             tenant_field="scope",
         )
-
-    def is_complete(self) -> bool:
-        """Returns whether the index has every episode and fact, except the newest."""
-        return self._status is None or self._status.is_complete(MEMORIES)
+        super().__init__(MEMORIES, index, embedder, schema, status)
 
     async def search(
         self,
@@ -69,7 +61,7 @@ class MemoryVectors:
             EmbedderUnavailable: the embedder cannot be reached.
             VectorIndexUnavailable: the index cannot be read now.
         """
-        (vector,) = await self._embed([text])
+        (vector,) = await self.embed([text])
         if not vector.any():
             return []
         filter_: Filter = all_of(
@@ -86,19 +78,7 @@ class MemoryVectors:
             newest=MAX_COMPARED,
             also=tuple(_uuid(id_) for id_ in include),
         )
-        try:
-            hits = await self._index.search(self.schema.name, query)
-        except VectorIndexError as error:
-            if isinstance(error, IndexDamaged) and self._status is not None:
-                await self._status.report_damage(self.schema.name, error)
-            raise VectorIndexUnavailable from error
-        return [f"{kind}-{hit.id}" for hit in hits if hit.score > 0]
-
-    async def _embed(self, texts: Sequence[str]) -> list[Vector]:
-        try:
-            return await self.embedder.embed(texts)
-        except EmbedderUnreachable as error:
-            raise EmbedderUnavailable(self.embedder.handle) from error
+        return [f"{kind}-{hit.id}" for hit in await self.nearest(query) if hit.score > 0]
 
 
 class MemorySource:

@@ -6,18 +6,16 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from mnemesh_retrieval.embedder import Embedder, Vector
-from mnemesh_retrieval.errors import EmbedderUnavailable as EmbedderUnreachable
-from mnemesh_retrieval.errors import IndexDamaged, VectorIndexError
+from mnemesh_retrieval.embedder import Embedder
 from mnemesh_retrieval.filters import Filter
 from mnemesh_retrieval.index import Collection as IndexCollection
-from mnemesh_retrieval.index import Hit, NearestIndex, SearchQuery
+from mnemesh_retrieval.index import NearestIndex
 from mnemesh_retrieval.indexing.records import Record
 
-from mnemesh_recall.errors import EmbedderUnavailable, VectorIndexUnavailable
 from mnemesh_recall.model.outbox import MESSAGES
 from mnemesh_recall.model.searchable_text import searchable_text
 from mnemesh_recall.store.base import IndexedMessages
+from mnemesh_recall.vectors.collections import VectorCollection
 from mnemesh_recall.vectors.status import IndexStatus
 from mnemesh_recall.vectors.vector_points import collection, message_id_of, of_agent, payload, uuid_of
 
@@ -25,36 +23,12 @@ PREFIX: Final = "messages."
 """The prefix of the names of message collections. Other collections may belong to other services."""
 
 
-class MessageVectors:
+class MessageVectors(VectorCollection):
     """The collection with the vectors of messages by one embedder."""
 
     def __init__(self, index: NearestIndex, embedder: Embedder, status: IndexStatus | None = None) -> None:
         """Creates it. Without a status, the collection counts as complete."""
-        self.index = index
-        self.embedder = embedder
-        self._status = status
-        self.schema = collection(embedder.handle, embedder.dimension)
-        self.collection = self.schema.name
-
-    def is_complete(self) -> bool:
-        """Returns whether the index has every message, except the newest."""
-        return self._status is None or self._status.is_complete(MESSAGES)
-
-    async def embed(self, texts: Sequence[str]) -> list[Vector]:
-        """Returns the vectors of texts. Raises EmbedderUnavailable if the embedder cannot be reached."""
-        try:
-            return await self.embedder.embed(texts)
-        except EmbedderUnreachable as error:
-            raise EmbedderUnavailable(self.embedder.handle) from error
-
-    async def search(self, query: SearchQuery) -> list[Hit]:
-        """Returns the best hits. Raises VectorIndexUnavailable if the index cannot be read now."""
-        try:
-            return await self.index.search(self.collection, query)
-        except VectorIndexError as error:
-            if isinstance(error, IndexDamaged) and self._status is not None:
-                await self._status.report_damage(self.schema.name, error)
-            raise VectorIndexUnavailable from error
+        super().__init__(MESSAGES, index, embedder, collection(embedder.handle, embedder.dimension), status)
 
 
 class MessageSource:
