@@ -33,7 +33,7 @@ from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 
 from mnemesh_kit.correlation import current_correlation_id
-from mnemesh_kit.unicode import well_formed
+from mnemesh_kit.unicode import truncated, well_formed
 
 DOMAIN: Final = "mnemesh"
 DETAILS_KEY: Final = "grpc-status-details-bin"
@@ -272,13 +272,6 @@ def from_rpc_error(error: grpc.aio.AioRpcError, known: Mapping[str, type[Mnemesh
     if info is not None:
         result.metadata = dict(info.metadata)
     return result
-
-
-def truncated(text: str, size: int) -> str:
-    """Returns `text`, well-formed, if it has at most `size` bytes in UTF-8, else its beginning and an ellipsis."""
-    text = well_formed(text)
-    encoded = text.encode()
-    return text if len(encoded) <= size else encoded[: size - 3].decode(errors="ignore") + "…"
 
 
 def by_reason(errors: Iterable[type[MnemeshError]]) -> Mapping[str, type[MnemeshError]]:

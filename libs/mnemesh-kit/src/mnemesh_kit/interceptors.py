@@ -35,12 +35,12 @@ from mnemesh_kit.errors import (
     Internal,
     MnemeshError,
     to_trailers,
-    truncated,
     typed_error,
 )
 from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.metrics import Metrics
 from mnemesh_kit.request_bounds import Unreadable, bounded_parser, discard, readable
+from mnemesh_kit.unicode import truncated
 
 EXEMPT: Final = ("/grpc.health.v1.", "/grpc.reflection.", "/mnemesh.server.v1.")
 """Methods that need no token, and are neither logged nor measured."""

@@ -47,6 +47,13 @@ def well_formed(text: str, max_bytes: int | None = None) -> str:
     return encoded[: max(0, max_bytes - len(note))].decode(errors="ignore") + note[:max_bytes]
 
 
+def truncated(text: str, size: int) -> str:
+    """Returns `text`, well-formed, if it has at most `size` bytes in UTF-8, else its beginning and an ellipsis."""
+    text = well_formed(text)
+    encoded = text.encode()
+    return text if len(encoded) <= size else encoded[: size - 3].decode(errors="ignore") + "…"
+
+
 def well_formed_json(text: str) -> str:
     r"""Returns a JSON text, which may be incomplete, without lone surrogates and NUL characters.
 
