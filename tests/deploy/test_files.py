@@ -56,8 +56,8 @@ def test_every_setting_is_passed_to_its_container(
         assert names & documented & passed, field.name
     if service == "orchestrator":
         assert passed >= PROVIDERS
-        given = {**GIVEN, "MNEMESH_GROQ_API_KEY": "k", "MNEMESH_STEP_TRACE_DAYS": "3"}
-        config: Any = config_class.from_env(deployment.environment(service, given))
+        arguments = {**GIVEN, "MNEMESH_GROQ_API_KEY": "k", "MNEMESH_STEP_TRACE_DAYS": "3"}
+        config: Any = config_class.from_env(deployment.environment(service, arguments))
         assert ([each.type for each in config.more_providers], config.step_trace_days) == (["groq"], 3)
     else:
         assert not passed & PROVIDERS, "keys of providers are for the orchestrator only"
@@ -122,8 +122,8 @@ def test_every_service_has_the_key_a_volume_and_a_database(deployment: Any, serv
     assert deployed["volumes"] == [f"{service}:/data"]
     assert service in deployment.compose["volumes"]
     assert deployed["depends_on"]["postgres"] == {"condition": "service_healthy"}
-    made = re.findall(r"CREATE DATABASE (\w+);", (ROOT / "deploy/postgres/databases.sql").read_text())
-    assert f"mnemesh_{service}" in made
+    created = re.findall(r"CREATE DATABASE (\w+);", (ROOT / "deploy/postgres/databases.sql").read_text())
+    assert f"mnemesh_{service}" in created
 
 
 def test_only_the_sandbox_runs_as_root(deployment: Any, service: str) -> None:

@@ -20,9 +20,9 @@ async def _bench(out: Path, *arguments: str) -> tuple[dict[str, Any], str, str]:
     process = await asyncio.create_subprocess_exec(
         *command, cwd=_ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    printed, told = await process.communicate()
-    assert process.returncode == 0, told.decode()
-    return json.loads(out.read_text()), printed.decode(), told.decode()
+    printed, received = await process.communicate()
+    assert process.returncode == 0, received.decode()
+    return json.loads(out.read_text()), printed.decode(), received.decode()
 
 
 @pytest.mark.full
@@ -38,11 +38,11 @@ async def test_quick_run_on_sqlite_can_reuse_the_filled_stores(
     tmp_path: Path,
 ) -> None:
     kept = ("--engine", "sqlite", "--keep", str(tmp_path / "kept"))
-    first, printed, told = await _bench(tmp_path / "first.json", *kept)
+    first, printed, received = await _bench(tmp_path / "first.json", *kept)
     _assert_measured(first, printed, "sqlite")
-    assert "loading sqlite" in told
-    again, _, told = await _bench(tmp_path / "again.json", *kept)
-    assert "loading" not in told
+    assert "loading sqlite" in received
+    again, _, received = await _bench(tmp_path / "again.json", *kept)
+    assert "loading" not in received
     assert again["stores"][0]["load"] == first["stores"][0]["load"]
     assert again["stores"][0]["calls"][0]["found"] == 20
 

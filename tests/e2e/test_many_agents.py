@@ -39,10 +39,10 @@ async def test_two_hundred_concurrent_agents_complete_their_turns(
     async def send(number: int) -> Turn:
         return await turn(agents[number], f"My number is {number:03}.")
 
-    heard = await asyncio.gather(*map(send, range(AGENTS)))
-    assert [item.status for item in heard] == ["COMPLETED"] * AGENTS, [item.error for item in heard if item.error]
-    assert {item.said for item in heard} == {"Stored."}
-    assert all(item.sequences == list(range(1, 7)) for item in heard)
+    received = await asyncio.gather(*map(send, range(AGENTS)))
+    assert [item.status for item in received] == ["COMPLETED"] * AGENTS, [item.error for item in received if item.error]
+    assert {item.said for item in received} == {"Stored."}
+    assert all(item.sequences == list(range(1, 7)) for item in received)
     for number in range(0, AGENTS, 10):
         assert f"My number is {number:03}." in (await agents[number].memory()).blocks[0].value
         window = await window_of(client, agents[number])

@@ -72,9 +72,11 @@ class Killed:
 
     async def ends_well(self, running: asyncio.Task[Turn], *, asked_again: int = 0) -> None:
         async with asyncio.timeout(LIMIT_SECONDS):
-            heard = await running
-        assert (heard.status, heard.said.splitlines()[-1]) == ("COMPLETED", "Both are stored."), heard.error
-        assert heard.sequences == list(range(1, len(heard.sequences) + 1)), "the client missed or repeated an event"
+            received = await running
+        assert (received.status, received.said.splitlines()[-1]) == ("COMPLETED", "Both are stored."), received.error
+        assert received.sequences == list(range(1, len(received.sequences) + 1)), (
+            "the client missed or repeated an event"
+        )
         assert len(self.provider.requests) - self.asked == 3 + asked_again
         await self._each_effect_happened_once()
         await self._history_is_whole()
@@ -98,8 +100,8 @@ class Killed:
     async def _next_request_has_the_same_prefix(self) -> None:
         """The next request begins with the messages of the last one, byte for byte."""
         before = self.provider.requests[-1].body
-        heard = await turn(self.agent, "Goodbye.")
-        assert heard.said == "Goodbye."
+        result = await turn(self.agent, "Goodbye.")
+        assert result.said == "Goodbye."
         after = self.provider.requests[-1].body
         length = len(before["messages"])
         assert json.dumps(after["messages"][:length]) == json.dumps(before["messages"])
@@ -125,8 +127,8 @@ async def test_kill_between_turns_loses_nothing(mesh: ProcessMesh, provider: Fak
     assert await window_of(mesh.client, agent) == before
     assert (await agent.memory()).blocks[0].value == "A human.\nThe key is under the mat."
     assert [hit.passage.text for hit in await agent.search_passages("key")] == ["The key is under the mat."]
-    heard = await turn(agent, "Where is the key?")
-    assert heard.said == "It is under the mat."
+    result = await turn(agent, "Where is the key?")
+    assert result.said == "It is under the mat."
     messages = provider.requests[-1].body["messages"]
     assert json.dumps(messages[: len(request["messages"])]) == json.dumps(request["messages"])
 
@@ -193,7 +195,7 @@ async def test_heartbeat_loop_resumes_from_its_journal(
         ),
         Reply(tool_calls=[Call("send_message", {"message": "Stored.", "thinking": "b"})]),
     ]
-    asked = len(provider.requests)
+    count = len(provider.requests)
     before = len(await window_of(mesh.client, agent))
     hold = mesh.proxies[DOORS[method]].hold(method, executed=executed)
     running = asyncio.create_task(turn(agent, "Store a fact."))
@@ -203,9 +205,9 @@ async def test_heartbeat_loop_resumes_from_its_journal(
     hold.release.set()
     await mesh.start("orchestrator")
     async with asyncio.timeout(LIMIT_SECONDS):
-        heard = await running
-    assert (heard.status, heard.said) == ("COMPLETED", "Stored."), heard.error
-    assert len(provider.requests) - asked == 2
+        received = await running
+    assert (received.status, received.said) == ("COMPLETED", "Stored."), received.error
+    assert len(provider.requests) - count == 2
     assert [passage.text async for passage in agent.passages()] == [fact]
     window = (await window_of(mesh.client, agent))[before:]
     assert_whole(window)
@@ -228,10 +230,10 @@ async def test_interrupted_custom_tool_does_not_run_again(
     await mesh.kill(service)
     await mesh.start(service)
     async with asyncio.timeout(LIMIT_SECONDS):
-        heard = await running
-    assert (heard.status, heard.said) == ("COMPLETED", "I cannot tell."), heard.error
-    assert heard.returns[0].status == message_pb2.TOOL_RETURN_STATUS_ERROR
-    assert "outcome is unknown" in heard.returns[0].content[0].text.text
+        received = await running
+    assert (received.status, received.said) == ("COMPLETED", "I cannot tell."), received.error
+    assert received.returns[0].status == message_pb2.TOOL_RETURN_STATUS_ERROR
+    assert "outcome is unknown" in received.returns[0].content[0].text.text
     assert door.calls["ExecuteTool"] - before == 1
     await _until(lambda: not alive(started))
     assert_whole(await window_of(mesh.client, agent))
@@ -265,10 +267,10 @@ async def test_accepted_input_is_answered_without_a_client(mesh: ProcessMesh, pr
     agent = await create(mesh)
     gate = asyncio.Event()
     provider.script = lambda body: Reply(text="Here it is.", gates=[gate])
-    asked = len(provider.requests)
+    count = len(provider.requests)
     first = await mesh.client.runs.start(agent.id, "One.")
     second = await mesh.client.runs.start(agent.id, "Two.")
-    await _until(lambda: len(provider.requests) > asked)
+    await _until(lambda: len(provider.requests) > count)
     await mesh.kill("orchestrator")
     gate.set()
     await mesh.start("orchestrator")

@@ -55,10 +55,10 @@ def begin(agent: Agent) -> asyncio.Task[Turn]:
 
 async def ends_well(mesh: ProcessMesh, agent: Agent, running: asyncio.Task[Turn]) -> None:
     async with asyncio.timeout(LIMIT_SECONDS):
-        heard = await running
-    assert (heard.status, heard.said) == ("COMPLETED", "That is all."), heard.error
-    assert heard.sequences == list(range(1, len(heard.sequences) + 1))
-    kinds = [event.WhichOneof("event") for event in heard.events]
+        received = await running
+    assert (received.status, received.said) == ("COMPLETED", "That is all."), received.error
+    assert received.sequences == list(range(1, len(received.sequences) + 1))
+    kinds = [event.WhichOneof("event") for event in received.events]
     assert kinds.count("compaction") == 1
     window = await window_of(mesh.client, agent)
     assert_whole(window)
@@ -91,7 +91,7 @@ async def test_kill_before_or_after_the_window_is_replaced(
     mesh: ProcessMesh, provider: FakeOpenAI, service: str, executed: bool
 ) -> None:
     agent = await long_talk(mesh, provider)
-    asked = sum(is_summary(request.body) for request in provider.requests)
+    requests = sum(is_summary(request.body) for request in provider.requests)
     provider.script = full()
     hold = mesh.proxies["recall"].hold("ReplaceContext", executed=executed)
     running = begin(agent)
@@ -101,5 +101,5 @@ async def test_kill_before_or_after_the_window_is_replaced(
     hold.release.set()
     await mesh.start(service)
     await ends_well(mesh, agent, running)
-    summaries = sum(is_summary(request.body) for request in provider.requests) - asked
+    summaries = sum(is_summary(request.body) for request in provider.requests) - requests
     assert summaries == 1, "what is journalled is not asked for again"

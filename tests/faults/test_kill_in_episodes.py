@@ -58,7 +58,7 @@ async def test_kill_before_or_after_memories_are_committed(
     mesh: ProcessMesh, provider: FakeOpenAI, service: str, executed: bool
 ) -> None:
     agent = await knowing(mesh, provider)
-    asked = sum(asks_for_memories(request.body) for request in provider.requests)
+    requests = sum(asks_for_memories(request.body) for request in provider.requests)
     hold = mesh.proxies["recall"].hold("ReplaceContext", executed=executed)
     config = runs_pb2.RunConfig(include_compaction_events=True)
     running = asyncio.create_task(turn(agent, "And?", config=config))
@@ -68,8 +68,8 @@ async def test_kill_before_or_after_memories_are_committed(
     hold.release.set()
     await mesh.start(service)
     async with asyncio.timeout(LIMIT_SECONDS):
-        heard = await running
-    assert (heard.status, heard.said) == ("COMPLETED", "That is all."), heard.error
+        received = await running
+    assert (received.status, received.said) == ("COMPLETED", "That is all."), received.error
     window = await window_of(mesh.client, agent)
     assert_whole(window)
     assert "- the boat is blue." in text_of(window[0].content)
@@ -94,4 +94,4 @@ async def test_kill_before_or_after_memories_are_committed(
         ("the boat is red.", True),
         ("the boat is blue.", False),
     ]
-    assert sum(asks_for_memories(request.body) for request in provider.requests) - asked == 1
+    assert sum(asks_for_memories(request.body) for request in provider.requests) - requests == 1

@@ -105,10 +105,10 @@ class Lost:
 
     def answer(self, body: dict[str, Any]) -> Reply | str | None:
         """Returns the model's response to a request of this turn or of the next one."""
-        said = texts(body)
-        if not any(self.input in text for text in said):
+        contents = texts(body)
+        if not any(self.input in text for text in contents):
             return None
-        if any("Bye." in text for text in said):
+        if any("Bye." in text for text in contents):
             return "Goodbye."
         return five_tools(self.facts)[[message["role"] for message in body["messages"]].count("assistant")]
 
@@ -118,8 +118,8 @@ class Lost:
         self.before = await _window(self.mesh, self.agent)
         assert (self.heard.status, self.heard.said) == ("COMPLETED", "All is stored."), self.heard.error
         assert self.heard.sequences == list(range(1, len(self.heard.sequences) + 1))
-        asked = sum(self.answer(request.body) is not None for request in self.provider.requests)
-        assert asked == 4, "a journalled answer was asked for again"
+        requests = sum(self.answer(request.body) is not None for request in self.provider.requests)
+        assert requests == 4, "a journalled answer was asked for again"
 
     async def is_unharmed(self) -> None:
         """After a whole turn on the one that woke or came back: what it held in its hands has had its chance."""
@@ -171,14 +171,14 @@ async def test_fifty_senders_through_both_replicas_keep_the_order_of_acceptance(
     ]
     gate.set()
     async with asyncio.timeout(LIMIT_SECONDS):
-        heard = await asyncio.gather(*following)
-    assert [item.status for item in heard] == ["COMPLETED"] * 50
-    for number, item in enumerate(heard):
+        received = await asyncio.gather(*following)
+    assert [item.status for item in received] == ["COMPLETED"] * 50
+    for number, item in enumerate(received):
         assert f"Message {number:02}" in item.said
         assert item.sequences == [1, 2, 3, 4]
     window = await _window(mesh, agent)
-    said = [row.content[0].text.text for row in window if row.role == message_pb2.ROLE_USER]
-    assert said == [f"Message {number:02}" for number in range(50)]
+    contents = [row.content[0].text.text for row in window if row.role == message_pb2.ROLE_USER]
+    assert contents == [f"Message {number:02}" for number in range(50)]
     assert_whole(window)
 
 
@@ -191,31 +191,31 @@ async def test_fifty_concurrent_messages_through_both_replicas_are_fifty_turns(
 
     async def send(number: int) -> None:
         run = await clients[number % 2].runs.start(agent.id, f"Message {number:02}")
-        heard = await collect(clients[number % 2].runs.stream(run.id))
-        assert (heard.status, heard.said, heard.sequences) == ("COMPLETED", "Heard.", [1, 2, 3, 4])
+        result = await collect(clients[number % 2].runs.stream(run.id))
+        assert (result.status, result.said, result.sequences) == ("COMPLETED", "Heard.", [1, 2, 3, 4])
 
     async with asyncio.timeout(LIMIT_SECONDS):
         await asyncio.gather(*(send(number) for number in range(50)))
     window = await _window(mesh, agent)
     roles = [row.role for row in window]
     assert roles == [message_pb2.ROLE_USER, message_pb2.ROLE_ASSISTANT] * 50
-    said = [row.content[0].text.text for row in window if row.role == message_pb2.ROLE_USER]
-    assert sorted(said) == [f"Message {number:02}" for number in range(50)]
+    contents = [row.content[0].text.text for row in window if row.role == message_pb2.ROLE_USER]
+    assert sorted(contents) == [f"Message {number:02}" for number in range(50)]
 
 
 async def test_model_call_on_another_replica_is_cancelled_at_once(
     mesh: ProcessMesh, other: Mnemesh, provider: FakeOpenAI
 ) -> None:
-    agent, gate, asked = await create(mesh), asyncio.Event(), len(provider.requests)
+    agent, gate, request = await create(mesh), asyncio.Event(), len(provider.requests)
     provider.script = lambda body: Reply(text="Never.", gates=[gate])
     run = await mesh.client.runs.start(agent.id, "Think.")
-    await _until(lambda: len(provider.requests) > asked)
+    await _until(lambda: len(provider.requests) > request)
     began = time.monotonic()
     await other.runs.cancel(run.id)
     took = time.monotonic() - began
     gate.set()
-    heard = await collect(other.runs.stream(run.id))
-    assert (heard.status, heard.stop) == ("CANCELLED", "CANCELLED")
+    result = await collect(other.runs.stream(run.id))
+    assert (result.status, result.stop) == ("CANCELLED", "CANCELLED")
     assert took < 5, "about a second, on a machine that does nothing else"
 
 

@@ -59,15 +59,15 @@ async def test_creation_during_an_outage_is_completed_by_its_repeat(
     mesh: Mesh, service: str, method: str, fault: faulty_proxy.Fault
 ) -> None:
     tool = await mesh.client.tools.create('def ping() -> str:\n    """Answers."""\n    return "pong"\n')
-    given: dict[str, Any] = {"name": "ada", "blocks": MEMORY, "tools": [tool.name], "request_id": "birth-1"}
+    arguments: dict[str, Any] = {"name": "ada", "blocks": MEMORY, "tools": [tool.name], "request_id": "birth-1"}
     mesh.proxies[service].inject(method, fault, times=100)
     with pytest.raises(MnemeshError) as away:
-        await mesh.client.agents.create(**given)
+        await mesh.client.agents.create(**arguments)
     assert away.value.reason in {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
     mesh.proxies[service].clear()
     assert [agent.id async for agent in mesh.client.agents.list()] == [], "half an agent is visible"
 
-    agent = await mesh.client.agents.create(**given)
+    agent = await mesh.client.agents.create(**arguments)
 
     assert [agent.id async for agent in mesh.client.agents.list()] == [agent.id]
     assert sorted([block.label async for block in mesh.client.blocks.list()]) == ["human", "persona"]
@@ -172,7 +172,7 @@ async def test_agents_of_another_organization_are_not_found(mesh: Mesh) -> None:
     step = await anext(mesh.client.runs.steps(run.id))
     tool = await mesh.client.tools.create('def ping() -> str:\n    """Answers."""\n    return "pong"\n')
     stubs, runs = mesh.stubs, runs_service_pb2
-    asked: list[Callable[[], Any]] = [
+    request: list[Callable[[], Any]] = [
         lambda: stubs.agents.GetAgent(agents_service_pb2.GetAgentRequest(agent_id=agent.id)),
         lambda: stubs.agents.GetContextWindow(agents_service_pb2.GetContextWindowRequest(agent_id=agent.id)),
         lambda: stubs.agents.ResetMessages(agents_service_pb2.ResetMessagesRequest(agent_id=agent.id)),
@@ -201,7 +201,7 @@ async def test_agents_of_another_organization_are_not_found(mesh: Mesh) -> None:
         lambda: mesh.client.agents.create(archive_ids=[passage.archive_id]),
     ]
     with as_principal(STRANGER):
-        for ask in asked:
+        for ask in request:
             with pytest.raises(MnemeshError) as refused:
                 await ask()
             assert refused.value.code.name == "NOT_FOUND", refused.value

@@ -73,10 +73,10 @@ async def test_answer_with_gated_calls_waits_and_continues_after_the_decision(
     kinds = [event.message.WhichOneof("message") for event in events if event.HasField("message")]
     assert kinds == ["user", "approval_response", "tool_return", "tool_return", "tool_return", "assistant"]
     assert [passage.text async for passage in agent.passages()] == ["one"]
-    said = fake_openai.requests[-1].body["messages"]
-    assert [message["role"] for message in said] == ["system", "user", "assistant", "tool", "tool", "tool", "user"]
-    assert [call["id"] for call in said[2]["tool_calls"]] == [message["tool_call_id"] for message in said[3:6]]
-    assert "User reason: too much" in said[5]["content"]
+    request = fake_openai.requests[-1].body["messages"]
+    assert [message["role"] for message in request] == ["system", "user", "assistant", "tool", "tool", "tool", "user"]
+    assert [call["id"] for call in request[2]["tool_calls"]] == [message["tool_call_id"] for message in request[3:6]]
+    assert "User reason: too much" in request[5]["content"]
     again = await told(agent.answer([approve(one.id), deny(two.id, "too much")]))
     assert again[0].accepted.replayed
     assert again[-1].run_id == events[-1].run_id

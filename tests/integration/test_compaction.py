@@ -48,8 +48,8 @@ async def create(mesh: Mesh, provider: FakeProvider, compaction: agents_pb2.Comp
 async def test_fact_of_turn_3_is_found_after_it_left_the_window(mesh: Mesh, provider: FakeProvider) -> None:
     agent = await create(mesh, provider)
     for number in range(40):
-        heard = await turn(agent, NEEDLE if number == 3 else f"{number}. {WORDS}")
-        assert (heard.status, heard.said) == ("COMPLETED", "I see."), number
+        result = await turn(agent, NEEDLE if number == 3 else f"{number}. {WORDS}")
+        assert (result.status, result.said) == ("COMPLETED", "I see."), number
         assert_whole(await window_of(mesh.client, agent))
     window = await window_of(mesh.client, agent)
     assert window[0].role == message_pb2.ROLE_SUMMARY
@@ -76,17 +76,17 @@ async def test_compaction_events_are_sent_if_requested_and_replayed(mesh: Mesh, 
     provider.script = lambda body: (
         "They spoke of weather." if is_summary(body) else Reply(text="I see.", usage=Usage(input=6_000, output=5))
     )
-    heard = await turn(agent, "And?", config=runs_pb2.RunConfig(include_compaction_events=True))
-    kinds = [event.WhichOneof("event") for event in heard.events]
+    turn_result = await turn(agent, "And?", config=runs_pb2.RunConfig(include_compaction_events=True))
+    kinds = [event.WhichOneof("event") for event in turn_result.events]
     place = kinds.index("compaction")
-    result = heard.events[place].compaction.result
-    assert heard.events[place + 1].message.summary.text.endswith("They spoke of weather.")
-    assert heard.events[place + 1].message.message_id == result.summary_message_id
+    result = turn_result.events[place].compaction.result
+    assert turn_result.events[place + 1].message.summary.text.endswith("They spoke of weather.")
+    assert turn_result.events[place + 1].message.message_id == result.summary_message_id
     assert result.summary == "They spoke of weather."
     assert (result.messages_before, result.tokens_before) > (result.messages_after, result.tokens_after)
-    durable = [event for event in heard.events if event.HasField("sequence")]
+    durable = [event for event in turn_result.events if event.HasField("sequence")]
     assert [event.sequence for event in durable] == list(range(1, len(durable) + 1))
-    again = [event async for event in mesh.client.runs.stream(heard.run_id)]
+    again = [event async for event in mesh.client.runs.stream(turn_result.run_id)]
     assert [e for e in again if e.HasField("sequence")] == durable
     silent = await turn(agent, "And now?")
     assert "compaction" not in [event.WhichOneof("event") for event in silent.events]
@@ -151,8 +151,8 @@ async def test_provider_that_rejects_two_requests(mesh: Mesh, provider: FakeProv
         return "At last."
 
     provider.script = reject
-    heard = await turn(agent, "Hello?")
-    assert (heard.status, heard.said) == ("COMPLETED", "At last.")
+    result = await turn(agent, "Hello?")
+    assert (result.status, result.said) == ("COMPLETED", "At last.")
     window = await window_of(mesh.client, agent)
     assert_whole(window)
     assert window[0].role == message_pb2.ROLE_SUMMARY

@@ -25,12 +25,12 @@ async def test_every_kind_of_memory_is_used(mesh: Mesh, kind: str, stream_tokens
     agent = await create(mesh, kind)
 
     async def ask(text: str) -> str:
-        heard = await turn(agent, text, stream_tokens=stream_tokens)
-        assert heard.status == "COMPLETED", heard.error
-        assert heard.sequences == list(range(1, len(heard.sequences) + 1))
+        result = await turn(agent, text, stream_tokens=stream_tokens)
+        assert result.status == "COMPLETED", result.error
+        assert result.sequences == list(range(1, len(result.sequences) + 1))
         if stream_tokens:
-            assert heard.streamed == heard.said
-        return heard.said
+            assert result.streamed == result.said
+        return result.said
 
     assert "Ada" in await ask("My name is Ada.")
     human = next(block for block in (await agent.memory()).blocks if block.label == "human")
@@ -55,9 +55,9 @@ async def test_conversation_continues_after_a_restart_of_every_service(mesh: Mes
     for service in ("blocks", "recall", "archival", "tools", "orchestrator"):
         await mesh.restart(service)
     assert [message.id for message in await window_of(mesh.client, agent)] == before
-    heard = await turn(agent, "What is my name? What do you know about the key? What did I say about the key?")
-    assert "Ada" in heard.said
-    assert heard.said.count("under the mat") >= 2
+    result = await turn(agent, "What is my name? What do you know about the key? What did I say about the key?")
+    assert "Ada" in result.said
+    assert result.said.count("under the mat") >= 2
 
 
 async def test_messages_of_user_and_agent_are_found_in_recall(mesh: Mesh) -> None:
@@ -71,12 +71,12 @@ async def test_messages_of_user_and_agent_are_found_in_recall(mesh: Mesh) -> Non
 
 async def test_run_and_its_steps_are_recorded(mesh: Mesh) -> None:
     agent = await create(mesh, "letta_v1")
-    heard = await turn(agent, "Remember that the key is under the mat.")
-    run = await mesh.client.runs.get(heard.run_id)
+    result = await turn(agent, "Remember that the key is under the mat.")
+    run = await mesh.client.runs.get(result.run_id)
     steps = [step async for step in mesh.client.runs.steps(run.id)]
     assert run.agent_id == agent.id
     assert run.step_count == len(steps) == 2
     assert [step.number for step in steps] == [1, 2]
-    assert run.last_sequence == heard.sequences[-1]
-    call = heard.calls[0]
+    assert run.last_sequence == result.sequences[-1]
+    call = result.calls[0]
     assert json.loads(call.arguments)["content"] == "the key is under the mat."

@@ -38,11 +38,11 @@ async def test_conversations_have_separate_windows(mesh: Mesh) -> None:
     (system,) = await shown(mesh, thread.id)
     assert system.role == message_pb2.ROLE_SYSTEM
 
-    heard = await asyncio.gather(
+    result = await asyncio.gather(
         turn(agent, "My name is Ada.", conversation_id=thread.id),
         turn(agent, "Remember that the key is under the mat."),
     )
-    assert [one.status for one in heard] == ["COMPLETED", "COMPLETED"]
+    assert [one.status for one in result] == ["COMPLETED", "COMPLETED"]
     assert "Ada" in (await turn(agent, "What is my name?")).said, "memory is the agent's"
     assert "under the mat" in (await turn(agent, "What do you know about the key?", conversation_id=thread.id)).said
     windows = [await shown(mesh, thread.id), await shown(mesh, agent.proto.default_conversation_id)]

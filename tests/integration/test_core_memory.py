@@ -36,8 +36,8 @@ async def test_edit_of_a_shared_block_is_visible_to_another_agent(mesh: Mesh, fa
         "I see it.",
     ]
     await turn(reader, "Hello")
-    heard = await turn(writer, "We ship on Friday.")
-    assert heard.returns[0].status == message_pb2.TOOL_RETURN_STATUS_SUCCESS
+    result = await turn(writer, "We ship on Friday.")
+    assert result.returns[0].status == message_pb2.TOOL_RETURN_STATUS_SUCCESS
     await turn(reader, "What is the plan?")
 
     first, _, after_the_edit, last = (texts(request.body)[0] for request in fake_openai.requests)
@@ -78,10 +78,10 @@ async def test_refused_edit_is_an_error_return_and_changes_nothing(
     before = {block.label: block.value for block in (await agent.memory()).blocks}
     fake_openai.script = [Reply(tool_calls=[call]), "I could not."]
 
-    heard = await turn(agent, "Change it.")
+    result = await turn(agent, "Change it.")
 
-    assert heard.status == "COMPLETED"
-    assert heard.returns[0].status == message_pb2.TOOL_RETURN_STATUS_ERROR
+    assert result.status == "COMPLETED"
+    assert result.returns[0].status == message_pb2.TOOL_RETURN_STATUS_ERROR
     assert told.lower() in tool_texts(fake_openai.requests[1].body)[0].lower()
     assert {block.label: block.value for block in (await agent.memory()).blocks} == before
 
@@ -104,8 +104,8 @@ async def test_concurrent_edit_during_a_model_call_is_shown_and_not_overwritten(
         return "Done."
 
     fake_openai.script = answer
-    heard = await turn(agent, "Write it down.")
-    assert [item.status for item in heard.returns] == [
+    result = await turn(agent, "Write it down.")
+    assert [item.status for item in result.returns] == [
         message_pb2.TOOL_RETURN_STATUS_ERROR,
         message_pb2.TOOL_RETURN_STATUS_SUCCESS,
     ]
@@ -139,8 +139,8 @@ async def test_concurrent_edits_of_a_shared_block_are_all_kept(mesh: Mesh, fake_
         return Reply(tool_calls=[("memory_insert", {"label": "project", "new_str": line})])
 
     fake_openai.script = answer
-    heard = await asyncio.gather(*(turn(agent, f"Write: line {n}.") for n, agent in enumerate(agents)))
-    assert {item.status for item in heard} == {"COMPLETED"}
+    result = await asyncio.gather(*(turn(agent, f"Write: line {n}.") for n, agent in enumerate(agents)))
+    assert {item.status for item in result} == {"COMPLETED"}
     lines = (await mesh.client.blocks.get(shared.id)).value.splitlines()
     assert lines[0] == "Begin"
     assert sorted(lines[1:]) == [f"line {n}" for n in range(6)]

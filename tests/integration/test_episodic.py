@@ -130,8 +130,8 @@ async def create(
 
 async def talk(agent: Agent, *messages: str) -> None:
     for message in messages:
-        heard = await turn(agent, message)
-        assert (heard.status, heard.said) == ("COMPLETED", "I see.")
+        result = await turn(agent, message)
+        assert (result.status, result.said) == ("COMPLETED", "I see.")
 
 
 def own(agent: Agent) -> list[episodes_pb2.MemoryScope]:
@@ -164,10 +164,10 @@ async def test_search_finds_facts_that_were_valid_in_june(
     await agent.compact()
     found = []
     for time in ({}, {"held_at": "2026-06-10"}, {"held_at": "2026-04-10"}):
-        asked = {"query": "boat things", **time}
-        provider.script = [Reply(tool_calls=[("episodic_memory_search", asked)]), "I see."]
-        heard = await turn(agent, "Look it up.")
-        (returned,) = heard.returns
+        request = {"query": "boat things", **time}
+        provider.script = [Reply(tool_calls=[("episodic_memory_search", request)]), "I see."]
+        result = await turn(agent, "Look it up.")
+        (returned,) = result.returns
         found.append(json.loads("".join(part.text.text for part in returned.content)))
     facts_found = [[fact["fact"] for fact in each["facts"]] for each in found]
     assert facts_found == [["the boat is blue."], ["the boat is red."], []]
@@ -184,7 +184,7 @@ async def test_search_finds_facts_that_were_valid_in_may(
     agent = await create(mesh, provider)
     episodes = mesh.stubs["mnemesh.recall.v1.EpisodeService"]
     await talk(agent, "Remember: the boat is red.", *("Well.",) * 4)
-    told = (await window_of(mesh.client, agent))[0]
+    received = (await window_of(mesh.client, agent))[0]
     first = await agent.compact()
     assert "- the boat is red." in first.summary
     calendar.turn_to(AUGUST)
@@ -207,7 +207,7 @@ async def test_search_finds_facts_that_were_valid_in_may(
     assert history[0].superseded_by_id == history[1].id
     assert history[0].invalid_time == history[1].valid_from_time
     assert history[1].valid_from_time.ToDatetime(UTC).month == 8
-    assert list(history[0].source.message_ids) == [told.id]
+    assert list(history[0].source.message_ids) == [received.id]
     assert history[0].source.agent_id == agent.id
     assert history[0].source.model in ("openai/fake-model", "anthropic/claude-fake")
     kept = (

@@ -68,8 +68,8 @@ async def plant(mesh: Mesh, fake_openai: FakeOpenAI) -> Any:
         f"Yes, {CANARY}.",
         STAYS,
     ]
-    heard = await turn(agent, f"Remember {CANARY}.")
-    assert (heard.status, len(heard.returns)) == ("COMPLETED", 4)
+    result = await turn(agent, f"Remember {CANARY}.")
+    assert (result.status, len(result.returns)) == ("COMPLETED", 4)
     await turn(kept, STAYS)
     stub = mesh.stubs
     owned = (await stub.archives.CreateArchive(CreateArchiveRequest(archive=Archive(name=CANARY)))).archive

@@ -80,9 +80,9 @@ async def equip(mesh: Mesh, fake_openai: FakeOpenAI) -> Agent:
     )  # fmt: skip
     episodic = agents_pb2.CompactionSettings(mode=agents_pb2.COMPACTION_MODE_EPISODIC, memory_scope="team")
     agent = await agent.update(compaction_settings=episodic)
-    told = Timestamp()
-    told.FromDatetime(datetime(2025, 3, 1, tzinfo=UTC))
-    passages = [archives_pb2.Passage(text=f"Passage {n}", tags=["t", str(n)], create_time=told) for n in range(3)]
+    received = Timestamp()
+    received.FromDatetime(datetime(2025, 3, 1, tzinfo=UTC))
+    passages = [archives_pb2.Passage(text=f"Passage {n}", tags=["t", str(n)], create_time=received) for n in range(3)]
     await client.passages.insert_many(passages, agent_id=agent.id)
     await client.archives.create("library", agent_ids=[agent.id])
     fake_openai.script = [

@@ -177,7 +177,7 @@ async def test_erasure_of_an_identity_keeps_agents_and_messages_of_others(mesh: 
     ],
 )
 async def test_invalid_request_is_refused_with_the_field(mesh: Mesh, field: str, identity: dict[str, Any]) -> None:
-    given = {"identifier_key": "k", "name": "n", "type": identities_pb2.IDENTITY_TYPE_USER, **identity}
+    arguments = {"identifier_key": "k", "name": "n", "type": identities_pb2.IDENTITY_TYPE_USER, **identity}
     with pytest.raises(InvalidArgument) as refused:
-        await created(mesh, identities_pb2.Identity(**given))
+        await created(mesh, identities_pb2.Identity(**arguments))
     assert refused.value.field == field

@@ -40,16 +40,20 @@ MODES = [mode for mode in agents_pb2.CompactionMode.values() if mode]
 
 def answer(body: dict[str, Any]) -> Any:
     """One model for all: it summarises, draws memories, answers what it sees, and looks up what it does not."""
-    said = texts(body)
-    everything = "\n".join(said)
-    if "keep the long-term memory" in said[0]:
-        return json.dumps(extract_memories(said[-1]))
-    if "leaves it" in said[0] or "leaves its context" in said[0] or "about to leave your context" in said[-1]:
+    contents = texts(body)
+    everything = "\n".join(contents)
+    if "keep the long-term memory" in contents[0]:
+        return json.dumps(extract_memories(contents[-1]))
+    if (
+        "leaves it" in contents[0]
+        or "leaves its context" in contents[0]
+        or "about to leave your context" in contents[-1]
+    ):
         return f"They spoke of the weather, and {CARRIED}" if CARRIED in everything else "They spoke of the weather."
-    asked = [text for message, text in zip(body["messages"], said, strict=True) if message["role"] == "user"][-1]
+    events = [text for message, text in zip(body["messages"], contents, strict=True) if message["role"] == "user"][-1]
     has_searched = body["messages"][-1]["role"] == "tool"
     for question, known, query in QUESTIONS:
-        if question in asked:
+        if question in events:
             if known in everything:
                 return known
             return (
@@ -60,7 +64,7 @@ def answer(body: dict[str, Any]) -> Any:
 
 def a_turn(number: int) -> list[message_pb2.Message]:
     """Returns the messages of a turn without facts."""
-    said = [
+    contents = [
         (message_pb2.ROLE_USER, f"{number}. In {CITIES[number % len(CITIES)]} it rained on day {number}."),
         (message_pb2.ROLE_ASSISTANT, "I see."),
     ]
@@ -68,7 +72,7 @@ def a_turn(number: int) -> list[message_pb2.Message]:
         message_pb2.Message(
             id=new_id("message"), role=role, content=[message_pb2.ContentPart(text=message_pb2.TextPart(text=text))]
         )
-        for role, text in said
+        for role, text in contents
     ]
 
 
@@ -88,10 +92,10 @@ async def converse(mesh: Mesh, agent: Agent) -> None:
             )
             await mesh.stubs.messages.AppendMessages(request)
             waiting = []
-        heard = await turn(
+        result = await turn(
             agent, f"Remember: {CARRIED} {DROPPED}" if number == 3 else text_of(a_turn(number)[0].content)
         )
-        assert (heard.status, heard.said) == ("COMPLETED", "I see."), number
+        assert (result.status, result.said) == ("COMPLETED", "I see."), number
 
 
 @pytest.mark.timeout(scaled(300) if BULK >= 59 else 7_200)
@@ -113,12 +117,12 @@ async def test_fact_of_turn_3_is_found_in_turn_3000(mesh: Mesh, fake_openai: Fak
         sight = "\n".join(text_of(message.content) for message in window)
         assert CARRIED in text_of(window[0].content), f"{name}: folded through all summaries"
         assert DROPPED not in sight, f"{name}: forgotten by them"
-        heard = await turn(agent, "How does the cellar open?")
-        assert (heard.said, heard.calls) == (CARRIED, []), name
-        heard = await turn(agent, "Where is the boathouse key?")
-        assert heard.said == "behind the blue lantern", name
-        assert [call.name for call in heard.calls] == ["conversation_search"], name
+        result = await turn(agent, "How does the cellar open?")
+        assert (result.said, result.calls) == (CARRIED, []), name
+        result = await turn(agent, "Where is the boathouse key?")
+        assert result.said == "behind the blue lantern", name
+        assert [call.name for call in result.calls] == ["conversation_search"], name
     for request in fake_openai.requests:
-        said = texts(request.body)
+        contents = texts(request.body)
         # The estimate may be corrected by a tenth: the fake counts few tokens.
-        assert sum(len(text.encode()) for text in said) / 4 + 4 * len(said) < WINDOW / 0.9
+        assert sum(len(text.encode()) for text in contents) / 4 + 4 * len(contents) < WINDOW / 0.9

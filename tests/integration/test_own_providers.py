@@ -74,11 +74,11 @@ async def test_provider_is_not_available_to_other_organizations(mesh: Mesh) -> N
 
 async def test_provider_deleted_during_a_turn_is_not_called_again(mesh: Mesh) -> None:
     async with FakeOpenAI() as fake:
-        made = await register(mesh, fake)
+        created = await register(mesh, fake)
         agent = await create(mesh, type="memgpt_v2", blocks={"human": "", "persona": ""})
 
         async def answer(_: Any) -> Reply:
-            await mesh.client.models.stub.DeleteProvider(rpc.DeleteProviderRequest(provider_id=made.id))
+            await mesh.client.models.stub.DeleteProvider(rpc.DeleteProviderRequest(provider_id=created.id))
             return Reply(
                 tool_calls=[Call("core_memory_append", {"label": "human", "content": "Ada", "request_heartbeat": True})]
             )
@@ -98,7 +98,7 @@ async def test_provider_deleted_during_a_turn_is_not_called_again(mesh: Mesh) ->
 
 async def test_provider_survives_a_restart_and_a_lost_sealing_key_is_reported(mesh: Mesh, tmp_path: Path) -> None:
     async with FakeOpenAI(["Hello.", "Hello again."]) as fake:
-        made = await register(mesh, fake)
+        created = await register(mesh, fake)
         agent = await create(mesh)
         await mesh.restart("orchestrator")
         assert (await turn(agent, "Hi")).said == "Hello."
@@ -110,10 +110,10 @@ async def test_provider_survives_a_restart_and_a_lost_sealing_key_is_reported(me
         assert lost.error is not None
         assert (lost.error.reason, len(fake.requests)) == ("PROVIDER_AUTH", 1)
         assert "stored again" in lost.error.message
-        shown = await mesh.client.models.stub.GetProvider(rpc.GetProviderRequest(provider_id=made.id))
+        shown = await mesh.client.models.stub.GetProvider(rpc.GetProviderRequest(provider_id=created.id))
         assert "cannot be read" in shown.provider.last_refresh_error
         change = rpc.UpdateProviderRequest(
-            provider=models_pb2.Provider(id=made.id), credentials=models_pb2.ProviderCredentials(api_key=KEY)
+            provider=models_pb2.Provider(id=created.id), credentials=models_pb2.ProviderCredentials(api_key=KEY)
         )
         await mesh.client.models.stub.UpdateProvider(change)
         assert (await turn(agent, "And now?")).said == "Hello again."
@@ -140,11 +140,11 @@ async def command(mesh: Mesh, *arguments: str, stdin: str = "") -> tuple[int | N
 async def test_providers_on_the_command_line(mesh: Mesh) -> None:
     async with FakeOpenAI(models=["one", "two"]) as fake:
         place = ("--type", "vllm", "--base-url", fake.base_url)
-        code, made, err = await command(mesh, "add", "mine", *place, "--key-file", "-", stdin=f"{KEY}\n")
+        code, created, err = await command(mesh, "add", "mine", *place, "--key-file", "-", stdin=f"{KEY}\n")
         assert (code, err) == (0, "")
         code, listed, _ = await command(mesh, "list")
         row = next(line for line in listed.splitlines() if line.lstrip().startswith("mine"))
-        assert row.split() == ["mine", "vllm", "organization", "yes", "2", made.strip()]
+        assert row.split() == ["mine", "vllm", "organization", "yes", "2", created.strip()]
         assert (await command(mesh, "check", "mine"))[:2] == (0, "one\ntwo\n")
         assert KEY not in listed
         code, _, err = await command(mesh, "add", "mine", *place)

@@ -25,15 +25,15 @@ async def mesh(tmp_path: Path, postgres_server: PostgresServer) -> AsyncIterator
 
 async def test_conversation_on_postgresql_uses_every_kind_of_memory_and_survives_restarts(mesh: Mesh) -> None:
     agent = await mesh.client.agents.create(blocks={"human": "", "persona": "Kind."})
-    heard = await turn(agent, "My name is Ada. Remember that the key is under the mat.", stream_tokens=True)
-    assert heard.status == "COMPLETED", heard.error
-    assert heard.streamed == heard.said
+    result = await turn(agent, "My name is Ada. Remember that the key is under the mat.", stream_tokens=True)
+    assert result.status == "COMPLETED", result.error
+    assert result.streamed == result.said
     for service in SERVICE_NAMES:
         await mesh.restart(service)
-    asked = "What is my name? What do you know about the key? What did I say about the key?"
-    heard = await turn(agent, asked)
-    assert "Your name is Ada" in heard.said
-    assert heard.said.count("under the mat") >= 2
+    request = "What is my name? What do you know about the key? What did I say about the key?"
+    result = await turn(agent, request)
+    assert "Your name is Ada" in result.said
+    assert result.said.count("under the mat") >= 2
     rows = await stored(agent)
     assert_whole(rows)
     assert [row.id for row in rows] == [row.id for row in await window_of(mesh.client, agent)]
@@ -42,8 +42,8 @@ async def test_conversation_on_postgresql_uses_every_kind_of_memory_and_survives
 
 async def test_concurrent_messages_on_postgresql_run_one_after_another(mesh: Mesh) -> None:
     agent = await mesh.client.agents.create(blocks={"human": ""})
-    heard = await asyncio.gather(*(turn(agent, f"Remember that number {n} is taken.") for n in range(8)))
-    assert [item.status for item in heard] == ["COMPLETED"] * 8
+    result = await asyncio.gather(*(turn(agent, f"Remember that number {n} is taken.") for n in range(8)))
+    assert [item.status for item in result] == ["COMPLETED"] * 8
     assert_whole(await stored(agent))
     assert len([passage async for passage in agent.passages()]) == 8
     await agent.delete()

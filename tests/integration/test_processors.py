@@ -69,13 +69,13 @@ async def test_content_removed_by_a_processor_is_stored_nowhere(
         for name in ("orchestrator.db", "recall.db"):
             kept = b"".join(path.read_bytes() for path in tmp_path.glob(f"{name}*"))
             assert b"card is 4111-1111" not in kept, name
-        for words, reason, told in (
+        for words, reason, received in (
             ("Help me steal", "INPUT_REFUSED", "We do not help with that."),
             ("explode", "PROCESSOR_FAILED", "The server's processor cards failed; nothing of the input was stored."),
         ):
             with pytest.raises(MnemeshError) as refused:
                 await turn(agent, words)
-            assert (refused.value.reason, refused.value.message) == (reason, told)
+            assert (refused.value.reason, refused.value.message) == (reason, received)
             assert refused.value.metadata["processor"] == "cards"
         fake_openai.script = ["Still here."]
         assert (await turn(agent, "And now?")).said == "Still here."

@@ -40,11 +40,11 @@ async def test_temporary_failures_are_retried(
 ) -> None:
     agent = await create(mesh)
     fake_openai.script = [*faults, "Here I am."]
-    heard = await turn(agent, "Are you there?", stream_tokens=True)
-    assert (heard.status, heard.said) == ("COMPLETED", "Here I am.")
-    assert heard.streamed == "Here I am."
+    result = await turn(agent, "Are you there?", stream_tokens=True)
+    assert (result.status, result.said) == ("COMPLETED", "Here I am.")
+    assert result.streamed == "Here I am."
     assert len(fake_openai.requests) == len(faults) + 1
-    assert [e.step_started.attempt for e in heard.events if e.HasField("step_started")][-1] == attempts
+    assert [e.step_started.attempt for e in result.events if e.HasField("step_started")][-1] == attempts
     assert len(await stored(agent)) == 2
 
 
@@ -66,8 +66,8 @@ async def test_failure_leaves_the_window_unchanged_and_the_agent_usable(
     mesh: Mesh, fake_openai: FakeOpenAI, fault: Any, stop: str, reason: str
 ) -> None:
     agent = await create(mesh)
-    asked = 2 if reason == "PROVIDER_BAD_ANSWER" else 1
-    fake_openai.script = ["Hello.", *[fault] * asked, "I am back."]
+    request = 2 if reason == "PROVIDER_BAD_ANSWER" else 1
+    fake_openai.script = ["Hello.", *[fault] * request, "I am back."]
     await turn(agent, "Hello")
     before = await window_of(mesh.client, agent)
 
@@ -78,11 +78,11 @@ async def test_failure_leaves_the_window_unchanged_and_the_agent_usable(
     assert failed.error.reason == reason
     assert "sk-test" not in str(failed.error)
     assert await window_of(mesh.client, agent) == before
-    assert len(fake_openai.requests) == 1 + asked, "a failure for good was asked again"
+    assert len(fake_openai.requests) == 1 + request, "a failure for good was asked again"
 
     again = await turn(agent, "Once more.")
     assert again.said == "I am back."
-    assert "Tell me more." not in "".join(texts(fake_openai.requests[1 + asked].body))
+    assert "Tell me more." not in "".join(texts(fake_openai.requests[1 + request].body))
 
 
 def half(text: str, finish: str | None = None) -> str:
@@ -100,8 +100,8 @@ async def test_lone_surrogates_of_a_provider_neither_fail_a_run_nor_block_an_age
         script.Fault(kind="body", status=400, body=b'{"error": {"message": "odd \\ud800 text"}}'),
         "Still here.",
     ]
-    heard = await turn(agent, "Hello", stream_tokens=True)
-    assert (heard.status, heard.said, heard.streamed) == ("COMPLETED", "Hi 😀 \ufffd", "Hi 😀 \ufffd")
+    result = await turn(agent, "Hello", stream_tokens=True)
+    assert (result.status, result.said, result.streamed) == ("COMPLETED", "Hi 😀 \ufffd", "Hi 😀 \ufffd")
     failed = await turn(agent, "And now?")
     assert failed.error is not None
     assert (failed.status, "odd \ufffd text" in failed.error.message) == ("FAILED", True)
@@ -123,8 +123,8 @@ async def test_failed_run_is_retried_with_its_input(mesh: Mesh, fake_openai: Fak
     fake_openai.script = [script.status(401), "Your key is under the mat."]
     failed = await turn(agent, "Where is my key?")
     retried = await mesh.client.runs.retry(failed.run_id)
-    heard = await collect(mesh.client.runs.stream(retried.id))
-    assert heard.said == "Your key is under the mat."
+    result = await collect(mesh.client.runs.stream(retried.id))
+    assert result.said == "Your key is under the mat."
     assert retried.id != failed.run_id
     assert retried.retry_of_run_id == failed.run_id
     first, second = (texts(request.body)[1:] for request in fake_openai.requests)
@@ -163,18 +163,18 @@ async def test_repeated_call_ids_of_a_provider_lose_nothing(mesh: Mesh, fake_ope
         ),
         last,
     ]
-    heard = await turn(agent, "Store four facts.")
+    result = await turn(agent, "Store four facts.")
 
-    assert heard.status == "COMPLETED", heard.error
-    assert heard.said == "Done."
+    assert result.status == "COMPLETED", result.error
+    assert result.said == "Done."
     assert sorted([passage.text async for passage in agent.passages()]) == facts
     rows = await stored(agent)
     assert_whole(rows)
     assert_whole(await window_of(mesh.client, agent))
-    made = [call.id for message in rows for call in message.tool_calls]
+    tool_call = [call.id for message in rows for call in message.tool_calls]
     inserted = [c for m in rows for c in m.tool_calls if c.name == "archival_memory_insert"]
     assert len(inserted) == 4
-    assert len(set(made)) == len(made)
+    assert len(set(tool_call)) == len(tool_call)
     for request in fake_openai.requests[1:]:
         assert_valid_for_openai(request.body)
 
@@ -186,8 +186,8 @@ async def test_missing_call_ids_are_generated(mesh: Mesh, fake_openai: FakeOpenA
         Reply(tool_calls=[Call("archival_memory_insert", {"content": "Two."}, id="")]),
         "Done.",
     ]
-    heard = await turn(agent, "Store two facts.")
-    assert heard.said == "Done."
+    result = await turn(agent, "Store two facts.")
+    assert result.said == "Done."
     assert_whole(await window_of(mesh.client, agent))
     assert_valid_for_openai(fake_openai.requests[2].body)
 
@@ -202,10 +202,10 @@ async def test_invalid_arguments_are_an_error_return(
 ) -> None:
     agent = await create(mesh)
     fake_openai.script = [Reply(tool_calls=[("archival_memory_insert", arguments)]), "I see."]
-    heard = await turn(agent, "Store it.")
-    assert heard.status == "COMPLETED", heard.error
-    assert heard.returns[0].status == message_pb2.TOOL_RETURN_STATUS_ERROR
-    assert told.lower() in heard.returns[0].content[0].text.text.lower()
+    result = await turn(agent, "Store it.")
+    assert result.status == "COMPLETED", result.error
+    assert result.returns[0].status == message_pb2.TOOL_RETURN_STATUS_ERROR
+    assert told.lower() in result.returns[0].content[0].text.text.lower()
     assert [passage async for passage in agent.passages()] == []
     assert_valid_for_openai(fake_openai.requests[1].body)
 
@@ -213,9 +213,9 @@ async def test_invalid_arguments_are_an_error_return(
 async def test_missing_tool_is_an_error_return(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     fake_openai.script = [Reply(tool_calls=[("launch_rocket", {})]), "There is no rocket."]
-    heard = await turn(agent, "Launch!")
-    assert heard.status == "COMPLETED", heard.error
-    assert heard.returns[0].status == message_pb2.TOOL_RETURN_STATUS_ERROR
+    result = await turn(agent, "Launch!")
+    assert result.status == "COMPLETED", result.error
+    assert result.returns[0].status == message_pb2.TOOL_RETURN_STATUS_ERROR
     assert_whole(await window_of(mesh.client, agent))
 
 
@@ -264,9 +264,9 @@ async def test_anthropic_turn_with_thinking_and_a_tool_call(
         ),
         "Stored.",
     ]
-    heard = await turn(agent, "Remember the key.", stream_tokens=stream_tokens)
-    assert heard.status == "COMPLETED", heard.error
-    assert heard.said.splitlines()[-1] == "Stored."
+    result = await turn(agent, "Remember the key.", stream_tokens=stream_tokens)
+    assert result.status == "COMPLETED", result.error
+    assert result.said.splitlines()[-1] == "Stored."
     second = fake_anthropic.requests[1].body["messages"]
     assert "sig-1" in str(second), "the signature of the thinking did not go back"
     assert [block["type"] for block in second[-1]["content"]] == ["tool_result"]

@@ -39,11 +39,11 @@ async def test_repeated_request_id_returns_the_same_run_during_and_after_it(
     sending = [asyncio.create_task(turn(agent, "Hello", request_id="r-1")) for _ in range(5)]
     await _until_asked(fake_openai)
     gate.set()
-    heard = await asyncio.gather(*sending)
+    received = await asyncio.gather(*sending)
     after = await turn(agent, "Hello", request_id="r-1")
-    assert len({item.run_id for item in (*heard, after)}) == 1
-    assert {item.said for item in (*heard, after)} == {"Only once."}
-    assert sum(not item.accepted.replayed for item in heard) == 1
+    assert len({item.run_id for item in (*received, after)}) == 1
+    assert {item.said for item in (*received, after)} == {"Only once."}
+    assert sum(not item.accepted.replayed for item in received) == 1
     assert after.accepted.replayed
     assert len(fake_openai.requests) == 1
     assert len(await stored(agent)) == 2
@@ -100,10 +100,10 @@ async def test_twenty_concurrent_messages_run_one_after_another(mesh: Mesh, fake
         return Reply(text=f"Answer {len(fake_openai.requests)}.")
 
     fake_openai.script = answer
-    heard = await asyncio.gather(*(turn(agent, f"Question {number}.") for number in range(20)))
+    result = await asyncio.gather(*(turn(agent, f"Question {number}.") for number in range(20)))
     assert most == 1
-    assert [item.status for item in heard] == ["COMPLETED"] * 20
-    assert sorted(item.said for item in heard) == sorted(f"Answer {number}." for number in range(1, 21))
+    assert [item.status for item in result] == ["COMPLETED"] * 20
+    assert sorted(item.said for item in result) == sorted(f"Answer {number}." for number in range(1, 21))
     rows = await stored(agent)
     assert [row.role for row in rows] == [message_pb2.ROLE_USER, message_pb2.ROLE_ASSISTANT] * 20
     assert [row.sequence_id for row in rows] == sorted({row.sequence_id for row in rows})
@@ -143,14 +143,14 @@ async def test_agents_with_a_shared_client_are_separate(
 
         async def talk(agent: Agent, word: str) -> None:
             for number in range(4):
-                heard = await turn(agent, f"Turn {number}.")
-                assert heard.said == f"I heard of the {word}.", heard.error
+                result = await turn(agent, f"Turn {number}.")
+                assert result.said == f"I heard of the {word}.", result.error
 
         await asyncio.gather(*(talk(agent, word) for word, agent in agents.items()))
         for word in words:
             own = [request.body for request in fake.requests if word in json.dumps(request.body)]
-            told = [[number for number in range(4) if f"Turn {number}." in json.dumps(body)] for body in own]
-            assert told == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3]], "each request holds all that it needs"
+            events = [[number for number in range(4) if f"Turn {number}." in json.dumps(body)] for body in own]
+            assert events == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3]], "each request holds all that it needs"
 
 
 async def test_rejected_message_names_the_active_run(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
@@ -201,10 +201,10 @@ async def test_run_is_streamed_again_from_any_event_without_loss(
     following = [asyncio.create_task(_numbers(mesh, run.id, after)) for after in range(8)]
     await asyncio.sleep(0)
     gate.set()
-    heard = await asyncio.gather(*following)
+    received = await asyncio.gather(*following)
     newest = (await mesh.client.runs.get(run.id)).last_sequence
     assert newest >= 9
-    assert heard == [list(range(after + 1, newest + 1)) for after in range(8)]
+    assert received == [list(range(after + 1, newest + 1)) for after in range(8)]
 
 
 async def test_cancellation_during_a_model_call_leaves_the_agent_usable(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
@@ -223,8 +223,8 @@ async def test_cancellation_during_a_model_call_leaves_the_agent_usable(mesh: Me
         waiting.id: runs_service_pb2.CANCEL_OUTCOME_CANCELLED,
     }
     for cancelled in (run, waiting):
-        heard = await collect(mesh.client.runs.stream(cancelled.id))
-        assert (heard.status, heard.stop) == ("CANCELLED", "CANCELLED")
+        result = await collect(mesh.client.runs.stream(cancelled.id))
+        assert (result.status, result.stop) == ("CANCELLED", "CANCELLED")
     *kept, said = await window_of(mesh.client, agent)
     assert (kept, text_of(said.content)) == (before, "Think for ever.")
     assert [text_of(row.content) for row in await stored(agent)][-2:] == ["Think for ever.", "I wait behind."]
@@ -297,8 +297,8 @@ async def test_agent_sees_the_time_in_its_time_zone(mesh: Mesh, fake_openai: Fak
 async def test_max_steps_ends_a_turn(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     fake_openai.script = lambda _: Reply(tool_calls=[("conversation_search", {"query": "x"})])
-    heard = await turn(agent, "Search for ever.", max_steps=3)
-    assert (heard.status, heard.stop) == ("COMPLETED", "MAX_STEPS")
+    result = await turn(agent, "Search for ever.", max_steps=3)
+    assert (result.status, result.stop) == ("COMPLETED", "MAX_STEPS")
     assert len(fake_openai.requests) == 3
     assert_whole(await window_of(mesh.client, agent))
 
@@ -335,12 +335,12 @@ async def _until_asked(fake: FakeOpenAI, times: int = 1) -> None:
 async def test_trace_has_the_sent_request_and_a_step_can_get_feedback(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     fake_openai.script = ["Hello to you."]
-    heard = await turn(agent, "Hello")
-    step = await anext(mesh.client.runs.steps(heard.run_id))
+    result = await turn(agent, "Hello")
+    step = await anext(mesh.client.runs.steps(result.run_id))
     trace = await mesh.client.runs.trace(step.id)
     assert json.loads(trace.request) == fake_openai.requests[0].body
     assert json.loads(trace.response)["choices"][0]["message"]["content"] == "Hello to you."
     assert "sk-test" not in trace.request + trace.response
     await mesh.client.runs.judge(step.id, "positive", ["kind"])
-    judged = await anext(mesh.client.runs.steps(heard.run_id))
+    judged = await anext(mesh.client.runs.steps(result.run_id))
     assert (judged.feedback, list(judged.tags)) == ("positive", ["kind"])

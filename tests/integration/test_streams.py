@@ -75,8 +75,8 @@ async def test_stream_has_the_requested_kinds_of_events(
         "Kept.",
     ]
     events = await sent(mesh, agent, include_events=[KINDS[kind] for kind in wanted])
-    told = [kind for kind in kinds(events) if kind != "step_started"]
-    assert told == ["accepted", *expected, *ENDING]
+    entries = [kind for kind in kinds(events) if kind != "step_started"]
+    assert entries == ["accepted", *expected, *ENDING]
     assert kinds(await attached(mesh, events[0].run_id)) == ["accepted", *expected, *ENDING]
 
 

@@ -30,8 +30,8 @@ async def test_owner_runs_a_tool(mesh: Mesh) -> None:
 
     async def run(name: str, arguments: object, request_id: str) -> message_pb2.ToolReturn:
         text = json.dumps(arguments)
-        asked = rpc.RunToolRequest(request_id=request_id, agent_id=agent.id, tool_name=name, arguments=text)
-        return (await mesh.stubs.agents.RunTool(asked)).tool_return  # type: ignore[no-any-return]
+        request = rpc.RunToolRequest(request_id=request_id, agent_id=agent.id, tool_name=name, arguments=text)
+        return (await mesh.stubs.agents.RunTool(request)).tool_return  # type: ignore[no-any-return]
 
     summed = await run("add", {"a": 2, "b": 40}, "r-1")
     assert (summed.status, summed.content[0].text.text) == (message_pb2.TOOL_RETURN_STATUS_SUCCESS, "42")
@@ -50,8 +50,8 @@ async def test_owner_runs_a_tool(mesh: Mesh) -> None:
 async def test_preview_equals_the_body_sent_to_the_provider(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await mesh.client.agents.create(model="openai/fake-model", blocks={"human": "", "persona": ""})
     text = message_pb2.ContentPart(text=message_pb2.TextPart(text="Hello"))
-    asked = rpc.PreviewRequestRequest(agent_id=agent.id, messages=[runs_pb2.InputMessage(content=[text])])
-    shown = json.loads((await mesh.stubs.agents.PreviewRequest(asked)).request_body)
+    request = rpc.PreviewRequestRequest(agent_id=agent.id, messages=[runs_pb2.InputMessage(content=[text])])
+    shown = json.loads((await mesh.stubs.agents.PreviewRequest(request)).request_body)
     assert fake_openai.requests == []
     assert [run async for run in mesh.client.runs.list()] == []
     assert shown["messages"][-1]["role"] == "user"

@@ -67,9 +67,9 @@ async def create(mesh: Mesh, *sources: str, **options: Any) -> Agent:
 async def test_custom_tool_runs_in_a_turn(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh, ADD)
     fake_openai.script = [Reply(tool_calls=[("add", {"a": 19, "b": 23})]), "42."]
-    heard = await turn(agent, "What is 19 + 23?")
-    assert heard.said == "42."
-    assert heard.returns[0].status == message_pb2.TOOL_RETURN_STATUS_SUCCESS
+    result = await turn(agent, "What is 19 + 23?")
+    assert result.said == "42."
+    assert result.returns[0].status == message_pb2.TOOL_RETURN_STATUS_SUCCESS
     assert '"42"' in tool_texts(fake_openai.requests[1].body)[0]
     offered = {tool["function"]["name"]: tool["function"] for tool in fake_openai.requests[0].body["tools"]}
     assert offered["add"]["description"] == "Adds two numbers."
@@ -83,8 +83,8 @@ async def test_tool_cannot_read_data_of_the_server(
     monkeypatch.setenv("MNEMESH_TEST_SECRET", "the-servers-secret")
     agent = await create(mesh, ENVIRONMENT)
     fake_openai.script = [Reply(tool_calls=[("environment", {})]), "Nothing."]
-    heard = await turn(agent, "Look around.")
-    returned = heard.returns[0]
+    result = await turn(agent, "Look around.")
+    returned = result.returns[0]
     assert returned.status == message_pb2.TOOL_RETURN_STATUS_SUCCESS
     assert "the-servers-secret" not in str(returned)
     assert "sk-test" not in str(returned)
@@ -99,9 +99,9 @@ async def test_fork_bomb_is_contained_and_the_turn_continues(mesh: Mesh, fake_op
         Reply(tool_calls=[("add", {"a": 1, "b": 1})]),
         "Two.",
     ]
-    heard = await turn(agent, "Boom.")
-    assert heard.said == "Two."
-    assert [item.status for item in heard.returns] == [
+    result = await turn(agent, "Boom.")
+    assert result.said == "Two."
+    assert [item.status for item in result.returns] == [
         message_pb2.TOOL_RETURN_STATUS_ERROR,
         message_pb2.TOOL_RETURN_STATUS_SUCCESS,
     ]
@@ -111,8 +111,8 @@ async def test_fork_bomb_is_contained_and_the_turn_continues(mesh: Mesh, fake_op
 async def test_tool_changes_the_blocks_of_its_agent(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh, TAKES_NOTES, blocks={"notes": "One. "})
     fake_openai.script = [Reply(tool_calls=[("take_note", {"note": "Two."})]), "Done."]
-    heard = await turn(agent, "Note it.")
-    assert heard.returns[0].status == message_pb2.TOOL_RETURN_STATUS_SUCCESS, heard.returns[0]
+    result = await turn(agent, "Note it.")
+    assert result.returns[0].status == message_pb2.TOOL_RETURN_STATUS_SUCCESS, result.returns[0]
     assert (await agent.memory()).blocks[0].value == "One. Two."
     assert "One. Two." in texts(fake_openai.requests[1].body)[0]
 
@@ -129,8 +129,8 @@ async def test_outage_of_the_tools_service_keeps_built_in_tools_and_is_noted_in_
         ),
         Reply(tool_calls=[("send_message", {"message": "Still here.", "thinking": "."})]),
     ]
-    heard = await turn(agent, "Hello?")
-    assert heard.said == "Still here."
+    result = await turn(agent, "Hello?")
+    assert result.said == "Still here."
     assert [passage.text async for passage in agent.passages()] == ["Kept."]
     request = fake_openai.requests[-2].body
     assert "cannot be reached" in texts(request)[-1]

@@ -49,8 +49,8 @@ async def test_new_turn_waits_for_the_restart_of_an_essential_service(
     fake_openai.script = ["Hello."]
     # More often than the channel asks by itself.
     mesh.proxies[service].inject(method, Unavailable(), times=6)
-    heard = await turn(agent, "Hello?")
-    assert (heard.status, heard.said) == ("COMPLETED", "Hello."), heard.error
+    result = await turn(agent, "Hello?")
+    assert (result.status, result.said) == ("COMPLETED", "Hello."), result.error
     assert mesh.proxies[service].calls[method] > 6
 
 
@@ -58,8 +58,8 @@ async def test_turn_continues_without_archival(mesh: Mesh, fake_openai: FakeOpen
     agent = await create(mesh)
     await mesh.stop("archival")
     fake_openai.script = [EDIT, "Noted."]
-    heard = await turn(agent, "I like tea.")
-    assert (heard.status, heard.said) == ("COMPLETED", "Noted.")
+    result = await turn(agent, "I like tea.")
+    assert (result.status, result.said) == ("COMPLETED", "Noted.")
     assert "Likes tea." in (await agent.memory()).blocks[0].value
 
 
@@ -78,8 +78,8 @@ async def test_turn_waits_for_a_service_that_becomes_unavailable(
     assert not run.done(), run.result().error
     await mesh.start(service)
     async with asyncio.timeout(scaled(60)):
-        heard = await run
-    assert (heard.status, heard.said.splitlines()[-1]) == ("COMPLETED", "Done.")
+        received = await run
+    assert (received.status, received.said.splitlines()[-1]) == ("COMPLETED", "Done.")
     await _assert_done_once(mesh, agent, fake_openai)
 
 
@@ -100,8 +100,8 @@ async def test_effect_with_a_lost_response_takes_place_once(
     agent = await create(mesh)
     fake_openai.script = [Reply(text="I store both.", tool_calls=[*INSERT.calls, *EDIT.calls]), "Done."]
     mesh.proxies[service].inject(method, fault, times=2)
-    heard = await turn(agent, "Store it, and I like tea.")
-    assert heard.status == "COMPLETED", heard.error
+    result = await turn(agent, "Store it, and I like tea.")
+    assert result.status == "COMPLETED", result.error
     assert mesh.proxies[service].calls[method] >= (1 if isinstance(fault, Delay) else 3)
     await _assert_done_once(mesh, agent, fake_openai)
 

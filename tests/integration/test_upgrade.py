@@ -112,8 +112,8 @@ async def test_mesh_of_the_first_version_is_upgraded_without_loss(directory: dic
             assert [hit.passage.text for hit in hits] == [PASSAGE] * 2
             await require_messages(mesh, ada.id)
             before = len(await stored(ada))
-            heard = await turn(ada, "What is my name?")
-            assert (heard.status, "Ada" in heard.said) == ("COMPLETED", True), heard.error
+            result = await turn(ada, "What is my name?")
+            assert (result.status, "Ada" in result.said) == ("COMPLETED", True), result.error
             rows = await stored(ada)
             assert len(rows) == before + 2
             assert_whole(rows)
@@ -152,8 +152,8 @@ async def require_messages(mesh: Mesh, agent_id: str) -> None:
     listed = ListMessagesRequest(agent_ids=[agent_id], page_size=100, order=SORT_ORDER_ASCENDING)
     found = (await mesh.stubs.messages.ListMessages(listed)).messages
     assert [message.id for message in found][: len(wanted)] == wanted
-    asked = SearchMessagesRequest(query="launch on Friday", agent_id=agent_id, mode=SEARCH_MODE_TEXT)
-    hits = (await mesh.stubs.messages.SearchMessages(asked)).hits
+    request = SearchMessagesRequest(query="launch on Friday", agent_id=agent_id, mode=SEARCH_MODE_TEXT)
+    hits = (await mesh.stubs.messages.SearchMessages(request)).hits
     assert "the launch is on Friday" in hits[0].text
 
 

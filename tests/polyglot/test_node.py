@@ -35,8 +35,8 @@ async def test_node_client_creates_an_agent_and_streams_its_turns(mesh: Mesh, no
     assert first["kinds"][-2:] == ["stop", "usage"]
     assert first["stop"] == {"reason": "STOP_REASON_END_TURN", "status": "RUN_STATUS_COMPLETED"}
     assert first["sequences"] == list(range(1, len(first["sequences"]) + 1))
-    for heard in (first, second):
-        assert heard["streamed"] == heard["said"]
+    for received in (first, second):
+        assert received["streamed"] == received["said"]
     assert "Your name is Ada" in second["said"]
     assert "under the mat" in second["said"]
     assert "Ada" in seen["human"]

@@ -124,8 +124,8 @@ async def serving(key_file: str, **settings: Any) -> AsyncIterator[Served]:
 
 def token(claims: Mapping[str, Any] = {}, **changes: Any) -> str:
     """Returns a signed token of the caller with other claims; None removes a claim."""
-    given = {"org": ME.organization_id, "sub": ME.subject_id, "exp": time.time() + 60, **claims, **changes}
-    return jwt.encode({name: value for name, value in given.items() if value is not None}, KEY, algorithm="HS256")
+    arguments = {"org": ME.organization_id, "sub": ME.subject_id, "exp": time.time() + 60, **claims, **changes}
+    return jwt.encode({name: value for name, value in arguments.items() if value is not None}, KEY, algorithm="HS256")
 
 
 def signed(payload: bytes) -> str:

@@ -46,9 +46,9 @@ def passage(number: int, index: int) -> str:
 def written(number: int, index: int) -> Passage:
     """Returns the passage at a position in an archive."""
     text = f"{COLOURS[index % 10]} thing {index} of number{number}, seen with {COLOURS[(index * 3) % 10]} eyes"
-    made = Passage(id=passage(number, index), text=text, tags=[COLOURS[index % 10], "thing"])
-    made.create_time.FromDatetime(BEGAN + timedelta(days=number, minutes=index))
-    return made
+    created = Passage(id=passage(number, index), text=text, tags=[COLOURS[index % 10], "thing"])
+    created.create_time.FromDatetime(BEGAN + timedelta(days=number, minutes=index))
+    return created
 
 
 async def fill(archival: ArchivalServer, numbers: range) -> None:

@@ -117,7 +117,7 @@ async def test_reads_and_writes_continue_during_a_change(archival: ArchivalServe
         for turn in itertools.count():
             if stopped.is_set():
                 return turn
-            (made,) = (await archival.insert(archive, f"late elm {turn}")).results
+            (created,) = (await archival.insert(archive, f"late elm {turn}")).results
             expected.add(f"late elm {turn}")
             passage = Passage(id=ids[turn], text=f"was an oak {turn}")
             await archival.passages.UpdatePassage(
@@ -126,7 +126,7 @@ async def test_reads_and_writes_continue_during_a_change(archival: ArchivalServe
             expected.discard(words(turn))
             expected.add(f"was an oak {turn}")
             if turn % 3 == 0:
-                await archival.passages.DeletePassage(DeletePassageRequest(passage_id=made.passage.id))
+                await archival.passages.DeletePassage(DeletePassageRequest(passage_id=created.passage.id))
                 expected.discard(f"late elm {turn}")
         raise AssertionError
 

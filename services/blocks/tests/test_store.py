@@ -31,12 +31,12 @@ async def test_blocks_of_agents_of_earlier_versions_are_known_from_their_request
         "last_updated_by_id": "",
     }  # fmt: skip
     request = {"organization_id": "org-1", "fingerprint": "f", "created_at": time}
-    made = [("CreateBlock", "agent-1/block/0", "block-1"), ("CreateBlock", "r-1", "block-2")]
+    created = [("CreateBlock", "agent-1/block/0", "block-1"), ("CreateBlock", "r-1", "block-2")]
     rows = {
         "blocks": [{**block, "id": f"block-{number}"} for number in (1, 2, 3)],
         "request_ledger": [
             {**request, "method": method, "request_id": id_, "result_ids": f'["{block_id}"]'}
-            for method, id_, block_id in made
+            for method, id_, block_id in created
         ],
     }
     await at_revision(database_url, "mnemesh_blocks", "0002", rows)

@@ -34,11 +34,11 @@ def create(**more: Any) -> rpc.CreateContextRequest:
 
 
 def commit(**more: Any) -> rpc.CommitStepRequest:
-    given = {
+    arguments = {
         "agent_id": AGENT, "conversation_id": CONVERSATION, "lease": LEASE, "step_id": new_id("step"),
         "base_version": 1, "messages": [user("hi")], **more,
     }  # fmt: skip
-    return rpc.CommitStepRequest(**given)
+    return rpc.CommitStepRequest(**arguments)
 
 
 def append(*messages: pb.Message, **more: Any) -> rpc.AppendMessagesRequest:
@@ -55,8 +55,8 @@ LONG = "x" * ((1 << 20) + 1)
 
 
 def assistant(**call: str) -> pb.Message:
-    made = pb.ToolCall(**{"id": "c", "name": "n", "arguments": "{}", **call})
-    return pb.Message(id=new_id("message"), role=pb.ROLE_ASSISTANT, tool_calls=[made])
+    tool_call = pb.ToolCall(**{"id": "c", "name": "n", "arguments": "{}", **call})
+    return pb.Message(id=new_id("message"), role=pb.ROLE_ASSISTANT, tool_calls=[tool_call])
 
 
 def image(size: int) -> pb.Message:

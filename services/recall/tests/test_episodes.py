@@ -41,8 +41,8 @@ def fact(text: str, scope: episodes_pb2.MemoryScope = MINE, **more: Any) -> epis
 
 
 async def learn(recall: Any, text: str, **more: Any) -> episodes_pb2.Fact:
-    made = await recall.episodes.CreateFact(rpc.CreateFactRequest(fact=fact(text, **more)))
-    return made.fact  # type: ignore[no-any-return]
+    created = await recall.episodes.CreateFact(rpc.CreateFactRequest(fact=fact(text, **more)))
+    return created.fact  # type: ignore[no-any-return]
 
 
 async def supersede(recall: Any, old: episodes_pb2.Fact, text: str, **more: Any) -> rpc.SupersedeFactResponse:
@@ -350,13 +350,13 @@ async def test_vector_search_finds_memories_after_indexing(recall: Any) -> None:
 
 
 async def test_fields_of_episodes_and_facts_can_be_updated(recall: Any) -> None:
-    made = (await recall.episodes.CommitEpisode(look_back(episode=summary(tags=["a"], salience=0.5)))).episode
-    update = rpc.UpdateEpisodeRequest(episode=episodes_pb2.Episode(id=made.id, summary="Of trains.", tags=["b"]))
+    created = (await recall.episodes.CommitEpisode(look_back(episode=summary(tags=["a"], salience=0.5)))).episode
+    update = rpc.UpdateEpisodeRequest(episode=episodes_pb2.Episode(id=created.id, summary="Of trains.", tags=["b"]))
     update.update_mask.paths.extend(["summary", "tags", "salience"])
     changed = (await recall.episodes.UpdateEpisode(update)).episode
     assert (changed.summary, list(changed.tags), changed.HasField("salience")) == ("Of trains.", ["b"], False)
     found = await recall.episodes.SearchEpisodes(rpc.SearchEpisodesRequest(query="train travel"))
-    assert [hit.episode.id for hit in found.hits] == [made.id]
+    assert [hit.episode.id for hit in found.hits] == [created.id]
     assert not (await recall.episodes.SearchEpisodes(rpc.SearchEpisodesRequest(query="travel", mode=2))).hits
     known = await learn(recall, "Likes tea", tags=["x"])
     again = rpc.UpdateFactRequest(fact=episodes_pb2.Fact(id=known.id, confidence=0.25, metadata='{"by": "hand"}'))

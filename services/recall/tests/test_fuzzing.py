@@ -204,9 +204,9 @@ def database_url(tmp_path: Path) -> str:
 @pytest_asyncio.fixture
 async def target(recall: Any) -> Any:
     async with grpc.aio.insecure_channel(recall.address) as channel:
-        made = Target(recall, channel)
-        await made.create()
-        yield made
+        created = Target(recall, channel)
+        await created.create()
+        yield created
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)

@@ -114,7 +114,7 @@ async def test_organization_search_compares_the_newest_vectors_and_full_text_hit
     """The number of compared vectors is bounded. A search of one agent compares more of them."""
     monkeypatch.setattr(search, "MAX_COMPARED_IN_ORGANIZATION", 128)
     org, agents = CALLER.organization_id, [new_id("agent") for _ in range(3)]
-    said = {
+    created = {
         agent: [
             Message(
                 id=new_id("message"),
@@ -127,7 +127,7 @@ async def test_organization_search_compares_the_newest_vectors_and_full_text_hit
         ]
         for place, agent in enumerate(agents)
     }
-    for agent, messages in said.items():
+    for agent, messages in created.items():
         await rig.store.append_messages(
             org, MessageBatch(agent_id=agent, conversation_id=None, messages=tuple(messages)), None
         )
@@ -139,8 +139,8 @@ async def test_organization_search_compares_the_newest_vectors_and_full_text_hit
         wanted = MessageSearch(query=query, mode=SearchMode.VECTOR, limit=1_000, scope=scope)
         return {hit.message.id for hit in (await finder.search(CALLER, wanted)).hits if hit.vector_rank}
 
-    newest = {message.id for messages in said.values() for message in messages[-40:]}
-    oldest = {messages[0].id for messages in said.values()}
+    newest = {message.id for messages in created.values() for message in messages[-40:]}
+    oldest = {messages[0].id for messages in created.values()}
     # Full text searches only for the zebra, because "the" is a stop word. The embedder knows "the".
     everywhere = await ranked("the zebra", None)
     assert everywhere >= newest

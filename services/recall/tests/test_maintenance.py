@@ -143,8 +143,8 @@ async def test_no_erased_byte_is_left_in_the_files(serve: Any, tmp_path: Path, c
     assert any("messages.2.mnemesh/hashing-256: 3 points kept" in line for line in report)
     async with serve() as recall:
         for mode in (rpc.SEARCH_MODE_TEXT, rpc.SEARCH_MODE_VECTOR):
-            asked = rpc.SearchMessagesRequest(query="harmless", agent_id=kept, mode=mode)
-            assert (await recall.SearchMessages(asked)).hits[0].text == "harmless"
+            request = rpc.SearchMessagesRequest(query="harmless", agent_id=kept, mode=mode)
+            assert (await recall.SearchMessages(request)).hits[0].text == "harmless"
 
 
 async def test_postgresql_rewrites_its_tables(
@@ -230,8 +230,8 @@ async def test_only_messages_in_a_window_outlive_the_retention_period(
     assert await policy.sweep() == 0
     await database.close()
     async with serve(database_url=database_url) as recall:
-        asked = rpc.SearchMessagesRequest(query="fox", agent_id=agent, mode=rpc.SEARCH_MODE_TEXT)
-        assert {hit.text for hit in (await recall.SearchMessages(asked)).hits} == {"shown fox", "young fox"}
+        request = rpc.SearchMessagesRequest(query="fox", agent_id=agent, mode=rpc.SEARCH_MODE_TEXT)
+        assert {hit.text for hit in (await recall.SearchMessages(request)).hits} == {"shown fox", "young fox"}
         window = (await recall.GetContext(rpc.GetContextRequest(conversation_id=conversation))).context
         assert [row.id for row in window.messages] == [system.id, shown.id]
         assert window.agent_message_count == 3

@@ -86,8 +86,8 @@ async def test_database_of_the_first_release_can_be_searched_and_used(serve: Any
                 ("turn_0001", 1, 2), ("turn_0002", 2, 1),
             ]  # fmt: skip
             for query, best in (("guitars", SAID[1]), ("January 2026 practising", SAID[2])):
-                asked = rpc.SearchMessagesRequest(query=query, agent_id=AGENT, mode=rpc.SEARCH_MODE_TEXT)
-                hits = (await recall.SearchMessages(asked)).hits
+                request = rpc.SearchMessagesRequest(query=query, agent_id=AGENT, mode=rpc.SEARCH_MODE_TEXT)
+                hits = (await recall.SearchMessages(request)).hits
                 assert hits[0].text == best
                 assert len(hits) == 3
 
@@ -121,16 +121,16 @@ async def test_vector_index_of_another_engine_is_rebuilt_while_full_text_works(s
     await earlier.ensure_collection(collection(HASHING, 256))
     await earlier.close()
     async with serve() as recall:
-        asked = rpc.SearchMessagesRequest(query=SAID[1], agent_id=AGENT)
-        assert (await recall.SearchMessages(asked)).hits[0].text_rank == 1
+        request = rpc.SearchMessagesRequest(query=SAID[1], agent_id=AGENT)
+        assert (await recall.SearchMessages(request)).hits[0].text_rank == 1
         await found_by_meaning(recall)
     assert sorted(path.name for path in directory.iterdir()) == ["index.lock", "index.mark", "vectors.db"]
 
 
 async def found_by_meaning(recall: Any) -> None:
     """Waits until the vector index contains the message."""
-    asked = rpc.SearchMessagesRequest(query=SAID[1], agent_id=AGENT, mode=rpc.SEARCH_MODE_VECTOR)
-    while not (await recall.SearchMessages(asked)).hits:
+    request = rpc.SearchMessagesRequest(query=SAID[1], agent_id=AGENT, mode=rpc.SEARCH_MODE_VECTOR)
+    while not (await recall.SearchMessages(request)).hits:
         await asyncio.sleep(0.02)
 
 
@@ -150,8 +150,8 @@ async def test_returns_of_failed_tools_of_earlier_releases_are_shown(serve: Any,
         listed = (await recall.ListMessages(rpc.ListMessagesRequest(agent_ids=[AGENT], tool_call_id="c1"))).messages
         assert [message.id for message in listed] == [call.id, failed.id]
         for query, text in (("rocks", "There is a rock"), ("guitars", SAID[1])):
-            asked = rpc.SearchMessagesRequest(query=query, agent_id=AGENT, mode=rpc.SEARCH_MODE_TEXT)
-            assert [hit.text for hit in (await recall.SearchMessages(asked)).hits] == [text]
+            request = rpc.SearchMessagesRequest(query=query, agent_id=AGENT, mode=rpc.SEARCH_MODE_TEXT)
+            assert [hit.text for hit in (await recall.SearchMessages(request)).hits] == [text]
 
 
 async def test_step_committed_before_the_upgrade_is_replayed_after_it(serve: Any, database_url: str) -> None:

@@ -40,7 +40,7 @@ def conversation(number: int, name: str = "") -> str:
 def said(number: int, place: int) -> pb.Message:
     """Returns the message at a position of an agent's history. Every seventh has a call; its return follows."""
     text = f"{COLOURS[place % 10]} thing {place} of number{number}, seen with {COLOURS[(place * 3) % 10]} eyes"
-    made = pb.Message(
+    created = pb.Message(
         id=derive_id("message", str(number), str(place)),
         agent_id=agent(number),
         conversation_id=conversation(number),
@@ -50,11 +50,11 @@ def said(number: int, place: int) -> pb.Message:
         turn_id=derive_id("turn", str(number), str(place // 10)),
         otid=derive_id("otid", str(number), str(place)),
     )
-    made.create_time.FromDatetime(BEGAN + timedelta(days=number, minutes=place))
+    created.create_time.FromDatetime(BEGAN + timedelta(days=number, minutes=place))
     if place % 14 == 7:
-        made.tool_calls.add(id=derive_id("call", str(number), str(place)), name="look", arguments="{}")
-    made.content.add().text.text = text
-    return made
+        created.tool_calls.add(id=derive_id("call", str(number), str(place)), name="look", arguments="{}")
+    created.content.add().text.text = text
+    return created
 
 
 async def fill(recall: Any, numbers: range) -> None:

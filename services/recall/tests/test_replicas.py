@@ -85,8 +85,8 @@ def message(text: str, **more: Any) -> pb.Message:
 
 
 async def found(recall: Any, query: str, **more: Any) -> list[str]:
-    asked = rpc.SearchMessagesRequest(query=query, mode=rpc.SEARCH_MODE_VECTOR, limit=50, **more)
-    return [hit.text for hit in (await recall.SearchMessages(asked)).hits]
+    request = rpc.SearchMessagesRequest(query=query, mode=rpc.SEARCH_MODE_VECTOR, limit=50, **more)
+    return [hit.text for hit in (await recall.SearchMessages(request)).hits]
 
 
 async def until_found(recall: Any, query: str, expected: set[str], **more: Any) -> None:
@@ -173,7 +173,7 @@ class Slow(HashingEmbedder):
 @pytest_asyncio.fixture
 async def rigs(settings: Settings, clock: FrozenClock) -> AsyncIterator[tuple[Rig, Rig]]:
     async with AsyncExitStack() as stack:
-        made = []
+        created = []
         for name in ("one", "two"):
             config = settings(name)
             database = Database.open(config.database)
@@ -183,10 +183,10 @@ async def rigs(settings: Settings, clock: FrozenClock) -> AsyncIterator[tuple[Ri
             stack.push_async_callback(index.close)
             store, outbox = SqlMessageStore(database, clock, RandomIds()), SqlOutbox(database, index_tables, clock)
             rig = Rig(store, outbox, index, clock, name)
-            made.append(rig)
+            created.append(rig)
             await rig.indexer.register(MESSAGES, MessageSource(SqlIndexedMessages(database), rig.vectors))
             await rig.indexer.open()
-        yield made[0], made[1]
+        yield created[0], created[1]
 
 
 def said(text: str, clock: FrozenClock, **more: Any) -> Message:

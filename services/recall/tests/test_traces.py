@@ -200,15 +200,15 @@ async def test_turn_indexes_are_counted_per_agent_across_conversations_and_resta
 
 async def test_turn_index_is_never_used_again(recall: Any) -> None:
     await open_window(recall)
-    asked = [said(f"question {number}") for number in range(3)]
-    await tell(recall, *asked)
-    for message in (asked[0], asked[2]):
+    events = [said(f"question {number}") for number in range(3)]
+    await tell(recall, *events)
+    for message in (events[0], events[2]):
         await recall.DeleteMessage(rpc.DeleteMessageRequest(message_id=message.id))
     assert [turn.id for turn in await turns(recall)] == ["turn_0002"]
     await tell(recall, said("one more"))
     assert [turn.id for turn in await turns(recall)] == ["turn_0002", "turn_0004"]
     # Storing the message again without its assigned turn is a repeat.
-    await tell(recall, asked[1])
+    await tell(recall, events[1])
 
 
 async def test_turns_are_filtered_and_paged(recall: Any) -> None:

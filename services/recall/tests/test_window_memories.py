@@ -46,7 +46,7 @@ async def replacing(recall: Any, *memories: Commit, **more: Any) -> messages.Rep
         role=message_pb2.ROLE_SUMMARY,
         content=[message_pb2.ContentPart(text=message_pb2.TextPart(text="so far"))],
     )
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "request_id": "r-1",
         "agent_id": AGENT,
         "conversation_id": CONVERSATION,
@@ -55,7 +55,7 @@ async def replacing(recall: Any, *memories: Commit, **more: Any) -> messages.Rep
         "new_messages": [summary],
         "memories": memories,
     }
-    return messages.ReplaceContextRequest(**{**given, **more})
+    return messages.ReplaceContextRequest(**{**arguments, **more})
 
 
 async def test_window_and_memories_are_written_together_and_a_repeat_is_idempotent(

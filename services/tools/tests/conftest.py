@@ -57,10 +57,10 @@ async def unconfined() -> Sandbox:
 @pytest.fixture
 def directories(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The directory in which this test creates the working directories of tools."""
-    with TemporaryDirectory() as made:
-        Path(made).chmod(0o755)
-        monkeypatch.setattr(tempfile, "tempdir", made)
-        yield Path(made)
+    with TemporaryDirectory() as created:
+        Path(created).chmod(0o755)
+        monkeypatch.setattr(tempfile, "tempdir", created)
+        yield Path(created)
 
 
 @pytest.fixture

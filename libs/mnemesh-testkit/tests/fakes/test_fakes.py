@@ -66,16 +66,16 @@ async def test_scripts_are_functions_or_lists_and_requests_are_recorded() -> Non
         return Reply(text=body["messages"][-1]["content"].upper())
 
     async with FakeOpenAI(script) as fake, httpx.AsyncClient() as http:
-        asked = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+        request = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
         url = f"{fake.base_url}/chat/completions"
-        answer = (await http.post(url, json=asked, headers={"authorization": "Bearer k"})).json()
+        answer = (await http.post(url, json=request, headers={"authorization": "Bearer k"})).json()
         assert answer["choices"][0]["message"]["content"] == "HI"
-        assert fake.requests[0].body == asked
+        assert fake.requests[0].body == request
         assert fake.requests[0].headers["authorization"] == "Bearer k"
         fake.script = [rate_limited(2)]
-        limited = await http.post(url, json=asked)
+        limited = await http.post(url, json=request)
         assert (limited.status_code, limited.headers["retry-after"]) == (429, "2")
-        assert (await http.post(url, json=asked)).status_code == 501
+        assert (await http.post(url, json=request)).status_code == 501
 
 
 async def test_call_ids_can_be_repeated() -> None:

@@ -226,10 +226,10 @@ async def test_refusal_of_a_service_is_a_result_for_the_model(
 async def test_unavailable_service_raises(
     tools: BuiltinTools, tiers: Any, call: Make, kind: type[errors.MnemeshError], name: str
 ) -> None:
-    given = {"memory_replace": REPLACE_ARGUMENTS, "conversation_search": {"query": "x"}}.get(name, {"content": "x"})
+    arguments = {"memory_replace": REPLACE_ARGUMENTS, "conversation_search": {"query": "x"}}.get(name, {"content": "x"})
     tiers.refusal = kind("away")
     with pytest.raises(kind):
-        await tools.execute(call(name, given))
+        await tools.execute(call(name, arguments))
 
 
 async def test_invalid_arguments_reach_no_service(tools: BuiltinTools, tiers: Any, call: Make) -> None:
@@ -400,8 +400,8 @@ async def test_search_without_results(tools: BuiltinTools, tiers: Any, call: Mak
 
 async def test_archival_search_returns_json_list(tools: BuiltinTools, tiers: Any, call: Make) -> None:
     tiers.hits = (PassageHit("passage-1", "Tea at five.", ("food",), NOW, 0.25, vector_rank=1),)
-    given = {"tags": ["food", "x"], "tag_match_mode": "all", "top_k": 3, "end_datetime": "2026-01-20"}
-    result = await tools.execute(call("archival_memory_search", given, query="tea"))
+    arguments = {"tags": ["food", "x"], "tag_match_mode": "all", "top_k": 3, "end_datetime": "2026-01-20"}
+    result = await tools.execute(call("archival_memory_search", arguments, query="tea"))
     assert json.loads(result.text) == [
         {
             "timestamp": "2026-01-20T13:00:00+01:00",

@@ -163,15 +163,15 @@ async def test_blocks_are_created_attached_detached_and_renamed(fakes: FakeServi
     await client.describe("r5", "block-1", "")
     await client.erase_agent("r6", "agent-1")
     await client.erase_agent("r7", "agent-1", unshared=True)
-    made, given, taken, renamed, described, *erased = fakes.requests
-    assert made.block == blocks_pb2.Block(label="plans", value="v", description="d", metadata="{}", tags=["t"])
-    assert list(made.agent_ids) == ["agent-1"]
+    created, given, taken, renamed, described, *erased = fakes.requests
+    assert created.block == blocks_pb2.Block(label="plans", value="v", description="d", metadata="{}", tags=["t"])
+    assert list(created.agent_ids) == ["agent-1"]
     assert given.block_id == "block-1"
     assert (taken.agent_id, taken.label) == ("agent-1", "plans")
     assert (renamed.block.id, renamed.block.label, list(renamed.update_mask.paths)) == ("block-1", "goals", ["label"])
     assert described.block.HasField("description")
     assert list(described.update_mask.paths) == ["description"]
-    assert made.created_for_agent_id == "agent-1"
+    assert created.created_for_agent_id == "agent-1"
     assert [request.delete_unshared_blocks for request in erased] == [False, True]
     assert [request.request_id for request in fakes.requests] == ["r1", "r2", "r3", "r4", "r5", "r6", "r7"]
 
@@ -181,10 +181,10 @@ async def test_windows_are_forked_and_deleted(fakes: FakeServices, channel: grpc
     fakes.responses["ForkContext"] = recall.ForkContextResponse(context=CONTEXT)
     forked = await client.fork_context("r1", "agent-1", "conv-0", "conv-1", MESSAGE)
     assert (forked.conversation_id, forked.version) == ("conv-1", 7)
-    asked = fakes.requests[-1]
-    assert (asked.request_id, asked.source_conversation_id, asked.conversation_id) == ("r1", "conv-0", "conv-1")
-    assert (asked.system_message.id, asked.system_message.agent_id) == ("message-1", "agent-1")
-    assert not asked.HasField("until_message_id")
+    request = fakes.requests[-1]
+    assert (request.request_id, request.source_conversation_id, request.conversation_id) == ("r1", "conv-0", "conv-1")
+    assert (request.system_message.id, request.system_message.agent_id) == ("message-1", "agent-1")
+    assert not request.HasField("until_message_id")
     await client.fork_context("r2", "agent-1", "conv-0", "conv-1", MESSAGE, "message-0")
     assert fakes.requests[-1].until_message_id == "message-0"
     await client.delete_context("r3", "conv-1")
@@ -197,14 +197,14 @@ async def test_window_is_read_with_its_messages_unless_unchanged(
 ) -> None:
     client = RecallClient(channel)
     fakes.responses["CreateContext"] = recall.CreateContextResponse(context=CONTEXT)
-    made = await client.create_context("r1", "agent-1", "conv-1", [MESSAGE])
-    assert (made.version, made.epoch, made.agent_message_count) == (7, 2, 9)
-    assert made.messages[0].role is Role.SYSTEM
+    created = await client.create_context("r1", "agent-1", "conv-1", [MESSAGE])
+    assert (created.version, created.epoch, created.agent_message_count) == (7, 2, 9)
+    assert created.messages[0].role is Role.SYSTEM
     assert fakes.requests[0].messages[0].agent_id == "agent-1"
     fakes.responses["GetContext"] = recall.GetContextResponse(not_modified=True, context=CONTEXT)
     assert await client.get_context("conv-1", 7) is None
     fakes.responses["GetContext"] = recall.GetContextResponse(context=CONTEXT)
-    assert await client.get_context("conv-1") == made
+    assert await client.get_context("conv-1") == created
     shown = recall.ContextIds(conversation_id="conv-1", message_ids=["message-0", "message-1"])
     fakes.responses["BatchGetContextIds"] = recall.BatchGetContextIdsResponse(contexts=[shown])
     assert await client.window_ids(["conv-0", "conv-1"]) == {"conv-1": ("message-0", "message-1")}

@@ -118,7 +118,7 @@ async def survives(world: World, kind: AgentType, point: int) -> None:
     require_valid(window)
     assert summary_of(window) == "They spoke of work.", point
     assert roles(window).count("summary") == 1, point
-    said = [row.text for row in world.recall.rows[agent.id] if row.role is Role.USER]
-    assert said.count("Go on.") == 1, point
+    texts = [row.text for row in world.recall.rows[agent.id] if row.role is Role.USER]
+    assert texts.count("Go on.") == 1, point
     assert len({row.id for row in world.recall.rows[agent.id]}) == len(world.recall.rows[agent.id])
     await second.worker.stop()

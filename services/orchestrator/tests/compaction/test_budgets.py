@@ -80,8 +80,8 @@ def test_tokens_of_message_include_envelope_and_every_part() -> None:
     picture = ImagePart(media_type="image/png", data=b"x" * 100_000)
     assert by.message(message(TextPart("a" * 400), picture)) == plain + 1_000
     assert tokenizer_for("anthropic/claude").message(message(picture)) == 12 + 1_600
-    made = ToolCall("call-1", "search", "b" * 800)
-    assert by.message(message(role=Role.ASSISTANT, tool_calls=(made,))) == 12 + 2 + 201
+    call = ToolCall("call-1", "search", "b" * 800)
+    assert by.message(message(role=Role.ASSISTANT, tool_calls=(call,))) == 12 + 2 + 201
     returned = message(
         role=Role.TOOL, tool_returns=(ToolReturn.from_text("call-1", "search", ToolStatus.SUCCESS, "c" * 4_000),)
     )
@@ -98,9 +98,9 @@ def test_tokens_of_tool_are_those_of_its_schema() -> None:
 
 
 def test_messages_that_are_not_sent_have_no_tokens() -> None:
-    made = ToolCall("call-1", "search", "{}")
-    asks = message(role=Role.APPROVAL, id_="message-2", tool_calls=(made,))
-    assert unsent_message_ids([message(role=Role.ASSISTANT, tool_calls=(made,)), asks]) == {"message-2"}
+    call = ToolCall("call-1", "search", "{}")
+    asks = message(role=Role.APPROVAL, id_="message-2", tool_calls=(call,))
+    assert unsent_message_ids([message(role=Role.ASSISTANT, tool_calls=(call,)), asks]) == {"message-2"}
     assert unsent_message_ids([asks]) == frozenset()
 
 

@@ -78,8 +78,8 @@ async def test_middle_of_conversation_reaches_the_summary(world: World, process:
         assert request.messages[-1].text.startswith("earlier notes: ") is (number > 0)
         assert LEFT_OUT not in request.messages[-1].text
     lines = "\n".join(map(new_part, requests)).split("\n")
-    said = [f"{m.role.value}: {m.text}" for m in before[1:]]
-    assert lines == said, "each line is read once, in order"
+    texts = [f"{m.role.value}: {m.text}" for m in before[1:]]
+    assert lines == texts, "each line is read once, in order"
     assert roles(world.window(agent).messages) == ["system", "summary"]
 
 

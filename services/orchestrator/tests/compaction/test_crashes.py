@@ -71,7 +71,7 @@ async def survives(world: World, kind: AgentType, stage: str, point: int) -> str
     """Crashes the process of one agent at a point. Returns which window was stored then."""
     agent, speaker = await prepare(world, kind, stage)
     before = [m.id for m in world.window(agent).messages]
-    asked = len(speaker.summaries)
+    count = len(speaker.summaries)
     await run_and_crash(world, agent, stage, point)
     window = world.window(agent).messages
     is_new = roles(window)[1] == "summary"
@@ -92,7 +92,7 @@ async def survives(world: World, kind: AgentType, stage: str, point: int) -> str
     assert len(window) < len(before) + 3, point
     rows = [row for row in world.recall.rows[agent.id] if row.role is Role.SUMMARY]
     assert len(rows) == 1, point
-    assert len(speaker.summaries) - asked <= 2, point
+    assert len(speaker.summaries) - count <= 2, point
     if journalled or is_new:
         assert len(speaker.summaries) == answered, f"{point}: what was journalled is asked for again"
     events = await second.follow(run)

@@ -203,8 +203,8 @@ async def test_agent_can_change_to_and_from_episodic_mode(world: World, process:
     await talk(process, agent, 6, "Remember: the boat is red.")
     speaker.summary = memories
     text = await compact(process, agent)
-    asked = speaker.summaries[-1].messages[-1].text
-    assert "Earlier notes:\nThey spoke of work.\n" in asked, "the earlier notes go into the first episode"
+    summary_input = speaker.summaries[-1].messages[-1].text
+    assert "Earlier notes:\nThey spoke of work.\n" in summary_input, "the earlier notes go into the first episode"
     assert "- the boat is red." in text
     await talk(process, agent, 6, "Hello")
     await compact(process, agent)
@@ -214,9 +214,9 @@ async def test_agent_can_change_to_and_from_episodic_mode(world: World, process:
     speaker.summary = lambda request: say("A boat.")
     await talk(process, agent, 3, "Hello")
     assert await compact(process, agent) == "A boat."
-    asked = speaker.summaries[-1].messages[-1].text
-    assert asked.startswith(f"earlier notes: {EPISODIC_HEADING}")
-    assert "- the boat is red." in asked
+    summary_input = speaker.summaries[-1].messages[-1].text
+    assert summary_input.startswith(f"earlier notes: {EPISODIC_HEADING}")
+    assert "- the boat is red." in summary_input
     assert len(world.episodes.commits) == 2
 
 
@@ -246,13 +246,13 @@ async def test_unusable_answer_is_returned_to_the_model_with_the_problem(
 
     speaker.summary = answer
     assert "- the boat is red." in await compact(process, agent)
-    asked = speaker.summaries
-    assert [len(request.messages) for request in asked] == [2, 4, 4]
-    assert all(request.response_format.kind == "json_schema" for request in asked)
-    assert asked[1].messages[:2] == asked[0].messages
-    assert asked[1].messages[2].text == "Sure! They spoke of a boat."
-    assert "it is not JSON" in asked[1].messages[3].text
-    assert "there is no message 'm77'" in asked[2].messages[3].text
+    first_request = speaker.summaries
+    assert [len(request.messages) for request in first_request] == [2, 4, 4]
+    assert all(request.response_format.kind == "json_schema" for request in first_request)
+    assert first_request[1].messages[:2] == first_request[0].messages
+    assert first_request[1].messages[2].text == "Sure! They spoke of a boat."
+    assert "it is not JSON" in first_request[1].messages[3].text
+    assert "there is no message 'm77'" in first_request[2].messages[3].text
 
 
 FAILURES: dict[str, Callable[[LlmRequest], Item]] = {
@@ -308,15 +308,15 @@ async def test_middle_of_a_turn_that_alone_is_too_long_becomes_episodes(
     steps = 26
 
     def print_much(request: LlmRequest) -> Item:
-        asked = [r for r in world.model.requests[begun:] if not is_summary_request(r)]
-        return say("Done.") if len(asked) > steps else call("print_much")
+        model_request = [r for r in world.model.requests[begun:] if not is_summary_request(r)]
+        return say("Done.") if len(model_request) > steps else call("print_much")
 
     speaker.turn = print_much
     await process.send(agent, "Print.")
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
-    asked = [r for r in world.model.requests[begun:] if not is_summary_request(r)]
-    assert len(asked) == steps + 1
-    for request in asked:
+    model_request = [r for r in world.model.requests[begun:] if not is_summary_request(r)]
+    assert len(model_request) == steps + 1
+    for request in model_request:
         require_valid(request.messages)
         assert "Print." in [m.text for m in request.messages], "the start of the turn stays"
         size = sum(len(m.text) + sum(len(item.text) for item in m.tool_returns) for m in request.messages)
@@ -345,11 +345,11 @@ async def test_pending_approval_survives_compaction(world: World, speaker: Speak
     still = open_request(window)
     assert still is not None
     assert (still.request, still.caller) == (waiting.request, waiting.caller)
-    asked = [message.text for message in window if message.role is Role.USER and "Remember" in message.text]
-    assert len(asked) == 4, "the turn with the request stays whole, after four others"
+    events = [message.text for message in window if message.role is Role.USER and "Remember" in message.text]
+    assert len(events) == 4, "the turn with the request stays whole, after four others"
     done = say("Kept.") if kind is AgentType.LETTA_V1 else call("send_message", message="Kept.")
     speaker.turn = lambda request: done
-    await process.answer(agent, *(Approve(made.id) for made in still.calls))
+    await process.answer(agent, *(Approve(created.id) for created in still.calls))
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
     assert await world.archival.texts(agent.id) == ["one"]
     require_valid(world.window(agent).messages)
@@ -450,8 +450,8 @@ async def test_fact_of_turn_3_is_in_the_window_300_turns_later(
     agent = await episodic_agent(world, process)
     speaker.summary = memories
     for number in range(300):
-        told = "Remember: the key is under the third flowerpot." if number == 3 else f"{number}. {LONG * 2}"
-        await process.send(agent, told)
+        received = "Remember: the key is under the third flowerpot." if number == 3 else f"{number}. {LONG * 2}"
+        await process.send(agent, received)
         require_valid(world.window(agent).messages)
         assert len(world.window(agent).messages) < 60
     assert 20 < len(world.episodes.commits) < 150

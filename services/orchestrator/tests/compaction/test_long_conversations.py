@@ -21,12 +21,12 @@ async def test_window_of_ten_thousand_messages_is_compacted(world: World, proces
     messages: list[Message] = []
     for number in range(2_499):
         at = now + timedelta(seconds=number)
-        made = ToolCall(f"call-{number}", "archival_memory_search", "{}")
-        returned = ToolReturn.from_text(made.id, made.name, ToolStatus.SUCCESS, f"nothing {number}")
+        call = ToolCall(f"call-{number}", "archival_memory_search", "{}")
+        returned = ToolReturn.from_text(call.id, call.name, ToolStatus.SUCCESS, f"nothing {number}")
         said = TOLD if number == 3 else f"{number}: {LONG[:80]}"
         messages += [
             Message(derive_id("message", "u", str(number)), Role.USER, at, (TextPart(said),)),
-            Message(derive_id("message", "c", str(number)), Role.ASSISTANT, at, tool_calls=(made,)),
+            Message(derive_id("message", "c", str(number)), Role.ASSISTANT, at, tool_calls=(call,)),
             Message(derive_id("message", "r", str(number)), Role.TOOL, at, tool_returns=(returned,)),
             Message(derive_id("message", "a", str(number)), Role.ASSISTANT, at, (TextPart("Fine."),)),
         ]

@@ -304,16 +304,16 @@ def talk(count: int) -> list[Message]:
     """Returns this number of turns of four messages: question, call, its return with a heartbeat after it, answer."""
     window = [said(0, Role.SYSTEM)]
     for turn in range(count):
-        made = ToolCall(f"call-{turn}", "look", "{}")
+        call = ToolCall(f"call-{turn}", "look", "{}")
         at = NOW + timedelta(hours=turn)
         window += [
             Message(f"message-u{turn}", Role.USER, at, (TextPart("Look."),)),
-            Message(f"message-c{turn}", Role.ASSISTANT, at, tool_calls=(made,)),
+            Message(f"message-c{turn}", Role.ASSISTANT, at, tool_calls=(call,)),
             Message(
                 f"message-r{turn}",
                 Role.TOOL,
                 at,
-                tool_returns=(ToolReturn.from_text(made.id, "look", ToolStatus.SUCCESS, "ok"),),
+                tool_returns=(ToolReturn.from_text(call.id, "look", ToolStatus.SUCCESS, "ok"),),
             ),
             Message(f"message-h{turn}", Role.USER, at, (TextPart(heartbeat("go on", at, "UTC")),)),
             Message(f"message-a{turn}", Role.ASSISTANT, at, (TextPart("Fine."),)),

@@ -214,7 +214,7 @@ async def test_crash_at_any_point_leaves_old_or_new_window(world: World, process
         before = lines(world.window(agent).messages[1:])
         first.faults.calls.clear()
         first.faults.crashes_at = points
-        asked = len(speaker.summaries)
+        count = len(speaker.summaries)
         try:
             await compact(first, agent, CompactionSettings("all"), key(name))
         except Crash:
@@ -228,7 +228,7 @@ async def test_crash_at_any_point_leaves_old_or_new_window(world: World, process
         again = world.process()
         await compact(again, agent, CompactionSettings("all"), key(name))
         assert roles(world.window(agent).messages) == ["system", "summary"], points
-        assert len(speaker.summaries) - asked <= 2
+        assert len(speaker.summaries) - count <= 2
         await again.worker.stop()
         points += 1
     assert points > 8

@@ -51,7 +51,7 @@ async def test_pending_approval_survives_compactions(
 
     heartbeat = say("Kept.") if kind is AgentType.LETTA_V1 else call("send_message", message="Kept.")
     speaker.turn, speaker.used = lambda request: heartbeat, 100
-    await process.answer(agent, *(Approve(made.id) for made in still.calls))
+    await process.answer(agent, *(Approve(created.id) for created in still.calls))
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
     assert await world.archival.texts(agent.id) == ["one"]
     require_valid(world.window(agent).messages)

@@ -67,25 +67,25 @@ async def test_prefix_equals_that_of_normal_request(
     await talk(process, agent, 6)
     await process.compactions.compact(ME, None, agent.id, agent.default_conversation_id, None, dry_run=True)
     await process.send(agent, "Next.")
-    asked = speaker.summaries[-1]
-    normal = world.model.requests[world.model.requests.index(asked) + 1]
+    summary_input = speaker.summaries[-1]
+    normal = world.model.requests[world.model.requests.index(summary_input) + 1]
     assert not is_summary_request(normal)
     render = RENDERERS[api]
-    ours, theirs = encode_body(render(asked)), encode_body(render(normal))
+    ours, theirs = encode_body(render(summary_input)), encode_body(render(normal))
     prefix = body_before_instruction(ours)
     assert len(prefix) > 1_500
     assert theirs.startswith(prefix)
     for name in ("tools", "system", "instructions"):
-        assert encode_body({name: render(asked).get(name)}) == encode_body({name: render(normal).get(name)})
-    assert asked.tools
-    assert asked.model == normal.model
-    assert asked.settings == normal.settings
+        assert encode_body({name: render(summary_input).get(name)}) == encode_body({name: render(normal).get(name)})
+    assert summary_input.tools
+    assert summary_input.model == normal.model
+    assert summary_input.settings == normal.settings
     # A provider uses its cache only if the rest of the body is equal, including the tool choice.
-    assert asked.tool_choice == normal.tool_choice
-    assert asked.tool_choice.kind == ("required" if kind is AgentType.MEMGPT_V2 else "auto")
-    assert rest(render(asked)) == rest(render(normal))
-    share = len(asked.messages) - 1
-    assert asked.messages[:share] == normal.messages[:share]
+    assert summary_input.tool_choice == normal.tool_choice
+    assert summary_input.tool_choice.kind == ("required" if kind is AgentType.MEMGPT_V2 else "auto")
+    assert rest(render(summary_input)) == rest(render(normal))
+    share = len(summary_input.messages) - 1
+    assert summary_input.messages[:share] == normal.messages[:share]
     if mode == "self_compact_all":
         assert normal.messages[share].text == "Next."
 
@@ -94,16 +94,16 @@ async def test_self_mode_calls_configured_model(world: World, process: Process, 
     settings = CompactionSettings("self_compact_all", model="anthropic/two", prompt="Note what is about to leave.")
     agent = await small_agent(world, process, compaction_settings=settings)
     await talk(process, agent, 5)
-    asked: list[LlmRequest] = []
+    events: list[LlmRequest] = []
 
     def note(request: LlmRequest) -> Item:
-        asked.append(request)
+        events.append(request)
         return say("Noted.")
 
     speaker.turn = note
     await process.compactions.compact(ME, None, agent.id, agent.default_conversation_id, None, dry_run=False)
-    assert [request.model.handle for request in asked] == ["anthropic/two"]
-    assert asked[0].messages[-1].text == "Note what is about to leave."
+    assert [request.model.handle for request in events] == ["anthropic/two"]
+    assert events[0].messages[-1].text == "Note what is about to leave."
     assert summary_of(world.window(agent).messages) == "Noted."
 
 
@@ -116,15 +116,17 @@ async def test_notes_sent_by_send_message_are_the_summary(world: World, process:
     await process.compactions.compact(ME, None, agent.id, agent.default_conversation_id, None, dry_run=False)
     assert summary_of(world.window(agent).messages) == "They spoke."
     assert speaker.summaries[-1].tool_choice.kind == "required"
-    told = speaker.summaries[-1].messages[-1].text
-    assert "Do not continue the conversation: give the notes to send_message" in told
-    assert "call no tool" not in told
-    assert "{" not in told
+    summary_input = speaker.summaries[-1].messages[-1].text
+    assert "Do not continue the conversation: give the notes to send_message" in summary_input
+    assert "call no tool" not in summary_input
+    assert "{" not in summary_input
     settings = CompactionSettings("", prompt="Note what is about to leave your context.")
     await talk(process, agent, 3)
     await process.compactions.compact(ME, None, agent.id, agent.default_conversation_id, settings, dry_run=False)
-    told = speaker.summaries[-1].messages[-1].text
-    assert told.startswith("Note what is about to leave your context.\n\nTo answer, give the notes to send_message, as")
+    summary_input = speaker.summaries[-1].messages[-1].text
+    assert summary_input.startswith(
+        "Note what is about to leave your context.\n\nTo answer, give the notes to send_message, as"
+    )
 
 
 @pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2])
@@ -159,7 +161,7 @@ async def test_no_tool_is_required_without_send_message(world: World, process: P
     )
     await talk(process, agent, 5)
     await process.compactions.compact(ME, None, agent.id, agent.default_conversation_id, None, dry_run=False)
-    asked = speaker.summaries[-1]
-    assert [tool.name for tool in asked.tools] == ["archival_memory_search"]
-    assert asked.tool_choice.kind == "auto"
-    assert "call no tool; answer with the notes as plain text" in asked.messages[-1].text
+    summary_input = speaker.summaries[-1]
+    assert [tool.name for tool in summary_input.tools] == ["archival_memory_search"]
+    assert summary_input.tool_choice.kind == "auto"
+    assert "call no tool; answer with the notes as plain text" in summary_input.messages[-1].text

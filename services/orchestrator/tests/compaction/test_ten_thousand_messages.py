@@ -58,13 +58,13 @@ def stored_turns(world: World, first: int) -> list[Message]:
     messages: list[Message] = []
     for number in range(first, first + BULK):
         at = world.clock.now() + timedelta(milliseconds=number)
-        made = ToolCall(f"call-{number}", "archival_memory_search", "{}")
-        returned = ToolReturn.from_text(made.id, made.name, ToolStatus.SUCCESS, f"nothing {number}")
-        said = f"Remember: {NEEDLE}" if number == 3 else f"{number}: All work and no play makes a long day."
+        tool_call = ToolCall(f"call-{number}", "archival_memory_search", "{}")
+        returned = ToolReturn.from_text(tool_call.id, tool_call.name, ToolStatus.SUCCESS, f"nothing {number}")
+        created = f"Remember: {NEEDLE}" if number == 3 else f"{number}: All work and no play makes a long day."
         run = {"run_id": derive_id("run", str(number))}
         messages += [
-            Message(derive_id("message", "u", str(number)), Role.USER, at, (TextPart(said),), **run),
-            Message(derive_id("message", "c", str(number)), Role.ASSISTANT, at, tool_calls=(made,), **run),
+            Message(derive_id("message", "u", str(number)), Role.USER, at, (TextPart(created),), **run),
+            Message(derive_id("message", "c", str(number)), Role.ASSISTANT, at, tool_calls=(tool_call,), **run),
             Message(derive_id("message", "r", str(number)), Role.TOOL, at, tool_returns=(returned,), **run),
             Message(derive_id("message", "a", str(number)), Role.ASSISTANT, at, (TextPart("Fine."),), **run),
         ]
@@ -90,11 +90,11 @@ def require_renderable(request: LlmRequest) -> None:
             waiting.remove(item["tool_call_id"])
             continue
         assert not waiting, "chat completions: a call without its return"
-        waiting = [made["id"] for made in item.get("tool_calls", ())]
+        waiting = [created["id"] for created in item.get("tool_calls", ())]
     assert not waiting
     items: list[dict[str, Any]] = openai_responses(request)["input"]
-    made = [item["call_id"] for item in items if item.get("type") == "function_call"]
-    assert made == [item["call_id"] for item in items if item.get("type") == "function_call_output"]
+    created = [item["call_id"] for item in items if item.get("type") == "function_call"]
+    assert created == [item["call_id"] for item in items if item.get("type") == "function_call_output"]
     turns: list[dict[str, Any]] = anthropic(request)["messages"]
     assert turns[0]["role"] == "user"
     for one, other in pairwise(turns):
@@ -158,8 +158,8 @@ async def answer(world: World, process: Process, speaker: Speaker, agent: Agent)
     """Returns whether the agent's model found the needle in its window or by a search."""
 
     def look(request: LlmRequest) -> Item:
-        said = [m for m in request.messages if m.role is Role.USER and event_type(m.text) is None]
-        place = request.messages.index(said[-1])
+        texts = [m for m in request.messages if m.role is Role.USER and event_type(m.text) is None]
+        place = request.messages.index(texts[-1])
         if any(NEEDLE in item.text for m in request.messages[place:] for item in m.tool_returns):
             return say("found")
         if any(NEEDLE in m.text for m in request.messages):

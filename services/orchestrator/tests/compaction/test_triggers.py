@@ -34,8 +34,8 @@ async def test_long_conversation_continues_in_small_window(
     assert roles(window)[:2] == ["system", "summary"]
     assert roles(window).count("summary") == 1
     assert summary_of(window) == "They spoke of work."
-    said = [row.text for row in world.recall.rows[agent.id] if row.role is Role.USER and LONG in row.text]
-    assert len(said) == 60, "evicted messages are in recall"
+    texts = [row.text for row in world.recall.rows[agent.id] if row.role is Role.USER and LONG in row.text]
+    assert len(texts) == 60, "evicted messages are in recall"
     assert len([row for row in world.recall.rows[agent.id] if row.role is Role.SUMMARY]) == len(speaker.summaries)
 
 
@@ -151,8 +151,8 @@ async def test_v2_compacts_at_end_of_turn_and_v3_after_each_step(
     begun = len(world.model.requests)
 
     def search_then_speak(request: LlmRequest) -> Item:
-        asked = [r for r in world.model.requests[begun:] if not is_summary_request(r)]
-        if len(asked) == 1:
+        model_request = [r for r in world.model.requests[begun:] if not is_summary_request(r)]
+        if len(model_request) == 1:
             more = {"request_heartbeat": True} if kind is AgentType.MEMGPT_V2 else {}
             return speaker.reporting(call("archival_memory_search", query="zebra", **more))
         return speaker.reporting(call("send_message", message="No.") if needs_more(request) else say("No."))
@@ -168,7 +168,9 @@ async def test_v2_compacts_at_end_of_turn_and_v3_after_each_step(
     window = world.window(agent).messages
     require_valid(window)
     assert [m.text for m in window if m.role is Role.USER and "Look" in m.text] == ["Look it up."]
-    assert "archival_memory_search" in [made.name for m in window for made in m.tool_calls], "the turn is complete"
+    assert "archival_memory_search" in [created.name for m in window for created in m.tool_calls], (
+        "the turn is complete"
+    )
 
 
 async def test_each_overflow_leads_to_a_smaller_request(world: World, process: Process, speaker: Speaker) -> None:
@@ -225,17 +227,17 @@ async def test_turn_that_alone_is_too_long_is_clipped_then_summarized(
     steps = 26
 
     def print_much(request: LlmRequest) -> Item:
-        asked = [r for r in world.model.requests[begun:] if not is_summary_request(r)]
-        return say("Done.") if len(asked) > steps else call("print_much")
+        requests = [r for r in world.model.requests[begun:] if not is_summary_request(r)]
+        return say("Done.") if len(requests) > steps else call("print_much")
 
     speaker.turn = print_much
     await process.send(agent, "Print.")
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
-    asked = [r for r in world.model.requests if not is_summary_request(r)]
-    assert len(asked) == steps + 1
-    returns = [item.text for r in asked[4:] for m in r.messages for item in m.tool_returns]
+    requests = [r for r in world.model.requests if not is_summary_request(r)]
+    assert len(requests) == steps + 1
+    returns = [item.text for r in requests[4:] for m in r.messages for item in m.tool_returns]
     assert any("more characters are left out of this request" in text for text in returns)
-    for request in asked:
+    for request in requests:
         require_valid(request.messages)
         assert "Print." in [m.text for m in request.messages], "the start of the turn stays"
         size = sum(len(m.text) + sum(len(item.text) for item in m.tool_returns) for m in request.messages)

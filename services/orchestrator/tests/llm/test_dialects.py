@@ -70,10 +70,10 @@ def test_base_urls_are_accepted_as_the_vendor_documents_them(settings: ProviderS
 
 
 async def test_azure_gets_key_in_header_and_deployment_in_path() -> None:
-    asked: list[tuple[str, str, str]] = []
+    events: list[tuple[str, str, str]] = []
 
     async def answer(request: Request) -> JSONResponse:
-        asked.append((request.url.path, request.headers["api-key"], request.query_params["api-version"]))
+        events.append((request.url.path, request.headers["api-key"], request.query_params["api-version"]))
         choice = {"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}
         return JSONResponse({"id": "x", "choices": [choice]})
 
@@ -82,7 +82,7 @@ async def test_azure_gets_key_in_header_and_deployment_in_path() -> None:
         client = OpenAiChatClient(at(fake.origin, "azure", api_key="k", api_version="2024-10-21"))
         _, answered = await everything(client, hello(served_by("azure", "my-gpt")))
         await client.close()
-    assert asked == [("/openai/deployments/my-gpt/chat/completions", "k", "2024-10-21")]
+    assert events == [("/openai/deployments/my-gpt/chat/completions", "k", "2024-10-21")]
     assert answered.content == (TextPart("Hi."),)
 
 

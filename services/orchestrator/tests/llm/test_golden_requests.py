@@ -61,8 +61,8 @@ MODELS = {
 
 
 def calls(number: int, *names: str, content: Sequence[ContentPart] = ()) -> Message:
-    made = tuple(ToolCall(f"call_{number}_{place}", name, '{"query": "x"}') for place, name in enumerate(names))
-    return message(number, Role.ASSISTANT, *content, tool_calls=made)
+    call = tuple(ToolCall(f"call_{number}_{place}", name, '{"query": "x"}') for place, name in enumerate(names))
+    return message(number, Role.ASSISTANT, *content, tool_calls=call)
 
 
 def returns(number: int, *names: str, status: ToolStatus = ToolStatus.SUCCESS) -> Message:
@@ -183,8 +183,8 @@ def windows(model: ModelInfo, made: list[tuple[str, int, str]]) -> list[tuple[Me
         seen.append(tuple(messages))
         if kind != "words":
             names = ["search"] * count
-            said = [*thoughts(model), *([TextPart(words)] if kind == "tools_and_words" else [])]
-            messages += [calls(number + 1, *names, content=said), returns(number + 1, *names)]
+            texts = [*thoughts(model), *([TextPart(words)] if kind == "tools_and_words" else [])]
+            messages += [calls(number + 1, *names, content=texts), returns(number + 1, *names)]
             seen.append(tuple(messages))
         messages.append(message(number + 5, Role.ASSISTANT, words))
     return seen
@@ -204,9 +204,9 @@ def test_request_starts_with_all_of_the_previous_one(
         request = ask(model, *window, settings=chosen, tools=PLAIN, inner_thoughts=inner_thoughts)
         body = _without_marks(rendered(request, cache))
         # After its last message, a request has fields that are equal in all requests.
-        told = body[: _end_of_messages(body)]
-        assert told.startswith(before)
-        before = told.removesuffix(b"]").removesuffix(b"}]}").removesuffix(b"}")
+        received = body[: _end_of_messages(body)]
+        assert received.startswith(before)
+        before = received.removesuffix(b"]").removesuffix(b"}]}").removesuffix(b"}")
 
 
 def _without_marks(body: bytes) -> bytes:

@@ -55,11 +55,11 @@ async def test_list_without_envelope_is_accepted() -> None:
 async def test_ollama_windows_are_those_in_use() -> None:
     def show(body: dict[str, Any]) -> dict[str, Any]:
         trained = {"model_info": {"general.architecture": "llama", "llama.context_length": 131_072}}
-        told = {
+        text = {
             "set": {"parameters": 'num_ctx                        16384\nstop  "<|end|>"', **trained},
             "short": {"model_info": {"tiny.context_length": 2_048}},
         }
-        return told.get(body["model"], trained)
+        return text.get(body["model"], trained)
 
     running = {"models": [{"name": "loaded", "context_length": 65_536}]}
     pages = {"/api/ps": running, "/api/show": show}

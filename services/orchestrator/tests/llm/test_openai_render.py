@@ -170,17 +170,19 @@ def _body(model: Any = OPENAI, **settings: Any) -> dict[str, Any]:
 
 
 def test_limits_and_sampling_follow_the_server() -> None:
-    given = {"max_output_tokens": 100, "temperature": 0.5, "top_p": 0.9, "reasoning_effort": "low"}
-    assert {k: v for k, v in _body(**given).items() if k not in ("model", "messages", "stream", "stream_options")} == {
+    arguments = {"max_output_tokens": 100, "temperature": 0.5, "top_p": 0.9, "reasoning_effort": "low"}
+    assert {
+        k: v for k, v in _body(**arguments).items() if k not in ("model", "messages", "stream", "stream_options")
+    } == {
         "max_completion_tokens": 100,
         "temperature": 0.5,
         "top_p": 0.9,
     }
-    thinker = _body(replace(OPENAI, provider_model="gpt-5-mini"), **given)
+    thinker = _body(replace(OPENAI, provider_model="gpt-5-mini"), **arguments)
     assert thinker["reasoning_effort"] == "low"
     assert "temperature" not in thinker
-    assert _body(LOCAL, **given)["max_tokens"] == 100
-    assert "max_completion_tokens" not in _body(LOCAL, **given)
+    assert _body(LOCAL, **arguments)["max_tokens"] == 100
+    assert "max_completion_tokens" not in _body(LOCAL, **arguments)
 
 
 def test_parallel_flag_is_sent_only_with_tools_and_to_models_that_accept_it() -> None:
@@ -218,14 +220,14 @@ def test_response_formats() -> None:
     assert render_body(hello(response_format=ResponseFormat("json_object")))["response_format"] == {
         "type": "json_object"
     }
-    given = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
-    for is_strict, shown in ((None, given), (True, {**given, "additionalProperties": False})):
-        wanted = ResponseFormat("json_schema", "answer", json.dumps(given), is_strict)
+    arguments = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+    for is_strict, shown in ((None, arguments), (True, {**arguments, "additionalProperties": False})):
+        wanted = ResponseFormat("json_schema", "answer", json.dumps(arguments), is_strict)
         sent = render_body(hello(response_format=wanted))["response_format"]["json_schema"]
         assert (sent["name"], sent["schema"], sent.get("strict")) == ("answer", shown, is_strict)
-    optional = ResponseFormat("json_schema", "answer", json.dumps({**given, "required": []}), True)
+    optional = ResponseFormat("json_schema", "answer", json.dumps({**arguments, "required": []}), True)
     sent = render_body(hello(response_format=optional))["response_format"]["json_schema"]
-    assert sent["schema"] == {**given, "required": []}, (
+    assert sent["schema"] == {**arguments, "required": []}, (
         "optional properties of the user's schema do not become nullable"
     )
 

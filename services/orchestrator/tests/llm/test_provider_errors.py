@@ -24,11 +24,11 @@ def test_each_refusal_has_reason_code_and_retryability(sample: dict[str, Any]) -
     error = error_from_response(sample["vendor"], sample["status"], sample["body"])
     assert type(error).__name__ == sample["error"]
     assert error.code is grpc.StatusCode[sample["code"]]
-    reason, told = failure(error)
-    assert (reason, told.reason) == (StopReason[sample["stop"]], error.reason)
-    assert told.metadata.get("status") == (None if sample["status"] is None else str(sample["status"]))
-    assert "sk-secret" not in told.message
-    assert "<html" not in told.message
+    reason, received = failure(error)
+    assert (reason, received.reason) == (StopReason[sample["stop"]], error.reason)
+    assert received.metadata.get("status") == (None if sample["status"] is None else str(sample["status"]))
+    assert "sk-secret" not in received.message
+    assert "<html" not in received.message
 
 
 def test_overflow_has_figures() -> None:

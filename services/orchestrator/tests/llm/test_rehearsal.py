@@ -354,9 +354,9 @@ async def test_required_tool_is_called_once_before_the_turn_ends() -> None:
         _, answer = await everything(CLIENT, ask(REHEARSAL, *window, tools=tools))
         call = answer.tool_calls[0]
         assert call.name == expected
-        made = ToolCall(f"c{number}", call.name, call.arguments)
-        window.append(message(number, Role.ASSISTANT, tool_calls=(made,)))
-        done = ToolReturn.from_text(made.id, call.name, ToolStatus.SUCCESS, "ok")
+        tool_call = ToolCall(f"c{number}", call.name, call.arguments)
+        window.append(message(number, Role.ASSISTANT, tool_calls=(tool_call,)))
+        done = ToolReturn.from_text(tool_call.id, call.name, ToolStatus.SUCCESS, "ok")
         window.append(message(number + 1, Role.TOOL, tool_returns=(done,)))
     _, answer = await everything(CLIENT, ask(REHEARSAL, *window, tools=tools))
     assert answer.tool_calls == ()

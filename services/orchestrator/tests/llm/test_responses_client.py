@@ -85,9 +85,9 @@ async def test_reasoning_is_returned_as_summaries_and_sent_back_encrypted(
     assert "".join(e.text for e in events if isinstance(e, ReasoningDelta)) == "First.\nSecond."
     (part,) = answer.content
     assert part == SummarizedReasoningPart("rs_2", ("First.", "Second."), "gAAA")
-    said = message(5, messages.Role.ASSISTANT, part, tool_calls=(messages.ToolCall("c1", "a", '{"x": 1}'),))
+    call = message(5, messages.Role.ASSISTANT, part, tool_calls=(messages.ToolCall("c1", "a", '{"x": 1}'),))
     request = hello(THINKER)
-    items = render_body(type(request)(THINKER, request.settings, (*request.messages, said), "UTC"))["input"]
+    items = render_body(type(request)(THINKER, request.settings, (*request.messages, call), "UTC"))["input"]
     assert items[-2:] == [
         {
             "type": "reasoning",

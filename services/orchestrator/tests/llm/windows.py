@@ -50,8 +50,8 @@ def returned(number: int, call_id: str, name: str, text: str, status: ToolStatus
 
 
 def tool(name: str, required: Sequence[str] = (), /, **properties: Any) -> ToolSchema:
-    given = {key: value if isinstance(value, dict) else {"type": value} for key, value in properties.items()}
-    schema = {"type": "object", "properties": given, "required": list(required)}
+    arguments = {key: value if isinstance(value, dict) else {"type": value} for key, value in properties.items()}
+    schema = {"type": "object", "properties": arguments, "required": list(required)}
     return ToolSchema(name, f"Does {name}.", schema)
 
 

@@ -71,15 +71,15 @@ def in_order(*answers: LlmAnswer) -> Callable[[LlmRequest], LlmAnswer]:
 
 def decide(calls: tuple[ToolCall, ...]) -> list[ApprovalDecision]:
     """Approves calls with "one", denies calls with "never", and returns results for the client."""
-    made: list[ApprovalDecision] = []
+    created: list[ApprovalDecision] = []
     for item in calls:
         if item.name == "open_file":
-            made.append(ClientReturn(item.id, ToolReturn.from_text(item.id, "", ToolStatus.SUCCESS, "hello")))
+            created.append(ClientReturn(item.id, ToolReturn.from_text(item.id, "", ToolStatus.SUCCESS, "hello")))
         elif "never" in item.arguments:
-            made.append(Deny(item.id, "no"))
+            created.append(Deny(item.id, "no"))
         else:
-            made.append(Approve(item.id))
-    return made
+            created.append(Approve(item.id))
+    return created
 
 
 async def whole(process: Process, agent: Agent) -> None:
@@ -99,9 +99,9 @@ async def answered(process: Process, agent: Agent) -> None:
     """Answers the approval request that is or was pending, under one request id."""
     runs = (await process.runs.list(ME, RunFilter(agent_ids=(agent.id,)), ALL)).items
     shown = [event.body for event in await process.follow(runs[0]) if isinstance(event.body, MessageEvent)]
-    asked = next(body for body in shown if body.kind == "approval_request")
+    request = next(body for body in shown if body.kind == "approval_request")
     key = RequestKey(ME.organization_id, "AnswerApproval", agent.id, "f")
-    await process.answer(agent, *decide(asked.tool_calls), key=key, texts=["And greet me."])
+    await process.answer(agent, *decide(request.tool_calls), key=key, texts=["And greet me."])
 
 
 def transcript(world: World, agent: Agent) -> list[str]:

@@ -159,7 +159,10 @@ async def test_ungated_calls_wait_and_run_in_order(world: World, process: Proces
     world.model.follow(script, say("Done."))
     first = await process.send(agent, "Do it all.")
     assert kinds(first) == ["assistant", "tool_call", "approval_request", "StopEvent", "UsageEvent"]
-    assert [made.name for made in shown(first, "tool_call").tool_calls] == ["memory_replace", "conversation_search"]
+    assert [created.name for created in shown(first, "tool_call").tool_calls] == [
+        "memory_replace",
+        "conversation_search",
+    ]
     ids = asked(first)
     assert len(ids) == 2
     assert world.blocks.value(agent.id, "human") == "Nothing yet."
@@ -167,10 +170,10 @@ async def test_ungated_calls_wait_and_run_in_order(world: World, process: Proces
     assert world.blocks.value(agent.id, "human") == "Ada"
     assert await world.archival.texts(agent.id) == ["one"]
     _, called, request, _, returned, _ = world.turn(agent)
-    assert [made.name for made in called.tool_calls] == [made.name for made in script.tool_calls]
-    assert [item.tool_call_id for item in returned.tool_returns] == [made.id for made in called.tool_calls]
+    assert [created.name for created in called.tool_calls] == [created.name for created in script.tool_calls]
+    assert [item.tool_call_id for item in returned.tool_returns] == [created.id for created in called.tool_calls]
     assert [item.status.value for item in returned.tool_returns] == ["success", "success", "success", "error"]
-    assert [made.id for made in request.tool_calls] == list(ids)
+    assert [created.id for created in request.tool_calls] == list(ids)
     require_valid(world.model.last.messages)
 
 

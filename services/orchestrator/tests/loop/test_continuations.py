@@ -34,10 +34,10 @@ async def test_continuation_follows_the_returns_of_each_step_but_the_last(world:
     calls = len(world.faults.calls)
     events = await process.send(agent)
     assert shape(world, agent) == ["user", *["assistant", "tool", "heartbeat"] * 2, "assistant"]
-    told = world.turn(agent)[3]
-    assert told.role is Role.USER
-    assert NON_USER_MSG_PREFIX + TEXT in told.text
-    assert told.step_id == world.turn(agent)[2].step_id
+    received = world.turn(agent)[3]
+    assert received.role is Role.USER
+    assert NON_USER_MSG_PREFIX + TEXT in received.text
+    assert received.step_id == world.turn(agent)[2].step_id
     assert kinds(events) == [
         *["tool_call", "tool_return", "tool_return"],
         *["tool_call", "tool_return"],
@@ -80,8 +80,8 @@ async def test_continuation_follows_a_decided_approval(
     world.model.follow(call("archival_memory_insert", content="one"), say("Done."))
     await process.send(agent)
     assert shape(world, agent) == ["user", "assistant", "approval"], "a request is followed by nothing"
-    asked = world.turn(agent)[1].tool_calls[0]
-    await process.answer(agent, structs.replace(decision, tool_call_id=asked.id))
+    tool_call = world.turn(agent)[1].tool_calls[0]
+    await process.answer(agent, structs.replace(decision, tool_call_id=tool_call.id))
     assert shape(world, agent)[3:] == ["approval", "tool", "heartbeat", "assistant"]
     require_valid(world.window(agent).messages)
 
@@ -120,8 +120,8 @@ async def test_turn_with_a_continuation_survives_a_crash_at_every_point(tmp_path
                 assert shape(world, agent).count("heartbeat") == 2
                 assert whole > 20
             elif stored or world.turn(agent):
-                said = [line for line in lines(world.turn(agent)) if "heartbeat" not in line]
-                assert said == [line for line in expected if "heartbeat" not in line], point
+                texts = [line for line in lines(world.turn(agent)) if "heartbeat" not in line]
+                assert texts == [line for line in expected if "heartbeat" not in line], point
                 assert shape(world, agent) == ["user", *["assistant", "tool", "heartbeat"] * 2, "assistant"], point
                 require_valid(world.window(agent).messages)
                 assert len(world.recall.rows[agent.id]) == len(world.window(agent).messages), point

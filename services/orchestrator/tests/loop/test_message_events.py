@@ -61,7 +61,7 @@ async def test_every_kind_of_message_has_one_event(world: World, process: Proces
     )
     first = await process.send(agent)
     (request,) = (body for body in shown(first) if body.kind == "approval_request")
-    second = await process.answer(agent, *(Approve(made.id) for made in request.tool_calls))
+    second = await process.answer(agent, *(Approve(created.id) for created in request.tool_calls))
     assert [body.kind for body in shown(first)] == ["reasoning", "hidden_reasoning", "tool_call", "approval_request"]
     assert [body.kind for body in shown(second)] == ["approval_response", "tool_return", "tool_return", "assistant"]
     otids = [body.otid for body in (*shown(first), *shown(second))]

@@ -27,10 +27,10 @@ async def turn_of(world: World, kind: AgentType, script: tuple[Any, ...], fault:
     world.model.script = by_place(*script)
     world.faults = fault
     process = world.process()
-    told = kinds(await process.send(agent, "Do it all."))
+    received = kinds(await process.send(agent, "Do it all."))
     run = await process.outcome(agent)
     assert run.status is RunStatus.COMPLETED, run.error
-    return agent, told
+    return agent, received
 
 
 @pytest.mark.parametrize(("kind", "script"), KINDS, ids=["plain", "heartbeats"])
@@ -40,16 +40,16 @@ async def test_outage_at_any_call_delays_the_run_and_changes_nothing(
 ) -> None:
     async with opened(tmp_path) as world:
         whole = Faults()
-        agent, told = await turn_of(world, kind, script, whole)
+        agent, reported = await turn_of(world, kind, script, whole)
         expected, calls = transcript(world, agent), list(whole.calls)
         began = calls.index("model.stream")
         swept = [(place, name) for place, name in enumerate(calls) if place > began and name.split(".")[0] in TIERS]
         assert len(swept) > 12
         for place, name in swept:
             fault = failing_at(place, name, effect)
-            agent, heard = await turn_of(world, kind, script, fault)
+            agent, received = await turn_of(world, kind, script, fault)
             where = f"call {place}, {name}"
-            assert heard == told, where
+            assert received == reported, where
             assert transcript(world, agent) == expected, where
             require_valid(world.window(agent).messages)
             await require_each_effect_once(world, agent)
@@ -67,7 +67,7 @@ async def test_outage_of_the_own_database_at_any_call_neither_fails_a_run_nor_re
 ) -> None:
     async with opened(tmp_path) as world:
         whole = Faults()
-        agent, told = await turn_of(world, kind, script, whole)
+        agent, received = await turn_of(world, kind, script, whole)
         expected, calls = transcript(world, agent), list(whole.calls)
         started = calls.index("runs.start")
         swept = [(place, name) for place, name in enumerate(calls) if place > started and name in OWN_CALLS]
@@ -86,7 +86,7 @@ async def test_outage_of_the_own_database_at_any_call_neither_fails_a_run_nor_re
             where = f"call {place}, {name}"
             run = await process.outcome(agent)
             assert run.status is RunStatus.COMPLETED, (where, run.error)
-            assert kinds(await process.follow(run)) == told, where
+            assert kinds(await process.follow(run)) == received, where
             assert transcript(world, agent) == expected, where
             await require_each_effect_once(world, agent)
             assert len(world.model.requests) == len(script), f"{where}: an answer was asked for again"

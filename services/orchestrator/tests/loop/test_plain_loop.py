@@ -66,9 +66,9 @@ async def test_repeated_call_ids_of_a_provider_lose_nothing(world: World, proces
     )
     await process.send(agent)
     assert await world.archival.texts(agent.id) == ["one", "two"]
-    calls = [made for message in world.turn(agent) for made in message.tool_calls]
-    assert {made.provider_id for made in calls} == {"call_1"}
-    assert len({made.id for made in calls}) == 2
+    calls = [created for message in world.turn(agent) for created in message.tool_calls]
+    assert {created.provider_id for created in calls} == {"call_1"}
+    assert len({created.id for created in calls}) == 2
     require_valid(world.window(agent).messages)
 
 

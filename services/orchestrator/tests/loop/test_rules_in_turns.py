@@ -76,7 +76,7 @@ async def test_prefilled_arguments_override_those_of_the_model(world: World, pro
     world.model.follow(call("look", n=1), call("look", n=1), say("Done."))
     await process.send(agent)
     assert world.tools.executed == [("look", {"n": 7}), ("look", {"n": 1})]
-    stored = [json.loads(made.arguments) for message in world.turn(agent) for made in message.tool_calls]
+    stored = [json.loads(created.arguments) for message in world.turn(agent) for created in message.tool_calls]
     assert stored == [{"n": 7}, {"n": 1}]
 
 

@@ -35,11 +35,11 @@ def returns(world: World, agent: Agent) -> list[ToolReturn]:
 
 def while_asked(*answers: LlmAnswer, meanwhile: Callable[[], None]) -> Callable[[LlmRequest], LlmAnswer]:
     """The answers of a turn. `meanwhile` runs between the first request and its answer."""
-    choose, told = by_place(*answers), []
+    choose, received = by_place(*answers), []
 
     def answer(request: LlmRequest) -> LlmAnswer:
-        if not told:
-            told.append(request)
+        if not received:
+            received.append(request)
             meanwhile()
         return choose(request)
 

@@ -86,8 +86,8 @@ async def test_format_of_a_run_is_in_the_schema_of_the_speaking_tool(world: Worl
     events = await process.send(agent, response_format=SCHEMA)
     schema = next(tool for tool in world.model.last.tools if tool.name == "send_message")
     assert schema.parameters["properties"]["message"]["properties"] == CITY["properties"]
-    said = [body.content for body in told(events) if isinstance(body, MessageEvent) and body.kind == "assistant"]
-    assert said == [(TextPart('{"city": "Oslo"}'),)]
+    texts = [body.content for body in told(events) if isinstance(body, MessageEvent) and body.kind == "assistant"]
+    assert texts == [(TextPart('{"city": "Oslo"}'),)]
 
 
 async def test_answering_run_keeps_the_format_of_the_requesting_run(world: World, process: Process) -> None:

@@ -74,7 +74,7 @@ async def test_tool_calls_are_streamed(world: World, process: Process, kind: Age
     assert {key: kind for key, (kind, _) in joined(deltas(events)).items()} == {
         key: kind for key, (kind, _) in whole.items()
     }
-    call_ids = {made.id for message in world.window(agent).messages for made in message.tool_calls}
+    call_ids = {created.id for message in world.window(agent).messages for created in message.tool_calls}
     assert {piece.tool_call_id for piece in pieces} <= call_ids
 
 

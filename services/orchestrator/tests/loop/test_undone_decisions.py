@@ -31,7 +31,7 @@ async def asked(world: World, process: Process, *answers: Any, **draft: Any) -> 
 
 def approved(events: list[RunEvent]) -> list[ApprovalDecision]:
     request = next(e.body for e in events if isinstance(e.body, MessageEvent) and e.body.kind == "approval_request")
-    return [Approve(made.id) for made in request.tool_calls]
+    return [Approve(created.id) for created in request.tool_calls]
 
 
 async def failed(process: Process, agent: Agent, decisions: list[ApprovalDecision], *unavailable: str) -> Run:

@@ -129,7 +129,7 @@ async def test_tool_results_are_processed_before_rules_and_models_see_them(world
     run = await process.outcome(agent)
     assert run.stop_reason is StopReason.END_TURN
     name, text, facts = shop.SEEN[0]
-    made = world.turn(agent)[1]
+    created = world.turn(agent)[1]
     assert (name, text) == ("shorten", "yes, and much more")
     assert facts == ToolResultFacts(
         ME.organization_id,
@@ -137,8 +137,8 @@ async def test_tool_results_are_processed_before_rules_and_models_see_them(world
         agent.id,
         agent.default_conversation_id,
         run.id,
-        str(made.step_id),
-        made.tool_calls[0].id,
+        str(created.step_id),
+        created.tool_calls[0].id,
         "lookup",
         {},
         True,
@@ -155,8 +155,8 @@ async def test_result_of_failed_processor_stays_unchanged(world: World, shop: Mo
     with capture_logs() as log:
         await process.send(agent)
     assert "tool success of lookup: YES" in await said(world, agent)
-    told = [entry for entry in log if entry["event"] == "tool_result_processor_failed"]
-    assert [(entry["processor"], entry["tool_name"], entry["agent_id"]) for entry in told] == [
+    events = [entry for entry in log if entry["event"] == "tool_result_processor_failed"]
+    assert [(entry["processor"], entry["tool_name"], entry["agent_id"]) for entry in events] == [
         (name, "lookup", agent.id)
     ]
     shop.DONE.set()
@@ -168,8 +168,8 @@ async def test_client_returns_are_results_and_client_messages_are_inputs(world: 
     agent = await world.agent(process)
     world.model.follow(call("look"), say("Done."))
     await process.send(agent, client_tools=(ClientTool("look", '{"type": "object", "properties": {}}'),))
-    asked = world.turn(agent)[1].tool_calls[0]
-    given = ClientReturn(asked.id, ToolReturn.from_text(asked.id, "", ToolStatus.SUCCESS, "a cat"))
+    tool_call = world.turn(agent)[1].tool_calls[0]
+    given = ClientReturn(tool_call.id, ToolReturn.from_text(tool_call.id, "", ToolStatus.SUCCESS, "a cat"))
     await process.answer(agent, given, texts=("And now?",))
     shown = await said(world, agent)
     assert "tool success of look: A CAT" in shown

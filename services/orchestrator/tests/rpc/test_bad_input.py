@@ -438,9 +438,9 @@ async def test_unsupported_fields_of_agents_are_unimplemented(wire: Wire, reques
 
 @pytest.mark.parametrize("labels", [["a\0"], [f"label-{n}" for n in range(101)]])
 async def test_invalid_isolated_labels_are_refused(wire: Wire, labels: list[str]) -> None:
-    asked = C.CreateConversationRequest(conversation={"agent_id": AGENT, "isolated_block_labels": labels})
+    request = C.CreateConversationRequest(conversation={"agent_id": AGENT, "isolated_block_labels": labels})
     with pytest.raises(InvalidArgument) as raised:
-        await wire.conversations.CreateConversation(asked)
+        await wire.conversations.CreateConversation(request)
     assert raised.value.field == "conversation.isolated_block_labels"
 
 

@@ -110,12 +110,12 @@ class ProviderTests:
 
     async def test_provider_is_registered_read_updated_and_deleted(self, models: ModelServiceAsyncStub) -> None:
         async with Guarded(models=["small", {"id": "large", "max_model_len": 65_536}]) as fake:
-            made = await create(models, a_provider(fake))
-            assert (made.name, made.type, made.category) == ("mine", "vllm", pb.PROVIDER_CATEGORY_BYOK)
-            assert (made.has_api_key, made.model_count, made.api) == (True, 2, pb.MODEL_API_OPENAI_CHAT)
-            assert made.HasField("last_refresh_time")
-            assert not made.HasField("last_refresh_error")
-            assert (await models.GetProvider(rpc.GetProviderRequest(provider_id=made.id))).provider == made
+            created = await create(models, a_provider(fake))
+            assert (created.name, created.type, created.category) == ("mine", "vllm", pb.PROVIDER_CATEGORY_BYOK)
+            assert (created.has_api_key, created.model_count, created.api) == (True, 2, pb.MODEL_API_OPENAI_CHAT)
+            assert created.HasField("last_refresh_time")
+            assert not created.HasField("last_refresh_error")
+            assert (await models.GetProvider(rpc.GetProviderRequest(provider_id=created.id))).provider == created
             assert await handles(models) == ["mine/large", "mine/small", "mnemesh/rehearsal"]
             assert await handles(models, provider_categories=[pb.PROVIDER_CATEGORY_BYOK]) == [
                 "mine/large",
@@ -123,28 +123,28 @@ class ProviderTests:
             ]
             large = await named(models, "mine/large")
             assert (large.context_window, large.context_window_source) == (65_536, pb.FIGURE_SOURCE_PROVIDER)
-            assert (large.provider_id, large.last_seen_time) == (made.id, made.last_refresh_time)
+            assert (large.provider_id, large.last_seen_time) == (created.id, created.last_refresh_time)
             assert (await named(models, "")).handle == "mine/small", "the organization's own is better than a rehearsal"
 
             fake.key = "another-key"
-            change = rpc.UpdateProviderRequest(provider=pb.Provider(id=made.id), credentials=a_key("another-key"))
+            change = rpc.UpdateProviderRequest(provider=pb.Provider(id=created.id), credentials=a_key("another-key"))
             assert not (await models.UpdateProvider(change)).provider.HasField("last_refresh_error")
             assert fake.heard[-1]["authorization"] == "Bearer another-key"
             off = rpc.UpdateProviderRequest(
-                provider=pb.Provider(id=made.id, disabled=True), update_mask={"paths": ["disabled"]}
+                provider=pb.Provider(id=created.id, disabled=True), update_mask={"paths": ["disabled"]}
             )
-            asked = len(fake.heard)
+            count = len(fake.heard)
             assert (await models.UpdateProvider(off)).provider.disabled
-            assert len(fake.heard) == asked, "nothing that concerns its models was changed"
+            assert len(fake.heard) == count, "nothing that concerns its models was changed"
             assert await handles(models) == ["mnemesh/rehearsal"]
             with pytest.raises(MnemeshError) as refused:
                 await named(models, "mine/large")
             assert refused.value.reason == "MODEL_UNKNOWN"
 
             for _ in range(2):
-                await models.DeleteProvider(rpc.DeleteProviderRequest(provider_id=made.id))
+                await models.DeleteProvider(rpc.DeleteProviderRequest(provider_id=created.id))
             with pytest.raises(MnemeshError) as gone:
-                await models.GetProvider(rpc.GetProviderRequest(provider_id=made.id))
+                await models.GetProvider(rpc.GetProviderRequest(provider_id=created.id))
             assert gone.value.reason == "NOT_FOUND"
 
     async def test_repeated_request_registers_once(self, models: ModelServiceAsyncStub) -> None:
@@ -164,21 +164,21 @@ class ProviderTests:
 
     async def test_provider_is_not_found_by_other_organizations(self, models: ModelServiceAsyncStub) -> None:
         async with Guarded() as fake, FakeOpenAI(models=["theirs"]) as other:
-            made = await create(models, a_provider(fake))
+            created = await create(models, a_provider(fake))
             with as_principal(OTHER):
-                asked: list[Any] = [
-                    models.GetProvider(rpc.GetProviderRequest(provider_id=made.id)),
+                request: list[Any] = [
+                    models.GetProvider(rpc.GetProviderRequest(provider_id=created.id)),
                     models.UpdateProvider(
-                        rpc.UpdateProviderRequest(provider=pb.Provider(id=made.id), credentials=a_key("x"))
+                        rpc.UpdateProviderRequest(provider=pb.Provider(id=created.id), credentials=a_key("x"))
                     ),
-                    models.RefreshProvider(rpc.RefreshProviderRequest(provider_id=made.id)),
-                    models.CheckProvider(rpc.CheckProviderRequest(provider_id=made.id)),
+                    models.RefreshProvider(rpc.RefreshProviderRequest(provider_id=created.id)),
+                    models.CheckProvider(rpc.CheckProviderRequest(provider_id=created.id)),
                 ]
-                for call in asked:
+                for call in request:
                     with pytest.raises(MnemeshError) as missing:
                         await call
                     assert missing.value.reason == "NOT_FOUND"
-                await models.DeleteProvider(rpc.DeleteProviderRequest(provider_id=made.id))
+                await models.DeleteProvider(rpc.DeleteProviderRequest(provider_id=created.id))
                 listed = (await models.ListProviders(rpc.ListProvidersRequest())).providers
                 assert [provider.name for provider in listed] == ["mnemesh"]
                 assert await handles(models) == ["mnemesh/rehearsal"]
@@ -188,8 +188,8 @@ class ProviderTests:
                 assert "mine" not in unknown.value.message.partition("configured:")[2]
                 theirs = await create(models, a_provider(other), "theirs")
                 assert await handles(models, providers=["mine"]) == ["mine/theirs"]
-            assert theirs.id != made.id
-            assert (await models.GetProvider(rpc.GetProviderRequest(provider_id=made.id))).provider == made
+            assert theirs.id != created.id
+            assert (await models.GetProvider(rpc.GetProviderRequest(provider_id=created.id))).provider == created
             assert await handles(models, providers=["mine"]) == ["mine/fake-model"]
 
     async def test_model_overrides_are_applied(self, models: ModelServiceAsyncStub) -> None:
@@ -260,22 +260,24 @@ class ProviderTests:
 
     async def test_refresh_reports_added_and_removed_models(self, models: ModelServiceAsyncStub) -> None:
         async with Guarded(models=["old", "kept"]) as fake:
-            made = await create(models, a_provider(fake))
+            created = await create(models, a_provider(fake))
             fake._models = ["kept", "new"]
-            request = rpc.RefreshProviderRequest(provider_id=made.id, request_id="again")
+            request = rpc.RefreshProviderRequest(provider_id=created.id, request_id="again")
             answer = await models.RefreshProvider(request)
             assert (answer.added, answer.removed) == (["mine/new"], ["mine/old"])
             assert await handles(models, providers=["mine"]) == ["mine/kept", "mine/new"]
-            asked = len(fake.heard)
+            count = len(fake.heard)
             assert await models.RefreshProvider(request) == answer
-            assert len(fake.heard) == asked
+            assert len(fake.heard) == count
             fake.key = "changed-there"
             with pytest.raises(MnemeshError) as refused:
-                await models.RefreshProvider(rpc.RefreshProviderRequest(provider_id=made.id))
+                await models.RefreshProvider(rpc.RefreshProviderRequest(provider_id=created.id))
             assert refused.value.reason == "PROVIDER_AUTH"
-            assert (await models.GetProvider(rpc.GetProviderRequest(provider_id=made.id))).provider == answer.provider
+            assert (
+                await models.GetProvider(rpc.GetProviderRequest(provider_id=created.id))
+            ).provider == answer.provider
         with pytest.raises(MnemeshError) as away:
-            await models.RefreshProvider(rpc.RefreshProviderRequest(provider_id=made.id))
+            await models.RefreshProvider(rpc.RefreshProviderRequest(provider_id=created.id))
         assert away.value.reason == "PROVIDER_UNAVAILABLE"
         assert await handles(models, providers=["mine"]) == ["mine/kept", "mine/new"]
 
@@ -314,21 +316,21 @@ class TestOnPostgres(ProviderTests):
         twin = settings(tmp_path / "b", database_url=postgres_url, secrets_key_file=str(key_file))
         async with served(config) as here, served(twin) as there, Guarded() as fake:
             assert await handles(there) == ["mnemesh/rehearsal"]
-            made = await create(here, a_provider(fake))
+            created = await create(here, a_provider(fake))
             async with asyncio.timeout(PATIENCE):
                 while await handles(there) == ["mnemesh/rehearsal"]:
                     await asyncio.sleep(0.05)
-            assert (await there.GetProvider(rpc.GetProviderRequest(provider_id=made.id))).provider == made
-            await here.DeleteProvider(rpc.DeleteProviderRequest(provider_id=made.id))
+            assert (await there.GetProvider(rpc.GetProviderRequest(provider_id=created.id))).provider == created
+            await here.DeleteProvider(rpc.DeleteProviderRequest(provider_id=created.id))
             async with asyncio.timeout(PATIENCE):
                 while await handles(there) != ["mnemesh/rehearsal"]:
                     await asyncio.sleep(0.05)
 
 
 async def test_unavailable_provider_can_be_registered(alone: ModelServiceAsyncStub) -> None:
-    made = await create(alone, pb.Provider(name="away", type="vllm", base_url="http://127.0.0.1:1/v1"))
-    assert "cannot be reached" in made.last_refresh_error
-    assert (made.model_count, made.HasField("last_refresh_time")) == (0, False)
+    created = await create(alone, pb.Provider(name="away", type="vllm", base_url="http://127.0.0.1:1/v1"))
+    assert "cannot be reached" in created.last_refresh_error
+    assert (created.model_count, created.HasField("last_refresh_time")) == (0, False)
     assert (await named(alone, "away/any")).context_window == 32_000
 
 
@@ -371,13 +373,13 @@ async def test_check_lists_served_models_and_stores_nothing(alone: ModelServiceA
         answer = await alone.CheckProvider(rpc.CheckProviderRequest(provider=target, credentials=a_key()))
         assert answer.provider_models == ["a", "b"]
         assert await handles(alone) == ["mnemesh/rehearsal"]
-        made = await create(alone, a_provider(fake))
-        stored = await alone.CheckProvider(rpc.CheckProviderRequest(provider_id=made.id))
+        created = await create(alone, a_provider(fake))
+        stored = await alone.CheckProvider(rpc.CheckProviderRequest(provider_id=created.id))
         assert stored.provider_models == ["a", "b"]
         with pytest.raises(MnemeshError) as refused:
-            await alone.CheckProvider(rpc.CheckProviderRequest(provider_id=made.id, credentials=a_key("wrong-key")))
+            await alone.CheckProvider(rpc.CheckProviderRequest(provider_id=created.id, credentials=a_key("wrong-key")))
         assert refused.value.reason == "PROVIDER_AUTH"
-        assert (await alone.GetProvider(rpc.GetProviderRequest(provider_id=made.id))).provider == made
+        assert (await alone.GetProvider(rpc.GetProviderRequest(provider_id=created.id))).provider == created
         mnemesh = (await alone.ListProviders(rpc.ListProvidersRequest(name="mnemesh"))).providers[0]
         answer = await alone.CheckProvider(rpc.CheckProviderRequest(provider_id=mnemesh.id))
         assert answer.provider_models == ["rehearsal"]
@@ -395,8 +397,8 @@ async def test_anthropic_compatible_server_lists_its_models(alone: ModelServiceA
 
     async with Listing() as fake:
         place = pb.Provider(name="house", type="anthropic", base_url=fake.origin)
-        made = await create(alone, place)
-        assert not made.last_refresh_error
+        created = await create(alone, place)
+        assert not created.last_refresh_error
         assert await handles(alone, providers=["house"]) == ["house/claude-x", "house/house-model"]
         assert (await named(alone, "house/claude-x")).api == pb.MODEL_API_ANTHROPIC_MESSAGES
 
@@ -405,7 +407,7 @@ async def test_providers_of_the_operator_are_listed_and_read_only(tmp_path: Path
     async with FakeOpenAI(models=["base-model"]) as fake, Guarded() as own:
         config = settings(tmp_path, openai_base_url=fake.base_url, openai_api_key="sk-operators")
         async with served(config) as models:
-            made = await create(models, a_provider(own))
+            created = await create(models, a_provider(own))
             by_name = rpc.ListProvidersRequest(order_by=rpc.PROVIDER_ORDER_BY_NAME, page_size=2)
             first = await models.ListProviders(by_name)
             by_name.page_token = first.next_page_token
@@ -415,7 +417,7 @@ async def test_providers_of_the_operator_are_listed_and_read_only(tmp_path: Path
             assert (base.category, base.has_api_key) == (pb.PROVIDER_CATEGORY_BASE, True)
             assert await handles(models) == ["mine/fake-model", "mnemesh/rehearsal", "openai/base-model"]
             assert (await named(models, "")).handle == "openai/base-model", "the operator's choice goes first"
-            after = rpc.ListProvidersRequest(after_id=made.id, order_by=rpc.PROVIDER_ORDER_BY_NAME)
+            after = rpc.ListProvidersRequest(after_id=created.id, order_by=rpc.PROVIDER_ORDER_BY_NAME)
             assert [p.name for p in (await models.ListProviders(after)).providers] == ["mnemesh", "openai"]
             with pytest.raises(MnemeshError) as taken:
                 await create(models, a_provider(own, "openai"))
@@ -494,17 +496,17 @@ async def test_updated_headers_replace_all_and_keep_values_that_are_not_set(alon
         credentials.headers.add(name="X-Team", value="team-one")
         credentials.headers.add(name="X-Old", value="old-one")
         request = rpc.CreateProviderRequest(provider=a_provider(fake), credentials=credentials)
-        made = (await alone.CreateProvider(request)).provider
-        assert (made.has_api_key, made.has_headers, made.has_access_key) == (True, True, False)
+        created = (await alone.CreateProvider(request)).provider
+        assert (created.has_api_key, created.has_headers, created.has_access_key) == (True, True, False)
         assert (fake.heard[-1]["x-team"], fake.heard[-1]["x-old"]) == ("team-one", "old-one")
         change = pb.ProviderCredentials(headers=[pb.ProviderHeader(name="x-team")])
         change.headers.add(name="X-New", value="new-one")
-        update = rpc.UpdateProviderRequest(provider=pb.Provider(id=made.id), credentials=change)
+        update = rpc.UpdateProviderRequest(provider=pb.Provider(id=created.id), credentials=change)
         await alone.UpdateProvider(update)
-        heard = fake.heard[-1]
-        assert (heard["x-team"], heard["x-new"], "x-old" in heard) == ("team-one", "new-one", False)
-        assert heard["authorization"] == f"Bearer {KEY}"
-        gone = rpc.UpdateProviderRequest(provider=pb.Provider(id=made.id), credentials=a_key(""))
+        received = fake.heard[-1]
+        assert (received["x-team"], received["x-new"], "x-old" in received) == ("team-one", "new-one", False)
+        assert received["authorization"] == f"Bearer {KEY}"
+        gone = rpc.UpdateProviderRequest(provider=pb.Provider(id=created.id), credentials=a_key(""))
         changed = (await alone.UpdateProvider(gone)).provider
         assert (changed.has_api_key, changed.has_headers) == (False, True)
         assert KEY not in fake.heard[-1]["authorization"]

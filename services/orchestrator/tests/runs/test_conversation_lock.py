@@ -60,9 +60,9 @@ async def test_runs_wait_while_a_conversation_is_changed(world: World, process: 
     agent = await world.agent(process)
     world.model.follow(say("One."), say("Two."))
     await process.send(agent, "First")
-    method, made = CHANGES[change]
+    method, created = CHANGES[change]
     reached, released = held_in(process, method)
-    changing = asyncio.ensure_future(made(process, agent))
+    changing = asyncio.ensure_future(created(process, agent))
     await reached.wait()
     run, late = await process.start(agent, "Second"), await other.start(agent, "Third")
     assert (run.status, late.status) == (RunStatus.CREATED, RunStatus.CREATED)

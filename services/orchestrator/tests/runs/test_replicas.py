@@ -108,8 +108,8 @@ async def test_fifty_messages_through_both_replicas_run_in_order(
     await held.asked.wait()
     held.released.set()
     await until(lambda: len(world.turn(agent)) == 100)
-    said = [message.text for message in world.turn(agent)[::2]]
-    assert said == [f"Message {number}" for number in range(50)]
+    texts = [message.text for message in world.turn(agent)[::2]]
+    assert texts == [f"Message {number}" for number in range(50)]
     assert len({run.id for run in accepted}) == 50
 
 

@@ -60,14 +60,14 @@ async def test_follower_from_the_middle_receives_every_event_once(world: World, 
     late = [asyncio.ensure_future(process.follow(run, after, deltas=True)) for after in (0, 1, 2)]
     await until(lambda: len(process.event_broker._followers.get(run.id, ())) == 3)
     held.released.set()
-    heard = [told(await task) for task in late]
+    entries = [told(await task) for task in late]
     await process.idle()
     whole = told(await process.follow(run, deltas=True))
-    assert heard[0] == whole
-    for after, events in zip((1, 2), heard[1:], strict=True):
+    assert entries[0] == whole
+    for after, events in zip((1, 2), entries[1:], strict=True):
         assert events == told(await process.follow(run, after, deltas=True)), "as a replay from there"
         assert [body for body in whole if body in events] == events
-    assert require_located(heard[2])[-1] == LONG
+    assert require_located(entries[2])[-1] == LONG
 
 
 async def test_attempt_after_a_takeover_replaces_earlier_deltas(world: World) -> None:

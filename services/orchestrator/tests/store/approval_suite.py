@@ -30,9 +30,9 @@ def asked_by(claim: Claim, clock: FrozenClock) -> Approval:
     calls = (ToolCall("call_a", "look", "{}"), ToolCall("call_b", "dig", '{"deep": 1}'))
     message = Message(new_id("message"), Role.ASSISTANT, clock.now(), tool_calls=calls, step_id=step)
     planned = (PlannedCall(0, calls[0], {}), PlannedCall(1, calls[1], {"deep": 1}, gated=True))
-    asked = AskedStep(step, message, planned, ("look",), "seen", (), {"human": 3})
+    request = AskedStep(step, message, planned, ("look",), "seen", (), {"human": 3})
     return Approval(
-        new_id("message"), ORG, "user-1", run.agent_id, run.conversation_id, run.id, clock.now(), run.config, asked
+        new_id("message"), ORG, "user-1", run.agent_id, run.conversation_id, run.id, clock.now(), run.config, request
     )
 
 

@@ -20,8 +20,8 @@ from .suites import ALL, ORG, OTHER_ORG, an_agent, key, made
 
 def an_identity(clock: FrozenClock, identifier_key: str = "ada", **fields: Any) -> Identity:
     organization = fields.pop("organization_id", ORG)
-    given = {"name": "Ada", "type": IdentityType.USER, "created_at": clock.now(), "updated_at": clock.now(), **fields}
-    return Identity(new_id("identity"), organization, identifier_key, **given)
+    created = {"name": "Ada", "type": IdentityType.USER, "created_at": clock.now(), "updated_at": clock.now(), **fields}
+    return Identity(new_id("identity"), organization, identifier_key, **created)
 
 
 class IdentityStoreSuite:

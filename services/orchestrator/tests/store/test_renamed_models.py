@@ -137,5 +137,5 @@ def _run(run_id: str, status: str, document: Any, number: int) -> dict[str, Any]
 
 def _approval(approval_id: str, state: str, document: Any) -> dict[str, Any]:
     fields = {"id": approval_id, "organization_id": "org-1", "agent_id": "agent-1", "conversation_id": "conv-1"}
-    asked = {"run_id": "run-1", "state": state, "call_ids": "call-1", "document": _document(document)}
-    return {**fields, **asked, "created_at": TIME}
+    request = {"run_id": "run-1", "state": state, "call_ids": "call-1", "document": _document(document)}
+    return {**fields, **request, "created_at": TIME}

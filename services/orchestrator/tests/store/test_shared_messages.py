@@ -134,7 +134,7 @@ def _rows() -> dict[str, list[dict[str, Any]]]:
     }
     answer = {"message": message, "leading": [], "usage": {}, "base_version": 1, "system_text": None}
     event = {"type": "message", "message_id": "message-1", "otid": "o", "message_time": TIME}
-    asked = {"step_id": "step-1", "message": message, "calls": [{"ordinal": 0, "arguments": FOREIGN}]}
+    request = {"step_id": "step-1", "message": message, "calls": [{"ordinal": 0, "arguments": FOREIGN}]}
     entry = {"run_id": "run-1", "step_id": "step-1", "epoch": 1}
     approval = {"id": "message-2", "organization_id": "org-1", "agent_id": "agent-1", "conversation_id": "conv-1"}
     times = {"created_at": SQL_TIME}
@@ -161,7 +161,7 @@ def _rows() -> dict[str, list[dict[str, Any]]]:
                 "run_id": "run-1",
                 "state": "decided",
                 "call_ids": "call-1",
-                "document": _document({"asked": asked}),
+                "document": _document({"asked": request}),
                 "decisions": _document(DECISIONS),
                 **times,
             }

@@ -76,8 +76,8 @@ class _Watched:
 
     def __getattr__(self, method: str) -> Any:
         async def call(*args: Any, **kwargs: Any) -> Any:
-            made = getattr(self._target, method)
-            return await self._faults.around(f"{self._name}.{method}", lambda: made(*args, **kwargs), self._away)
+            created = getattr(self._target, method)
+            return await self._faults.around(f"{self._name}.{method}", lambda: created(*args, **kwargs), self._away)
 
         return call
 

@@ -180,8 +180,8 @@ def _pieces(answer: LlmAnswer) -> list[LlmEvent]:
             events += [ReasoningDelta(piece) for piece in _cut(part.text)]
         elif isinstance(part, TextPart):
             events += [TextDelta(piece) for piece in _cut(part.text)]
-    for index, made in enumerate(answer.tool_calls):
-        events += [ToolCallDelta(index, made.name, piece) for piece in _cut(made.arguments)]
+    for index, created in enumerate(answer.tool_calls):
+        events += [ToolCallDelta(index, created.name, piece) for piece in _cut(created.arguments)]
     return events
 
 

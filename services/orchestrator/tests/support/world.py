@@ -281,7 +281,7 @@ def lines(messages: Sequence[Message]) -> list[str]:
         for part in message.content:
             kind = "text" if isinstance(part, TextPart) else "thought"
             shown.append(f"{role} {kind}: {getattr(part, 'text', part)}")
-        shown += [f"{role} calls {made.name}{made.arguments}" for made in message.tool_calls]
+        shown += [f"{role} calls {created.name}{created.arguments}" for created in message.tool_calls]
         shown += [f"{role} {item.status.value} of {item.name}: {item.text}" for item in message.tool_returns]
     return shown
 
@@ -322,7 +322,7 @@ def require_valid(messages: Sequence[Message]) -> None:
             open_calls = []
             continue
         assert not open_calls, "a call has no return"
-        open_calls = [made.id for made in message.tool_calls]
+        open_calls = [created.id for created in message.tool_calls]
         assert not seen & set(open_calls), "a call id stands twice"
         seen |= set(open_calls)
     assert not open_calls, "the last call has no return"

@@ -96,9 +96,9 @@ async def test_model_and_settings_of_a_conversation_override_those_of_the_agent(
     thread = await opened(process, agent, model="anthropic/two", model_settings=given)
     world.model.follow(say("Hello."), say("Hello."))
     await process.send(agent, to=thread.id)
-    asked = world.model.last
-    assert asked.model.handle == "anthropic/two"
-    assert (asked.settings.temperature, asked.settings.top_p, asked.settings.context_window) == (0.9, 0.5, 9_000)
+    request = world.model.last
+    assert request.model.handle == "anthropic/two"
+    assert (request.settings.temperature, request.settings.top_p, request.settings.context_window) == (0.9, 0.5, 9_000)
     settings = process.agents.effective_settings(agent, thread)
     assert (await process.windows.report(ME, agent, thread, settings)).size == 9_000
     await process.send(agent)
@@ -155,8 +155,8 @@ async def test_refused_fork_leaves_nothing_and_releases_its_request_id(world: Wo
 async def test_creation_takes_place_once_for_each_request(world: World, process: Process) -> None:
     agent = await world.agent(process)
     draft = ConversationDraft(agent.id)
-    made = await asyncio.gather(*(process.conversations.create(ME, key(), draft) for _ in range(4)))
-    assert {thread.id for thread in made} == {made[0].id}
+    created = await asyncio.gather(*(process.conversations.create(ME, key(), draft) for _ in range(4)))
+    assert {thread.id for thread in created} == {created[0].id}
     assert len(world.recall.windows) == 2
     with pytest.raises(RequestIdReused):
         await process.conversations.create(ME, key(fingerprint="other"), draft)

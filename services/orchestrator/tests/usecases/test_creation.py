@@ -224,8 +224,8 @@ async def test_agent_activated_by_a_concurrent_repeat_is_kept(world: World, proc
     async def another_is_faster(name: str) -> None:
         if name == "agents.activate":
             world.faults.on_call = None
-            made = await process.lifecycle.create(ME, key(), DRAFT)
-            await process.agents.update(ME, None, made.id, {"name": "Changed"})
+            created = await process.lifecycle.create(ME, key(), DRAFT)
+            await process.agents.update(ME, None, created.id, {"name": "Changed"})
 
     world.faults.on_call = another_is_faster
     agent = await process.lifecycle.create(ME, key(), DRAFT)

@@ -47,8 +47,8 @@ async def test_first_window_equals_the_golden_file(world: World, process: Proces
 
 async def test_workflow_agent_always_clears_its_window(world: World, process: Process) -> None:
     agent = await process.lifecycle.create(ME, None, AgentDraft(AgentType.WORKFLOW))
-    told = await process.agents.update(ME, None, agent.id, {"message_buffer_autoclear": False})
-    assert told.message_buffer_autoclear
+    received = await process.agents.update(ME, None, agent.id, {"message_buffer_autoclear": False})
+    assert received.message_buffer_autoclear
 
 
 async def test_models_that_imitate_examples_get_a_shorter_one(world: World, process: Process) -> None:

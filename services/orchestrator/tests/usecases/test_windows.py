@@ -58,9 +58,9 @@ async def test_pending_call_is_counted_once(world: World, process: Process) -> N
     for agent in (free, gated):
         world.model.follow(call("archival_memory_insert", content="long " * 2_000), say(""))
         await process.send(agent)
-    asked, done = await report(process, gated), await report(process, free)
-    assert asked.window.messages[-1].role is Role.APPROVAL
-    assert 0 < done.message_tokens - asked.message_tokens < 100, "the return alone is missing"
+    request, done = await report(process, gated), await report(process, free)
+    assert request.window.messages[-1].role is Role.APPROVAL
+    assert 0 < done.message_tokens - request.message_tokens < 100, "the return alone is missing"
 
 
 async def test_report_shows_the_memory_of_the_next_step(world: World, process: Process) -> None:

@@ -80,8 +80,8 @@ def test_ordinary_user_can_execute_tools(layers: list[str] | None) -> None:
     python = next((path for path in ("/usr/bin/python3", "/usr/local/bin/python3") if Path(path).exists()), None)
     if python is None:
         pytest.skip("this machine has no interpreter that an ordinary user can run")
-    with tempfile.TemporaryDirectory(prefix="mnemesh-copy-") as made:
-        copy = Path(made)
+    with tempfile.TemporaryDirectory(prefix="mnemesh-copy-") as created:
+        copy = Path(created)
         copy.chmod(0o755)
         package, temporary = copy / "mnemesh_tools", copy / "tmp"
         shutil.copytree(Path(mnemesh_tools.sandbox.__file__).parent, package / "sandbox")
@@ -99,7 +99,7 @@ def test_ordinary_user_can_execute_tools(layers: list[str] | None) -> None:
             cwd="/",
             capture_output=True,
             text=True,
-            env={"PYTHONPATH": made, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(temporary)},
+            env={"PYTHONPATH": created, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(temporary)},
             timeout=60,
             check=False,
         )
