@@ -18,7 +18,7 @@ import pytest_asyncio
 from mnemesh_client import Mnemesh
 from mnemesh_client.supervisor import health
 from mnemesh_client.supervisor.config import MeshConfig
-from mnemesh_client.supervisor.data_lock import PREVIOUS_LOCK_NAME, LockHolder, lock_holder
+from mnemesh_client.supervisor.data_lock import LOCK_NAME, PREVIOUS_LOCK_NAME, LockHolder, lock_holder
 from mnemesh_client.supervisor.process import ServiceProcess
 from mnemesh_client.supervisor.supervisor import _RESTART_BACKOFF, Supervisor
 from mnemesh_kit.config import StartupError
@@ -138,6 +138,14 @@ async def test_invalid_setting_of_a_service_is_one_error_line(
         await supervisor.start()
 
     assert lock_holder(config.data_path) is None
+
+
+def test_lock_of_a_later_release_is_read(tmp_path: Path) -> None:
+    with (tmp_path / LOCK_NAME).open("w") as file:
+        file.write('{"pid": 4711, "ready": true, "new": 1}')
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert lock_holder(tmp_path) == LockHolder(4711, ready=True)
 
 
 async def test_second_mesh_of_any_version_on_the_same_directory_is_refused(

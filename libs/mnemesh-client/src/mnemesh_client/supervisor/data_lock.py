@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Final
 
@@ -98,7 +98,9 @@ def _holder_of(path: Path) -> LockHolder | None:
     try:
         if _try_lock(file):
             return None
-        return LockHolder(**json.loads(os.pread(file, _LARGEST_STATUS, 0)))
+        status = json.loads(os.pread(file, _LARGEST_STATUS, 0))
+        # A later release may write more fields.
+        return LockHolder(**{known.name: status[known.name] for known in fields(LockHolder) if known.name in status})
     except ValueError:
         return None  # the file is empty: its holder has not written its status yet, or is releasing the lock
     finally:
