@@ -62,7 +62,9 @@ async def running(directory: Path, engine: str) -> AsyncIterator[RunningServices
         postgres = None
         if engine == "postgresql":
             postgres = stack.enter_context(running_postgres(directory / "pg", _POSTGRES))
-        settings = await _settings(directory, postgres)
+        # Only their owner has access to the data of services, and PostgreSQL runs as another user.
+        data = directory / "data"
+        settings = await _settings(data, postgres)
         ports = {name: ReservedPort() for name in MEMORY_SERVICES}
         services = {}
         for name, port in ports.items():
@@ -80,7 +82,7 @@ async def running(directory: Path, engine: str) -> AsyncIterator[RunningServices
         archival = channels.channel(ports["archival"].address)
         yield RunningServices(
             engine,
-            directory,
+            data,
             MessageServiceStub(channels.channel(ports["recall"].address)),
             ArchiveServiceStub(archival),
             PassageServiceStub(archival),

@@ -117,7 +117,7 @@ async def test_prompts_are_paged(mesh: Mesh, files: Path) -> None:
 @pytest.mark.parametrize(
     "key",
     ["..", "../secret", "../system_prompts/pirate", "a/b", "/etc/passwd", "pirate.txt/", "pirate\n", "PIRATE",
-     ".hidden", " pirate", "x" * 101, "x" * 10_000_000, "\u202e", "%2e%2e", "~", "*", "pirate\u0001"],
+     ".hidden", " pirate", "x" * 101, "x" * 1_000_000, "\u202e", "%2e%2e", "~", "*", "pirate\u0001"],
     ids=lambda key: repr(key[:24]),
 )  # fmt: skip
 async def test_key_is_never_a_path(mesh: Mesh, files: Path, key: str) -> None:

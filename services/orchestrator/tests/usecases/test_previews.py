@@ -37,7 +37,9 @@ async def run(
 
 @pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2, AgentType.WORKFLOW])
 async def test_preview_equals_the_next_request(world: World, process: Process, kind: AgentType) -> None:
-    agent = await world.agent(process, kind, initial_messages=(InputMessage((TextPart("Before"),)),))
+    tools = ("archival_memory_search",) if kind is AgentType.WORKFLOW else ()  # it has none by default, and needs one
+    before = (InputMessage((TextPart("Before"),)),)
+    agent = await world.agent(process, kind, initial_messages=before, tool_names=tools)
     block = world.blocks.blocks[world.blocks.held[agent.id][0]]
     world.blocks.put(replace(block, value="Ada"))
     windows, rows = dict(world.recall.windows), {id_: list(found) for id_, found in world.recall.rows.items()}
