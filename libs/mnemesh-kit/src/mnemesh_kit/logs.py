@@ -73,7 +73,7 @@ def _shown(value: object) -> str:
 
 
 class _Unfailing:
-    """A stream that loses what it cannot write: the log may be on a full disk, or a pipe that nobody reads."""
+    """A stream that loses what it cannot write: the log may be on a full disk, or a pipe that no one reads."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

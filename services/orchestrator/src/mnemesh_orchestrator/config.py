@@ -78,7 +78,7 @@ class Config(SqlConfig):
     service_retry_seconds: float = 900.0
     """The time for which a run retries to reach a service that becomes unavailable within a step."""
     degrade_seconds: float = 5.0
-    """The time for which a turn waits for tools or archival before it goes on without them."""
+    """The time for which a turn waits for tools or archival before it continues without them."""
     takeovers_without_progress: int = 10
     """The number of takeovers in a row without progress after which a run fails."""
     approval_timeout_seconds: float = 0.0

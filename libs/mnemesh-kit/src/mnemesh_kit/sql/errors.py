@@ -1,4 +1,4 @@
-"""The errors of a database that is away or full, and the exceptions of the drivers that mean so."""
+"""The errors of a database that is unavailable or full, and the exceptions of the drivers that mean so."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def from_sqlite(error: sa.exc.DBAPIError, *, query_only: bool = False) -> Mnemes
 
 
 def from_postgresql(error: Exception, *, query_only: bool = False) -> MnemeshError | None:
-    """Returns the error for an exception of PostgreSQL or its driver if the server is away or full; None for others.
+    """Returns the error for an exception of PostgreSQL or its driver if the server is unavailable or full, else None.
 
     A transaction that is `query_only` refuses writes as a standby does. That is a defect of the caller.
     """

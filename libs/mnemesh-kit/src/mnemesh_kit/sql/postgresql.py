@@ -105,7 +105,7 @@ def _was_broken(error: DatabaseUnavailable) -> bool:
 
 @asynccontextmanager
 async def _reachable(*, query_only: bool = False) -> AsyncIterator[None]:
-    """Raises DatabaseUnavailable or DatabaseFull if the server is away or full; other errors pass unchanged."""
+    """Raises DatabaseUnavailable or DatabaseFull if the server is unavailable or full; other errors pass unchanged."""
     try:
         yield
     except (OSError, sa.exc.SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:

@@ -190,7 +190,7 @@ class SqlOutbox:
         """Returns the changes that this replica still has claimed, and makes sure that all others are applied again.
 
         Another replica may have claimed a change of the same record and may write an older state at any time. It loses
-        that claim, so that its change outlives its `settle`; nobody applies the change before the claim would expire.
+        that claim, so that its change outlives its `settle`; no one applies the change before the claim would expire.
         """
         c = self._tables.changes.c
         ids = [change.row_id for change in changes]

@@ -40,7 +40,7 @@ _log = structlog.get_logger("mnemesh.retrieval.indexer")
 
 
 class CheckInterrupted(RetrievalError):
-    """A check cannot go on now. It begins again later."""
+    """A check cannot continue now. It begins again later."""
 
 
 class Walks:

@@ -78,7 +78,7 @@ class EarlierPoints:
         except VectorIndexError as error:
             raise StartupError(
                 "The passages of this data directory are in the vector index only, and it cannot be read: "
-                f"{error}. Restore it from a backup; or move it away, to go on without these passages."
+                f"{error}. Restore it from a backup; or move it away, to continue without these passages."
             ) from error
         return found
 

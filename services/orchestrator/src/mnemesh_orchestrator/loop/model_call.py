@@ -84,7 +84,7 @@ class ModelCaller:
         began, interrupted, unusable = self._clock.monotonic(), 0, 0
         while True:
             attempt = start_attempt()
-            # Numbers go on after a takeover: followers replace the deltas of lower attempts by those of higher ones.
+            # Numbers continue after a takeover: followers replace the deltas of lower attempts by those of higher ones.
             number = attempt + MAX_CALLS_PER_HOLDER * context.claims
             context.journal.publish_live(record.id, StepStarted(record.number, number))
             sent = self._clock.monotonic()

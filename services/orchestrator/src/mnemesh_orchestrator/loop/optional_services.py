@@ -1,4 +1,4 @@
-"""Calls to services that a turn can do without: it waits for their restart, and then goes on and tells the model."""
+"""Calls to services that a turn can do without: it waits for their restart, and then continues and tells the model."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -14,7 +14,7 @@ _log = structlog.get_logger("mnemesh.loop")
 
 
 class OptionalServices:
-    """Calls services without which a turn goes on.
+    """Calls services without which a turn continues.
 
     The first turn that finds a service unavailable waits for its restart. If it stays unavailable, later turns do not
     wait until it has answered again.

@@ -210,7 +210,7 @@ class StepState:
         self.spent += usage
 
     def accept(self, answer: JournalledAnswer, planned: tuple[PlannedCall, ...], *, is_journalled: bool) -> None:
-        """Takes the answer that the step goes on with."""
+        """Takes the answer that the step continues with."""
         self.answer, self.planned, self.is_journalled = answer, planned, is_journalled
         self.seen = SeenRevisions(answer.seen) if answer.seen is not None else None
 

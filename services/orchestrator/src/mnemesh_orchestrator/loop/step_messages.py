@@ -136,7 +136,7 @@ def stored_answer(
         message: the assistant message.
         planned: its calls.
         takes_heartbeat: returns whether a tool has the request_heartbeat argument.
-        heartbeat: whether the turn goes on after the step.
+        heartbeat: whether the turn continues after the step.
     """
     thoughts = tuple(ReasoningPart(item.thinking) for item in planned if item.thinking)
     calls = []

@@ -28,8 +28,8 @@ from mnemesh_orchestrator.store.base.leases import LeaseStore
 _log = structlog.get_logger("mnemesh.runs")
 
 LEFT_ERRORS: Final = (LeaseLost, DatabaseUnavailable, DatabaseFull)
-"""Errors that do not end a run: another process holds it, or the orchestrator's own database is away or full. The run
-is taken up again, as after a crash."""
+"""Errors that do not end a run: another process holds it, or the orchestrator's own database is unavailable or full.
+The run is resumed, as after a crash."""
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class RunExecution:
 
         Raises:
             LeaseLost: another process holds the run now.
-            DatabaseUnavailable, DatabaseFull: the run has not ended, and can be taken up again.
+            DatabaseUnavailable, DatabaseFull: the run has not ended, and can be resumed.
         """
         claim, started = active.claim, self._clock.monotonic()
         journal = self._journals.open(claim.run, claim.lease)
@@ -163,7 +163,7 @@ class RunExecution:
         return turn, None
 
     async def _stalled(self, claim: Claim, journal: JournalWriter) -> _Ending:
-        """Returns the end of a run that was taken up several times and made no progress.
+        """Returns the end of a run that was resumed several times and made no progress.
 
         The history is left as after a cancellation. If that stalls too, the next takeover leaves it as it is.
         """
@@ -173,7 +173,7 @@ class RunExecution:
             turn, _ = await self._cancel_turn(claim, None, journal, keeps_input=False)
         error = RunError(
             "RUN_STALLED",
-            f"The run was taken up {claim.stalled} times without progress. The server's log has the reason. "
+            f"The run was resumed {claim.stalled} times without progress. The server's log has the reason. "
             "Retry the run once it is resolved.",
             {"takeovers": str(claim.stalled)},
         )

@@ -224,7 +224,7 @@ class RunWorker:
             await self.start_next(run.conversation_id)
 
     async def _log_interruption(self, lease: Lease, error: Exception) -> None:
-        """Logs why this process does not go on with a run that has not ended."""
+        """Logs why this process does not continue a run that has not ended."""
         if isinstance(error, (DatabaseUnavailable, DatabaseFull)):
             _log.warning("run_suspended", error=error.message)
             return

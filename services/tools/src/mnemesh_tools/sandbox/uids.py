@@ -64,7 +64,7 @@ class UidPool:
         raise NoUidLeft(f"All {len(self._range)} uids from {self._range.start} are in use.")
 
     def _directory(self) -> Path:
-        """Returns the directory of the claims. It belongs to this user, and nobody else can enter it."""
+        """Returns the directory of the claims. It belongs to this user, and no one else can enter it."""
         for parent in self._parents:
             path = Path(parent, _NAME)
             try:

@@ -169,7 +169,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     run).
     """
     ERROR_REASON_RUN_STALLED: _ErrorReason.ValueType  # 520
-    """INTERNAL, in runs only. The run was taken up several times after interruptions, and made no progress. The server's
+    """INTERNAL, in runs only. The run was resumed several times after interruptions, and made no progress. The server's
     log has the reason of the interruptions. Metadata: takeovers.
     """
     ERROR_REASON_AGENT_REVISION_MISMATCH: _ErrorReason.ValueType  # 521
@@ -346,7 +346,7 @@ has some of the messages of an earlier run and others. Nothing is stored. Metada
 run).
 """
 ERROR_REASON_RUN_STALLED: ErrorReason.ValueType  # 520
-"""INTERNAL, in runs only. The run was taken up several times after interruptions, and made no progress. The server's
+"""INTERNAL, in runs only. The run was resumed several times after interruptions, and made no progress. The server's
 log has the reason of the interruptions. Metadata: takeovers.
 """
 ERROR_REASON_AGENT_REVISION_MISMATCH: ErrorReason.ValueType  # 521
