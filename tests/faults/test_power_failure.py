@@ -17,6 +17,8 @@ import pytest
 import pytest_asyncio
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent, text_of
+from mnemesh_client.tools import ToolsClient
+from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.services import SERVICE_NAMES
 from mnemesh_testkit.cuttable_disk import CuttableDisk
 from mnemesh_testkit.fakes.openai import FakeOpenAI
@@ -36,6 +38,11 @@ pytestmark = [
 WRITERS: Final = 6
 CUTS: Final = 8
 MODEL: Final = "openai/fake-model"
+SOURCE: Final = '''
+def tool_of_{writer}() -> int:
+    """Returns the number of turns."""
+    return {turns}
+'''
 
 
 def answer(body: dict[str, Any]) -> Reply | str:
@@ -64,6 +71,8 @@ class Writer:
     number: int
     turns: dict[str, Turn] = field(default_factory=dict)
     """The completed turns by request id."""
+    stored_turns: int = 0
+    """The number of turns that the stored tool names."""
 
     def fact(self, index: int) -> str:
         return f"Fact {self.number}-{index}."
@@ -72,7 +81,19 @@ class Writer:
     def facts(self) -> list[str]:
         return [self.fact(index) for index in range(len(self.turns))]
 
-    async def work(self, stopping: asyncio.Event) -> None:
+    async def store_tool(self, tools: ToolsClient) -> None:
+        """Stores a tool that names the number of turns. It is repeated until it is acknowledged."""
+        source = SOURCE.format(writer=self.number, turns=len(self.turns))
+        while True:
+            try:
+                await tools.upsert(source)
+            except MnemeshError:
+                await asyncio.sleep(0.1)
+            else:
+                self.stored_turns = len(self.turns)
+                return
+
+    async def work(self, tools: ToolsClient, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
             index = len(self.turns)
             request_id = f"request-{self.number}-{index}"
@@ -82,6 +103,7 @@ class Writer:
                 "an event is missing or repeated"
             )
             self.turns[request_id] = completed
+            await self.store_tool(tools)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -126,16 +148,18 @@ async def test_every_acknowledged_turn_survives_in_every_store(machine: Machine)
     stopping = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         for writer in writers:
-            group.create_task(writer.work(stopping))
+            group.create_task(writer.work(client.tools, stopping))
         for _ in range(CUTS):
             await asyncio.sleep(scaled(chance.uniform(0.3, 2.0)))
             await machine.fail()
         stopping.set()
     for writer in writers:
         await _has_each_fact_once(writer)
+        tool = await client.tools.get(f"tool_of_{writer.number}")
+        assert f"return {writer.stored_turns}\n" in tool.source_code
 
 
-async def _more_turns(writers: list[Writer], number: int) -> None:
+async def _wait_for_turns(writers: list[Writer], number: int) -> None:
     """Waits until so many more turns are completed."""
     wanted = sum(len(writer.turns) for writer in writers) + number
     while sum(len(writer.turns) for writer in writers) < wanted:
