@@ -107,6 +107,20 @@ async def test_failed_flush_fails_every_write_of_its_group() -> None:
     await writer.close()
 
 
+async def test_repeat_without_changes_is_flushed_after_a_failed_flush() -> None:
+    rows, disk = Rows(), Disk()
+    disk.error = OSError(5, "Input/output error")
+    writer = GroupWriter(rows.count, disk)
+    with pytest.raises(Unavailable, match="flushed"):
+        await writer.submit(lambda: rows.write(1))
+    with pytest.raises(Unavailable, match="flushed"):
+        await writer.submit(rows.count)
+    disk.error = None
+    assert await writer.submit(rows.count) == 1
+    assert disk.flushes == 1
+    await writer.close()
+
+
 async def test_after_failed_flush_the_log_is_emptied_before_a_flush_counts_again() -> None:
     rows, disk = Rows(), Disk()
     refusals = [OSError(5, "Input/output error")]

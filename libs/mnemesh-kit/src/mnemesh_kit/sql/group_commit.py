@@ -99,7 +99,7 @@ class GroupWriter:
 
         Args:
             changes: returns the number of rows that the connection has changed since it was opened. Called in the
-                thread. A group that changed nothing is not flushed.
+                thread. A group that changed nothing is not flushed, unless the last flush failed.
             log: the log to flush; None flushes nothing.
             empty_log: moves the log into the database file, flushes that, and empties the log; raises OSError. Called
                 in the thread after a flush failed.
@@ -160,7 +160,8 @@ class GroupWriter:
                 break
             write.execute()
             group.append(write)
-        if self._log is not None and self._changes() != before:
+        # After a failed flush, a write that changes nothing may repeat one that is not durable yet.
+        if self._log is not None and (self._has_failed or self._changes() != before):
             self._flush(self._log, group)
         _deliver(group)
         return is_open
