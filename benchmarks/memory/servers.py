@@ -28,6 +28,8 @@ ENGINES: Final = ("sqlite", "postgresql")
 START_SECONDS: Final = 600.0
 STOP_SECONDS: Final = 60.0
 # Default settings, except those that an operator adapts to a machine of this size.
+_DATA: Final = "data"
+"""The services' data directory. Only its owner has access to it, and PostgreSQL runs as another user."""
 _POSTGRES: Final = ("listen_addresses=", "max_connections=50", "shared_buffers=512MB", "max_wal_size=4GB")
 
 
@@ -47,9 +49,9 @@ class RunningServices:
         """Returns the disk usage of each store in megabytes of 10^6 bytes."""
         found = {}
         for name in MEMORY_SERVICES:
-            found[f"{name} vectors"] = _bytes(self.directory / f"{name}-index") / 1e6
+            found[f"{name} vectors"] = _bytes(self.directory / _DATA / f"{name}-index") / 1e6
             if self.postgres is None:
-                found[f"{name} sql"] = sum(_bytes(file) for file in self.directory.glob(f"{name}.db*")) / 1e6
+                found[f"{name} sql"] = sum(_bytes(file) for file in (self.directory / _DATA).glob(f"{name}.db*")) / 1e6
             else:
                 found[f"{name} sql"] = await _database_bytes(self.postgres, name) / 1e6
         return found
@@ -62,9 +64,7 @@ async def running(directory: Path, engine: str) -> AsyncIterator[RunningServices
         postgres = None
         if engine == "postgresql":
             postgres = stack.enter_context(running_postgres(directory / "pg", _POSTGRES))
-        # Only their owner has access to the data of services, and PostgreSQL runs as another user.
-        data = directory / "data"
-        settings = await _settings(data, postgres)
+        settings = await _settings(directory / _DATA, postgres)
         ports = {name: ReservedPort() for name in MEMORY_SERVICES}
         services = {}
         for name, port in ports.items():
@@ -82,7 +82,7 @@ async def running(directory: Path, engine: str) -> AsyncIterator[RunningServices
         archival = channels.channel(ports["archival"].address)
         yield RunningServices(
             engine,
-            data,
+            directory,
             MessageServiceStub(channels.channel(ports["recall"].address)),
             ArchiveServiceStub(archival),
             PassageServiceStub(archival),

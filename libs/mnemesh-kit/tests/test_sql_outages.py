@@ -37,15 +37,16 @@ async def _terminate(url: str) -> None:
 async def test_terminated_connections_are_unavailable_and_are_replaced(postgres_url: str) -> None:
     database = Database.open(postgres_url)
     await database.write(metadata.create_all)
-    began = asyncio.Event()
+    started = asyncio.Barrier(4)
 
     def slow(conn: sa.Connection) -> None:
         conn.execute(notes.insert().values(text="lost"))
-        began.set()
+        waiting.append(asyncio.ensure_future(started.wait()))
         conn.execute(sa.text("SELECT pg_sleep(30)"))
 
+    waiting: list[asyncio.Future[int]] = []
     writes = [asyncio.ensure_future(database.write(slow)) for _ in range(3)]
-    await began.wait()
+    await started.wait()
     await _terminate(postgres_url)
     results = await asyncio.gather(*writes, return_exceptions=True)
     assert all(isinstance(result, DatabaseUnavailable) for result in results), results
