@@ -1,4 +1,4 @@
-"""Who may call what, and how much a call may send, checked over a connection before a request is parsed."""
+"""Roles of callers and sizes of requests, checked over a connection before a request is parsed."""
 
 from __future__ import annotations
 

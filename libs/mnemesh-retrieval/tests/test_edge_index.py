@@ -238,7 +238,8 @@ async def test_unused_pages_are_released_and_read_again(tmp_path: Path) -> None:
         index = await EdgeIndex.open(tmp_path, flush_interval_seconds=0.05, max_mapped_bytes=limit)
         await index.ensure_collection(wide)
         await index.write("wide", points)
-        while not settled(resident_bytes(tmp_path)):
-            await asyncio.sleep(0.02)
+        async with asyncio.timeout(60):  # the kernel reports no event
+            while not settled(resident_bytes(tmp_path)):
+                await asyncio.sleep(0.02)
         assert [round(hit.score, 3) for hit in await index.search("wide", query)] == [1.0] * query.limit
         await index.close()

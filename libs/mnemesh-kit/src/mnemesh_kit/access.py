@@ -1,4 +1,4 @@
-"""Who may call each RPC, and how large its request may be: one table for all services.
+"""The role that each RPC requires, and the maximum size of its request: one table for all services.
 
 A test compares the table with the contracts, so that an RPC without an entry fails it. At run time, an RPC without an
 entry is one for services.
@@ -19,7 +19,7 @@ MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RpcRule:
-    """What the kit checks before the request of an RPC is parsed."""
+    """The conditions that the kit checks before the request of an RPC is parsed."""
 
     role: Role
     """The role that a caller needs. A service may call what a client may call."""

@@ -84,7 +84,7 @@ def is_loopback(host: str) -> bool:
 class LoopbackAuthenticator:
     """Trusts the principal that the metadata names. Without one, the caller is the default principal.
 
-    Every caller has the role of a service: whoever can connect to the loopback interface may do everything.
+    Every caller has the role of a service: any local process may do everything.
     """
 
     def __init__(self) -> None:

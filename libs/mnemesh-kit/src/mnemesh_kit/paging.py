@@ -124,7 +124,7 @@ def fitting(items: Sequence[T], size_of: Callable[[T], int], max_bytes: int = MA
 
 
 def offset_token(request: Message, offset: int) -> str:
-    """Returns the token of the rest of a ranked result, which an answer had no room for."""
+    """Returns the token of the rest of a ranked result that exceeds the size of a page."""
     return _encode(_fingerprint(request), Cursor(offset, ""))
 
 

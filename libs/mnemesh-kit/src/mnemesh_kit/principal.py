@@ -14,7 +14,7 @@ SUBJECT_KEY: Final = "mnemesh-subject"
 
 
 class Role(StrEnum):
-    """What a caller may call; see `mnemesh_kit.access`."""
+    """The role of a caller, which decides the RPCs that it may call; see `mnemesh_kit.access`."""
 
     CLIENT = "client"
     """An owner of the organization's data."""
@@ -29,7 +29,7 @@ class Principal:
     organization_id: str
     subject_id: str
     role: Role = field(default=Role.SERVICE, compare=False)
-    """What the credential of the call allows; a principal without one, as in background tasks, is the mesh's own.
+    """The role in the credential of the call; a principal without one, as in background tasks, is the mesh's own.
 
     It is not part of the identity: a run stores organization and subject.
     """

@@ -42,7 +42,7 @@ Parse = Callable[[bytes], Any]
 
 
 class Unreadable:
-    """Stands for the request of a call that is refused because of its bytes.
+    """Replaces the request of a call that is refused because of its bytes.
 
     gRPC would turn an exception of a deserializer into UNKNOWN, and the exception would keep the bytes in memory.
     """

@@ -64,7 +64,7 @@ class Assembly:
     metrics: Sequence[Metric] = field(default_factory=tuple)
     """The service's own counters, gauges and histograms."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    """What an operator wants to know about the server's host. `GetServerInfo` returns it, also without a token."""
+    """Facts about the server's host for its operator. `GetServerInfo` returns it, also without a token."""
     close: Sequence[Hook] = field(default_factory=tuple)
     """Hooks that run in reverse order after all calls are over."""
 

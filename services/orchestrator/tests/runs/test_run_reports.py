@@ -1,4 +1,4 @@
-"""What an operator sees of ended runs: one log line and the metrics of each."""
+"""Reports of ended runs for operators: one log line and the metrics of each."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""What tools attempt against the kernel, other processes, the memory and the disk of the host.
+"""Attempts of tools against the kernel, other processes, the memory and the disk of the host.
 
 Each source defines `tool`. A kernel attempt returns the names of those that succeeded.
 """

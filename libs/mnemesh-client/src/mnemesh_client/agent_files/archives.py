@@ -61,7 +61,7 @@ async def restore_passages(mnemesh: Mnemesh, agent: Agent, directory: Path) -> t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsertTarget:
-    """Where passages are inserted: an archive, or the archive that archival creates for an agent with an embedder."""
+    """The target of an insert: an archive, or the archive that archival creates for an agent with an embedder."""
 
     archive_id: str | None = None
     agent_id: str | None = None

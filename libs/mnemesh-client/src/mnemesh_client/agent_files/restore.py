@@ -56,7 +56,7 @@ class ImportCounts:
     passages: int = 0
     is_new: bool = False
     notes: list[str] = field(default_factory=list)
-    """What was not imported, and why."""
+    """The parts that were not imported, with the reasons."""
 
 
 class AgentImport:

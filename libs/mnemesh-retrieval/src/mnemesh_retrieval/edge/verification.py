@@ -1,4 +1,4 @@
-"""What a stored point of the engine must have, beyond what the engine itself detects."""
+"""Checks of stored points that the engine itself does not make."""
 
 from __future__ import annotations
 

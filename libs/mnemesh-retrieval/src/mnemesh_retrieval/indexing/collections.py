@@ -84,7 +84,7 @@ class Collections:
         """Opens all collections, and drops others with the owned prefixes.
 
         Args:
-            is_shared: whether the index is of the same history as the records; if not, collections are built anew.
+            is_shared: whether the index is of the same history as the records; if not, collections are rebuilt.
         """
         self._opened = True
         for tracked in self.all():

@@ -1,4 +1,4 @@
-"""Whether an index and its records have the same history: neither was replaced by an older copy."""
+"""Checks that an index and its records have the same history: neither was replaced by an older copy."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Source(Protocol):
 
     @property
     def keep_without_vector(self) -> bool:
-        """Whether a record without a vector keeps a point that words find; False deletes its point."""
+        """True keeps the point of a record without a vector, so that words find it; False deletes the point."""
 
     async def read(self, subjects: Sequence[str]) -> Mapping[str, Record]:
         """Returns the current records of these subjects. One that is gone, or belongs elsewhere, has no entry."""

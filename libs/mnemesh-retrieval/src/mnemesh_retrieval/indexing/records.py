@@ -10,7 +10,7 @@ from mnemesh_retrieval.index import Payload
 
 
 class ChangeKind(StrEnum):
-    """What a change concerns."""
+    """The kind of subject of a change."""
 
     RECORD = "record"
     """One record was stored, changed or deleted."""

@@ -14,15 +14,15 @@ class Tracked:
     key: str
     source: Source
     available: bool = False
-    """Whether the collection is open in the index."""
+    """True if the collection is open in the index."""
     complete: bool = False
-    """Whether the index has every record, except those of the newest changes."""
+    """True if the index has every record, except those of the newest changes."""
     blocked_until: float = 0.0
     """No changes are applied before this time, because the last attempt failed."""
     failure: Exception | None = None
     """The last error, until an attempt succeeds; it is logged once."""
     rebuilding: bool = False
-    """Whether the collection was created empty while there were records."""
+    """True if the collection was created empty while there were records."""
     total: int = 0
     """The number of records when the check that runs, or the last one, began."""
     processed: int = 0

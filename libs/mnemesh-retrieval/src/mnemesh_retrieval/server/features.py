@@ -1,4 +1,4 @@
-"""What versions of the server support, and how older ones are used."""
+"""The features of versions of the server, and the replacements on older ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BETWEEN_RUNS: Final = " 0 "
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What a server supports.
+    """The features of a server.
 
     `update_modes`: writes of only absent or only present points. `substrings`: conditions on characters that a text
     contains. A server without these conditions gets, beside each text field, a field with the runs of CJK characters,

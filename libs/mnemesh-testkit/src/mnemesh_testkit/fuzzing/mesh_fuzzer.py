@@ -56,7 +56,7 @@ class Defect:
 
 @dataclass(slots=True)
 class Findings:
-    """What the requests of a run led to."""
+    """The results of the requests of a run."""
 
     codes: Counter[str] = field(default_factory=Counter)
     defects: list[Defect] = field(default_factory=list)
@@ -77,7 +77,7 @@ class MeshFuzzer:
 
         Args:
             addresses: service → its address.
-            good: returns valid requests of a method with known ids, without the ids that every request chooses anew.
+            good: returns valid requests of a method with known ids, without the ids that each request generates.
             seconds: how long a call may take before it counts as hanging.
         """
         self._addresses = addresses

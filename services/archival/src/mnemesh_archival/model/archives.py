@@ -108,7 +108,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """What the erasure of an agent deletes, in addition to the archive that its first insert created."""
+    """The archives that the erasure of an agent deletes, in addition to the archive that its first insert created."""
 
     shared_passages: bool = False
     """Also the passages that the agent wrote into archives that are kept."""

@@ -74,7 +74,7 @@ class MemoryHead:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to show."""
+        """True if there is nothing to show."""
         return not self.shown and (self.bundle is None or not (self.bundle.episodes or self.bundle.facts))
 
     def with_notes(self, request: CompactionRequest, cut: Cut, notes: str, limit: int) -> Summary:

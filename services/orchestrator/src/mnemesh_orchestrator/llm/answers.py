@@ -1,4 +1,4 @@
-"""What every answer of a provider goes through before the loop sees it: made well-formed, and bounded.
+"""Makes each answer of a provider well-formed and bounded before the loop receives it.
 
 A step whose tools ran must be stored, so whatever cannot be stored is replaced or refused here, before a tool runs. The
 bounds are those of recall's messages.
@@ -42,7 +42,7 @@ MAX_ANSWER_BYTES: Final = 8 << 20
 UNNAMED: Final = "unnamed"
 """The name of a call that has none. No tool has it, so the model is told that there is no such tool."""
 UNREADABLE: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What reading an answer raises if it has another form than the API documents."""
+"""The exceptions of reading an answer that has another form than the API documents."""
 
 _MAX_NAME: Final = 512
 _MAX_OPAQUE_BYTES: Final = 10 << 20

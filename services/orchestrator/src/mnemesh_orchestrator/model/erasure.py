@@ -1,4 +1,4 @@
-"""What is erased with an agent, and the result."""
+"""The scope of the erasure of an agent, and its result."""
 
 from dataclasses import dataclass, fields
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class ErasureScope:
-    """What is erased with an agent besides what was created for it. What other agents hold is never erased."""
+    """Resources that are erased with an agent, besides those created for it. Resources of other agents stay."""
 
     unshared_blocks: bool = False
     """Blocks that were attached to the agent and that no other agent holds."""

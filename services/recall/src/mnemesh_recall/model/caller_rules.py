@@ -1,4 +1,4 @@
-"""What a caller may write by its role: clients own the data, but only services of the mesh write as the step loop."""
+"""The writes that each role allows: clients own the data, but only services of the mesh write as the step loop."""
 
 from __future__ import annotations
 

@@ -59,4 +59,4 @@ class MessageHits:
 
     hits: tuple[MessageHit, ...]
     degraded: bool = False
-    """Whether similar messages may be missing, because the vector index or the embedder was not available."""
+    """True if similar messages may be missing, because the vector index or the embedder was not available."""

@@ -83,7 +83,7 @@ class Trace:
 
     @property
     def is_imported(self) -> bool:
-        """Whether the trace was a line of an imported file."""
+        """True if the trace was a line of an imported file."""
         return bool(self.message_id) and not self.id.startswith(f"{self.message_id}.")
 
 

@@ -53,7 +53,7 @@ def check_name(name: str, field: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SourceFacts:
-    """What the syntax tree of a source tells about one of its functions."""
+    """The facts about a function in the syntax tree of a source."""
 
     name: str
     description: str

@@ -11,7 +11,7 @@ from uuid import UUID
 
 @dataclass(frozen=True, slots=True)
 class IndexedPassage:
-    """What the index has of a passage: its text, and the fields by which searches filter."""
+    """The part of a passage that the index has: its text, and the fields by which searches filter."""
 
     text: str
     organization_id: str
