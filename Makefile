@@ -1,7 +1,7 @@
 # All tasks of development and CI. Requires Python 3.11 to 3.14 with venv and pip, and make; installs everything else.
 # PYTHON selects an interpreter and VENV another environment: make test PYTHON=python3.13 VENV=.venv-3.13
 
-UV_VERSION := 0.13.8
+UV_VERSION := 0.13.9
 VENV := .venv
 BIN := $(VENV)/bin
 MANIFESTS := pyproject.toml uv.lock $(wildcard libs/*/pyproject.toml services/*/pyproject.toml)
@@ -9,19 +9,20 @@ SOURCES := $(wildcard libs/*/src services/*/src)
 # The directory of the tests' databases: in memory if it has 8 GB free, because a disk takes most of the tests' time.
 MEMORY = $(shell grep -qE ' /dev/shm [^ ]+ [^ ]*noexec' /proc/mounts 2>/dev/null || \
 	df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8000000 { print "/dev/shm" }')
-# The number of test processes: make test WORKERS=4
-WORKERS := 2
+# The number of test processes: make test WORKERS=4. Three keep two cores busy, because some tests wait for a limit.
+WORKERS := 3
 empty :=
 space := $(empty) $(empty)
 
-# Use the environment of this directory, regardless of the caller's shell.
-unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
+# Use the environment of this directory, regardless of the caller's shell. Without cached bytecode, each process compiles
+# its libraries again: a service takes a second longer to start.
+unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
 export UV_PYTHON := $(CURDIR)/$(BIN)/python
 export UV_PYTHON_DOWNLOADS := never
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check check-format check-types check-imports check-contracts proto bench bench-memory up down fmt
+.PHONY: help run test test-all check check-format check-types check-imports check-contracts proto bench bench-memory bench-memory-load bench-files up down fmt
 .DELETE_ON_ERROR:
 
 help: ## Show the targets
@@ -77,8 +78,14 @@ proto: $(VENV)/.dev ## Generate the Python code of the contracts
 bench: $(VENV)/.dev ## Measure turns of a mesh with a fake model
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-bench-memory: $(VENV)/.dev ## Measure recall and archival with a million messages
+bench-memory: $(VENV)/.dev ## Score memory on dialogues (ARGS="--dataset FILE")
 	@$(BIN)/python -m benchmarks.memory $(ARGS)
+
+bench-memory-load: $(VENV)/.dev ## Measure recall and archival with a million messages
+	@$(BIN)/python -m benchmarks.memory_load $(ARGS)
+
+bench-files: $(VENV)/.dev ## Measure uploads, processing, grep and views of files
+	@$(BIN)/python -m benchmarks.files $(ARGS)
 
 # Dependencies of a running mesh. Keeps installed development tools.
 $(VENV)/.runtime: $(MANIFESTS) | $(VENV)/.uv-$(UV_VERSION)

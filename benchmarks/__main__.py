@@ -11,7 +11,7 @@ import uvloop
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import MnemeshError
 
-from benchmarks import report
+from benchmarks import gateway, report
 from benchmarks.agents import Connection
 from benchmarks.measurement import count_calls, run_plan
 from benchmarks.mesh import fake_model, running_mesh
@@ -42,7 +42,12 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a few turns of each kind, as a smoke test")
     parser.add_argument("--out", type=Path, default=Path("build/bench.json"), help="the JSON report (%(default)s)")
     parser.add_argument("--only", default="", help="only scenarios of this script: one-step or five-tools")
-    arguments = parser.parse_args()
+    parser.add_argument("--gateway", action="store_true", help="what the gateway adds to a turn, instead")
+    arguments, rest = parser.parse_known_args()
+    if arguments.gateway:
+        return gateway.main(rest)
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     plan = quick() if arguments.quick else full()
     if arguments.only:
         plan = plan.only(arguments.only)

@@ -7,6 +7,7 @@ from typing import Final, Self
 
 from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, runs_pb2
 from mnemesh.agents.v1.agents_service_pb2_grpc import AgentServiceStub
+from mnemesh.agents.v1.groups_service_pb2_grpc import GroupServiceStub
 from mnemesh.agents.v1.runs_service_pb2_grpc import RunServiceStub
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.recall.v1 import messages_service_pb2 as recall
@@ -17,7 +18,7 @@ from mnemesh_kit.channels import Channels
 from mnemesh_kit.ids import new_id
 
 _BATCH: Final = 500
-_WORDS: Final = (
+WORDS: Final = (
     "garden letter winter river coffee window train sister music doctor market paper bridge summer kitchen morning "
     "ticket engine island school painter planet button harbour lesson mirror orchard pocket quarter shadow tunnel "
     "violin weather yellow anchor basket candle dragon evening forest guitar hammer insect jacket kettle lantern"
@@ -25,13 +26,14 @@ _WORDS: Final = (
 
 
 class Connection:
-    """Connects to the orchestrator for agents and turns, and to recall for history and windows."""
+    """Connects to the orchestrator for agents, groups and turns, and to recall for history and windows."""
 
     def __init__(self, config: MeshConfig) -> None:
-        self._channels = Channels(deadline=60.0)
+        self._channels = Channels(deadline=60.0, tls=config.tls)
         orchestrator = self._channels.channel(config.address("orchestrator"))
         self.agents = AgentServiceStub(orchestrator)
         self.runs = RunServiceStub(orchestrator)
+        self.groups = GroupServiceStub(orchestrator)
         self.recall = MessageServiceStub(self._channels.channel(config.address("recall")))
 
     async def __aenter__(self) -> Self:
@@ -102,7 +104,7 @@ def _role(position: int) -> message_pb2.Role.ValueType:
 
 
 def _text(chance: random.Random) -> message_pb2.ContentPart:
-    words = " ".join(chance.choices(_WORDS.split(), k=18))
+    words = " ".join(chance.choices(WORDS.split(), k=18))
     return message_pb2.ContentPart(text=message_pb2.TextPart(text=f"{words.capitalize()}."))
 
 

@@ -14,7 +14,9 @@ from urllib.request import urlopen
 
 from mnemesh_client.supervisor.config import MeshConfig
 from mnemesh_client.supervisor.supervisor import Supervisor
-from mnemesh_kit.services import SERVICE_NAMES, SERVICES
+from mnemesh_kit.services import SERVICES
+from mnemesh_testkit.mesh.certificates import certificates as create
+from mnemesh_testkit.mesh.certificates import tls_environment
 
 from benchmarks.processes import Processes
 
@@ -34,13 +36,14 @@ class RunningMesh:
         enabled."""
         assert self.config.metrics_port is not None, "the mesh runs without metrics"
         found: dict[str, float] = {}
-        for number, service in enumerate(SERVICE_NAMES):
-            with urlopen(f"http://127.0.0.1:{self.config.metrics_port + number}/metrics", timeout=5) as answer:
+        for spec in SERVICES:
+            port = self.config.metrics_port + spec.metrics_offset
+            with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
                 lines = answer.read().decode().splitlines()
             for line in lines:
                 if line.startswith(("mnemesh_rpcs_total", "mnemesh_sql_transactions_total")):
                     series, _, value = line.rpartition(" ")
-                    found[f"{service} {series}"] = float(value)
+                    found[f"{spec.name} {series}"] = float(value)
         return found
 
 
@@ -58,13 +61,16 @@ async def fake_model() -> AsyncIterator[tuple[str, int]]:
 
 
 @asynccontextmanager
-async def running_mesh(data_dir: Path, model: tuple[str, int], *, metrics: bool = False) -> AsyncIterator[RunningMesh]:
-    """Runs all services on free ports with embedded stores in `data_dir`."""
+async def running_mesh(
+    data_dir: Path, model: tuple[str, int], *, metrics: bool = False, tls: bool = False
+) -> AsyncIterator[RunningMesh]:
+    """Runs all services on free ports with embedded stores in `data_dir`; with `tls`, over mutual TLS."""
     base_url, model_pid = model
-    os.environ["OPENAI_BASE_URL"] = base_url  # the services inherit this process's environment
-    ports = _free_ports(len(SERVICES) * 2)
+    certificates = tls_environment(create(data_dir / "certificates")) if tls else {}
+    os.environ |= {"OPENAI_BASE_URL": base_url, **certificates}  # the services inherit this process's environment
+    ports = free_ports(len(SERVICES) * 2)
     settings = {spec.port_variable: str(port) for spec, port in zip(SERVICES, ports, strict=False)}
-    settings["MNEMESH_DATA_DIR"] = str(data_dir)
+    settings |= {"MNEMESH_DATA_DIR": str(data_dir), **certificates}
     if metrics:
         settings["MNEMESH_METRICS_PORT"] = str(ports[len(SERVICES)])
     config = MeshConfig.from_env(settings)
@@ -79,7 +85,7 @@ async def running_mesh(data_dir: Path, model: tuple[str, int], *, metrics: bool 
         await mesh.stop()
 
 
-def _free_ports(count: int) -> tuple[int, ...]:
+def free_ports(count: int) -> tuple[int, ...]:
     """Returns consecutive free ports."""
     while True:
         with socket.socket() as first:

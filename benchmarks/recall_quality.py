@@ -32,7 +32,7 @@ from mnemesh_recall.store.sql.tables import index_tables
 from mnemesh_recall.usecases.message_search import MessageFinder
 from mnemesh_recall.usecases.messages import MessageService
 from mnemesh_recall.vectors.messages import MessageSource, MessageVectors
-from mnemesh_retrieval.edge import EdgeIndex
+from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.indexing.outbox import SqlOutbox
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
@@ -87,7 +87,7 @@ async def recall(database_url: str, directory: Path, embedder: str) -> AsyncIter
     """Runs recall's use cases with real stores."""
     database, model = Database.open(database_url), make_embedder(embedder)
     await database.migrate("mnemesh_recall")
-    index = await EdgeIndex.open(directory)
+    index = await FlatIndex.open(directory)
     try:
         store = SqlMessageStore(database, SystemClock(), RandomIds())
         indexer = Indexer(SqlOutbox(database, index_tables, SystemClock()), index)

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Final
 
-from mnemesh_recall.language.words import STOP_WORDS
+from mnemesh_retrieval.words.analysis import STOP_WORDS
 
 REACH: Final = 2
 _WORD: Final = re.compile(r"\w+")

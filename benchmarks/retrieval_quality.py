@@ -3,7 +3,7 @@
 Stores dialogues, generated or from a file (`--dialogues FILE`, see benchmarks/transcripts.py), one passage per turn,
 and generated notes of facts, through the use cases of archival, one archive each. Every question is searched in its
 archive. The figures are the shares of questions with a correct passage among the first 1, 5 and 10 hits, compared with
-full-text search in the same texts. `--weights` prints the results from which the `hybrid_weight` of an embedder is
+full-text search in the same texts. `--weights` prints the results from which the `similarity_weight` of an embedder is
 chosen.
 """
 
@@ -23,7 +23,7 @@ from mnemesh_archival.config import Config
 from mnemesh_archival.model.archives import Archive
 from mnemesh_archival.model.inserts import InsertTarget
 from mnemesh_archival.model.passages import PassageDraft, PassageFilter
-from mnemesh_archival.model.search import SearchKind
+from mnemesh_archival.model.search import PassageSearch, SearchKind
 from mnemesh_archival.store.sql.archives import SqlArchiveStore
 from mnemesh_archival.usecases.passages import PassageService
 from mnemesh_archival.usecases.search import PassageSearchService
@@ -110,16 +110,17 @@ async def measure(
     """Returns the scores by search mode."""
     loaded = [await service.load(shelf) for shelf in shelves]
     embedder = service.embedders.get(service.embedders.default)
-    ways = [(kind.value, kind, embedder.hybrid_weight) for kind in kinds]
+    ways = [(kind.value, kind, embedder.similarity_weight) for kind in kinds]
     ways += [(f"hybrid {weight:g}", SearchKind.HYBRID, weight) for weight in weights]
     found = {name: Scores() for name, _, _ in ways}
     for name, kind, weight in ways:
-        vars(embedder)["hybrid_weight"] = weight
+        vars(embedder)["similarity_weight"] = weight
         for (archive, ids), shelf in zip(loaded, shelves, strict=True):
             which = PassageFilter(archive_id=archive)
             for asked in shelf.questions:
                 started = time.perf_counter()
-                answer = await service.finder.search(DEFAULT_PRINCIPAL, asked.text, kind, which, limit=DEPTHS[-1])
+                search = PassageSearch(query=asked.text, kind=kind, filter=which, limit=DEPTHS[-1])
+                answer = await service.finder.search(DEFAULT_PRINCIPAL, search)
                 evidence = frozenset(ids[number] for number in asked.evidence)
                 found[name].note(asked.kind, [hit.passage.id for hit in answer.hits], evidence, started)
     return found

@@ -18,14 +18,14 @@ _OWN = ("fake model", "load")
 """Processes that are not services."""
 
 
-async def measure(data_dir: Path, windows: list[int], waves: int) -> dict[int, dict[str, float]]:
+async def measure(data_dir: Path, windows: list[int], waves: int, *, tls: bool = False) -> dict[int, dict[str, float]]:
     """Returns the CPU milliseconds of one turn by window and process: the median of waves of ten turns.
 
     The window is put back between waves, so it holds at most 20 messages more than stated.
     """
     async with (
         fake_model() as model,
-        running_mesh(data_dir, model) as mesh,
+        running_mesh(data_dir, model, tls=tls) as mesh,
         Connection(mesh.config) as connection,
     ):
         found: dict[int, dict[str, float]] = {}
@@ -49,9 +49,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.turn_cpu", description=__doc__)
     parser.add_argument("--windows", type=int, nargs="+", default=[10, 20, 101], help="messages in the window")
     parser.add_argument("--waves", type=int, default=10, help="waves of ten turns (%(default)s)")
+    parser.add_argument("--tls", action="store_true", help="with mutual TLS between all processes")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mnemesh-turn-cpu-") as data_dir:
-        found = uvloop.run(measure(Path(data_dir), given.windows, given.waves))
+        found = uvloop.run(measure(Path(data_dir), given.windows, given.waves, tls=given.tls))
     for size, by_process in found.items():
         services = {name: value for name, value in by_process.items() if name not in _OWN}
         parts = "  ".join(f"{name} {value:.2f}" for name, value in services.items())

@@ -1,10 +1,11 @@
-"""Generates libs/mnemesh-proto/src from proto/: messages, gRPC stubs and type stubs.
+"""Generates libs/mnemesh-proto/src from proto/: messages, gRPC stubs and type stubs; and proto/service_config.json.
 
 With --check, generates into a temporary directory and fails if the committed code differs.
 """
 
 import argparse
 import filecmp
+import json
 import os
 import shutil
 import sys
@@ -12,11 +13,16 @@ import tempfile
 from importlib.resources import files
 from pathlib import Path
 
+from google.protobuf import descriptor_pb2
+from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_tools import protoc
+from mnemesh_kit.retries import service_config_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTO = ROOT / "proto"
 TARGET = ROOT / "libs" / "mnemesh-proto" / "src"
+SERVICE_CONFIG = PROTO / "service_config.json"
+_DESCRIPTORS = "descriptors.binpb"
 
 
 def generate(target: Path) -> None:
@@ -32,6 +38,8 @@ def generate(target: Path) -> None:
         f"--grpc_python_out={target}",
         f"--mypy_out=quiet:{target}",
         f"--mypy_grpc_out=quiet,generate_concrete_servicer_stubs:{target}",
+        f"--descriptor_set_out={target / _DESCRIPTORS}",
+        "--include_imports",
         *sources,
     ]
     if protoc.main(arguments) != 0:
@@ -41,6 +49,16 @@ def generate(target: Path) -> None:
         if "\nservice " not in source.read_text():
             stub.unlink()
             stub.with_suffix(".pyi").unlink(missing_ok=True)
+
+
+def service_config(descriptors: Path) -> str:
+    """Returns the gRPC service config of all services, for clients in any language."""
+    files = descriptor_pb2.FileDescriptorSet.FromString(descriptors.read_bytes()).file
+    pool = DescriptorPool()
+    for file in files:
+        pool.Add(file)
+    names = [f"{file.package}.{service.name}" for file in files for service in file.service]
+    return json.dumps(service_config_of([pool.FindServiceByName(name) for name in sorted(names)]), indent=2) + "\n"
 
 
 def differences(fresh: Path) -> list[str]:
@@ -57,11 +75,17 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         generate(Path(scratch))
+        descriptors = Path(scratch) / _DESCRIPTORS
+        config = service_config(descriptors)
+        descriptors.unlink()
         stale = differences(Path(scratch))
+        if not SERVICE_CONFIG.exists() or SERVICE_CONFIG.read_text() != config:
+            stale.append(str(SERVICE_CONFIG.relative_to(ROOT)))
         if arguments.check and stale:
             sys.exit("generated code is not current; run `make proto`:\n  " + "\n  ".join(stale))
         if arguments.check:
             return
+        SERVICE_CONFIG.write_text(config)
         for path in TARGET.rglob("*_pb2*.py*"):
             path.unlink()
         shutil.copytree(scratch, TARGET, dirs_exist_ok=True)

@@ -1,1 +1,1 @@
-"""Measures recall and archival separately, with stores of a given size."""
+"""Scores what agents find and answer about long dialogues: `python -m benchmarks.memory --dataset FILE`."""

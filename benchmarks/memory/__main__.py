@@ -1,118 +1,180 @@
-"""Measures the memory services: `python -m benchmarks.memory [--messages 1000000 --agents 200 …] [--keep DIR]`."""
+"""Scores memory on dialogues: `python -m benchmarks.memory --dataset FILE [--model openai/gpt-4.1-mini] …`."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import hashlib
 import json
 import os
-import platform
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final
 
-import uvloop
+from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import MnemeshError
+from mnemesh_retrieval.tuning.dialogues import DatasetInvalid, Dialogue
+from mnemesh_retrieval.tuning.formats import read_dialogues
 
-from benchmarks.memory.corpus import Corpus
-from benchmarks.memory.dataset import Dataset
-from benchmarks.memory.load import Loaded, load
-from benchmarks.memory.measurement import measure_all
-from benchmarks.memory.probes import Probes
+from benchmarks.memory.answer_file import AnswerFile, AnswersOfAnotherRun
+from benchmarks.memory.answer_mesh import answering_mesh
+from benchmarks.memory.answers import Readers, answer_all, summary
+from benchmarks.memory.plot import as_svg
 from benchmarks.memory.report import as_text
-from benchmarks.memory.servers import ENGINES, running
+from benchmarks.memory.retrieval import score
+from benchmarks.memory.tiers import CONFIGURATIONS, ArchivalTier, RecallTier, Tier
+from benchmarks.memory_services import ENGINES, RunningServices, running
 
-_FULL = Dataset(messages=1_000_000, agents=200, passages=100_000, archives=100)
-_QUICK = Dataset(messages=400, agents=4, passages=80, archives=2)
-
-
-async def benchmark(directory: Path, engine: str, dataset: Dataset, times: int) -> dict[str, Any]:
-    """Fills a pair of stores unless it is already filled, restarts the services, and measures."""
-    corpus = Corpus()
-    loaded = Loaded.find(directory, dataset)
-    if loaded is None:
-        print(f"loading {engine}: {dataset}", file=sys.stderr, flush=True)
-        directory.mkdir(parents=True, exist_ok=True)
-        async with running(directory, engine) as services:
-            loaded = await load(services, dataset, corpus)
-    print(f"measuring {engine}: {dataset}", file=sys.stderr, flush=True)
-    async with running(directory, engine) as services:
-        # Stores that an earlier version filled may have to rebuild an index.
-        await services.processes.until_idle(("recall", "archival"), quiet_seconds=1.0, at_most=36_000.0)
-        return await measure_all(services, loaded, list(Probes(services, loaded, corpus).all()), times)
+TIERS: Final = ("recall", "archival")
+_PASSED: Final = ("MNEMESH_EMBEDDER", "MNEMESH_RERANK", "MNEMESH_RANKING_FILE")
+"""The settings that the measured services take from the environment, by the beginning of their names."""
 
 
-async def _all(root: Path, stocks: Sequence[Dataset], engines: Sequence[str], times: int) -> dict[str, Any]:
-    load_average = os.getloadavg()[0]
-    stores = [
-        await benchmark(root / f"{engine}-{dataset.messages}", engine, dataset, times)
-        for engine in engines
-        for dataset in stocks
-    ]
-    machine = {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "platform": platform.platform(),
-        "python": platform.python_version(),
-        "cpus": len(os.sched_getaffinity(0)),
-        "load_average": load_average,
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of the arguments."""
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks.memory",
+        description="Stores dialogues in recall and archival, and scores searches for the evidence of questions. "
+        "With --model, an agent answers the questions with its search tool, and its answers are scored too.",
+        epilog="The services take MNEMESH_EMBEDDER…, MNEMESH_RERANKER… and MNEMESH_RANKING_FILE from the environment; "
+        "with --model, the mesh takes the keys of providers too.",
+    )
+    made.add_argument("--dataset", type=Path, required=True, help="in the format of LoCoMo or LongMemEval, or our own")
+    made.add_argument("--dialogues", type=int, default=0, help="use the first N dialogues; 0: all (%(default)s)")
+    made.add_argument("--tiers", default=",".join(TIERS), help="(%(default)s)")
+    made.add_argument("--engines", default="sqlite", help=f"of {','.join(ENGINES)} (%(default)s)")
+    made.add_argument(
+        "--configurations", default="", help=f"of {','.join(CONFIGURATIONS)} (default: all that are configured)"
+    )
+    made.add_argument("--depths", default="1,5,10", help="numbers of first hits, at most 100 (%(default)s)")
+    made.add_argument("--level", choices=("turn", "session"), default="turn", help="what is evidence (%(default)s)")
+    made.add_argument("--no-pictures", action="store_true", help="leave out the descriptions of pictures")
+    made.add_argument("--no-retrieval", action="store_true", help="score answers only")
+    made.add_argument("--model", default="", help="the model that answers, as provider/model; default: no answers")
+    made.add_argument("--judge", default="", help="the model that judges the answers; default: none")
+    made.add_argument("--answer-tier", choices=TIERS, default="recall", help="where the agent searches (%(default)s)")
+    made.add_argument("--concurrency", type=int, default=4, help="dialogues asked about at once (%(default)s)")
+    made.add_argument("--out", type=Path, default=Path("build/memory"), help="directory of the report (%(default)s)")
+    return made
+
+
+async def retrieval(arguments: argparse.Namespace, dialogues: Sequence[Dialogue]) -> list[dict[str, Any]]:
+    """Returns the scores of searches on each engine, tier and configuration."""
+    depths = [int(depth) for depth in arguments.depths.split(",")]
+    how = {name: CONFIGURATIONS[name] for name in arguments.configurations.split(",")}
+    settings = {name: value for name, value in os.environ.items() if name.startswith(_PASSED)}
+    rows = []
+    for engine in arguments.engines.split(","):
+        with _directory() as directory:
+            async with running(directory, engine, settings) as services:
+                for tier in _tiers(services, arguments):
+                    print(f"{tier.name} on {engine}: {len(dialogues)} dialogues", file=sys.stderr, flush=True)
+                    found = await score(tier, engine, dialogues, how, depths, arguments.level)
+                    rows += [row.as_json(depths) for row in found]
+    return rows
+
+
+async def answers(arguments: argparse.Namespace, dialogues: Sequence[Dialogue]) -> dict[str, Any]:
+    """Returns the scores of answers. Answers are kept in a file of the output directory."""
+    run = {
+        "dataset": hashlib.sha256(arguments.dataset.read_bytes()).hexdigest(),
+        "model": arguments.model,
+        "judge": arguments.judge,
+        "tier": arguments.answer_tier,
+        "pictures": not arguments.no_pictures,
     }
-    return {"machine": machine, "stores": stores}
+    file = AnswerFile(arguments.out / "answers.jsonl", run)
+    readers = Readers(
+        model=arguments.model,
+        judge=arguments.judge,
+        tier=arguments.answer_tier,
+        pictures=not arguments.no_pictures,
+        concurrency=arguments.concurrency,
+    )
+    with _directory() as directory:
+        async with answering_mesh(directory) as client:
+            await answer_all(client, dialogues, readers, file)
+    return {**run, "categories": summary(dialogues, file.answers)}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the benchmark, prints the tables, and writes JSON and plot."""
+    arguments = parser().parse_args(argv)
+    problem = _complete(arguments)
+    if problem:
+        print(f"benchmarks.memory: {problem}", file=sys.stderr)
+        return 2
+    try:
+        dialogues = read_dialogues(arguments.dataset)
+        report = asyncio.run(_report(arguments, dialogues[: arguments.dialogues or None]))
+    except (DatasetInvalid, AnswersOfAnotherRun, MnemeshError, StartupError, RuntimeError) as error:
+        print(f"benchmarks.memory: {error}", file=sys.stderr)
+        return 1
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+    (arguments.out / "retrieval.svg").write_text(as_svg(report))
+    print(as_text(report))
+    print(f"\nwritten to {arguments.out}")
+    return 0
+
+
+async def _report(arguments: argparse.Namespace, dialogues: Sequence[Dialogue]) -> dict[str, Any]:
+    report: dict[str, Any] = {
+        "dataset": {
+            "file": arguments.dataset.name,
+            "dialogues": len(dialogues),
+            "turns": sum(1 for dialogue in dialogues for _ in dialogue.turns()),
+            "questions": sum(len(dialogue.questions) for dialogue in dialogues),
+        },
+        "level": arguments.level,
+        "embedder": os.environ.get("MNEMESH_EMBEDDER", ""),
+        "reranker": os.environ.get("MNEMESH_RERANKER", ""),
+        "retrieval": [] if arguments.no_retrieval else await retrieval(arguments, dialogues),
+    }
+    if arguments.model:
+        report["answers"] = await answers(arguments, dialogues)
+    return report
+
+
+def _complete(arguments: argparse.Namespace) -> str | None:
+    """Adds the default of `configurations`. Returns what is wrong with the arguments."""
+    reranker = bool(os.environ.get("MNEMESH_RERANKER"))
+    if not arguments.configurations:
+        arguments.configurations = ",".join(name for name in CONFIGURATIONS if reranker or name != "reranker")
+    for option, known in (("tiers", TIERS), ("engines", ENGINES), ("configurations", CONFIGURATIONS)):
+        unknown = set(getattr(arguments, option).split(",")) - set(known)
+        if unknown:
+            return f"--{option} has unknown {', '.join(sorted(unknown))}. Known: {', '.join(known)}."
+    if "reranker" in arguments.configurations.split(",") and not reranker:
+        return "The configuration reranker needs MNEMESH_RERANKER."
+    depths = arguments.depths.split(",")
+    if not all(depth.isdecimal() and 1 <= int(depth) <= 100 for depth in depths):
+        return "--depths must be numbers from 1 to 100, separated by commas."
+    if arguments.judge and not arguments.model:
+        return "--judge needs --model."
+    if arguments.no_retrieval and not arguments.model:
+        return "--no-retrieval needs --model."
+    return None
+
+
+def _tiers(services: RunningServices, arguments: argparse.Namespace) -> Iterator[Tier]:
+    pictures = not arguments.no_pictures
+    for name in arguments.tiers.split(","):
+        if name == "recall":
+            yield RecallTier(services.recall, pictures)
+        else:
+            yield ArchivalTier(services.archives, services.passages, pictures)
 
 
 @contextmanager
-def _directory(kept: Path | None) -> Iterator[Path]:
-    if kept is not None:
-        yield kept.resolve()
-        return
+def _directory() -> Iterator[Path]:
     with TemporaryDirectory(prefix="mnemesh-memory-") as made:
         root = Path(made)
         root.chmod(0o711)  # PostgreSQL does not run as root and needs access to its own directory
         yield root
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
-    parser.add_argument("--messages", type=int, default=_FULL.messages, help="messages in recall (%(default)s)")
-    parser.add_argument("--agents", type=int, default=_FULL.agents, help="agents with these messages (%(default)s)")
-    parser.add_argument("--passages", type=int, default=_FULL.passages, help="passages in archival (%(default)s)")
-    parser.add_argument("--archives", type=int, default=_FULL.archives, help="archives with passages (%(default)s)")
-    parser.add_argument(
-        "--small", type=int, default=10_000, help="also measure a store of this many messages; 0: none (%(default)s)"
-    )
-    parser.add_argument("--engine", action="append", choices=ENGINES, help="SQL engine (default: both)")
-    parser.add_argument("--times", type=int, default=100, help="calls of each kind (%(default)s)")
-    parser.add_argument("--quick", action="store_true", help="a few calls with little data, as a smoke test")
-    parser.add_argument("--keep", type=Path, help="directory in which filled stores are kept and reused")
-    parser.add_argument("--out", type=Path, default=Path("build/bench-memory.json"), help="the JSON (%(default)s)")
-    return parser.parse_args()
-
-
-def main() -> int:
-    """Parses the arguments, runs the benchmark, prints and writes the report."""
-    arguments = _arguments()
-    dataset = (
-        _QUICK
-        if arguments.quick
-        else Dataset(arguments.messages, arguments.agents, arguments.passages, arguments.archives)
-    )
-    small = 0 if arguments.quick else arguments.small
-    stocks = [dataset.scaled(small), dataset] if 0 < small < dataset.messages else [dataset]
-    with _directory(arguments.keep) as root:
-        try:
-            results = uvloop.run(
-                _all(root, stocks, arguments.engine or ENGINES, 3 if arguments.quick else arguments.times)
-            )
-        except (MnemeshError, RuntimeError, ValueError) as error:
-            print(f"bench-memory: {error}", file=sys.stderr)
-            return 1
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(results, indent=2) + "\n")
-    print(as_text(results))
-    print(f"\nwritten to {arguments.out}")
-    return 0
 
 
 if __name__ == "__main__":

@@ -5,3 +5,4 @@ CREATE DATABASE mnemesh_blocks;
 CREATE DATABASE mnemesh_recall;
 CREATE DATABASE mnemesh_archival;
 CREATE DATABASE mnemesh_tools;
+CREATE DATABASE mnemesh_files;

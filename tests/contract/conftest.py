@@ -5,40 +5,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 import pytest
 from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.mesh_thread import MeshThread
 from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
-from mnemesh_testkit.timeouts import scaled
-
-
-class MeshThread:
-    """A mesh whose event loop runs in another thread."""
-
-    def __init__(self, mesh: Mesh) -> None:
-        self.mesh = mesh
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="mesh", daemon=True)
-
-    def run(self, work: Any) -> Any:
-        """Runs a coroutine on the mesh's loop and returns its result."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=scaled(120))
-
-    def __enter__(self) -> MeshThread:
-        self._thread.start()
-        self.run(self.mesh.__aenter__())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.run(self.mesh.__aexit__())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=10)
-        self._loop.close()
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +61,7 @@ async def population(mesh: Mesh, word: str = "mat") -> dict[str, list[str]]:
     conversation = agent.proto.default_conversation_id
     runs = [run.id async for run in mesh.client.runs.list()]
     passages = [passage async for passage in agent.passages()]
+    group = await mesh.client.groups.create([agent.id], description=f"On the {word}.")
     return {
         "agent": [agent.id],
         "block": [block.id for block in (await agent.memory()).blocks],
@@ -97,4 +72,5 @@ async def population(mesh: Mesh, word: str = "mat") -> dict[str, list[str]]:
         "archive": [passage.archive_id for passage in passages],
         "passage": [passage.id for passage in passages],
         "tool": [tool.id],
+        "group": [group.id],
     }

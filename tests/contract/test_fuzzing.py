@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 from google.protobuf.descriptor import MethodDescriptor
-from mnemesh_kit.services import SERVICE_NAMES
+from mnemesh_kit.services import STORE_NAMES
 from mnemesh_testkit.databases.postgres import PostgresServer
 from mnemesh_testkit.fuzzing.contract import methods
 from mnemesh_testkit.fuzzing.mesh_fuzzer import Known, MeshFuzzer
@@ -39,7 +39,7 @@ async def mesh(tmp_path: Path) -> AsyncIterator[Mesh]:
 
 @pytest_asyncio.fixture
 async def mesh_on_postgresql(tmp_path: Path, postgres_server: PostgresServer) -> AsyncIterator[Mesh]:
-    databases = {service: await postgres_server.create_database() for service in SERVICE_NAMES}
+    databases = {service: await postgres_server.create_database() for service in STORE_NAMES}
     settings = {service: {"database_url": postgres_server.url(name)} for service, name in databases.items()}
     (tmp_path / "secrets").write_text("s" * 64)
     settings["orchestrator"]["secrets_key_file"] = str(tmp_path / "secrets")

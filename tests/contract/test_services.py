@@ -10,12 +10,15 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.descriptor_pb2 import MethodOptions
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from mnemesh.server.v1 import server_service_pb2, server_service_pb2_grpc
 from mnemesh_testkit.fuzzing.contract import call, field_of, new_request, reads, reason_of, service_of
 from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
 
+NOT_REPEATED = ("ExecuteTool", "RunCode", "RunCodeWithTools", "StartMcpAuthorization", "CompleteMcpAuthorization")
+"""What a program does to the world cannot happen once by a name; the code of an authorization works once."""
 SOME_ID = "00000000-0000-4000-8000-00000000beef"
 ROOT = Path(__file__).parents[2]
 
@@ -64,8 +67,8 @@ def test_unimplemented_rpcs_are_refused_and_listed_in_the_readme(service: str, g
             assert whole or method.name in listed, f"{method.full_name} is unanswered and the README is silent"
 
 
-def test_lists_refuse_invalid_pages(service: str, grpc_stub: Any) -> None:
-    for method in _lists(service):
+def test_paged_rpcs_refuse_invalid_pages(service: str, grpc_stub: Any) -> None:
+    for method in _paged(service):
         if _is_unanswered(grpc_stub, method):
             continue
         for size in (-1, 1_001):
@@ -82,10 +85,12 @@ def test_lists_refuse_invalid_pages(service: str, grpc_stub: Any) -> None:
             assert (reason_of(error), field_of(error)) == ("PAGE_TOKEN_INVALID", "page_token"), method.full_name
 
 
-def test_every_list_rpc_has_the_standard_fields(service: str) -> None:
-    for method in _lists(service):
+def test_every_paged_rpc_has_the_standard_fields(service: str) -> None:
+    for method in _paged(service):
         numbers = {field.name: field.number for field in method.input_type.fields}
-        expected = {"page_size": 1, "page_token": 2, "after_id": 3, "before_id": 4, "order": 5, "order_by": 6}
+        expected = {"page_size": 1, "page_token": 2}
+        if method.name.startswith("List"):  # other paged calls have an order of their own
+            expected |= {"after_id": 3, "before_id": 4, "order": 5, "order_by": 6}
         assert {name: numbers.get(name) for name in expected} == expected, method.full_name
         assert all(number >= 10 for name, number in numbers.items() if name not in expected), method.full_name
         assert "next_page_token" in method.output_type.fields_by_name, method.full_name
@@ -95,13 +100,15 @@ def test_every_list_rpc_has_the_standard_fields(service: str) -> None:
 def test_every_write_has_a_request_id(service: str) -> None:
     for method in service_of(service).methods:
         field = method.input_type.fields_by_name.get("request_id")
-        if method.client_streaming and field is None:
+        part: Any = method.input_type.fields[0].message_type if method.input_type.fields else None
+        if method.client_streaming and field is None and part is not None:
             # the first part of an upload carries it
-            part: Any = method.input_type.fields[0].message_type
             field = part.fields_by_name.get("request_id")
-        if reads(method):
+        if method.GetOptions().idempotency_level == MethodOptions.IDEMPOTENT:
+            assert field is None, f"{method.full_name} may be repeated as it is, and has a request_id"
+        elif reads(method):
             assert field is None, f"{method.full_name} reads only, and has a request_id"
-        elif method.name != "ExecuteTool":  # what a tool does to the world cannot be made to happen once by a name
+        elif method.name not in NOT_REPEATED:
             assert field is not None, f"{method.full_name} has no request_id"
             assert field.number == 1, method.full_name
 
@@ -112,8 +119,8 @@ def test_every_rpc_has_its_own_request_and_response(service: str) -> None:
         assert method.output_type.name == f"{method.name}Response"
 
 
-def _lists(service: str) -> list[MethodDescriptor]:
-    """Returns the lists; a search has a limit and may have a page token, but no page size."""
+def _paged(service: str) -> list[MethodDescriptor]:
+    """Returns the calls with pages; a search has a limit and may have a page token, but no page size."""
     paged = [m for m in service_of(service).methods if "page_token" in m.input_type.fields_by_name]
     return [method for method in paged if not method.name.startswith("Search")]
 

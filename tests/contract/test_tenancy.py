@@ -14,6 +14,7 @@ import grpc
 import pytest
 from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
+from mnemesh.files.v1.files_service_pb2 import StartUploadRequest, UploadFileHeader
 from mnemesh.recall.v1 import episodes_pb2
 from mnemesh.recall.v1.episodes_service_pb2 import CommitEpisodeRequest
 from mnemesh.recall.v1.messages_service_pb2 import GetContextRequest
@@ -26,7 +27,7 @@ from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
 from mnemesh_testkit.timeouts import scaled
 
 from .conftest import MeshThread, population
-from .valid_requests import LEAST, NO_THINGS, Ids, kind_of, least_request
+from .valid_requests import ALTERNATIVES, LEAST, NO_THINGS, Ids, kind_of, least_request
 
 SECRET = "heronKp4tRs9"
 OTHER = Principal(new_id("org"), new_id("user"))
@@ -44,11 +45,14 @@ OWN = {
         "message",
         "identity",
         "provider",
+        "group",
+        "folder",
     },
     "blocks": {"block"},
     "recall": {"agent", "conversation", "message", "episode", "fact"},
     "archival": {"archive", "passage"},
     "tools": {"tool"},
+    "files": {"folder", "file", "upload"},
 }
 # An empty result is a valid response to these: a foreign resource is simply not among the results.
 MAY_BE_EMPTY = ("List", "Count", "Search", "BatchGet", "Delete", "Erase", "Cancel", "GetMessages")
@@ -86,8 +90,17 @@ async def everything(mesh: Mesh, word: str) -> Ids:
     identity = await mesh.client.identities.upsert(word, f"Of the {word}", agent_ids=found["agent"])
     place = f"http://127.0.0.1:1/{word}"
     provider = await mesh.client.providers.create(f"of-{word.lower()}", "vllm", api_key=word, base_url=place)
+    folder = await mesh.client.folders.create(f"on the {word}", description=f"Of the {word}.")
+    file = (await mesh.client.files.upload(folder.id, word.encode(), name=f"{word}.txt")).file
+    await mesh.client.files.wait(file.id)
+    upload = await mesh.stubs["mnemesh.files.v1.FileService"].StartUpload(
+        StartUploadRequest(header=UploadFileHeader(folder_id=folder.id, original_name=f"{word}.txt"))
+    )
     return {
         **found,
+        "folder": [folder.id],
+        "file": [file.id],
+        "upload": [upload.upload.id],
         "episode": [done.episode.id],
         "fact": [done.facts[0].id],
         "identity": [identity.id],
@@ -168,9 +181,7 @@ def test_every_id_field_of_a_request_is_covered(service: str, theirs: Ids) -> No
         for field in method.input_type.fields:
             if field.type == FieldDescriptor.TYPE_STRING and field.name.endswith(("_id", "_ids")):
                 known = kind_of(field, method) in theirs or field.name in NO_THINGS
-                unanswered = field.name in ("after_id", "before_id") or service.endswith(
-                    ("GroupService", "McpServerService")
-                )
+                unanswered = field.name in ("after_id", "before_id") or service.endswith("McpServerService")
                 assert known or unanswered, f"{method.full_name}.{field.name} is of no kind that is tried"
 
 
@@ -196,6 +207,8 @@ def _named(method: MethodDescriptor, field: FieldDescriptor, inner: FieldDescrip
 
 def _putting(above: Sequence[str], field: FieldDescriptor) -> Place:
     def put(request: Any, value: str) -> None:
+        for name in ALTERNATIVES.get(field.full_name, ()):
+            request.ClearField(name)
         target = request
         for name in above:
             target = getattr(target, name)
@@ -237,6 +250,9 @@ def state(threaded_mesh: MeshThread, theirs: Ids) -> list[str]:
         found += [str(tool) async for tool in mesh.client.tools.list()]
         found += [str(run) async for run in mesh.client.runs.list()]
         found += [str(provider) async for provider in mesh.client.providers.list()]
+        found += [str(group) async for group in mesh.client.groups.list()]
+        found += [str(folder) async for folder in mesh.client.folders.list()]
+        found += [str(file) async for file in mesh.client.files.list()]
         return found
 
     return threaded_mesh.run(read())  # type: ignore[no-any-return]

@@ -38,6 +38,8 @@ class Deployment:
 
     compose: dict[str, Any]
     dockerfile: str
+    tls: dict[str, Any]
+    """docker-compose.tls.yml, which is read after docker-compose.yml."""
 
     @property
     def services(self) -> dict[str, dict[str, Any]]:
@@ -61,7 +63,8 @@ class Deployment:
 def deployment() -> Deployment:
     """The files of this repository."""
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-    return Deployment(compose, (ROOT / "deploy" / "Dockerfile").read_text())
+    tls = yaml.safe_load((ROOT / "deploy" / "docker-compose.tls.yml").read_text())
+    return Deployment(compose, (ROOT / "deploy" / "Dockerfile").read_text(), tls)
 
 
 @pytest.fixture(params=SERVICE_NAMES)

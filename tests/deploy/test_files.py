@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import re
+import stat
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from mnemesh_client import Addresses
+from mnemesh_client.certificates import create_certificates
 from mnemesh_kit.config import ServerConfig
-from mnemesh_kit.services import SERVICE_NAMES
+from mnemesh_kit.services import SERVICE_NAMES, Protocol
+from mnemesh_kit.services import service as spec_of
+from mnemesh_kit.tls.certificates import read_certificate
+from mnemesh_kit.tls.client import ClientTls
+from mnemesh_kit.tls.settings import TlsSettings
 from mnemesh_orchestrator.llm.dialects import DIALECTS
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +36,27 @@ FIXED = {"host", "port", "data_dir", "metrics_port", "auth_key_file", "database_
 GIVEN = {"MNEMESH_POSTGRES_PASSWORD": "secret"}
 
 
+def duplicate_keys(node: yaml.Node) -> list[str]:
+    """Returns the keys that a mapping in the document has twice, with their lines. A parser takes the last one."""
+    found, known = [], set()
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if (text := str(key.value)) in known:
+                found.append(f"{text}, line {key.start_mark.line + 1}")
+            known.add(text)
+            found += duplicate_keys(value)
+    elif isinstance(node, yaml.SequenceNode):
+        found = [each for item in node.value for each in duplicate_keys(item)]
+    return found
+
+
+@pytest.mark.parametrize("name", ["docker-compose.yml", "deploy/docker-compose.tls.yml"])
+def test_no_key_is_set_twice(name: str) -> None:
+    # An engine refuses a file with a key that is set twice; the parser of these tests does not.
+    assert not duplicate_keys(yaml.compose((ROOT / name).read_text()))
+    assert duplicate_keys(yaml.compose("a: [{b: {c: 1, c: 2}}]")) == ["c, line 1"]
+
+
 def test_every_variable_is_a_setting_of_its_service(
     deployment: Any, service: str, config_class: type[ServerConfig]
 ) -> None:
@@ -37,6 +66,7 @@ def test_every_variable_is_a_setting_of_its_service(
         | {f"MNEMESH_{service.upper()}_{name}" for name in names}
         | OF_THE_IMAGE
         | OF_THE_KIT
+        | set(spec_of(service).variables)
     )
     if service == "orchestrator":
         known |= PROVIDERS
@@ -67,13 +97,14 @@ def test_containers_have_the_documented_settings(
     deployment: Any, service: str, config_class: type[ServerConfig]
 ) -> None:
     config: Any = config_class.from_env(deployment.environment(service, GIVEN))
-    assert config.database_url == f"postgresql://mnemesh:secret@postgres:5432/mnemesh_{service}"
+    if spec_of(service).has_database:
+        assert config.database_url == f"postgresql://mnemesh:secret@postgres:5432/mnemesh_{service}"
     assert (config.host, config.data_dir, config.auth_key_file) == ("0.0.0.0", "/data", "/run/secrets/mnemesh_auth_key")
     # A variable that .env does not set has the same value as without containers.
     untouched = {"host", "port", "data_dir", "auth_key_file", "database_url", "metrics_port"}
     assert config.metrics_port == METRICS_PORT
     untouched |= {field.name for field in fields(config_class) if field.name.endswith("_target")}
-    if service == "orchestrator":
+    if service in ("orchestrator", "tools"):
         assert config.secrets_key_file == "/run/secrets/mnemesh_secrets_key"
         untouched.add("secrets_key_file")
     for field in fields(config_class):
@@ -87,7 +118,7 @@ def test_ports_are_those_of_the_services_and_bound_to_loopback(
     deployed = deployment.services[service]
     port = str(config_class().port)
     assert deployed["build"]["args"] == {"SERVICE": service, "PORT": port}
-    metrics = METRICS_PORT + SERVICE_NAMES.index(service)
+    metrics = METRICS_PORT + spec_of(service).metrics_offset
     assert deployed["ports"] == [f"127.0.0.1:{port}:{port}", f"127.0.0.1:{metrics}:{METRICS_PORT}"]
 
 
@@ -100,6 +131,28 @@ def test_command_line_image_finds_the_mesh(deployment: Any) -> None:
     ports = {service: deployment.services[service]["build"]["args"]["PORT"] for service in SERVICE_NAMES}
     assert addresses == {service: f"{service}:{port}" for service, port in ports.items()}
     assert cli["secrets"] == ["mnemesh_auth_key"]
+
+
+@pytest.mark.parametrize("process", [*SERVICE_NAMES, "cli"])
+def test_tls_file_gives_each_process_its_own_certificate(deployment: Any, process: str, tmp_path: Path) -> None:
+    create_certificates(tmp_path, days=1, readable=True)
+    added = deployment.tls["services"][process]
+    (mount,) = added["volumes"]
+    source, target, mode = mount.split(":")
+    folder = tmp_path / Path(source).relative_to("deploy/secrets/tls")
+    assert (folder.name, mode) == ("client" if process == "cli" else process, "ro")
+    assert added["environment"].keys() <= deployment.services[process]["environment"].keys()
+    placed = {name: path.replace(target, str(folder)) for name, path in added["environment"].items()}
+    settings = TlsSettings.from_env(placed, process)
+    assert ClientTls(settings).encrypts(f"{process}:1")
+    if process == "cli":
+        assert settings.ca_file == str(folder / "ca.crt")
+    elif spec_of(process).protocol is Protocol.GRPC:
+        config = import_module(f"mnemesh_{process}.config").Config.from_env(placed)
+        assert config.grpc_tls_client_ca_file == str(folder / "ca.crt")
+        assert process in read_certificate(settings.cert_file or "", settings.key_file, "").names
+    assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o644}
+    assert stat.S_IMODE((tmp_path / "ca.key").stat().st_mode) == 0o600
 
 
 def test_health_checks_are_frequent_at_start_only(deployment: Any) -> None:
@@ -117,10 +170,12 @@ def test_orchestrator_has_the_addresses_of_the_other_services(deployment: Any) -
 
 def test_every_service_has_the_key_a_volume_and_a_database(deployment: Any, service: str) -> None:
     deployed = deployment.services[service]
-    seals = ["mnemesh_secrets_key"] if service == "orchestrator" else []
+    seals = ["mnemesh_secrets_key"] if service in ("orchestrator", "tools") else []
     assert deployed["secrets"] == ["mnemesh_auth_key", *seals]
     assert deployed["volumes"] == [f"{service}:/data"]
     assert service in deployment.compose["volumes"]
+    if not spec_of(service).has_database:
+        return
     assert deployed["depends_on"]["postgres"] == {"condition": "service_healthy"}
     created = re.findall(r"CREATE DATABASE (\w+);", (ROOT / "deploy/postgres/databases.sql").read_text())
     assert f"mnemesh_{service}" in created
@@ -129,7 +184,7 @@ def test_every_service_has_the_key_a_volume_and_a_database(deployment: Any, serv
 def test_only_the_sandbox_runs_as_root(deployment: Any, service: str) -> None:
     deployed = deployment.services[service]
     assert re.findall(r"^USER (.+)$", deployment.dockerfile, re.MULTILINE) == ["10001:10001"]
-    if service == "tools":
+    if service in ("tools", "files"):
         assert deployed["user"] == "root"
     else:
         assert "user" not in service

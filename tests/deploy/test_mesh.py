@@ -24,7 +24,7 @@ from mnemesh_kit.channels import Channels
 from mnemesh_kit.errors import PermissionDenied
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import Principal
-from mnemesh_kit.services import SERVICE_NAMES
+from mnemesh_kit.services import STORE_NAMES
 from mnemesh_testkit.databases.postgres import PostgresServer, running_postgres
 from mnemesh_testkit.mesh.processes import ProcessMesh
 
@@ -95,9 +95,9 @@ async def test_turn_on_postgresql_with_authentication(
             ran = await mnemesh.tools.run(ADD, {"a": 1, "b": 2})
             assert (ran.status, ran.result) == (execution_service_pb2.EXECUTION_STATUS_SUCCESS, "3")
 
-        for service in SERVICE_NAMES:
+        for service in STORE_NAMES:
             await mesh.kill(service)
-        await asyncio.gather(*(mesh.start(service) for service in SERVICE_NAMES))
+        await asyncio.gather(*(mesh.start(service) for service in STORE_NAMES))
         async with Mnemesh(target, **services, auth_key_file=key_file) as mnemesh:
             assert "Your name is Ada" in await (await mnemesh.agents.find("ada")).ask("What is my name?")
 
@@ -127,11 +127,11 @@ async def _make_databases(server: PostgresServer) -> None:
 def _environment(deployment: Any, place: Path, server: PostgresServer) -> dict[str, str]:
     """Of all services together, with the places of this machine for those of the containers."""
     merged: dict[str, str] = {}
-    for service in SERVICE_NAMES:
+    for service in STORE_NAMES:
         merged |= deployment.environment(service, variables(place))
     for name in [name for name in merged if name.endswith(("_TARGET", "_PORT", "_DATA_DIR", "_SERVICE"))]:
         del merged[name]
-    for service in SERVICE_NAMES:
+    for service in STORE_NAMES:
         name = f"MNEMESH_{service.upper()}_DATABASE_URL"
         assert "@postgres:5432/" in merged[name]
         merged[name] = server.url(merged[name].rpartition("/")[2])

@@ -14,7 +14,7 @@ from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.services import SERVICES
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
-ROOMS = ("orchestrator", "blocks", "recall", "archival", "tools")
+ROOMS = ("orchestrator", "blocks", "recall", "archival", "tools", "gateway")
 ROW = re.compile(r"^\| `(MNEMESH_\w+)` \|(.*?)\|", re.MULTILINE)
 
 
@@ -62,6 +62,7 @@ def test_supervisor_passes_the_settings_of_each_service(name: str) -> None:
     foreign = ["OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "MNEMESH_OPENAI_API_KEY", "MNEMESH_SECRETS_KEY_FILE"]
     foreign += ["MNEMESH_ORCHESTRATOR_DATABASE_URL", "MNEMESH_TOKEN", "SOMETHING_ELSE"]
     wanted = [f"MNEMESH_{prefix}{field.upper()}" for field in own for prefix in ("", f"{name.upper()}_")]
+    foreign = [key for key in foreign if key not in wanted]
     given = dict.fromkeys([*foreign, *wanted, "PATH"], "x")
     passed = service_environment(name, MeshConfig(), given)
     assert {*wanted, "PATH"} <= passed.keys()
@@ -70,7 +71,8 @@ def test_supervisor_passes_the_settings_of_each_service(name: str) -> None:
 
 
 def test_settings_of_the_supervisor_are_documented() -> None:
-    expected = {f"MNEMESH_{field.name.upper()}": shown(field) for field in fields(MeshConfig) if field.name != "ports"}
+    settings = [field for field in fields(MeshConfig) if field.metadata.get("environment", True)]
+    expected = {f"MNEMESH_{field.name.upper()}": shown(field) for field in settings}
     expected |= {spec.port_variable: str(spec.port) for spec in SERVICES}
     assert documented("mnemesh up") == expected
 

@@ -21,7 +21,14 @@ PROJECTS = sorted(
     path.parent for pattern in ("libs/*", "services/*") for path in ROOT.glob(f"{pattern}/pyproject.toml")
 )
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
-NOT_IMPORTED: Final = ("mnemesh_retrieval.server", "mnemesh_testkit.fakes.qdrant", "mnemesh_tools.sandbox.inside")
+NOT_IMPORTED: Final = (
+    "mnemesh_client.cli.search_tuning",
+    "mnemesh_client.directories.watch",
+    "mnemesh_client.mcp_server",
+    "mnemesh_retrieval.server",
+    "mnemesh_testkit.fakes.qdrant",
+    "mnemesh_sandbox.inside",
+)
 """Modules that need an extra, or that are programs of the sandbox."""
 IMPORT_ALL: Final = """
 import importlib, pkgutil, sys

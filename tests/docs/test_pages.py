@@ -42,16 +42,10 @@ def test_links_resolve(page: Path) -> None:
 async def test_first_agent_example_of_the_readme_runs(
     mesh: Mesh, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("MNEMESH_TARGET", mesh.addresses["orchestrator"])
-    for service in ("blocks", "recall", "archival", "tools"):
-        monkeypatch.setenv(f"MNEMESH_{service.upper()}_TARGET", mesh.addresses[service])
-    source = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
-    head, call = source.split("\nasyncio.run(main())")
-    assert call == "\n", "the example is run as it stands, but in this test's loop"
-    names: dict[str, Any] = {}
-    exec(compile(ast.parse(head), "README.md", "exec"), names)
-    await names["main"]()
-    await names["main"]()
+    use(mesh, monkeypatch)
+    source = samples("README.md")[0]
+    await run_sample(source)
+    await run_sample(source)
     async with Mnemesh() as client:
         assert len([agent async for agent in client.agents.list(name="ada")]) == 1
     said = capsys.readouterr().out
@@ -60,8 +54,53 @@ async def test_first_agent_example_of_the_readme_runs(
     assert "[human] Name: Ada" in said
 
 
+async def test_examples_of_groups_run(
+    mesh: Mesh, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use(mesh, monkeypatch)
+    round_robin, sleeptime = samples("docs/groups.md")
+
+    await run_sample(round_robin)
+    said = capsys.readouterr().out
+    assert [line for line in said.splitlines() if " → " in line] == [
+        "ada → memory_insert",
+        "ada → archival_memory_insert",
+        "bob → memory_insert",
+        "bob → archival_memory_insert",
+    ]
+    assert "Hello, ada! I have read 1 message from ada." in said
+    assert said.count("Your name is Grace (from core memory, block human).") == 3, "bob quotes ada"
+
+    await run_sample(sleeptime)
+    said = capsys.readouterr().out
+    assert "I have two cats. Remember that the picnic is on Sunday." in said
+    assert "the partner took" in said
+    assert "Lives in Paris.\nHas two cats.\nThe picnic is on Sunday." in said
+
+
+def samples(page: str) -> list[str]:
+    """Returns the Python samples of a page."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+def use(mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes a mesh the default of clients."""
+    monkeypatch.setenv("MNEMESH_TARGET", mesh.addresses["orchestrator"])
+    for service in ("blocks", "recall", "archival", "tools", "files"):
+        monkeypatch.setenv(f"MNEMESH_{service.upper()}_TARGET", mesh.addresses[service])
+
+
+async def run_sample(source: str) -> None:
+    """Runs a sample as it stands, but in this test's loop."""
+    head, call = source.split("\nasyncio.run(main())")
+    assert call == "\n"
+    names: dict[str, Any] = {}
+    exec(compile(ast.parse(head), "sample.py", "exec"), names)
+    await names["main"]()
+
+
 def test_first_agent_example_of_the_readme_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
-    source = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+    source = samples("README.md")[0]
     console = code.InteractiveConsole()
     for line in source.removesuffix("asyncio.run(main())\n").splitlines():
         console.push(line)

@@ -15,7 +15,7 @@ EXPECTED = {
     "libs/mnemesh-client/src/mnemesh_client/supervisor/data_lock.py",
     "services/archival/src/mnemesh_archival/store/migrations/versions/0005_renamed_embedders.py",
     "services/archival/src/mnemesh_archival/vectors/points.py",
-    "services/orchestrator/src/mnemesh_orchestrator/sealing.py",
+    "libs/mnemesh-kit/src/mnemesh_kit/sealing.py",
     "services/orchestrator/src/mnemesh_orchestrator/store/migrations/versions/0011_renamed_models.py",
     "services/recall/src/mnemesh_recall/store/migrations/versions/0001_recall.py",
     "services/recall/src/mnemesh_recall/store/migrations/versions/0002_words.py",

@@ -10,21 +10,30 @@ from pathlib import Path
 import pytest
 from mnemesh_archival.usecases import reembedding
 from mnemesh_client import mnemesh as client
-from mnemesh_client import run_stream
+from mnemesh_client import patience, run_stream
+from mnemesh_client.directories import watch
 from mnemesh_client.supervisor import supervisor
+from mnemesh_files.ingestion import remover
+from mnemesh_files.ingestion import worker as ingestion
+from mnemesh_files.usecases import announcements
 from mnemesh_kit import channels, retries, server, transport
 from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.sql import postgresql, sqlite
 from mnemesh_orchestrator import wiring as orchestrator
 from mnemesh_orchestrator.clients import deadlines
-from mnemesh_orchestrator.compaction import compactor, episodic, summarizers
+from mnemesh_orchestrator.compaction import compactor, extraction_answers, summarizers
 from mnemesh_orchestrator.config import Config
+from mnemesh_orchestrator.groups.speakers import MAX_SELECTIONS
 from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS, PROVIDER_BACKOFF
 from mnemesh_orchestrator.loop import model_call, retry
 from mnemesh_orchestrator.loop.context_budget import MAX_COMPACTIONS
 from mnemesh_orchestrator.runs import lease_renewal, worker
+from mnemesh_orchestrator.usecases import memory_extractions
 from mnemesh_retrieval.embedders.openai_compatible import RETRIED, OpenAICompatibleEmbedder
 from mnemesh_retrieval.indexing import collections
+from mnemesh_retrieval.rerankers import breaker, http
+from mnemesh_retrieval.rerankers.registry import DEFAULT_TIMEOUT_SECONDS
+from mnemesh_tools.web import searcher
 
 PAGE = (Path(__file__).parents[2] / "docs" / "retries.md").read_text()
 ROWS = {
@@ -72,20 +81,36 @@ def seconds(value: float) -> str:
         ("unusable answer", model_call.MAX_UNUSABLE_CALLS, "none", []),
         ("overlong request", MAX_COMPACTIONS + 1, "none", [compactor.TOTAL_SECONDS]),
         ("answer format", model_call.MAX_FORMAT_CALLS, "none", []),
-        ("memory extraction", episodic._MAX_ATTEMPTS, "none", [summarizers.CALL_SECONDS, compactor.TOTAL_SECONDS]),
+        ("selection of a speaker", MAX_SELECTIONS, "none", []),
+        (
+            "memory extraction",
+            extraction_answers._MAX_ATTEMPTS,
+            "none",
+            [summarizers.CALL_SECONDS, compactor.TOTAL_SECONDS],
+        ),
+        ("background extraction", None, grown(memory_extractions.FAILURE_DELAYS), []),
         (
             "embedder over HTTP",
             EMBEDDER["attempts"],
             grown(EMBEDDER["backoff"]),
             [EMBEDDER["timeout_seconds"]],
         ),
+        ("reranker over HTTP", http.ATTEMPTS, grown(http.BACKOFF), [DEFAULT_TIMEOUT_SECONDS]),
+        ("reranker", None, grown(breaker.PAUSE), []),
+        ("web search", searcher.ATTEMPTS, grown(searcher.BACKOFF), [searcher.SECONDS]),
         ("PostgreSQL transaction", postgresql.WRITE_ATTEMPTS, grown(postgresql.CONFLICT_BACKOFF), []),
         ("SQLite transaction", sqlite.WRITE_ATTEMPTS, grown(sqlite.BUSY_BACKOFF), [sqlite.BUSY_TIMEOUT_MS / 1000]),
         ("indexer", None, seconds(collections.RETRY_SECONDS), []),
+        ("announcement of folders", None, seconds(announcements.RETRY_SECONDS), []),
+        ("processing of files", None, seconds(ingestion.RETRY.total_seconds()), []),
+        ("interrupted processing", ingestion.MAX_FAILURES, seconds(ingestion.LEASE.total_seconds()), []),
+        ("removal of deleted files", None, seconds(remover.RETRY.total_seconds()), []),
         ("change of embedder", None, seconds(reembedding.RETRY_SECONDS), []),
         ("agent reconciliation", None, seconds(orchestrator.UNFINISHED_SECONDS), []),
         ("lease renewal", None, seconds(lease_renewal.RETRY_SECONDS), [lease_renewal.SAFE_SECONDS]),
         ("Python client stream", None, grown(run_stream._BACKOFF), [client.PATIENCE_SECONDS]),
+        ("Python client transfer", None, grown(patience._BACKOFF), [client.PATIENCE_SECONDS]),
+        ("watch of a directory", None, seconds(watch.RECONNECT_SECONDS), []),
         ("supervisor", None, grown(supervisor._RESTART_BACKOFF), []),
         ("server port", None, seconds(server.PORT_POLL_SECONDS), [server.PORT_SECONDS]),
     ],
@@ -103,9 +128,13 @@ def test_every_policy_of_the_page_is_tested() -> None:
     assert set(ROWS) - {"component", "---", "fallback model"} == {row[0] for row in marker.args[1]}
 
 
-def test_retried_statuses_of_embedders() -> None:
-    shown = {int(number) for number in re.findall(r"\b[45]\d\d\b", ROWS["embedder over HTTP"][1])}
-    assert shown == RETRIED
+@pytest.mark.parametrize(
+    ("component", "retried"),
+    [("embedder over HTTP", RETRIED), ("reranker over HTTP", http.RETRIED), ("web search", searcher.RETRIED)],
+)
+def test_retried_statuses(component: str, retried: frozenset[int]) -> None:
+    shown = {int(number) for number in re.findall(r"\b[45]\d\d\b", ROWS[component][1])}
+    assert shown == retried
 
 
 def test_adapter_defaults_are_those_of_the_configuration() -> None:

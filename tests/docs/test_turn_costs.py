@@ -75,3 +75,25 @@ async def test_cost_of_a_turn_that_edits_memory(mesh: Mesh, cost: Counter[str]) 
         "read blocks.db": 2,
         "read archival.db": 1,
     }
+
+
+async def test_cost_of_a_round_of_four(mesh: Mesh, cost: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    # The events of a member's turn are one batch, however long the turn takes on a loaded machine.
+    monkeypatch.setattr("mnemesh_orchestrator.groups.batches.BATCH_SECONDS", 3600.0)
+    blocks = {"human": "", "persona": ""}
+    members = [await mesh.client.agents.create(name=name, blocks=blocks) for name in ("Ada", "Bob", "Cleo", "Dan")]
+    for member in members:
+        await member.ask("Hello.")
+    group = await mesh.client.groups.create([member.id for member in members])
+    cost.clear()
+    assert len(await group.ask("Hello again.")) == 4
+    assert dict(cost) == {
+        "GetContext": 4,
+        "GetCoreMemory": 4,
+        "CommitStep": 4,
+        "write orchestrator.db": 14,
+        "write recall.db": 4,
+        "read recall.db": 4,
+        "read blocks.db": 4,
+        "read orchestrator.db": 3,
+    }

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import recall_quality, retrieval_quality
-from benchmarks.transcripts import chosen, transcripts
+from benchmarks.transcripts import chosen
 
 WRITTEN = Path(__file__).parents[2] / "benchmarks" / "data" / "written.json"
 
@@ -44,34 +44,9 @@ def test_passages_with_the_evidence_are_found(monkeypatch: pytest.MonkeyPatch, t
     require_better(scored(retrieval_quality.main, monkeypatch, tmp_path / "out.json", *variants), 1)
 
 
-def test_both_dialogue_layouts_are_read(tmp_path: Path) -> None:
+def test_dialogues_are_generated_or_read_from_a_file() -> None:
     assert len(chosen("1", 7)) == 1
     (own,) = chosen(str(WRITTEN), 7)
     assert own.speakers == ("Nora", "Tomas")
     assert own.turns[0].said_at == datetime(2024, 1, 14, 18, 20, 30, tzinfo=UTC)
     assert {turn.session for turn in own.turns} == set(range(8))
-
-    sample = {
-        "conversation": {
-            "speaker_a": "Ann",
-            "session_1": [{"speaker": "Ann", "dia_id": "D1:1", "text": "hi"}],
-            "session_1_date_time": "1:56 pm on 8 May, 2023",
-            "session_2_date_time": "9:00 am on 9 May, 2023",
-            "session_2": [{"speaker": "Ben", "dia_id": "D2:1", "text": "I sold the boat", "img_url": ["x"]}],
-        },
-        "qa": [
-            {"question": "What was sold?", "answer": "a boat", "evidence": ["D1:1; D2:1", "D:9:9"], "category": 1},
-            {"question": "Why?", "evidence": [], "category": 5},
-        ],
-    }
-    path = tmp_path / "samples.json"
-    path.write_text(json.dumps([sample]))
-    (other,) = transcripts(path)
-    assert [turn.text for turn in other.turns] == ["hi", "I sold the boat"]
-    assert (other.turns[1].session, other.turns[1].is_first_speaker) == (1, False)
-    (question,) = other.questions
-    assert (question.text, question.evidence, question.kind) == ("What was sold?", {0, 1}, "1")
-
-    path.write_text("{}")
-    with pytest.raises(ValueError, match="no dialogues"):
-        transcripts(path)

@@ -12,7 +12,7 @@ import pytest_asyncio
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.services import SERVICE_NAMES
+from mnemesh_kit.services import STORE_NAMES
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Call, Reply
 from mnemesh_testkit.mesh.descendants import alive, descendants
@@ -113,7 +113,7 @@ async def killed(mesh: ProcessMesh, provider: FakeOpenAI) -> Killed:
     return Killed(mesh, provider, await create(mesh))
 
 
-@pytest.mark.parametrize("service", SERVICE_NAMES)
+@pytest.mark.parametrize("service", STORE_NAMES)
 async def test_kill_between_turns_loses_nothing(mesh: ProcessMesh, provider: FakeOpenAI, service: str) -> None:
     agent = await create(mesh)
     provider.script = [both("The key is under the mat."), "Stored.", "It is under the mat."]
@@ -257,9 +257,9 @@ async def test_kill_of_all_processes_during_a_commit(mesh: ProcessMesh, killed: 
     running = killed.begin()
     async with asyncio.timeout(LIMIT_SECONDS):
         await hold.reached.wait()
-    await asyncio.gather(*(mesh.kill(service) for service in SERVICE_NAMES))
+    await asyncio.gather(*(mesh.kill(service) for service in STORE_NAMES))
     hold.release.set()
-    await asyncio.gather(*(mesh.start(service) for service in SERVICE_NAMES))
+    await asyncio.gather(*(mesh.start(service) for service in STORE_NAMES))
     await killed.ends_well(running)
 
 

@@ -19,7 +19,7 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent, text_of
 from mnemesh_client.tools import ToolsClient
 from mnemesh_kit.errors import MnemeshError
-from mnemesh_kit.services import SERVICE_NAMES
+from mnemesh_kit.services import STORE_NAMES
 from mnemesh_testkit.cuttable_disk import CuttableDisk
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Call, Reply
@@ -122,12 +122,12 @@ class Machine:
 
     async def fail(self) -> None:
         """All processes stop at the same time, unflushed data is lost, and the machine restarts."""
-        for service in SERVICE_NAMES:
+        for service in STORE_NAMES:
             os.kill(self.mesh.pid(service), signal.SIGSTOP)
         self.disk.cut()
-        await asyncio.gather(*(self.mesh.kill(service) for service in SERVICE_NAMES))
+        await asyncio.gather(*(self.mesh.kill(service) for service in STORE_NAMES))
         await asyncio.to_thread(self.disk.restore)
-        await asyncio.gather(*(self.mesh.start(service) for service in SERVICE_NAMES))
+        await asyncio.gather(*(self.mesh.start(service) for service in STORE_NAMES))
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -16,13 +16,14 @@ from mnemesh.recall.v1.messages_service_pb2 import ListMessagesRequest
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent
 from mnemesh_kit.errors import MnemeshError
-from mnemesh_kit.services import SERVICE_NAMES
+from mnemesh_kit.services import STORE_NAMES
 from mnemesh_testkit.failpoints.kill_orders import Failpoint, KillOrders
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Call, Reply
 from mnemesh_testkit.mesh.fork_server import ForkServer
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.mesh.turns import assert_whole, turn, window_of
+from mnemesh_testkit.plugin import Sample
 from mnemesh_testkit.timeouts import scaled
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(scaled(600))]
@@ -136,9 +137,9 @@ class Sweep:
         if known is None:
             agent = await self.agent(agent_type)
             before = len(self.provider.requests)
-            self.orders.forget(*SERVICE_NAMES)
+            self.orders.forget(*STORE_NAMES)
             result = await turn(agent, INPUT, stream_tokens=True)
-            failpoints = {service: self.orders.failpoints(service) for service in SERVICE_NAMES}
+            failpoints = {service: self.orders.failpoints(service) for service in STORE_NAMES}
             assert (result.status, result.said) == ("COMPLETED", OUTPUT), result.error
             outcome = await self._outcome(agent)
             assert outcome.passages == ["The key is under the mat."]
@@ -151,7 +152,7 @@ class Sweep:
         """Runs a turn in which a process kills itself at the failpoint, and checks its outcome."""
         baseline, agent = await self.baseline(agent_type), await self.agent(agent_type)
         before = len(self.provider.requests)
-        self.orders.forget(*SERVICE_NAMES)
+        self.orders.forget(*STORE_NAMES)
         self.orders.order(failpoint)
         async with asyncio.timeout(TURN_SECONDS):
             result = await turn(agent, INPUT, stream_tokens=True)
@@ -258,7 +259,7 @@ async def sweep(
         ProcessMesh(directory, openai_base_url=provider.base_url, fork_server=fork_server, kill_orders=orders) as mesh,
         AsyncExitStack() as stack,
     ):
-        for service in SERVICE_NAMES:
+        for service in STORE_NAMES:
             await stack.enter_async_context(mesh.restarting(service))
         for name, source in SOURCES.items():
             await mesh.client.tools.upsert(source, idempotent=name == "measure")
@@ -268,7 +269,7 @@ async def sweep(
 async def test_turn_reaches_its_failpoints(sweep: Sweep) -> None:
     """The sweep covers every write of the journal, every effect and every commit, in each service."""
     failpoints = (await sweep.baseline(V3)).failpoints
-    names = {service: Counter(failpoint.name for failpoint in failpoints[service]) for service in SERVICE_NAMES}
+    names = {service: Counter(failpoint.name for failpoint in failpoints[service]) for service in STORE_NAMES}
     entries = len(CALLS) + len(NAMES) + len(SOURCES)  # responses, results, and the starts of custom tools
     for moment in ("before", "before_commit", "after_commit"):
         assert names["orchestrator"][f"sql.write.{moment}:runs.write"] == entries
@@ -291,11 +292,11 @@ async def test_turn_reaches_its_failpoints(sweep: Sweep) -> None:
 
 @pytest.mark.parametrize(("agent_type", "service", "share"), SWEPT)
 async def test_turn_survives_a_kill_at_every_failpoint(
-    sweep: Sweep, agent_type: str, service: str, share: int, is_full: bool
+    sweep: Sweep, agent_type: str, service: str, share: int, sample: Sample
 ) -> None:
-    swept = (await sweep.baseline(agent_type)).failpoints[service][:: 1 if is_full else SAMPLED]
+    swept = (await sweep.baseline(agent_type)).failpoints[service]
     failures = []
-    for failpoint in swept[share :: SHARES[service]]:
+    for failpoint in sample(swept, SAMPLED)[share :: SHARES[service]]:
         try:
             await sweep.survives(agent_type, failpoint)
         except (AssertionError, TimeoutError, MnemeshError) as error:

@@ -162,6 +162,26 @@ async def test_list_of_agents_has_the_message_ids_of_their_windows(mesh: Mesh) -
     assert not any(agent.message_ids for agent in plain)
 
 
+async def test_agents_have_their_groups_if_the_view_asks_for_them(mesh: Mesh) -> None:
+    ada, bob, eve = [await mesh.client.agents.create(name=name) for name in ("ada", "bob", "eve")]
+    one = await mesh.client.groups.create([ada.id, bob.id])
+    two = await mesh.client.groups.create([bob.id], manager_type="supervisor", manager_agent_id=ada.id)
+    rpc = agents_service_pb2
+    view = rpc.AgentView(groups=True)
+    listed = (await mesh.stubs.agents.ListAgents(rpc.ListAgentsRequest(view=view))).agents
+    assert {agent.id: list(agent.group_ids) for agent in listed} == {
+        ada.id: [one.id, two.id],
+        bob.id: [one.id, two.id],
+        eve.id: [],
+    }
+    got = (await mesh.stubs.agents.GetAgent(rpc.GetAgentRequest(agent_id=ada.id, view=view))).agent
+    assert list(got.group_ids) == [one.id, two.id]
+    await ada.delete()
+    plain = (await mesh.stubs.agents.ListAgents(rpc.ListAgentsRequest())).agents
+    assert not any(agent.group_ids for agent in plain)
+    assert (await mesh.client.groups.get(one.id)).proto.agent_ids == [bob.id]
+
+
 async def test_agents_of_another_organization_are_not_found(mesh: Mesh) -> None:
     agent = await _with_memories(mesh)
     conversation = agent.proto.default_conversation_id

@@ -11,7 +11,7 @@ from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, conversations_pb2,
 from mnemesh.agents.v1 import conversations_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2, paging_pb2
 from mnemesh_client import Agent
-from mnemesh_kit.errors import Aborted, FailedPrecondition, InvalidArgument, NotFound, Unimplemented
+from mnemesh_kit.errors import Aborted, FailedPrecondition, InvalidArgument, NotFound
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
 from mnemesh_testkit.mesh.in_process import REHEARSAL, Mesh
@@ -236,8 +236,47 @@ async def test_provenance_of_an_agent_can_be_updated(mesh: Mesh) -> None:
     where = agents_service_pb2.AgentFilter(project_id="project-2")
     found = (await stub.ListAgents(agents_service_pb2.ListAgentsRequest(filter=where))).agents
     assert [each.id for each in found] == [agent.id]
-    for path in ("secrets", "enable_sleeptime"):
-        request.update_mask.paths[:] = [path]
-        with pytest.raises(Unimplemented) as refused:
-            await stub.UpdateAgent(request)
-        assert refused.value.field == f"agent.{path}"
+
+
+async def test_conversation_is_found_by_the_key_of_its_client(mesh: Mesh) -> None:
+    agent = await mesh.client.agents.create(model=REHEARSAL, blocks={"human": "Nothing yet."})
+
+    async def open_keyed(key: str, of: Agent = agent) -> conversations_pb2.Conversation:
+        given = conversations_pb2.Conversation(agent_id=of.id, key=key, isolated_block_labels=["human", "overlay"])
+        request = rpc.CreateConversationRequest(conversation=given, create_missing_blocks=True)
+        answer = await conversations(mesh).CreateConversation(request)
+        return answer.conversation  # type: ignore[no-any-return]
+
+    first, same = await asyncio.gather(open_keyed("web/1"), open_keyed("web/1"))
+    assert (first.id, len(first.isolated_block_ids)) == (same.id, 2)
+    other = await mesh.client.agents.create(model=REHEARSAL)
+    found = [await open_keyed("web/1"), await open_keyed("web/2"), await open_keyed("web/1", other)]
+    assert [found[0], len({one.id for one in found})] == [first, 3]
+
+    await mesh.client.blocks.update(first.isolated_block_ids[1], value="Speak like a pirate.")
+    assert "Speak like a pirate." in (await turn_window(mesh, agent, first.id))[0].content[0].text.text
+    assert "pirate" not in str(await turn_window(mesh, agent, found[1].id))
+    fork = (
+        await conversations(mesh).ForkConversation(rpc.ForkConversationRequest(conversation_id=first.id))
+    ).conversation
+    assert not fork.HasField("key")
+
+    await conversations(mesh).DeleteConversation(rpc.DeleteConversationRequest(conversation_id=first.id))
+    assert (await open_keyed("web/1")).id not in (first.id, fork.id)
+
+
+async def turn_window(mesh: Mesh, agent: Agent, conversation_id: str) -> list[message_pb2.Message]:
+    """The window after a turn, whose system message shows the conversation's blocks."""
+    await turn(agent, "Hello.", conversation_id=conversation_id)
+    return await shown(mesh, conversation_id)
+
+
+async def test_settings_of_a_run_replace_those_of_the_agent(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    fake_openai.script = lambda _: Reply(text="Hello.")
+    settings = agents_pb2.ModelSettings(temperature=0.1, max_output_tokens=50)
+    agent = await mesh.client.agents.create(model="openai/fake-model", settings=settings)
+    config = runs_pb2.RunConfig(model_settings=agents_pb2.ModelSettings(temperature=0.7))
+    await turn(agent, "Hello.", config=config)
+    await turn(agent, "Hello again.")
+    sent = [request.body for request in fake_openai.requests]
+    assert [(body["temperature"], body["max_tokens"]) for body in sent] == [(0.7, 50), (0.1, 50)]

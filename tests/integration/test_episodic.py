@@ -16,7 +16,7 @@ from mnemesh.recall.v1 import episodes_pb2, episodes_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent, text_of
 from mnemesh_kit.clock import SystemClock
-from mnemesh_kit.services import SERVICE_NAMES
+from mnemesh_kit.services import STORE_NAMES
 from mnemesh_testkit.databases.postgres import PostgresServer
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.fake_summarizer import extract_memories
@@ -86,7 +86,7 @@ async def databases(place: str, request: pytest.FixtureRequest) -> AsyncIterator
         yield {}
         return
     server: PostgresServer = request.getfixturevalue("postgres_server")
-    names = {service: await server.create_database() for service in SERVICE_NAMES}
+    names = {service: await server.create_database() for service in STORE_NAMES}
     yield {service: {"database_url": server.url(name)} for service, name in names.items()}
     for name in names.values():
         await server.drop_database(name)

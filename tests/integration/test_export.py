@@ -203,3 +203,35 @@ async def test_traces_of_other_programs_are_imported_into_every_agent_type(
         lines = (tmp_path / "agents" / agent.id / "raw_traces.jsonl").read_text().splitlines()
         line = next(line for line in map(json.loads, lines) if line["id"] == "rt_001")
         assert line.get("imported_turn_id", line["turn_id"]) == "turn_0001"
+
+
+async def test_imported_agent_has_a_partner_that_processes_nothing_again(mesh: Mesh, tmp_path: Path) -> None:
+    client = mesh.client
+    agent = await client.agents.create(
+        "ada", model="mnemesh/rehearsal", blocks={"human": "Ada."}, enable_sleeptime=True
+    )
+    await client.passages.insert_many([archives_pb2.Passage(text="An oak.")], agent_id=agent.id)
+    await client.archives.create("library", agent_ids=[agent.id])
+    await turn(agent, "Hello.")
+    group = await client.groups.managed_by(agent.id)
+    assert group is not None
+    await client.blocks.create("own", agent_ids=[agent.id])
+    directory = tmp_path / agent.id
+    await export(mesh, agent, directory)
+    await agent.delete()
+    for _ in range(2):
+        await import_(mesh, directory)
+    (restored, partner) = [each async for each in client.agents.list(order="asc")]
+    assert (restored.name, restored.proto.enable_sleeptime) == ("ada", True)
+    assert (partner.name, partner.proto.created_for_agent_id) == ("ada-sleeptime", restored.id)
+    labels = {block.label for block in (await restored.memory()).blocks}
+    assert labels == {"human", "own"}
+    assert {block.label for block in (await partner.memory()).blocks} == {*labels, "memory_persona"}
+    for holder in (restored, partner):
+        names = {archive.name async for archive in client.archives.list(agent_id=holder.id)}
+        assert names == {"Archival memory", "library"}
+        assert [each.text async for each in client.passages.list(agent_id=holder.id)] == ["An oak."]
+    assert (await client.sleeptime.preview(agent_id=restored.id)).message_count == 0
+    off = await restored.update(enable_sleeptime=False)
+    await import_(mesh, directory)
+    assert not (await client.agents.find(off.id)).proto.enable_sleeptime

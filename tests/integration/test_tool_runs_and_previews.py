@@ -24,6 +24,15 @@ def add(a: int, b: int) -> int:
 '''
 
 
+async def test_tools_with_hosts_and_packages_are_stored_and_found(mesh: Mesh) -> None:
+    tool = await mesh.client.tools.create(ADD, packages=["numpy>=2,<3"], hosts=["api.example.com"])
+    assert [(item.name, item.version) for item in tool.pip_requirements] == [("numpy", ">=2,<3")]
+    assert list(tool.network_hosts) == ["api.example.com"]
+    assert (await mesh.client.tools.search("sum of numbers"))[0].tool.name == "add"
+    changed = await mesh.client.tools.upsert(ADD, hosts=["example.org"])
+    assert (changed.id, list(changed.network_hosts)) == (tool.id, ["example.org"])
+
+
 async def test_owner_runs_a_tool(mesh: Mesh) -> None:
     tool = await mesh.client.tools.create(ADD)
     agent = await mesh.client.agents.create(model=REHEARSAL, blocks={"human": "", "persona": ""}, tools=[tool.name])

@@ -54,6 +54,7 @@ async def test_new_turn_waits_for_the_restart_of_an_essential_service(
     assert mesh.proxies[service].calls[method] > 6
 
 
+@pytest.mark.mesh(settings={"orchestrator": {"degrade_seconds": scaled(1)}})
 async def test_turn_continues_without_archival(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh)
     await mesh.stop("archival")

@@ -26,7 +26,7 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh.types.v1.paging_pb2 import SORT_ORDER_ASCENDING
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.services import SERVICE_NAMES
+from mnemesh_kit.services import STORE_NAMES
 from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.index import Collection, Point
 from mnemesh_retrieval.registry import HASHING, make_embedder
@@ -36,25 +36,25 @@ from mnemesh_testkit.mesh.in_process import EMBEDDER, REHEARSAL, Mesh
 from mnemesh_testkit.mesh.turns import assert_whole, stored, turn
 
 ROWS = {
-    service: json.loads((Path(__file__).parent / "first_version" / f"{service}.json").read_text())
-    for service in SERVICE_NAMES
+    path.stem: json.loads(path.read_text()) for path in sorted((Path(__file__).parent / "first_version").glob("*.json"))
 }
+"""Rows per service and table. A service that the first version did not have is absent."""
 PASSAGE = "Ada grows orchids."
 (GONE,) = (row["agent_id"] for row in ROWS["recall"]["agents"] if row["erased_at"])
 
 
 @pytest_asyncio.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.full)])
 async def directory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[dict[str, str]]:
-    """The URLs of five databases that the first version left behind."""
+    """The URLs of the databases that the first version left behind; those of later services are empty."""
     server: PostgresServer | None = None
-    urls = {service: f"sqlite:///{tmp_path / f'{service}.db'}" for service in SERVICE_NAMES}
+    urls = {service: f"sqlite:///{tmp_path / f'{service}.db'}" for service in STORE_NAMES}
     names = []
     if request.param == "postgresql":
         server = request.getfixturevalue("postgres_server")
-        names = [await server.create_database() for _ in SERVICE_NAMES]
-        urls = {service: server.url(name) for service, name in zip(SERVICE_NAMES, names, strict=True)}
-    for service, url in urls.items():
-        await at_revision(url, f"mnemesh_{service}", "0001", ROWS[service])
+        names = [await server.create_database() for _ in STORE_NAMES]
+        urls = {service: server.url(name) for service, name in zip(STORE_NAMES, names, strict=True)}
+    for service, rows in ROWS.items():
+        await at_revision(urls[service], f"mnemesh_{service}", "0001", rows)
     await _fill_index(tmp_path / "archival-index")
     yield urls
     for name in names:

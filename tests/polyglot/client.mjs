@@ -1,7 +1,8 @@
 // Talks to a mesh with nothing but its protos: makes an agent, streams a turn, looks into each tier.
-// Usage: node client.mjs <folder of the protos> <orchestrator> <blocks> <recall>. Prints one line of JSON.
+// Usage: node client.mjs <folder of the protos> <address of the orchestrator>. Prints one line of JSON.
 
 import { randomUUID } from "node:crypto";
+import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 
 // the packages stand in the folder that this is run in
@@ -9,7 +10,7 @@ const require = createRequire(`${process.cwd()}/`);
 const grpc = require("@grpc/grpc-js");
 const loader = require("@grpc/proto-loader");
 
-const [protos, orchestrator, blocks, recall] = process.argv.slice(2);
+const [protos, address] = process.argv.slice(2);
 const definition = loader.loadSync(
   [
     "mnemesh/agents/v1/agents_service.proto",
@@ -21,10 +22,14 @@ const definition = loader.loadSync(
 );
 const { mnemesh } = grpc.loadPackageDefinition(definition);
 const plain = grpc.credentials.createInsecure();
-const agents = new mnemesh.agents.v1.AgentService(orchestrator, plain);
-const runs = new mnemesh.agents.v1.RunService(orchestrator, plain);
-const core = new mnemesh.blocks.v1.BlockService(blocks, plain);
-const messages = new mnemesh.recall.v1.MessageService(recall, plain);
+const options = {
+  "grpc.service_config": readFileSync(`${protos}/service_config.json`, "utf8"),
+  "grpc.max_receive_message_length": 64 * 1024 * 1024,
+};
+const agents = new mnemesh.agents.v1.AgentService(address, plain, options);
+const runs = new mnemesh.agents.v1.RunService(address, plain, options);
+const core = new mnemesh.blocks.v1.BlockService(address, plain, options);
+const messages = new mnemesh.recall.v1.MessageService(address, plain, options);
 const clients = [agents, runs, core, messages];
 
 const deadline = () => ({ deadline: Date.now() + 30_000 });

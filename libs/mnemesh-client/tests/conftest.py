@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,11 @@ from mnemesh.agents.v1 import (
     agents_pb2,
     agents_service_pb2,
     agents_service_pb2_grpc,
+    conversations_pb2,
+    conversations_service_pb2,
+    conversations_service_pb2_grpc,
+    groups_service_pb2,
+    groups_service_pb2_grpc,
     models_pb2,
     models_service_pb2,
     models_service_pb2_grpc,
@@ -32,7 +37,12 @@ from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.errors import InvalidArgument, NotFound, Unavailable
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.server import Assembly, RunningServer
+from mnemesh_kit.services import service
+from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.mesh_thread import MeshThread
 from mnemesh_testkit.mesh.reserved_ports import ReservedPort
+
+from .command_line import CommandLine
 
 PAGE = 2
 
@@ -40,13 +50,16 @@ PAGE = 2
 class FakeOrchestrator(
     agents_service_pb2_grpc.AgentServiceServicer,
     runs_service_pb2_grpc.RunServiceServicer,
+    groups_service_pb2_grpc.GroupServiceServicer,
     models_service_pb2_grpc.ModelServiceServicer,
+    conversations_service_pb2_grpc.ConversationServiceServicer,
 ):
     """Echoes messages.
 
     "remember X" also edits the block "human", "refuse" fails with a refused API key, "think forever" does not end, and
     "launch" asks for the approval of two calls. `break_after` has, for each of the next streams, the number of events
-    after which it breaks. `can_attach` is whether StreamRun is implemented.
+    after which it breaks. `can_attach` is whether StreamRun is implemented. `group_events` has the events of the next
+    run of a group, `active` the runs that have not ended, and `conversations` the conversation of each message.
     """
 
     def __init__(self, blocks: str) -> None:
@@ -54,14 +67,19 @@ class FakeOrchestrator(
         self.agents: dict[str, agents_pb2.Agent] = {}
         self.created: dict[str, str] = {}
         self.runs: dict[str, list[runs_pb2.RunEvent]] = {}
+        self.group_events: dict[str, list[runs_pb2.RunEvent]] = {}
         self.started: dict[str, str] = {}
         self.break_after: list[int] = []
         self.can_attach = True
         self.unknown_models: set[str] = set()
         self.attached = 0
         self.cancelled: list[str] = []
+        self.active: list[runs_pb2.Run] = []
+        self.conversations: list[str] = []
         self.decided: list[message_pb2.ApprovalDecision] = []
         self.approval_requests: dict[str, message_pb2.Message] = {}
+        self.searched: list[messages_service_pb2.SearchMessagesRequest] = []
+        self.found = messages_service_pb2.SearchMessagesResponse()
 
     async def CreateAgent(self, request: Any, context: Any) -> agents_service_pb2.CreateAgentResponse:
         if request.request_id in self.created:
@@ -103,17 +121,38 @@ class FakeOrchestrator(
         self.agents.pop(request.agent_id, None)
         return agents_service_pb2.DeleteAgentResponse()
 
+    async def ListModels(self, request: Any, context: Any) -> models_service_pb2.ListModelsResponse:
+        handles = ("mnemesh/rehearsal", "openai/small")
+        models = [models_pb2.Model(handle=handle, context_window=8_000) for handle in handles]
+        return models_service_pb2.ListModelsResponse(models=models)
+
+    async def CreateConversation(
+        self, request: Any, context: Any
+    ) -> conversations_service_pb2.CreateConversationResponse:
+        conversation = conversations_pb2.Conversation(id=new_id("conv"), agent_id=request.conversation.agent_id)
+        return conversations_service_pb2.CreateConversationResponse(conversation=conversation)
+
+    async def ListRuns(self, request: Any, context: Any) -> runs_service_pb2.ListRunsResponse:
+        return runs_service_pb2.ListRunsResponse(runs=self.active)
+
+    async def ListGroups(self, request: Any, context: Any) -> groups_service_pb2.ListGroupsResponse:
+        return groups_service_pb2.ListGroupsResponse()
+
     async def GetModel(self, request: Any, context: Any) -> models_service_pb2.GetModelResponse:
         if request.handle in self.unknown_models:
             raise NotFound(f"There is no model {request.handle!r}.", resource_id=request.handle)
         return models_service_pb2.GetModelResponse(model=models_pb2.Model(handle=request.handle or "mnemesh/rehearsal"))
 
     async def SendMessage(self, request: Any, context: Any) -> AsyncIterator[runs_service_pb2.SendMessageResponse]:
-        agent = self._agent(request.agent_id)
         run_id = self.started.get(request.request_id)
         if run_id is None:
+            self.conversations.append(request.conversation_id)
             run_id = self.started[request.request_id] = new_id("run")
-            self.runs[run_id] = await self._turn(agent, run_id, text_of(request.messages[0].content))
+            if request.group_id:
+                self.runs[run_id] = self._group_turns(run_id, request.group_id)
+            else:
+                text = text_of(request.messages[0].content)
+                self.runs[run_id] = await self._turn(self._agent(request.agent_id), run_id, text)
         async for event in self._replay(run_id, 0):
             yield runs_service_pb2.SendMessageResponse(event=event)
             if event.HasField("message") and text_of(request.messages[0].content) == "think forever":
@@ -142,6 +181,11 @@ class FakeOrchestrator(
         self.attached += 1
         async for event in self._replay(request.run_id, request.starting_after):
             yield runs_service_pb2.StreamRunResponse(event=event)
+
+    async def GetRun(self, request: Any, context: Any) -> runs_service_pb2.GetRunResponse:
+        run = runs_pb2.Run(id=request.run_id, last_sequence=max(one.sequence for one in self.runs[request.run_id]))
+        run.completion_time.GetCurrentTime()
+        return runs_service_pb2.GetRunResponse(run=run)
 
     async def _replay(self, run_id: str, after: int) -> AsyncIterator[runs_pb2.RunEvent]:
         left = self.break_after.pop(0) if self.break_after else -1
@@ -179,6 +223,20 @@ class FakeOrchestrator(
         parts.append({"usage": runs_pb2.UsageEvent(step_count=1)})
         return [runs_pb2.RunEvent(run_id=run_id, sequence=n, **part) for n, part in enumerate(parts, 1)]
 
+    def _group_turns(self, run_id: str, group_id: str) -> list[runs_pb2.RunEvent]:
+        events = self.group_events[group_id]
+        for number, event in enumerate(events, 1):
+            event.run_id, event.sequence = run_id, number
+        return events
+
+    async def leave_run(self, agent_id: str, text: str) -> str:
+        """Stores a run in the default conversation of an agent that has not ended. Returns its id."""
+        agent, run_id = self._agent(agent_id), new_id("run")
+        agent.default_conversation_id = "conv-1"
+        self.runs[run_id] = await self._turn(agent, run_id, text)
+        self.active.append(runs_pb2.Run(id=run_id, agent_id=agent_id, conversation_id="conv-1"))
+        return run_id
+
     def request_approval(self, agent: agents_pb2.Agent, *names: str, conversation: str = "conv-1") -> None:
         """Makes calls of these tools in a conversation wait for an approval."""
         agent.default_conversation_id = "conv-1"
@@ -198,14 +256,21 @@ def _message(**message: Any) -> runs_pb2.MessageEvent:
 
 
 class FakeRecall(messages_service_pb2_grpc.MessageServiceServicer):
-    """Returns the messages that request an approval."""
+    """Returns the messages that request an approval, and in searches what `FakeOrchestrator.found` holds."""
 
-    def __init__(self, requests: dict[str, message_pb2.Message]) -> None:
-        self._requests = requests
+    def __init__(self, orchestrator: FakeOrchestrator) -> None:
+        self._orchestrator = orchestrator
 
     async def GetMessages(self, request: Any, context: Any) -> messages_service_pb2.GetMessagesResponse:
-        messages = [self._requests[id_] for id_ in request.message_ids if id_ in self._requests]
+        requests = self._orchestrator.approval_requests
+        messages = [requests[id_] for id_ in request.message_ids if id_ in requests]
         return messages_service_pb2.GetMessagesResponse(messages=messages)
+
+    async def SearchMessages(
+        self, request: messages_service_pb2.SearchMessagesRequest, context: Any
+    ) -> messages_service_pb2.SearchMessagesResponse:
+        self._orchestrator.searched.append(request)
+        return self._orchestrator.found
 
 
 @dataclass
@@ -236,11 +301,16 @@ class FakeMesh:
                 name="orchestrator",
                 servicers=[
                     (agents_service_pb2_grpc.add_AgentServiceServicer_to_server, self.orchestrator),
+                    (groups_service_pb2_grpc.add_GroupServiceServicer_to_server, self.orchestrator),
                     (runs_service_pb2_grpc.add_RunServiceServicer_to_server, self.orchestrator),
                     (models_service_pb2_grpc.add_ModelServiceServicer_to_server, self.orchestrator),
                     (
+                        conversations_service_pb2_grpc.add_ConversationServiceServicer_to_server,
+                        self.orchestrator,
+                    ),
+                    (
                         messages_service_pb2_grpc.add_MessageServiceServicer_to_server,
-                        FakeRecall(self.orchestrator.approval_requests),
+                        FakeRecall(self.orchestrator),
                     ),
                 ],
                 service_names=["mnemesh.agents.v1.AgentService", "mnemesh.agents.v1.RunService"],
@@ -292,6 +362,22 @@ def closed_port(reserve_port: Callable[[], int]) -> int:
 
 
 @pytest_asyncio.fixture
+async def start_empty(tmp_path: Path) -> AsyncIterator[Callable[[str], Awaitable[str]]]:
+    """A function that starts a server with the name of a service and no RPCs of it. Returns its address."""
+    servers: list[RunningServer] = []
+
+    async def start(name: str) -> str:
+        servers.append(RunningServer())
+        config = ServerConfig(port=0, data_dir=str(tmp_path), shutdown_grace_seconds=0)
+        names = service(name).proto_services
+        return await servers[-1].start(Assembly(name=name, servicers=[], service_names=names), config)
+
+    yield start
+    for server in servers:
+        await server.stop()
+
+
+@pytest_asyncio.fixture
 async def mesh(tmp_path: Path, reserve_port: Callable[[], int]) -> AsyncIterator[FakeMesh]:
     """A running fake mesh."""
     config = BlocksConfig(port=0, data_dir=str(tmp_path), shutdown_grace_seconds=0)
@@ -311,3 +397,16 @@ async def mnemesh(mesh: FakeMesh) -> AsyncIterator[Mnemesh]:
     """A client of the fake mesh."""
     async with mesh.client() as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeshThread]:
+    """A whole mesh with the built-in model."""
+    with MeshThread(Mesh(tmp_path_factory.mktemp("mesh"))) as running:
+        yield running
+
+
+@pytest.fixture
+def cli(running: MeshThread, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    """The `mnemesh` command against the mesh."""
+    return CommandLine(running, monkeypatch)

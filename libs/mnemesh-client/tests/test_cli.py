@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jwt
+from google.protobuf.timestamp_pb2 import Timestamp
+from mnemesh.recall.v1 import messages_service_pb2
+from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Mnemesh
 from mnemesh_client.cli.main import app
 from mnemesh_client.cli.version import CLIENT_VERSION
 from mnemesh_client.supervisor.data_lock import DataDirectoryLock
+from mnemesh_kit.ids import new_id
 from mnemesh_kit.services import SERVICE_NAMES, service
 from typer.testing import CliRunner
 
@@ -111,6 +118,41 @@ async def test_chat_without_an_agent_needs_exactly_one_agent(mesh: FakeMesh, mne
     assert "several agents" in err
 
 
+def found_message(text: str, **more: Any) -> message_pb2.Message:
+    content = [message_pb2.ContentPart(text=message_pb2.TextPart(text=text))] if text else []
+    return message_pb2.Message(id=new_id("message"), role=message_pb2.ROLE_USER, content=content, **more)
+
+
+async def test_search_shows_who_said_what_when_and_around_it(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
+    await mnemesh.agents.create("ada", model="mnemesh/rehearsal", time_zone="Europe/Berlin")
+    sent = message_pb2.ToolCall(id="call-1", name="send_message", arguments='{"message": "Where do you live?"}')
+    question = message_pb2.Message(id=new_id("message"), role=message_pb2.ROLE_ASSISTANT, tool_calls=[sent])
+    said = found_message("In Rome.", name="Zoë", create_time=Timestamp(seconds=1_700_000_000))
+    after = found_message("And you?")
+    mesh.orchestrator.found = messages_service_pb2.SearchMessagesResponse(
+        hits=[messages_service_pb2.MessageHit(message=said, text="In Rome.", question=question, after=[after])],
+        time_ranges=[
+            messages_service_pb2.ResolvedTimeRange(expression="before May", end_time=Timestamp(seconds=1_682_892_000))
+        ],
+    )
+    asked = ("search", "Where does Zoë live?", "home", "--in", "messages", "--speaker", "Zoë", "--after", "1")
+    code, out, err = await mesh.run(*asked)
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "before May: from … until 2023-05-01 00:00",
+        "                 assistant Where do you live?",
+        "2023-11-14 23:13 Zoë       In Rome.",
+        "                 user      And you?",
+    ]
+    (request,) = mesh.orchestrator.searched
+    assert (request.query, list(request.further_queries)) == ("Where does Zoë live?", ["home"])
+    assert (list(request.speakers), request.messages_before, request.messages_after) == (["Zoë"], 0, 1)
+    assert (request.time_zone, request.HasField("reference_time")) == ("Europe/Berlin", True)
+    _, out, _ = await mesh.run(*asked, "--json")
+    (row,) = [json.loads(line) for line in out.splitlines()]
+    assert (row["kind"], row["text"], row["message"]["name"], len(row["after"])) == ("message", "In Rome.", "Zoë", 1)
+
+
 async def test_unreachable_mesh_is_one_error_line(mesh: FakeMesh, closed_port: int) -> None:
     code, out, err = await mesh.run("agents", "list", MNEMESH_TARGET=f"127.0.0.1:{closed_port}")
 
@@ -122,7 +164,9 @@ async def test_unreachable_mesh_is_one_error_line(mesh: FakeMesh, closed_port: i
 async def test_doctor_reports_the_state_and_version_of_each_service(
     mesh: FakeMesh, closed_port: int, tmp_path: Path
 ) -> None:
-    stopped = {service(name).target_variable: f"127.0.0.1:{closed_port}" for name in ("recall", "archival", "tools")}
+    stopped = {
+        service(name).target_variable: f"127.0.0.1:{closed_port}" for name in ("recall", "archival", "tools", "files")
+    }
 
     code, out, _ = await mesh.run("doctor", MNEMESH_DATA_DIR=str(tmp_path), **stopped)
 
@@ -163,10 +207,20 @@ async def test_import_of_a_malformed_file_is_one_error_line(mesh: FakeMesh, tmp_
     )
 
 
-async def test_version_prints_the_version_of_the_client_and_of_each_service(mesh: FakeMesh) -> None:
-    targets = {service(name).target_variable: mesh.blocks for name in ("archival", "tools")}
+async def test_version_prints_the_version_of_the_client_and_of_each_service(
+    mesh: FakeMesh, start_empty: Callable[[str], Awaitable[str]]
+) -> None:
+    others = ("recall", "archival", "tools", "files")
+    targets = {service(name).target_variable: await start_empty(name) for name in others}
 
-    code, out, err = await mesh.run("version", **targets)
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        body = json.dumps({"service": "gateway", "version": CLIENT_VERSION})
+        writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as gateway:
+        targets["MNEMESH_GATEWAY_TARGET"] = f"127.0.0.1:{gateway.sockets[0].getsockname()[1]}"
+        code, out, err = await mesh.run("version", **targets)
 
     assert (code, err) == (0, "")
     assert [line.split() for line in out.splitlines()] == [
@@ -175,14 +229,20 @@ async def test_version_prints_the_version_of_the_client_and_of_each_service(mesh
     assert (await mesh.run("--version"))[:2] == (0, f"mnemesh {CLIENT_VERSION}\n")
 
 
-async def test_version_reports_a_service_that_does_not_answer(mesh: FakeMesh, closed_port: int) -> None:
-    targets = {service(name).target_variable: f"127.0.0.1:{closed_port}" for name in ("archival", "tools")}
+async def test_version_reports_a_service_that_does_not_answer(
+    mesh: FakeMesh, closed_port: int, start_empty: Callable[[str], Awaitable[str]]
+) -> None:
+    targets = {
+        service(name).target_variable: f"127.0.0.1:{closed_port}" for name in ("archival", "tools", "files", "gateway")
+    }
+
+    targets["MNEMESH_RECALL_TARGET"] = await start_empty("recall")
 
     code, out, err = await mesh.run("version", **targets)
 
     assert code == 1
     assert f"recall        {CLIENT_VERSION}" in out
-    assert [line.split()[1] for line in err.splitlines()] == ["archival:", "tools:"]
+    assert [line.split()[1] for line in err.splitlines()] == ["gateway:", "files:", "archival:", "tools:"]
 
 
 def test_token_has_the_requested_organization_and_lifetime(tmp_path: Path) -> None:

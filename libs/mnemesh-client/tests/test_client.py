@@ -9,7 +9,7 @@ from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh_client import Mnemesh, RunFailed
 from mnemesh_client.addresses import Addresses
 from mnemesh_client.errors import AlreadyExists, InvalidArgument, NotFound, Unavailable
-from mnemesh_client.inputs import source_text
+from mnemesh_client.inputs import package_requirements, source_text
 from mnemesh_kit.server_info import version_of
 
 
@@ -130,31 +130,29 @@ async def test_unreachable_mesh_is_unavailable(closed_port: int) -> None:
                 pass
 
 
-def test_addresses_are_resolved_from_arguments_then_environment_then_default_ports() -> None:
+def test_addresses_are_resolved_from_arguments_then_environment_then_the_orchestrator() -> None:
     env = {"MNEMESH_TARGET": "mesh:7000", "MNEMESH_RECALL_TARGET": "recall:7002"}
 
     assert Addresses.resolve(env={}).orchestrator == "localhost:50050"
-    assert Addresses.resolve("example.org", env={}).items()[:2] == (
-        ("orchestrator", "example.org:50050"),
-        ("blocks", "example.org:50051"),
-    )
+    addresses = Addresses.resolve("example.org", env={})
+    assert (addresses.orchestrator, addresses.blocks) == ("example.org:50050", "example.org:50050")
     resolved = Addresses.resolve(blocks="b:1", env=env)
     assert (resolved.orchestrator, resolved.blocks, resolved.recall, resolved.tools) == (
         "mesh:7000",
         "b:1",
         "recall:7002",
-        "mesh:50054",
+        "mesh:7000",
     )
 
 
 @pytest.mark.parametrize(
     ("target", "env", "expected"),
     [
-        (None, {}, ("localhost:50050", "localhost:50051")),
+        (None, {}, ("localhost:50050", "localhost:50050")),
         (None, {"MNEMESH_BLOCKS_PORT": "7"}, ("localhost:50050", "localhost:7")),
-        (None, {"MNEMESH_ORCHESTRATOR_PORT": "6", "MNEMESH_HOST": "::1"}, ("[::1]:6", "[::1]:50051")),
-        (None, {"MNEMESH_HOST": "0.0.0.0"}, ("localhost:50050", "localhost:50051")),
-        ("mesh", {"MNEMESH_ORCHESTRATOR_PORT": "6", "MNEMESH_HOST": "::1"}, ("mesh:6", "mesh:50051")),
+        (None, {"MNEMESH_ORCHESTRATOR_PORT": "6", "MNEMESH_HOST": "::1"}, ("[::1]:6", "[::1]:6")),
+        (None, {"MNEMESH_HOST": "0.0.0.0"}, ("localhost:50050", "localhost:50050")),
+        ("mesh", {"MNEMESH_ORCHESTRATOR_PORT": "6", "MNEMESH_HOST": "::1"}, ("mesh:6", "mesh:6")),
         ("mesh:5", {"MNEMESH_BLOCKS_PORT": "7", "MNEMESH_BLOCKS_TARGET": "b:1"}, ("mesh:5", "b:1")),
     ],
 )
@@ -168,11 +166,11 @@ def test_addresses_come_from_the_variables_that_the_services_read(
 @pytest.mark.parametrize(
     ("target", "env", "expected"),
     [
-        (None, {}, ("here:1", "here:2", "here:50052")),
-        (None, {"MNEMESH_BLOCKS_PORT": "7"}, ("here:1", "here:7", "here:50052")),
-        (None, {"MNEMESH_BLOCKS_TARGET": "b:1"}, ("here:1", "b:1", "here:50052")),
-        ("mesh", {}, ("mesh:50050", "mesh:50051", "mesh:50052")),
-        (None, {"MNEMESH_TARGET": "mesh:5"}, ("mesh:5", "mesh:50051", "mesh:50052")),
+        (None, {}, ("here:1", "here:2", "here:1")),
+        (None, {"MNEMESH_BLOCKS_PORT": "7"}, ("here:1", "here:7", "here:1")),
+        (None, {"MNEMESH_BLOCKS_TARGET": "b:1"}, ("here:1", "b:1", "here:1")),
+        ("mesh", {}, ("mesh:50050", "mesh:50050", "mesh:50050")),
+        (None, {"MNEMESH_TARGET": "mesh:5"}, ("mesh:5", "mesh:5", "mesh:5")),
     ],
 )
 def test_addresses_of_a_running_mesh_come_after_the_environment(
@@ -210,3 +208,16 @@ async def test_service_reports_its_name_and_version(mnemesh: Mnemesh) -> None:
 def _kind(event: Any) -> str:
     kind = event.WhichOneof("event")
     return event.message.WhichOneof("message") if kind == "message" else kind
+
+
+def test_requirements_are_names_with_versions() -> None:
+    found = package_requirements(["requests", " numpy >=2,<3 ", "uvicorn[standard]==0.34.0", "a.b-c_d~=1.2"])
+    assert [(item.name, item.version if item.HasField("version") else None) for item in found] == [
+        ("requests", None),
+        ("numpy", ">=2,<3"),
+        ("uvicorn[standard]", "==0.34.0"),
+        ("a.b-c_d", "~=1.2"),
+    ]
+    for text in ("", "-r file", "numpy 2", "git+https://example.com/x", "a; python_version>'3'"):
+        with pytest.raises(InvalidArgument, match="is no requirement"):
+            package_requirements([text])

@@ -96,6 +96,16 @@ async def test_run_is_streamed_after_a_sequence_number(mnemesh: Mnemesh) -> None
     assert later == [4, 5]
 
 
+async def test_run_that_has_ended_is_not_waited_for(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
+    """A stream that begins after the last event has none, and is opened once."""
+    agent = await _agent(mnemesh)
+    sequences = await _sequences(agent, "remember the tea")
+    run_id = next(iter(mesh.orchestrator.runs))
+    async with asyncio.timeout(20):
+        run = await mnemesh.runs.wait(run_id)
+    assert (run.id, run.last_sequence, mesh.orchestrator.attached) == (run_id, max(sequences), 1)
+
+
 async def _agent(mnemesh: Mnemesh) -> Agent:
     return await mnemesh.agents.create("ada", model="mnemesh/rehearsal", blocks={"human": ""})
 

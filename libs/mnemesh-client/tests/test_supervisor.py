@@ -151,7 +151,7 @@ def test_lock_of_a_later_release_is_read(tmp_path: Path) -> None:
 async def test_second_mesh_of_any_version_on_the_same_directory_is_refused(
     supervisor: Supervisor, config: MeshConfig
 ) -> None:
-    config.data_path.mkdir()
+    config.data_path.mkdir(mode=0o700)
     (config.data_path / PREVIOUS_LOCK_NAME).touch()
     await supervisor.start()
 
@@ -165,7 +165,7 @@ async def test_second_mesh_of_any_version_on_the_same_directory_is_refused(
 
 
 async def test_mesh_of_the_previous_version_on_the_same_directory_is_refused(config: MeshConfig) -> None:
-    config.data_path.mkdir()
+    config.data_path.mkdir(mode=0o700)
     with (config.data_path / PREVIOUS_LOCK_NAME).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write('{"pid": 4711, "ready": true}')

@@ -8,7 +8,7 @@ import pty
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,10 +31,10 @@ CHAT = (
 
 
 class Terminal:
-    """A chat in a pseudo-terminal."""
+    """A command in a pseudo-terminal, by default a chat. `environment` names the mesh."""
 
-    def __init__(self, mesh: FakeMesh) -> None:
-        self._mesh = mesh
+    def __init__(self, environment: Mapping[str, str], *arguments: str, command: str = "chat") -> None:
+        self._environment, self._arguments = environment, (command, *arguments)
         self._screen, self._keyboard = "", -1
         self._process: asyncio.subprocess.Process | None = None
 
@@ -42,11 +42,11 @@ class Terminal:
         """Starts the chat."""
         self._keyboard, inner = pty.openpty()
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", CHAT, "chat"),
+            *(sys.executable, "-c", CHAT, *self._arguments),
             stdin=inner,
             stdout=inner,
             stderr=inner,
-            env={**self._mesh.environment(), "TERM": "xterm", "COLUMNS": "200", "PATH": ""},
+            env={**self._environment, "TERM": "xterm", "COLUMNS": "200", "PATH": ""},
         )
         os.close(inner)
 
@@ -87,7 +87,7 @@ class Terminal:
 async def terminal(mesh: FakeMesh, mnemesh: Mnemesh) -> AsyncIterator[Terminal]:
     """A chat with an agent that has one block."""
     await mnemesh.agents.create("ada", model="mnemesh/rehearsal", blocks={"human": "A person."})
-    chat = Terminal(mesh)
+    chat = Terminal(mesh.environment())
     await chat.open()
     yield chat
     await chat.close()
@@ -109,6 +109,20 @@ async def test_tool_calls_and_memory_edits_are_shown(terminal: Terminal) -> None
     assert await terminal.wait() == 0
 
 
+async def test_changes_of_memory_between_turns_are_shown_with_the_next_turn(
+    terminal: Terminal, mnemesh: Mnemesh
+) -> None:
+    await terminal.see(PROMPT)
+    terminal.type("hello\r")
+    await terminal.see("You said: hello")
+    await terminal.see(PROMPT)
+    await (await mnemesh.agents.find("ada")).append("human", "Likes tea.")
+    terminal.type("hello again\r")
+    await terminal.see("✎ memory [human]")
+    await terminal.see("+ Likes tea.")
+    await terminal.see("You said: hello again")
+
+
 async def test_user_decides_about_each_pending_call(terminal: Terminal, mesh: FakeMesh) -> None:
     await terminal.see(PROMPT)
     terminal.type("launch\r")
@@ -128,7 +142,7 @@ async def test_user_decides_about_each_pending_call(terminal: Terminal, mesh: Fa
 async def test_chat_starts_with_pending_approvals(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
     agent = await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
     mesh.orchestrator.request_approval(mesh.orchestrator.agents[agent.id], "launch")
-    terminal = Terminal(mesh)
+    terminal = Terminal(mesh.environment())
     await terminal.open()
     try:
         await terminal.see("the agent is waiting for your approval:")
@@ -146,7 +160,7 @@ async def test_chat_starts_with_pending_approvals(mesh: FakeMesh, mnemesh: Mneme
 async def test_approvals_of_another_conversation_are_ignored(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
     agent = await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
     mesh.orchestrator.request_approval(mesh.orchestrator.agents[agent.id], "launch", conversation="conv-2")
-    terminal = Terminal(mesh)
+    terminal = Terminal(mesh.environment())
     await terminal.open()
     try:
         assert "launch" not in await terminal.see(PROMPT)

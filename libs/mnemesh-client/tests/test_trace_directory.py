@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mnemesh_client.agent_files import files
+from mnemesh_client.agent_exports import files
 from mnemesh_client.trace_files.convert import (
     episode_from_line,
     episode_to_line,

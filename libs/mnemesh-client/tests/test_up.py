@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from mnemesh_client.supervisor.data_lock import lock_holder
-from mnemesh_kit.services import SERVICE_NAMES, service
+from mnemesh_kit.services import SERVICE_NAMES, STORE_NAMES, service
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Fault, Reply, status
 from mnemesh_testkit.timeouts import scaled
@@ -147,6 +147,7 @@ async def test_mesh_runs_in_the_background_and_is_maintained_after_down(commands
     assert out.count(" is serving version ") == len(SERVICE_NAMES)
     assert "sandbox       level " in out
     assert "; memory: " in out
+    assert "; network: " in out
     without_ports = {service(name).port_variable: "" for name in SERVICE_NAMES}
     code, out, err = await commands.run("agents", "list", **without_ports)
     assert code == 0, err
@@ -162,14 +163,14 @@ async def test_mesh_runs_in_the_background_and_is_maintained_after_down(commands
 
     code, out, err = await commands.run("maintain")
     assert (code, err) == (0, "")
-    for name in SERVICE_NAMES:
+    for name in STORE_NAMES:
         report = [line.removeprefix(name).strip() for line in out.splitlines() if line.startswith(f"{name} ")]
         assert any(line.startswith(f"{name}.db: ") for line in report), out
         assert any(line.startswith("idempotency keys deleted: ") for line in report), out
-    (commands.directory / f"{SERVICE_NAMES[0]}.db").write_bytes(b"not a database" * 1000)
+    (commands.directory / f"{STORE_NAMES[0]}.db").write_bytes(b"not a database" * 1000)
     code, _, err = await commands.run("maintain")
     assert code == 2
-    assert f"{SERVICE_NAMES[0]}: " in err
+    assert f"{STORE_NAMES[0]}: " in err
 
 
 async def _read_until(stream: asyncio.StreamReader, text: str) -> None:

@@ -15,7 +15,7 @@ def test_names_and_ports_are_unique() -> None:
     assert service("recall").target_variable == "MNEMESH_RECALL_TARGET"
     assert service("tools").distribution == "mnemesh-tools"
     with pytest.raises(KeyError):
-        service("files")
+        service("billing")
 
 
 @pytest.mark.parametrize("name", [name for spec in SERVICES for name in spec.proto_services])

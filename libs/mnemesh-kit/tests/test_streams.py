@@ -14,6 +14,7 @@ from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import Principal, as_principal, current_principal
 from mnemesh_kit.server import Assembly, RunningServer
+from mnemesh_testkit.timeouts import scaled
 
 METHOD = "/mnemesh.test.Streams/Count"
 
@@ -77,7 +78,7 @@ async def test_cancelled_stream_ends_its_handler(streams: tuple[Streams, Any]) -
     async for _ in stream:
         break
     stream.cancel()
-    await asyncio.wait_for(servicer.ended.wait(), 5)
+    await asyncio.wait_for(servicer.ended.wait(), scaled(60))
 
 
 async def test_stream_ends_at_its_deadline(streams: tuple[Streams, Any]) -> None:
@@ -85,4 +86,4 @@ async def test_stream_ends_at_its_deadline(streams: tuple[Streams, Any]) -> None
     with pytest.raises(errors.DeadlineExceeded):
         async for _ in count(b"0", timeout=0.05):
             pass
-    await asyncio.wait_for(servicer.ended.wait(), 5)
+    await asyncio.wait_for(servicer.ended.wait(), scaled(60))

@@ -93,15 +93,36 @@ async def test_kill_9_loses_no_acknowledged_write(tmp_path: Path, enough: int) -
     await index.close()
 
 
-async def test_crash_while_a_collection_is_created_is_cleaned_up(tmp_path: Path) -> None:
-    leftover = tmp_path / "plants.shard.building"
-    leftover.mkdir()
-    (leftover / "edge_config.json").write_text("{")
+@pytest.mark.parametrize("leftover", ["plants.shard", "plants.shard.building"])
+async def test_crash_while_a_collection_is_created_is_cleaned_up(tmp_path: Path, leftover: str) -> None:
+    (tmp_path / leftover).mkdir()
+    (tmp_path / leftover / "edge_config.json").write_text("{")
+    (tmp_path / "plants.shard.creating").touch()
     index = await EdgeIndex.open(tmp_path)
     await index.ensure_collection(PLANTS)
     await index.write("plants", [point(1)])
     assert await index.count("plants", EVERYTHING) == 1
     await index.close()
+
+
+async def test_collection_that_could_not_be_created_is_created_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("No space left on device (os error 28)")
+
+    index = await EdgeIndex.open(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr("mnemesh_retrieval.edge.shard.add_missing_indexes", fail)
+        with pytest.raises(IndexFull):
+            await index.ensure_collection(PLANTS)
+    await index.ensure_collection(PLANTS)
+    await index.write("plants", [point(1, tags=["old"])])
+    await index.close()
+    again = await EdgeIndex.open(tmp_path)
+    await again.ensure_collection(PLANTS)
+    assert await again.facets("plants", "tags", EVERYTHING) == {"old": 1}
+    await again.close()
 
 
 async def test_shard_that_cannot_be_flushed_does_not_keep_the_index_open(

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import uvicorn
 from mnemesh_kit.backoff import Backoff
+from mnemesh_retrieval.embedder import embed_counted
 from mnemesh_retrieval.embedders.openai_compatible import OpenAICompatibleEmbedder
 from mnemesh_retrieval.errors import EmbedderError, EmbedderMisconfigured, EmbedderRejected, EmbedderUnavailable
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, EmbedderSettings, make_embedder
@@ -73,6 +74,9 @@ assert numpy.allclose(theirs.embed(texts, norm=True), numpy.array(ours), atol=1e
         ("openai/text-embedding-3-small", EmbedderSettings(), "API key"),
         ("acme/model", EmbedderSettings(dimension=3), "base URL"),
         ("acme/model", EmbedderSettings(base_url="http://localhost/v1"), "dimension"),
+        ("acme/model", EmbedderSettings(base_url="localhost:8080", dimension=3), "http or https URL"),
+        ("acme/model", EmbedderSettings(base_url="http://a:b@localhost/v1", dimension=3), "neither credentials"),
+        ("acme/model", EmbedderSettings(base_url="http://localhost/v1?key=x", dimension=3), "nor a query"),
     ],
 )
 def test_misconfigured_embedder_is_refused(handle: str, settings: EmbedderSettings, message: str) -> None:
@@ -144,6 +148,26 @@ async def test_texts_are_sent_in_batches_and_vectors_returned_in_order(
     assert [len(body["input"]) for body in provider.bodies] == [128, 128, 43]
     assert provider.bodies[0]["model"] == "embed-1"
     assert set(provider.keys) == {f"Bearer {SECRET}"}
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({"prompt_tokens": 7}, 14),
+        ({"prompt_tokens": 0}, None),
+        ({"prompt_tokens": "7"}, None),
+        (None, None),
+        ([], None),
+    ],
+)
+async def test_tokens_are_those_that_the_provider_reports(
+    provider: Provider, embedder: OpenAICompatibleEmbedder, usage: Any, tokens: int | None
+) -> None:
+    for count in (128, 1):
+        data = [{"index": index, "embedding": [1.0, 0.0, 0.0]} for index in range(count)]
+        provider.script.append(JSONResponse({"data": data, "usage": usage}))
+    counted = await embed_counted(embedder, ["x"] * 129)
+    assert (len(counted.vectors), counted.tokens) == (129, tokens)
 
 
 async def test_temporary_failures_are_retried(provider: Provider, embedder: OpenAICompatibleEmbedder) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from mnemesh_archival.config import Config
 from mnemesh_archival.wiring import assemble
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.ids import new_id
+from mnemesh_kit.metrics import Gauge
 from mnemesh_kit.server import RunningServer
 from mnemesh_testkit.suites.archival.calls import Archival
+from mnemesh_testkit.timeouts import scaled
 
 
 @dataclass
@@ -23,11 +26,24 @@ class ArchivalServer(Archival):
     config: Config
     channels: Channels = field(default_factory=Channels)
     running: RunningServer = field(default_factory=RunningServer)
+    index_lag: Callable[[], float] = float
 
     async def start(self) -> None:
         self.running = RunningServer()
-        self.address = address = await self.running.start(await assemble(self.config), self.config)
+        assembly = await assemble(self.config)
+        (self.index_lag,) = (
+            metric.read
+            for metric in assembly.metrics
+            if isinstance(metric, Gauge) and metric.name == "mnemesh_index_outbox_lag_seconds"
+        )
+        self.address = address = await self.running.start(assembly, self.config)
         self.call_through(self.channels.channel(address))
+
+    async def indexed(self) -> None:
+        """Waits until the index has every change that the indexer knows."""
+        async with asyncio.timeout(scaled(30)):
+            while self.index_lag():
+                await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
         await self.running.stop()
@@ -48,6 +64,13 @@ async def archival(database_url: str, tmp_path: Path) -> AsyncIterator[ArchivalS
     config = Config(
         port=0, data_dir=str(tmp_path), database_url=database_url, embedder="mnemesh/hashing-256", log_level="error"
     )
+    async with serving(config) as archival:
+        yield archival
+
+
+@asynccontextmanager
+async def serving(config: Config) -> AsyncIterator[ArchivalServer]:
+    """Runs a server."""
     archival = ArchivalServer(config)
     await archival.start()
     async with AsyncExitStack() as stack:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import pytest
+import pytest_asyncio
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import HealthCheck, given, settings
@@ -19,6 +21,7 @@ from mnemesh.archival.v1.archives_service_pb2 import (
     ListArchivesRequest,
     UpdateArchiveRequest,
 )
+from mnemesh.archival.v1.embeddings_service_pb2 import EmbedTextsRequest
 from mnemesh.archival.v1.passages_service_pb2 import (
     TAG_MATCH_ALL,
     DeletePassageRequest,
@@ -30,11 +33,13 @@ from mnemesh.archival.v1.passages_service_pb2 import (
     SearchPassagesRequest,
     UpdatePassageRequest,
 )
+from mnemesh_archival.config import Config
 from mnemesh_kit.errors import InvalidArgument, MnemeshError
 from mnemesh_kit.ids import new_id
 
-from .conftest import ArchivalServer
+from .conftest import ArchivalServer, serving
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 AGENT, ARCHIVE, PASSAGE = new_id("agent"), new_id("archive"), new_id("passage")
 EXPECTED = {
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -44,10 +49,12 @@ EXPECTED = {
 }
 
 
-@pytest.fixture
-def database_url(tmp_path: Any) -> str:
-    """SQLite only: validation does not depend on the database."""
-    return f"sqlite:///{tmp_path / 'archival.db'}"
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def archival(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ArchivalServer]:
+    """One server for all requests, which change nothing. Validation does not depend on the database."""
+    directory = str(tmp_path_factory.mktemp("archival"))
+    async with serving(Config(port=0, data_dir=directory, embedder="mnemesh/hashing-256", log_level="error")) as server:
+        yield server
 
 
 def insert(*passages: Passage, **target: str) -> InsertPassagesRequest:
@@ -88,6 +95,13 @@ def search(**which: Any) -> SearchPassagesRequest:
         (search(tag_match=7), "filter.tag_match"),
         (search(tags=[f"t{n}" for n in range(101)], tag_match=TAG_MATCH_ALL), "filter.tags"),
         (SearchPassagesRequest(query="x", page_token="garbage"), "page_token"),
+        (SearchPassagesRequest(query="x", further_queries=["x"] * 10), "further_queries"),
+        (SearchPassagesRequest(query="x", further_queries=["x", "x" * 10_001]), "further_queries[1]"),
+        (SearchPassagesRequest(query="x", further_queries=["\0"]), "further_queries[0]"),
+        (SearchPassagesRequest(query="x", passages_before=-1), "passages_before"),
+        (SearchPassagesRequest(query="x", passages_after=11), "passages_after"),
+        (SearchPassagesRequest(query="x", reference_time=Timestamp(nanos=-1)), "reference_time"),
+        (SearchPassagesRequest(query="x", filter=PassageFilter(time_zone="Moon/Crater")), "filter.time_zone"),
         (
             InsertPassagesRequest(agent_id=AGENT, passages=[Passage(text="x")], default_embedder="nonsense"),
             "default_embedder",
@@ -110,6 +124,16 @@ def search(**which: Any) -> SearchPassagesRequest:
         (UpdatePassageRequest(passage=Passage(id=PASSAGE), update_mask=FieldMask(paths=["id"])), "update_mask"),
         (UpdatePassageRequest(passage=Passage(id=PASSAGE), update_mask=FieldMask(paths=["text"])), "passage.text"),
         (GetArchivalSummaryRequest(agent_id="default"), "agent_id"),
+        (EmbedTextsRequest(), "texts"),
+        (EmbedTextsRequest(texts=["x"] * 2049), "texts"),
+        (EmbedTextsRequest(texts=["x" * 1_000_000] * 4), "texts"),
+        (EmbedTextsRequest(texts=["x" * 1_000_000] * 5), "texts"),
+        (EmbedTextsRequest(texts=["x", "é" * 500_001]), "texts[1]"),
+        (EmbedTextsRequest(texts=["a\0b"]), "texts[0]"),
+        (EmbedTextsRequest(texts=["x"], embedder="nonsense"), "embedder"),
+        (EmbedTextsRequest(texts=["x"], embedder="mnemesh/other"), "embedder"),
+        (EmbedTextsRequest(texts=["x"], embedder="a/b\n"), "embedder"),
+        (EmbedTextsRequest(texts=["x"], embedder="a/" + "b" * 500), "embedder"),
         (CreateArchiveRequest(), "archive.name"),
         (CreateArchiveRequest(archive=Archive(name="a\x1b[31m")), "archive.name"),
         (CreateArchiveRequest(archive=Archive(name="x", metadata="null")), "archive.metadata"),
@@ -126,7 +150,8 @@ def search(**which: Any) -> SearchPassagesRequest:
 )
 async def test_error_names_the_bad_field(archival: ArchivalServer, request_: Any, field: str) -> None:
     method = type(request_).__name__.removesuffix("Request")
-    stub = archival.archives if hasattr(archival.archives, method) else archival.passages
+    stubs = (archival.archives, archival.passages, archival.embeddings)
+    stub = next(each for each in stubs if hasattr(each, method))
     with pytest.raises(InvalidArgument) as refused:
         await getattr(stub, method)(request_)
     assert refused.value.field == field

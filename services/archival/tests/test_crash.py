@@ -31,6 +31,7 @@ from mnemesh_kit.channels import Channels
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.failpoints import observed_by
 from mnemesh_kit.ids import new_id
+from mnemesh_testkit.timeouts import scaled
 
 from .conftest import ArchivalServer
 
@@ -162,8 +163,9 @@ async def test_sigkill_under_load_loses_and_duplicates_nothing(tmp_path: Path) -
         passages = PassageServiceStub(channels.channel(service.address))
         writers = [asyncio.create_task(write(n, passages, stopped)) for n in range(4)]
         target = len(live) + random.randint(20, 60)
-        while len(live) < target:
-            await asyncio.sleep(0.005)
+        async with asyncio.timeout(scaled(60)):
+            while len(live) < target:
+                await asyncio.sleep(0.005)
         assert await service.end(signal.SIGKILL) == -signal.SIGKILL
         await service.start()
         stopped.set()

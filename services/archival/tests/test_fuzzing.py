@@ -13,7 +13,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
-from mnemesh.archival.v1 import archives_service_pb2, passages_service_pb2
+from mnemesh.archival.v1 import archives_service_pb2, embeddings_service_pb2, passages_service_pb2
 from mnemesh.archival.v1.archives_pb2 import Archive, Passage
 from mnemesh.archival.v1.archives_service_pb2 import (
     AttachArchiveRequest,
@@ -22,6 +22,7 @@ from mnemesh.archival.v1.archives_service_pb2 import (
     ListArchivesRequest,
     UpdateArchiveRequest,
 )
+from mnemesh.archival.v1.embeddings_service_pb2 import EmbedTextsRequest
 from mnemesh.archival.v1.passages_service_pb2 import (
     InsertPassagesRequest,
     ListPassagesRequest,
@@ -39,6 +40,7 @@ from .conftest import ArchivalServer
 SERVICES = (
     archives_service_pb2.DESCRIPTOR.services_by_name["ArchiveService"],
     passages_service_pb2.DESCRIPTOR.services_by_name["PassageService"],
+    embeddings_service_pb2.DESCRIPTOR.services_by_name["EmbeddingService"],
 )
 METHODS = [method for service in SERVICES for method in service.methods]
 SEEDS = 12
@@ -102,6 +104,7 @@ def good_requests(target: Target) -> list[tuple[str, Any]]:
         ("CreateArchive", CreateArchiveRequest(archive=archive, agent_ids=[target.agent], request_id="r")),
         ("UpdateArchive", rename),
         ("ListArchives", ListArchivesRequest(page_size=3, after_id=target.archive)),
+        ("EmbedTexts", EmbedTextsRequest(embedder="mnemesh/hashing-256", texts=["a fox", "a hen"])),
         ("AttachArchive", AttachArchiveRequest(agent_id=new_id("agent"), archive_id=target.archive)),
     ]
 

@@ -67,7 +67,7 @@ async def plant_and_erase(archival: ArchivalServer) -> None:
     await archival.passages.EraseAgent(
         EraseAgentRequest(agent_id=erased, delete_shared_passages=True, delete_unshared_archives=True)
     )
-    assert await archival.texts(CANARY) == ["kept"]
+    assert (await archival.texts(CANARY), await archival.texts("kept")) == ([], ["kept"])
     assert (await archival.passages.GetPassage(GetPassageRequest(passage_id=kept))).passage.text == "kept"
 
 

@@ -1,4 +1,4 @@
-"""Search also ranks passages by the words of their neighbours, within the filter and while those words are stored."""
+"""Search also ranks passages by the words of their neighbours in dialogues and documents."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.timestamp_pb2 import Timestamp
 from mnemesh.archival.v1.archives_pb2 import Passage
 from mnemesh.archival.v1.passages_service_pb2 import (
+    PASSAGE_CONTINUITY_CONTINUOUS,
     PASSAGE_SEARCH_MODE_HYBRID,
     PASSAGE_SEARCH_MODE_TEXT,
     PASSAGE_SEARCH_MODE_VECTOR,
@@ -51,15 +52,15 @@ async def test_answer_is_found_by_the_words_of_its_question(archival: ArchivalSe
     await archival.insert(archive, *turns("How was your week?", "Quiet, and yours?"))
     later = MAY + timedelta(days=3)
     question = "Did you buy that used motorcycle?"
-    for text in turns(question, "I picked it up this morning!", "Enjoy.", at=later):
+    for text in turns(question, "I picked it up this morning!", "Enjoy it?", at=later):
         await archival.insert(archive, text)
     for mode in (PASSAGE_SEARCH_MODE_TEXT, PASSAGE_SEARCH_MODE_HYBRID):
         found = await archival.passages.SearchPassages(
             SearchPassagesRequest(query="When did she buy the motorcycle?", mode=mode)
         )
-        assert [hit.passage.text for hit in found.hits][:3] == [question, "I picked it up this morning!", "Enjoy."]
+        assert [hit.passage.text for hit in found.hits][:3] == ["I picked it up this morning!", question, "Enjoy it?"]
         assert [hit.text_rank for hit in found.hits][:3] == [1, 2, 3]
-    assert await by_words(archival, "motorcycle") == [question, "I picked it up this morning!", "Enjoy."]
+    assert await by_words(archival, "motorcycle") == ["I picked it up this morning!", question, "Enjoy it?"]
 
 
 async def test_neighbours_share_archive_file_writer_and_time(archival: ArchivalServer, agent: str) -> None:
@@ -90,7 +91,8 @@ async def test_independent_facts_keep_their_order(archival: ArchivalServer) -> N
 
 async def test_deleted_or_changed_passage_no_longer_affects_its_neighbours(archival: ArchivalServer) -> None:
     archive = await archival.archive()
-    inserted = await archival.insert(archive, *turns("the lighthouse", "we went there", "the windmill", "and there"))
+    described = turns("the lighthouse", "we went there", "the windmill", "and there")
+    inserted = await archival.insert(archive, *described, continuity=PASSAGE_CONTINUITY_CONTINUOUS)
     lighthouse, _, windmill, _ = (result.passage.id for result in inserted.results)
     assert "we went there" in await by_words(archival, "lighthouse")
     await archival.passages.DeletePassage(DeletePassageRequest(passage_id=lighthouse))
@@ -119,7 +121,7 @@ async def test_no_hit_is_ever_outside_the_filter(archival: ArchivalServer, agent
             )
             for n in range(40)
         ]
-        await archival.insert(archive, *drafts)
+        await archival.insert(archive, *drafts, continuity=PASSAGE_CONTINUITY_CONTINUOUS)
     modes = (PASSAGE_SEARCH_MODE_HYBRID, PASSAGE_SEARCH_MODE_TEXT, PASSAGE_SEARCH_MODE_VECTOR)
     neighbours = 0
     for n in range(36):
@@ -166,14 +168,15 @@ async def test_search_of_many_archives_runs_as_many_sql_statements_as_one_of_a_s
     def note(_conn: object, _cursor: object, statement: str, *_rest: object) -> None:
         statements.append(statement)
 
-    await archival.insert(await archival.archive(), *turns("an oak", "that tree"))
+    parts = {"continuity": PASSAGE_CONTINUITY_CONTINUOUS}
+    await archival.insert(await archival.archive(), *turns("an oak", "that tree"), **parts)
     sa.event.listen(sa.Engine, "before_cursor_execute", note)
     try:
         assert await by_words(archival, "oak") == ["an oak", "that tree"]
         of_one = len(statements)
         sa.event.remove(sa.Engine, "before_cursor_execute", note)
         for n in range(8):
-            await archival.insert(await archival.archive(), *turns(f"oak {n}", f"tree {n}"))
+            await archival.insert(await archival.archive(), *turns(f"oak {n}", f"tree {n}"), **parts)
         sa.event.listen(sa.Engine, "before_cursor_execute", note)
         statements.clear()
         assert len(await by_words(archival, "oak")) == 18

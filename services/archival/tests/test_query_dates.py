@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
+from mnemesh_archival.model.continuity import Asking, Continuity
 from mnemesh_archival.model.passages import PassagePosition
 from mnemesh_archival.model.query_dates import date_parts, date_scores
 
@@ -25,7 +26,8 @@ def test_days_count_only_with_a_month(query: str, parts: set[tuple[str, int]]) -
 
 
 def position(number: int, month: int) -> PassagePosition:
-    return PassagePosition(UUID(int=number), "a", "s", number, datetime(2023, month, 8, tzinfo=UTC))
+    created_at = datetime(2023, month, 8, tzinfo=UTC)
+    return PassagePosition(UUID(int=number), "a", "s", number, created_at, Continuity.DIALOGUE, "", Asking.NONE)
 
 
 def test_rarer_date_parts_score_higher() -> None:

@@ -184,6 +184,7 @@ async def watched_twice(engine: PlannedEngine, tmp_path: Path) -> tuple[dict[str
         for numbers in (range(FEW), range(FEW, MANY)):
             await fill(archival, numbers)
             await writes.prepare(archival)
+            await archival.indexed()  # a search reads the changes that the index does not have yet
             await engine.analyze()
             calls = {**reads(), **writes.next()}
             found.append({name: await seen(lambda call=call: call(archival)) for name, call in calls.items()})  # type: ignore[misc]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 from mnemesh.recall.v1 import contexts_pb2
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
@@ -122,6 +123,19 @@ BAD: list[tuple[str, Any, str]] = [
     ("SearchMessages", rpc.SearchMessagesRequest(end_date="2026-02-30"), "end_date"),
     ("SearchMessages", rpc.SearchMessagesRequest(time_zone="Moon/Crater"), "time_zone"),
     ("SearchMessages", rpc.SearchMessagesRequest(exclude_message_ids=["x"]), "exclude_message_ids[0]"),
+    ("SearchMessages", rpc.SearchMessagesRequest(further_queries=["x"] * 10), "further_queries"),
+    ("SearchMessages", rpc.SearchMessagesRequest(further_queries=["x", "x" * 10_001]), "further_queries[1]"),
+    ("SearchMessages", rpc.SearchMessagesRequest(further_queries=["\0"]), "further_queries[0]"),
+    ("SearchMessages", rpc.SearchMessagesRequest(speakers=[f"s{n}" for n in range(21)]), "speakers"),
+    ("SearchMessages", rpc.SearchMessagesRequest(speakers=["Ada", " "]), "speakers[1]"),
+    ("SearchMessages", rpc.SearchMessagesRequest(speakers=["x" * 10_001]), "speakers[0]"),
+    ("SearchMessages", rpc.SearchMessagesRequest(sender_ids=[f"s{n}" for n in range(21)]), "sender_ids"),
+    ("SearchMessages", rpc.SearchMessagesRequest(sender_ids=[""]), "sender_ids[0]"),
+    ("SearchMessages", rpc.SearchMessagesRequest(sender_ids=["x" * 513]), "sender_ids[0]"),
+    ("SearchMessages", rpc.SearchMessagesRequest(messages_before=-1), "messages_before"),
+    ("SearchMessages", rpc.SearchMessagesRequest(messages_after=11), "messages_after"),
+    ("SearchMessages", rpc.SearchMessagesRequest(reference_time=Timestamp(nanos=-1)), "reference_time"),
+    ("SearchMessages", rpc.SearchMessagesRequest(reference_time=Timestamp(seconds=1 << 60)), "reference_time"),
     ("EraseAgent", rpc.EraseAgentRequest(agent_id="x"), "agent_id"),
 ]
 

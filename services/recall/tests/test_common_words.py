@@ -8,7 +8,7 @@ import pytest
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.ids import derive_id
-from mnemesh_recall.store.sql.fulltext import postgresql, ranking
+from mnemesh_recall.store.sql.fulltext import postgresql, selection
 
 
 async def say(recall: Any, agent: str, word: str, times: int) -> None:
@@ -22,8 +22,8 @@ async def say(recall: Any, agent: str, word: str, times: int) -> None:
 async def test_common_word_is_found_in_the_organization(
     recall: Any, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:
-    monkeypatch.setattr(ranking, "MOST_HOLDERS", 20)
-    monkeypatch.setattr(ranking, "FEW_HOLDERS", 10)
+    monkeypatch.setattr(selection, "MOST_HOLDERS", 20)
+    monkeypatch.setattr(selection, "FEW_HOLDERS", 10)
     monkeypatch.setattr(postgresql, "RECENT", 120)
     await say(recall, "old", "oak", 40)
     await say(recall, "new", "elm", 130)

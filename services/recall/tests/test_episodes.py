@@ -3,195 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import grpc
-import pytest
-from google.protobuf.timestamp_pb2 import Timestamp
 from mnemesh.recall.v1 import contexts_pb2, episodes_pb2
 from mnemesh.recall.v1 import episodes_service_pb2 as rpc
 from mnemesh.recall.v1 import messages_service_pb2 as messages
-from mnemesh.types.v1 import message_pb2, paging_pb2
+from mnemesh.types.v1 import paging_pb2
 from mnemesh_kit.clock import FrozenClock
-from mnemesh_kit.errors import FailedPrecondition, InvalidArgument, MnemeshError, NotFound
+from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import Principal, as_principal
 
-AGENT, PEER, CONVERSATION = new_id("agent"), new_id("agent"), new_id("conv")
-MINE, TEAM = episodes_pb2.MemoryScope(agent_id=AGENT), episodes_pb2.MemoryScope(name="team/support")
-DAY = 86_400.0
-
-
-Operation = episodes_pb2.FactOperation
-
-
-def rests_on(*message_ids: str, **more: Any) -> episodes_pb2.MemorySource:
-    return episodes_pb2.MemorySource(message_ids=message_ids, **more)
-
-
-def at(moment: datetime) -> Timestamp:
-    stamp = Timestamp()
-    stamp.FromDatetime(moment)
-    return stamp
-
-
-def fact(text: str, scope: episodes_pb2.MemoryScope = MINE, **more: Any) -> episodes_pb2.Fact:
-    return episodes_pb2.Fact(text=text, scope=scope, **more)
-
-
-async def learn(recall: Any, text: str, **more: Any) -> episodes_pb2.Fact:
-    created = await recall.episodes.CreateFact(rpc.CreateFactRequest(fact=fact(text, **more)))
-    return created.fact  # type: ignore[no-any-return]
-
-
-async def supersede(recall: Any, old: episodes_pb2.Fact, text: str, **more: Any) -> rpc.SupersedeFactResponse:
-    operation = episodes_pb2.SupersedeOperation(fact_id=old.id, fact=episodes_pb2.Fact(text=text, **more))
-    return await recall.episodes.SupersedeFact(rpc.SupersedeFactRequest(operation=operation))  # type: ignore[no-any-return]
-
-
-async def held(recall: Any, **filters: Any) -> list[str]:
-    wanted = rpc.FactFilter(**{"scopes": [MINE], **filters})
-    listed = await recall.episodes.ListFacts(rpc.ListFactsRequest(filter=wanted))
-    return [item.text for item in listed.facts]
-
-
-async def open_window(recall: Any, *texts: str, agent: str = AGENT, conversation: str = CONVERSATION) -> list[str]:
-    rows = [
-        message_pb2.Message(
-            id=new_id("message"),
-            role=message_pb2.ROLE_USER if place else message_pb2.ROLE_SYSTEM,
-            content=[message_pb2.ContentPart(text=message_pb2.TextPart(text=text))],
-            create_time=at(datetime(2026, 1, 1 + place, tzinfo=UTC)),
-        )
-        for place, text in enumerate(("prompt", *texts))
-    ]
-    await recall.CreateContext(
-        messages.CreateContextRequest(agent_id=agent, conversation_id=conversation, messages=rows)
-    )
-    return [row.id for row in rows]
-
-
-async def refused(call: Any) -> MnemeshError:
-    with pytest.raises(MnemeshError) as error:
-        await call
-    return error.value
-
-
-async def test_superseded_fact_is_kept_and_closed(recall: Any, clock: FrozenClock) -> None:
-    source = episodes_pb2.MemorySource(message_ids=[new_id("message")], agent_id=AGENT)
-    old = await learn(recall, "Ada lives in Berlin", tags=["home"], confidence=0.9, source=source)
-    told_in_may = clock.now()
-    clock.advance(30 * DAY)
-    moved = await supersede(recall, old, "Ada lives in Paris")
-    assert moved.fact.supersedes_id == old.id
-    assert moved.fact.valid_from_time == at(clock.now())
-    assert (list(moved.fact.tags), moved.fact.confidence, list(moved.fact.source.message_ids)) == (["home"], 0.9, [])
-    assert moved.superseded.superseded_by_id == moved.fact.id
-    assert moved.superseded.invalid_time == moved.superseded.close_time == at(clock.now())
-    assert moved.superseded.source == source
-    clock.advance(DAY)
-    # Valid now; valid in May by the knowledge of May; valid in May by the knowledge of today.
-    assert await held(recall) == ["Ada lives in Paris"]
-    assert await held(recall, known_at_time=at(told_in_may), valid_at_time=at(told_in_may)) == ["Ada lives in Berlin"]
-    assert await held(recall, known_at_time=at(told_in_may)) == ["Ada lives in Berlin"]
-    assert await held(recall, valid_at_time=at(told_in_may)) == ["Ada lives in Berlin"]
-    assert await held(recall, known_at_time=at(told_in_may - timedelta(seconds=1))) == []
-    assert await held(recall, include_invalid=True) == ["Ada lives in Berlin", "Ada lives in Paris"]
-    for anyone in (old.id, moved.fact.id):
-        history = await recall.episodes.ListFactHistory(rpc.ListFactHistoryRequest(fact_id=anyone))
-        assert [item.text for item in history.facts] == ["Ada lives in Berlin", "Ada lives in Paris"]
-    assert (await recall.episodes.GetFact(rpc.GetFactRequest(fact_id=old.id))).fact == moved.superseded
-
-
-async def test_fact_superseded_in_the_future_is_valid_until_then(recall: Any, clock: FrozenClock) -> None:
-    old = await learn(recall, "Ada lives in Berlin")
-    summer = clock.now() + timedelta(days=90)
-    await supersede(recall, old, "Ada lives in Paris", valid_from_time=at(summer))
-    clock.advance(DAY)
-    assert await held(recall) == ["Ada lives in Berlin"]
-    assert await held(recall, valid_at_time=at(summer)) == ["Ada lives in Paris"]
-
-
-async def test_fact_superseded_before_its_start_was_never_valid(recall: Any, clock: FrozenClock) -> None:
-    since = clock.now() - timedelta(days=10)
-    old = await learn(recall, "Ada was born in 1985", valid_from_time=at(since))
-    believed = clock.now()
-    clock.advance(DAY)
-    await supersede(recall, old, "Ada was born in 1984", valid_from_time=at(since - timedelta(days=5)))
-    assert await held(recall, valid_at_time=at(since)) == ["Ada was born in 1984"]
-    assert await held(recall, valid_at_time=at(since), known_at_time=at(believed)) == ["Ada was born in 1985"]
-
-
-async def test_fact_with_the_same_text_is_confirmed(recall: Any, clock: FrozenClock) -> None:
-    first, second = new_id("message"), new_id("message")
-    one = await learn(recall, "Likes tea", source=episodes_pb2.MemorySource(message_ids=[first]), confidence=0.5)
-    clock.advance(5)
-    again = await recall.episodes.CreateFact(
-        rpc.CreateFactRequest(
-            fact=fact("  likes   TEA ", source=episodes_pb2.MemorySource(message_ids=[second, first]), confidence=0.8)
-        )
-    )
-    assert again.already_held
-    assert (again.fact.id, again.fact.text, again.fact.confidence) == (one.id, "Likes tea", 0.8)
-    assert list(again.fact.source.message_ids) == [first, second]
-    assert again.fact.update_time == at(clock.now())
-    assert again.fact.create_time == one.create_time
-    elsewhere = await recall.episodes.CreateFact(rpc.CreateFactRequest(fact=fact("likes tea", TEAM)))
-    assert not elsewhere.already_held
-    await recall.episodes.InvalidateFact(
-        rpc.InvalidateFactRequest(operation=episodes_pb2.InvalidateOperation(fact_id=one.id))
-    )
-    assert not (await recall.episodes.CreateFact(rpc.CreateFactRequest(fact=fact("likes tea")))).already_held
-
-
-async def test_closed_fact_cannot_change(recall: Any, clock: FrozenClock) -> None:
-    old = await learn(recall, "Likes tea")
-    new = (await supersede(recall, old, "Likes coffee")).fact
-    error = await refused(supersede(recall, old, "Likes water"))
-    assert (type(error), error.reason) == (FailedPrecondition, "FACT_CLOSED")
-    assert error.metadata["superseded_by_id"] == new.id
-    gone = clock.now() + timedelta(days=1)
-    for attempt in range(2):
-        closed = await recall.episodes.InvalidateFact(
-            rpc.InvalidateFactRequest(
-                operation=episodes_pb2.InvalidateOperation(
-                    fact_id=new.id,
-                    invalid_time=at(gone),
-                    reason="told so",
-                    source=episodes_pb2.MemorySource(message_ids=[CONVERSATION.replace("conv", "message")]),
-                )
-            )
-        )
-        assert closed.fact.invalid_time == at(gone), attempt
-        assert (closed.fact.invalid_reason, len(closed.fact.invalid_source.message_ids)) == ("told so", 1)
-    other = episodes_pb2.InvalidateOperation(fact_id=new.id, invalid_time=at(gone + timedelta(days=1)))
-    error = await refused(recall.episodes.InvalidateFact(rpc.InvalidateFactRequest(operation=other)))
-    assert error.reason == "FACT_CLOSED"
-    assert "superseded_by_id" not in error.metadata
-    update = rpc.UpdateFactRequest(fact=episodes_pb2.Fact(id=old.id, confidence=1.0))
-    update.update_mask.paths.append("confidence")
-    assert (await refused(recall.episodes.UpdateFact(update))).reason == "FACT_CLOSED"
-
-
-async def test_one_of_many_concurrent_supersedes_wins(recall: Any) -> None:
-    old = await learn(recall, "Likes tea")
-    results = await asyncio.gather(
-        *(supersede(recall, old, f"Likes drink {number}") for number in range(8)), return_exceptions=True
-    )
-    won = [result for result in results if not isinstance(result, BaseException)]
-    lost = [result for result in results if isinstance(result, MnemeshError)]
-    assert (len(won), len(lost)) == (1, 7)
-    assert {error.reason for error in lost} == {"FACT_CLOSED"}
-    assert await held(recall) == [won[0].fact.text]
-
-
-def look_back(**more: Any) -> rpc.CommitEpisodeRequest:
-    return rpc.CommitEpisodeRequest(**{"scope": MINE, **more})
-
-
-def summary(text: str = "They spoke of travel.", **more: Any) -> episodes_pb2.Episode:
-    return episodes_pb2.Episode(summary=text, **more)
+from .episode_requests import (
+    AGENT,
+    CONVERSATION,
+    DAY,
+    MINE,
+    PEER,
+    TEAM,
+    Operation,
+    at,
+    fact,
+    held,
+    learn,
+    look_back,
+    open_window,
+    refused,
+    rests_on,
+    summary,
+    supersede,
+)
 
 
 async def test_episode_commit_is_atomic_and_idempotent(recall: Any, clock: FrozenClock) -> None:
@@ -429,22 +272,6 @@ async def test_lists_are_ordered_and_paged(recall: Any, clock: FrozenClock) -> N
     assert await held(recall, min_confidence=0.6) == ["fact 2", "fact 3"]
     bad = rpc.ListFactsRequest(after_id=new_id("fact"))
     assert (await refused(recall.episodes.ListFacts(bad))).code is grpc.StatusCode.NOT_FOUND
-
-
-async def test_fact_in_the_middle_of_a_chain_can_be_deleted(recall: Any, clock: FrozenClock) -> None:
-    first = await learn(recall, "one")
-    clock.advance(1)
-    second = (await supersede(recall, first, "two")).fact
-    clock.advance(1)
-    third = (await supersede(recall, second, "three")).fact
-    for _ in range(2):
-        await recall.episodes.DeleteFact(rpc.DeleteFactRequest(fact_id=second.id))
-    history = await recall.episodes.ListFactHistory(rpc.ListFactHistoryRequest(fact_id=third.id))
-    assert [(item.text, item.superseded_by_id, item.supersedes_id) for item in history.facts] == [
-        ("one", "", ""), ("three", "", ""),
-    ]  # fmt: skip
-    assert await held(recall) == ["three"]
-    assert isinstance(await refused(recall.episodes.GetFact(rpc.GetFactRequest(fact_id=second.id))), NotFound)
 
 
 async def test_erasing_an_agent_deletes_its_memories_and_refuses_new_ones(recall: Any) -> None:

@@ -239,7 +239,7 @@ async def test_random_export_is_refused_or_executed(target: Target) -> None:
         assert await call.code() in ACCEPTED_CODES, (seed, request)
 
 
-async def test_one_invalid_record_refuses_the_whole_import(target: Target) -> None:
+async def test_one_invalid_record_refuses_the_whole_import(target: Target, is_full: bool) -> None:
     trace = traces_pb2.RawTrace(
         id="rt_1", turn_id="t", seq=1, trace_type=traces_pb2.TRACE_TYPE_TOOL_RESULT, content="c", source_event="e",
         tool_name="dig", tool_call_id="c", tool_args="{}", tool_result="[1]", tool_error="e", correlation_id="k",
@@ -264,7 +264,7 @@ async def test_one_invalid_record_refuses_the_whole_import(target: Target) -> No
     path = "/mnemesh.recall.v1.TraceService/ImportTraces"
     before = await target.stored()
     for request in (traces_service_pb2.ImportTracesRequest(request_id="r", header=header), *good):
-        for where, broken in spoiled(request):
+        for where, broken in spoiled(request, 1 if is_full else 4):
             parts = [traces_service_pb2.ImportTracesRequest(request_id=new_id("r"), header=header), broken]
             if broken.HasField("header"):
                 parts = [broken, good[0]]

@@ -23,7 +23,7 @@ from mnemesh_recall.model.search import MessageSearch, SearchMode, SearchScope
 from mnemesh_recall.store.sql.indexed import SqlIndexedMessages
 from mnemesh_recall.store.sql.messages import SqlMessageStore
 from mnemesh_recall.store.sql.tables import index_tables
-from mnemesh_recall.usecases import message_search as search
+from mnemesh_recall.usecases import message_candidates as search
 from mnemesh_recall.usecases.message_search import MessageFinder
 from mnemesh_recall.vectors.messages import MessageSource, MessageVectors
 from mnemesh_retrieval.filters import EVERYTHING
@@ -108,6 +108,24 @@ async def test_vector_index_follows_the_store_and_repeats_are_idempotent(rig: Ri
     assert await count(rig.vectors.schema.name, EVERYTHING) == 0
 
 
+async def test_a_text_that_equals_the_query_is_found_by_meaning_once_it_has_a_vector(rig: Rig) -> None:
+    said = Message(
+        id=new_id("message"),
+        agent_id=AGENT,
+        role=Role.USER,
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        content=(TextPart("purple monkey dishwasher"),),
+    )
+    batch = MessageBatch(agent_id=AGENT, conversation_id=None, messages=(said,))
+    await rig.store.append_messages(CALLER.organization_id, batch, None)
+    finder = MessageFinder(rig.store, rig.vectors)
+    scope = SearchScope(agent_id=AGENT)
+    search_ = MessageSearch(query="Purple monkey dishwasher!", mode=SearchMode.VECTOR, limit=5, scope=scope)
+    assert (await finder.search(CALLER, search_)).hits == ()
+    await rig.indexer.catch_up()
+    assert [hit.vector_rank for hit in (await finder.search(CALLER, search_)).hits] == [1]
+
+
 async def test_organization_search_compares_the_newest_vectors_and_full_text_hits(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +205,7 @@ async def test_index_of_another_embedder_is_rebuilt(serve: Any, tmp_path: Path) 
         assert hits[0].vector_rank == 1
         assert not hits[0].HasField("text_rank")
     index = await FlatIndex.open(tmp_path / "recall-index")
-    assert [name for name in await index.collections() if name.startswith("messages.")] == [f"messages.2.{WORDLLAMA}"]
+    assert [name for name in await index.collections() if name.startswith("messages.")] == [f"messages.3.{WORDLLAMA}"]
     await index.close()
 
 

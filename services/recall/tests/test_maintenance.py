@@ -140,7 +140,7 @@ async def test_no_erased_byte_is_left_in_the_files(serve: Any, tmp_path: Path, c
     report = await told(maintain(Config(port=0, data_dir=str(tmp_path), embedder=HASHING), clock=clock))
     assert planted(tmp_path) == []
     assert any(line.startswith("recall.db: ") for line in report)
-    assert any("messages.2.mnemesh/hashing-256: 3 points kept" in line for line in report)
+    assert any("messages.3.mnemesh/hashing-256: 3 points kept" in line for line in report)
     async with serve() as recall:
         for mode in (rpc.SEARCH_MODE_TEXT, rpc.SEARCH_MODE_VECTOR):
             request = rpc.SearchMessagesRequest(query="harmless", agent_id=kept, mode=mode)
@@ -194,7 +194,7 @@ async def test_maintenance_is_refused_while_the_service_runs(serve: Any, tmp_pat
     assert out.decode().splitlines() == [
         "messages in the word index: 1",
         "memories.mnemesh/hashing-256: 0 points",
-        "messages.2.mnemesh/hashing-256: 1 points",
+        "messages.3.mnemesh/hashing-256: 1 points",
     ]
     code, _, errors = await run("maintian")
     assert (code, "usage" in errors) == (2, True)

@@ -1,10 +1,11 @@
-"""Search of facts while the embedder is unreachable."""
+"""Search of facts: what is a hit, and what happens while the embedder is unreachable."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import pytest_asyncio
 from mnemesh_kit.clock import FrozenClock
@@ -81,4 +82,48 @@ async def test_search_without_the_embedder_uses_full_text_and_is_degraded(
     await store.delete_fact(ORG, fact.id, None)
     # The index lags behind. A deleted fact is no hit even before.
     assert not (await finder.search(CALLER, asked(SearchMode.VECTOR))).hits
+    await index.close()
+
+
+class Toned(HashingEmbedder):
+    """Texts with "cat" or "feline" point one way, all others another way; the least similarity lies between them."""
+
+    similarity_weight = 0.25
+    least_similarity = 0.3
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector]:
+        return [_toned(text, self.dimension) for text in texts]
+
+
+def _toned(text: str, dimension: int) -> Vector:
+    vector = np.zeros(dimension, np.float32)
+    vector[:2] = (1.0, 0.1) if "cat" in text.lower() or "feline" in text else (0.1, 1.0)
+    return vector
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("felines", ["Has two cats"]),
+        ("has two CATS.", ["Has two cats", "Has two cats and two dogs, and has had two more of each"]),
+        ("cats qwertyuiop", ["Has two cats", "Has two cats and two dogs, and has had two more of each"]),
+    ],
+)
+async def test_a_fact_without_word_and_similarity_is_no_hit_and_an_equal_one_is_first(
+    database: Database, clock: FrozenClock, tmp_path: Path, query: str, found: list[str]
+) -> None:
+    store = SqlEpisodeStore(database, clock, SequentialIds())
+    index = await FlatIndex.open(tmp_path / "index")
+    indexer = Indexer(SqlOutbox(database, index_tables, clock), index, clock)
+    vectors = MemoryVectors(index, Toned(), indexer)
+    await indexer.register(MEMORIES, MemorySource(SqlIndexedMemories(database), vectors))
+    await indexer.open()
+    for text in ("Lives in Porto", "Has two cats", "Opens at nine"):
+        await store.create_fact(ORG, TEAM, NewFact(text=text), None)
+    if len(found) > 1:
+        await store.create_fact(ORG, TEAM, NewFact(text=found[1]), None)
+    await indexer.catch_up()
+    search = MemorySearch(query=query, mode=SearchMode.HYBRID, limit=5, filter=FactFilter(scopes=(TEAM,)))
+    hits = (await MemoryFinder(store, vectors).search(CALLER, search)).hits
+    assert [fact.text for fact, _ in hits] == found
     await index.close()

@@ -85,7 +85,7 @@ async def test_database_of_the_first_release_can_be_searched_and_used(serve: Any
             assert [(turn.id, turn.index, turn.message_count) for turn in listed.turns] == [
                 ("turn_0001", 1, 2), ("turn_0002", 2, 1),
             ]  # fmt: skip
-            for query, best in (("guitars", SAID[1]), ("January 2026 practising", SAID[2])):
+            for query, best in (("guitars", SAID[1]), ("January 2026 practising", SAID[3])):
                 request = rpc.SearchMessagesRequest(query=query, agent_id=AGENT, mode=rpc.SEARCH_MODE_TEXT)
                 hits = (await recall.SearchMessages(request)).hits
                 assert hits[0].text == best
@@ -104,12 +104,12 @@ async def test_vector_index_of_an_older_format_is_rebuilt(serve: Any, tmp_path: 
         await found_by_meaning(recall)
     directory = tmp_path / "recall-index"
     with closing(sqlite3.connect(directory / "vectors.db")) as vectors, vectors:
-        vectors.execute("UPDATE collections SET name = replace(name, 'messages.2.', 'messages.')")
+        vectors.execute("UPDATE collections SET name = replace(name, 'messages.3.', 'messages.')")
     async with serve() as recall:
         await found_by_meaning(recall)
     with closing(sqlite3.connect(directory / "vectors.db")) as vectors:
         names = [name for (name,) in vectors.execute("SELECT name FROM collections WHERE name LIKE 'messages%'")]
-    assert names == [f"messages.2.{HASHING}"]
+    assert names == [f"messages.3.{HASHING}"]
 
 
 async def test_vector_index_of_another_engine_is_rebuilt_while_full_text_works(serve: Any, tmp_path: Path) -> None:
@@ -182,3 +182,20 @@ async def test_step_committed_before_the_upgrade_is_replayed_after_it(serve: Any
         assert (replay.replayed, replay.version, replay.sequence_ids) == (True, first.version, first.sequence_ids)
         window = (await recall.GetContext(rpc.GetContextRequest(conversation_id=CONVERSATION))).context
         assert [message.id for message in window.messages] == [system.id, user.id]
+
+
+async def test_speakers_of_messages_of_earlier_releases_are_known(serve: Any, database_url: str) -> None:
+    texts = {"Ada": "I play", "": "Melanie: so do I", "Zoë": "Note: you do not"}
+    messages = []
+    for name, text in texts.items():
+        said = pb.Message(id=new_id("message"), role=pb.ROLE_USER, name=name or None)
+        said.content.add().text.text = text
+        messages.append(said)
+    async with serve(database_url=database_url) as recall:
+        await said_once(recall)
+        await recall.AppendMessages(rpc.AppendMessagesRequest(agent_id=AGENT, messages=messages))
+    await downgrade(database_url, "mnemesh_recall", "0015")
+    async with serve(database_url=database_url) as recall:
+        for speakers, found in ((["ADA"], ["Ada"]), (["melanie", "ZOË"], ["Zoë", ""]), (["Note"], [])):
+            request = rpc.SearchMessagesRequest(agent_id=AGENT, speakers=speakers)
+            assert [hit.message.name for hit in (await recall.SearchMessages(request)).hits] == found

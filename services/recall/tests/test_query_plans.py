@@ -70,11 +70,12 @@ async def fill(recall: Any, numbers: range) -> None:
         )
         rest = [said(number, place) for place in range(10, EACH)]
         await recall.AppendMessages(rpc.AppendMessagesRequest(agent_id=agent(number), messages=rest))
-    await indexed(recall, numbers[-1])
+    for number in numbers:
+        await indexed(recall, number)
 
 
 async def indexed(recall: Any, number: int) -> None:
-    """Waits until the last message of all agents is in the vector index."""
+    """Waits until the last message of an agent is in the vector index."""
     wanted = rpc.SearchMessagesRequest(
         query=said(number, EACH - 1).content[0].text.text, mode=rpc.SEARCH_MODE_VECTOR, agent_id=agent(number)
     )
@@ -114,6 +115,7 @@ READS: Final[dict[str, Call]] = {
     "List of an agent, newest first": listing(**MINE, order=2),
     "List of an agent, after": listing(**MINE, after_id=middle()),
     "List of an agent, before, newest first": listing(**MINE, before_id=middle(), order=2),
+    "List of an agent, between sequence ids": listing(**MINE, after_sequence_id=30, until_sequence_id=40),
     "List of several agents, after": listing(agent_ids=[agent(1), agent(2)], after_id=middle()),
     "List of a role": listing(**MINE, roles=[pb.ROLE_USER], after_id=middle()),
     "List of a time": listing(
@@ -144,6 +146,10 @@ READS: Final[dict[str, Call]] = {
         "red thing", agent_id=agent(1), conversation=scope(conversation_id=conversation(1))
     ),
     "Search without known messages": searching("red thing", agent_id=agent(1), exclude_message_ids=[middle()]),
+    "Search with the messages around hits": searching(
+        "red thing", agent_id=agent(1), messages_before=3, messages_after=3
+    ),
+    "Search of a sender": searching("red thing", agent_id=agent(1), sender_ids=["someone"], speakers=["Ada"]),
     "Search, the newest": searching("", agent_id=agent(1)),
     "Search of the organization, a rare word": searching("number1", rpc.SEARCH_MODE_TEXT),
     "Search of the organization, the newest": searching(""),

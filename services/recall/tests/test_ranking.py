@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from mnemesh_recall.store.sql.fulltext.documents import Candidate
-from mnemesh_recall.store.sql.fulltext.ranking import ranked
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mnemesh_recall.model.message_ranking import rank
+from mnemesh_recall.model.word_scores import Candidate
+from mnemesh_retrieval.ranking.constants import DEFAULTS
 
 
-def candidate(id_: str, body: str, beside: str = "", around: str = "", about: str = "") -> Candidate:
-    return Candidate(id_, body, len(body), beside, around, about)
+def candidate(id_: str, body: str, beside: str = "", around: str = "", **more: Any) -> Candidate:
+    return Candidate(id_, body, len(body), beside=beside, around=around, **more)
+
+
+def ranked(
+    found: Sequence[Candidate], weights: Mapping[str, float], similarities: Mapping[str, float] | None = None
+) -> list[tuple[str, float]]:
+    in_order = rank(found, weights, similarities or {}, 0.25, (), DEFAULTS, depth=10)
+    return [(each.id, each.score) for each in in_order]
 
 
 def order(*found: Candidate, **weights: float) -> list[str]:
@@ -20,7 +31,7 @@ def test_word_counts_less_with_distance() -> None:
 
 
 def test_message_between_two_matches_does_not_outrank_them() -> None:
-    between = candidate("between", "oh", "oak and oak and oak and oak and oak and oak")
+    between = candidate("between", "oh", "oak and oak and oak / oak and oak and oak")
     first, last = candidate("first", "the oak"), candidate("last", "an oak tree")
     assert order(first, between, last, oak=1.0) == ["first", "between", "last"]
     scores = dict(ranked([first, between, last], {"oak": 1.0}))
@@ -42,4 +53,37 @@ def test_words_of_excluded_messages_count_for_their_neighbours() -> None:
 
 
 def test_match_beyond_the_read_part_of_a_text_scores_above_zero() -> None:
-    assert all(score > 0 for _, score in ranked([Candidate("a", "x", 9_000, "", "", "")], {"oak": 1.0}))
+    assert all(score > 0 for _, score in ranked([Candidate("a", "x", 9_000)], {"oak": 1.0}))
+
+
+def test_words_of_a_question_count_for_its_answer_more_than_other_words_beside_it() -> None:
+    answer = candidate("answer", "in may", "x", asked="when did you plant the oak")
+    beside = candidate("beside", "in may", "when you planted the oak / x")
+    assert order(candidate("oak", "oak oak"), beside, answer, oak=1.0) == ["oak", "answer", "beside"]
+
+
+def test_words_before_a_message_count_more_than_those_after_it() -> None:
+    before, after = candidate("before", "x", "oak / x"), candidate("after", "x", "x / oak")
+    second_before, second_after = candidate("-2", "x", "", "oak / x"), candidate("2", "x", "", "x / oak")
+    texts = (second_after, after, second_before, before, candidate("here", "oak"))
+    assert order(*texts, oak=1.0) == ["here", "before", "after", "-2", "2"]
+
+
+def test_a_question_counts_less_and_the_named_speaker_more() -> None:
+    asking = candidate("asking", "oak", ends_in_question=True)
+    telling = candidate("telling", "oak")
+    named = candidate("named", "oak", about="ada / 8 mai 2023")
+    assert order(asking, telling, named, oak=1.0, ada=0.0) == ["named", "telling", "asking"]
+
+
+def test_similarity_of_the_message_before_counts_most_if_it_asks() -> None:
+    near = {"a": 0.1, "b": 0.1, "question": 0.8, "remark": 0.8, "c": 0.15}
+    answer = candidate("a", "yes", before_id="question", asked="oak", has_word=False)
+    reply = candidate("b", "yes", before_id="remark", has_word=False)
+    other = candidate("c", "yes", has_word=False)
+    assert [id_ for id_, _ in ranked([other, reply, answer], {}, near)] == ["a", "b", "c"]
+
+
+def test_texts_without_word_and_similarity_are_not_hits() -> None:
+    texts = [candidate("far", "x", has_word=False), candidate("near", "x", has_word=False), candidate("oak", "oak")]
+    assert [id_ for id_, _ in ranked(texts, {"oak": 1.0}, {"far": -0.1, "near": 0.4})] == ["oak", "near"]

@@ -1,4 +1,4 @@
-"""The searchable text of messages, and the terms of queries."""
+"""The searchable text of messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from mnemesh_recall.language.words import indexed, terms
 from mnemesh_recall.model.searchable_text import searchable_text
 from mnemesh_types.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
@@ -68,35 +67,3 @@ PACKED = json.dumps({"status": "OK", "message": "42 degrees", "time": "now"})
 )
 def test_searchable_text(said: Message, found: str) -> None:
     assert searchable_text(said) == found
-
-
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ("What did I say about the Guitar?", ("guitar",)),
-        ("who are you", ("who", "ar", "you")),
-        ("guitar guitars", ("guitar",)),
-        ("Where she went and what she bought", ("go", "bui")),
-        ("She lives; he died, dies, is dying", ("live", "die")),
-        ("The plant won't grow, it shan\u2019t", ("plant", "grow")),
-        ("They won", ("win",)),
-        ("Café naïve ＦＵＬＬ", ("cafe", "naiv", "full")),
-        ("東京タワー", ("東 京", "京 タ", "タ ワ", "ワ ー")),
-        ("go東京go", ("go", "東 京")),
-        ("犬", ("犬",)),
-        ('"quoted" AND (NOT near*) OR body:x^2 -- ;', ("quot", "near", "bodi", "x", "2")),
-        ("🎸", ()),
-        ("", ()),
-        ("snake_case a.b@c", ("snake", "case", "b", "c")),
-    ],
-)
-def test_terms(query: str, expected: tuple[str, ...]) -> None:
-    assert terms(query) == expected
-
-
-def test_long_query_has_a_bounded_number_of_terms() -> None:
-    assert len(terms(" ".join(f"word{n}" for n in range(5000)))) == 64
-
-
-def test_indexed_words_are_folded_stemmed_and_separated() -> None:
-    assert indexed("Ünïcode, 東京 and\n\tspaces_too!") == "unicod 東 京 and space too"

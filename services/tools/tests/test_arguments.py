@@ -87,6 +87,62 @@ def test_unknown_and_missing_arguments_are_refused_by_name() -> None:
 def test_schema_that_is_not_valid_is_named_as_the_cause() -> None:
     """Earlier versions stored such schemas."""
     parameters = {"type": "object", "properties": {"p": {"type": "array", "prefixItems": 5}}}
-    tool = ExecutableTool("", SourceType.PYTHON, "f", parameters, (), allow_network=False, takes_agent=False)
+    tool = ExecutableTool("", SourceType.PYTHON, "f", parameters, (), (), network=None, takes_agent=False)
     with pytest.raises(ToolArgumentsInvalid, match="its schema is not a JSON schema"):
         coerced_arguments(tool, '{"p": [1]}')
+
+
+REFERENCES = {
+    "type": "object",
+    "properties": {"order": {"$ref": "#/$defs/Order"}},
+    "required": ["order"],
+    "$defs": {
+        "Order": {
+            "type": "object",
+            "properties": {
+                "count": {"type": "integer"},
+                "parts": {"type": "array", "items": {"$ref": "#/$defs/Order"}},
+                "note": {"type": "string"},
+            },
+            "required": ["count"],
+            "additionalProperties": False,
+        },
+        "Loop": {"$ref": "#/$defs/Loop"},
+    },
+}
+
+
+def test_references_within_a_schema_are_followed() -> None:
+    """Clients send schemas of pydantic, which have their models in $defs."""
+    order = '{"count": "1", "parts": [{"count": "2"}]}'
+    assert coerce({"order": order}, REFERENCES, "arguments") == {"order": {"count": 1, "parts": [{"count": 2}]}}
+
+
+@pytest.mark.parametrize("reference", ["#/$defs/Loop", "#/$defs/Missing", "https://example.com/schema", "#"])
+def test_anything_matches_a_reference_that_leads_nowhere(reference: str) -> None:
+    schema = {**REFERENCES, "properties": {"order": {"$ref": reference}}, "required": []}
+    value = 5 if reference != "#" else {}
+    assert coerce({"order": value}, schema, "arguments") == {"order": value}
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        ({"count": "many"}, "Argument 'order.count' must be an integer"),
+        ({"parts": []}, "Argument 'order.count' must be present"),
+        (
+            {"count": 1, "parts": [{"count": 2, "x": 1}]},
+            "'order.parts[0]' must be an object with no other fields than ",
+        ),
+    ],
+)
+def test_fields_of_an_object_are_checked_by_name(order: Any, words: str) -> None:
+    with pytest.raises(ToolArgumentsInvalid) as caught:
+        coerce({"order": order}, REFERENCES, "arguments")
+    assert words in caught.value.message
+
+
+def test_none_stands_for_an_absent_optional_field() -> None:
+    assert coerce({"order": {"count": 1, "note": None}}, REFERENCES, "arguments") == {"order": {"count": 1}}
+    nullable = {"type": "object", "properties": {"note": {"anyOf": [{"type": "string"}, {"type": "null"}]}}}
+    assert _coerced({"note": None}, nullable) == {"note": None}

@@ -16,12 +16,16 @@ from mnemesh_kit.clock import SystemClock
 from mnemesh_kit.ids import RandomIds
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal
+from mnemesh_kit.sealing import SecretBox
+from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.sql import Database
 from mnemesh_tools.errors import ToolNameTaken
 from mnemesh_tools.model.builtin_tools import BuiltinTools
 from mnemesh_tools.model.definitions import complete_spec
+from mnemesh_tools.model.support import ServerSupport
 from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder, ToolSpec, ToolType
 from mnemesh_tools.store.sql.tools import SqlToolStore
+from mnemesh_tools.usecases.environments import ToolEnvironments
 from mnemesh_tools.usecases.sources import SourceReader
 from mnemesh_tools.usecases.tools import ToolService
 
@@ -49,7 +53,17 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 def new_service(database: Database, builtin_tools: BuiltinTools) -> ToolService:
     """Returns the use cases of a process with these built-in tools."""
-    return ToolService(SqlToolStore(database, SystemClock()), SystemClock(), RandomIds(), builtin_tools, SourceReader())
+    store = SqlToolStore(database, SystemClock())
+    return ToolService(
+        store,
+        SystemClock(),
+        RandomIds(),
+        builtin_tools,
+        SourceReader(),
+        ServerSupport(),
+        lambda _: None,
+        ToolEnvironments(SecretVariables(SecretBox(None), SystemClock())),
+    )
 
 
 async def list_by_name(service: ToolService, caller: Principal = DEFAULT_PRINCIPAL) -> dict[str, Tool]:

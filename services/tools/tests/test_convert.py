@@ -36,6 +36,7 @@ specs = st.builds(
     metadata=optional_text,
     timeout_seconds=numbers,
     allow_network=st.booleans(),
+    network_hosts=st.lists(text, max_size=3).map(tuple),
     mcp_server_id=optional_text,
     mcp_tool_name=optional_text,
     project_id=optional_text,

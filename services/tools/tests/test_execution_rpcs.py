@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ REPEAT = '''def repeat(text: str, times: int = 2) -> str:
 def _ad_hoc(source: str, arguments: str = "", **fields: Any) -> pb.ExecuteToolRequest:
     options = {
         name: fields.pop(name)
-        for name in ("name", "allow_network", "pip_requirements", "source_type")
+        for name in ("name", "allow_network", "npm_requirements", "source_type")
         if name in fields
     }
     schema = fields.pop("schema", '{"type": "object", "properties": {}}')
@@ -64,6 +65,74 @@ async def test_stored_tool_runs_with_coerced_arguments(stubs: Any) -> None:
     assert answer.duration.ToTimedelta().total_seconds() > 0
 
 
+ORDER = '''
+from __future__ import annotations
+from dataclasses import dataclass, field
+from datetime import date
+from enum import Enum
+
+class Size(Enum):
+    SMALL = "s"
+    LARGE = "l"
+
+@dataclass
+class Line:
+    name: str
+    size: Size
+    count: int = 1
+
+@dataclass
+class Order:
+    lines: list[Line]
+    due: date | None
+    labels: set[str] = field(default_factory=set)
+
+def total(order: Order, sizes: Dict[str, Size]) -> Order:
+    """Doubles an order.
+
+    Args:
+        order: The order.
+        sizes: The size of each name.
+    """
+    lines = [Line(line.name, sizes.get(line.name, line.size), line.count * 2) for line in order.lines]
+    assert all(isinstance(line.size, Size) for line in lines)
+    return Order(lines, order.due and order.due.replace(year=2030), order.labels | {"doubled"})
+'''
+
+
+async def test_arguments_and_results_have_the_declared_types(stubs: Any) -> None:
+    """The function gets its dataclasses, enums, sets and dates, and their values return as JSON."""
+    tool_id = await _stored(stubs, ORDER)
+    order = {"lines": [{"name": "shirt", "size": "s", "count": "2"}], "due": "2026-05-07", "labels": []}
+    answer = await stubs.executions.ExecuteTool(
+        pb.ExecuteToolRequest(tool_id=tool_id, arguments=json.dumps({"order": order, "sizes": {"shirt": "l"}}))
+    )
+    assert json.loads(answer.result) == {
+        "lines": [{"name": "shirt", "size": "l", "count": 4}],
+        "due": "2030-05-07",
+        "labels": ["doubled"],
+    }
+    order = {"lines": [], "due": "soon"}
+    answer = await stubs.executions.ExecuteTool(
+        pb.ExecuteToolRequest(tool_id=tool_id, arguments=json.dumps({"order": order, "sizes": {}}))
+    )
+    assert answer.status == pb.EXECUTION_STATUS_ERROR
+    assert "Argument 'order' has an invalid field 'due': is invalid: Invalid isoformat string: 'soon'" in answer.result
+
+
+async def test_tools_with_pydantic_models_are_refused(stubs: Any) -> None:
+    source = "class Params(pydantic.BaseModel):\n    x: int\n" + REPEAT.replace("text: str", "text: Params")
+    error = await _refused(_stored(stubs, source))
+    assert error.reason == "TOOL_REQUIREMENTS_UNMET"
+    assert error.metadata == {"field": "tool.source_code", "missing": "pydantic"}
+    schema = await stubs.tools.GenerateSchema(
+        tools_service_pb2.GenerateSchemaRequest(source_code=source, source_type=1)
+    )
+    assert json.loads(schema.json_schema)["parameters"]["properties"]["text"]["properties"] == {
+        "x": {"type": "integer"}
+    }
+
+
 async def test_long_results_are_cut_with_a_note(embedded: Any) -> None:
     tool_id = await _stored(embedded, return_char_limit=5)
     request = pb.ExecuteToolRequest(tool_id=tool_id, arguments='{"text": "abc", "times": 4}')
@@ -83,13 +152,13 @@ async def test_ad_hoc_tool_by_name_with_environment_and_agent(embedded: Any) -> 
     source = """import os
 def f(agent_state):
     agent_state.memory.get_block('human').value = 'Bo'
-    return [os.environ['KEY'], agent_state.agent_id]
+    return [os.environ['KEY'][::-1], agent_state.agent_id]
 def g(): ...
 """
     state = pb.AgentState(agent_id="agent-1", name="A", blocks={"human": "", "persona": "p"})
     request = _ad_hoc(source, name="f", environment={"KEY": "secret"}, agent_state=state)
     answer = await embedded.executions.ExecuteTool(request)
-    assert json.loads(answer.result) == ["secret", "agent-1"]
+    assert json.loads(answer.result) == ["terces", "agent-1"]
     assert dict(answer.changed_blocks) == {"human": "Bo"}
 
 
@@ -99,7 +168,10 @@ async def test_tool_without_an_agent_parameter_cannot_access_the_agent(embedded:
     import gc, json, os
     secret = " ".join(["secret", "block"])
     found = [o for o in gc.get_objects() if isinstance(o, dict) and secret in str(o.get("human"))]
-    task = os.pread(0, 100_000, 0).decode()
+    try:
+        task = os.pread(0, 100_000, 0).decode()
+    except OSError:  # a process that waited for its task got it from a pipe, which is read once
+        task = ""
     answer = {"ok": True, "text": str(bool(found) or secret in task), "chars": 5, "blocks": {"human": "forged"}}
     for fd in range(3, 64):
         try:
@@ -150,19 +222,20 @@ async def test_timeout_of_the_caller_cannot_exceed_that_of_the_tool(embedded: An
 
 
 async def test_cancelled_call_kills_the_tool(embedded: Any) -> None:
+    mark = f"cancelled_tool_of_{os.getpid()}"  # other processes may run this test at the same time
 
     def alive() -> bool:
         for file in Path("/proc").glob("[0-9]*/cmdline"):
             try:
-                if b"cancelled_tool_mark" in file.read_bytes():
+                if mark.encode() in file.read_bytes():
                     return True
             except OSError:
                 continue
         return False
 
-    source = """def f():
+    source = f"""def f():
     import os
-    os.execv('/bin/sh', ['/bin/sh', '-c', ': cancelled_tool_mark; while :; do sleep 1; done'])
+    os.execv('/bin/sh', ['/bin/sh', '-c', ': {mark}; while :; do sleep 1; done'])
 """
     call = embedded.executions.ExecuteTool(_ad_hoc(source))
     while not alive():
@@ -199,9 +272,9 @@ async def test_tools_that_cannot_be_executed_are_refused_with_a_reason(embedded:
     client = tools_pb2.Tool(type=tools_pb2.TOOL_TYPE_CLIENT, json_schema='{"name": "here"}')
     local = (await embedded.tools.CreateTool(tools_service_pb2.CreateToolRequest(tool=client))).tool.id
     cases: list[tuple[pb.ExecuteToolRequest, str, grpc.StatusCode]] = [
-        (_ad_hoc(source, pip_requirements=needs), "TOOL_REQUIREMENTS_UNMET", grpc.StatusCode.FAILED_PRECONDITION),
+        (_ad_hoc(source, npm_requirements=needs), "INVALID_ARGUMENT", grpc.StatusCode.INVALID_ARGUMENT),
         (_ad_hoc(source, allow_network=True), "SANDBOX_UNAVAILABLE", grpc.StatusCode.FAILED_PRECONDITION),
-        (_ad_hoc(source, source_type=2), "TOOL_REQUIREMENTS_UNMET", grpc.StatusCode.FAILED_PRECONDITION),
+        (_ad_hoc(source, source_type=2), "TOOL_SOURCE_INVALID", grpc.StatusCode.INVALID_ARGUMENT),
         (_ad_hoc(source, name="g"), "TOOL_SOURCE_INVALID", grpc.StatusCode.INVALID_ARGUMENT),
         (_ad_hoc("x = 1"), "TOOL_SOURCE_INVALID", grpc.StatusCode.INVALID_ARGUMENT),
         (_ad_hoc(source, environment={"A=": "b"}), "INVALID_ARGUMENT", grpc.StatusCode.INVALID_ARGUMENT),

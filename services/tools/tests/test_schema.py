@@ -7,7 +7,10 @@ import threading
 from typing import Any
 
 import pytest
+from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal
+from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.errors import ToolSourceInvalid
+from mnemesh_tools.model.tools import SourceType
 from mnemesh_tools.schema import SourceFacts, from_source, read_in_process, read_source
 from mnemesh_tools.usecases import sources
 from mnemesh_tools.usecases.sources import SourceReader
@@ -73,6 +76,20 @@ def test_schema_of_an_annotation(signature: str) -> None:
     parameters = from_source(_source(signature), "source_code").parameters
     assert parameters["properties"] == {"p": {**schema, "description": "What it is."}}
     assert parameters["required"] == (["p"] if required else [])
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "    :param p: What it is.\n    :type p: int\n    :return: Nothing.\n",
+        "    Parameters\n    ----------\n    p : int\n        What it is.\n\n    Returns\n    -------\n    str\n",
+        "    Parameters:\n        p (int): What it is.\n\n    Raises:\n        ValueError: Sometimes.\n",
+    ],
+)
+def test_docstrings_of_other_styles(section: str) -> None:
+    found = from_source(_source("p: int", section), "source_code")
+    assert found.parameters["properties"] == {"p": {**INTEGER, "description": "What it is."}}
+    assert found.description == "Does it."
 
 
 def test_complete_schema_of_a_tool() -> None:
@@ -142,48 +159,82 @@ def test_reading_needs_no_complete_docstring() -> None:
 
 async def test_large_source_is_read_in_a_process_with_a_time_limit() -> None:
     large = "x = 1\n" * 5000 + _source("p: int")
-    facts = await SourceReader().read(large, "source_code")
+    facts = await SourceReader().read(DEFAULT_PRINCIPAL, (SourceType.PYTHON, large), "source_code")
     assert facts == read_source(large, "source_code")
+    source = SourceType.PYTHON, "x = 1\n" * 5000 + "def f(p): ..."
+    undocumented = await SourceReader().read(DEFAULT_PRINCIPAL, source, "source_code")
     with pytest.raises(ToolSourceInvalid, match="has no docstring") as caught:
-        (await SourceReader().read("x = 1\n" * 5000 + "def f(p): ...", "source_code")).require_schema("source_code")
+        undocumented.require_schema("source_code")
     assert caught.value.field == "source_code"
     with pytest.raises(ToolSourceInvalid, match=r"cannot be parsed within 0\.1 seconds"):
-        read_in_process(large, "source_code", None, 0.1)
+        read_in_process("python", large, "source_code", None, 0.1)
+
+
+class _Reading:
+    """Reads of large sources, which end when they may."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.may_end = threading.Event()
+        self.begun: list[str] = []
+        self._changed = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def read(_language: str, source: str, *_: object) -> SourceFacts:
+            self.begun.append(source[0])
+            loop.call_soon_threadsafe(self._changed.set)
+            assert self.may_end.wait(scaled(30))
+            return read_source("def f(): ...", "source_code")
+
+        monkeypatch.setattr(sources, "read_in_process", read)
+
+    async def until(self, count: int) -> None:
+        while len(self.begun) < count:
+            self._changed.clear()
+            await asyncio.wait_for(self._changed.wait(), scaled(30))
+
+
+async def _begin(reader: SourceReader, caller: Principal, letter: str) -> asyncio.Task[SourceFacts]:
+    task = asyncio.create_task(reader.read(caller, (SourceType.PYTHON, letter * 30_000), "source_code"))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return task
 
 
 async def test_cancelled_callers_do_not_make_room_for_more_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    is_free, running = threading.Event(), []
-
-    def read(source: str, *_: object) -> SourceFacts:
-        running.append(source)
-        assert is_free.wait(10)
-        return read_source("def f(): ...", "source_code")
-
-    monkeypatch.setattr(sources, "read_in_process", read)
-    reader = SourceReader()
-    calls = [asyncio.create_task(reader.read("x" * 30_000 + str(number), "source_code")) for number in range(6)]
-    await asyncio.sleep(0)
+    reading, reader = _Reading(monkeypatch), SourceReader()
+    calls = [await _begin(reader, DEFAULT_PRINCIPAL, letter) for letter in "abcd"]
+    await reading.until(2)
     for call in calls:
         call.cancel()
-    await asyncio.wait(calls)
-    last = asyncio.create_task(reader.read("y" * 30_000, "source_code"))
-    await asyncio.sleep(0)
-    assert not any(source.startswith("y") for source in running)
-    is_free.set()
+    last = await _begin(reader, DEFAULT_PRINCIPAL, "y")
+    assert sorted(reading.begun) == ["a", "b"]
+    reading.may_end.set()
     assert (await last).name == "f"
-    assert len(running) <= 3, "two began, the others were cancelled before"
+    assert sorted(reading.begun) == ["a", "b", "y"], "the others were cancelled before they began"
+    assert all(isinstance(end, asyncio.CancelledError) for end in await asyncio.gather(*calls, return_exceptions=True))
+
+
+async def test_large_sources_of_one_organization_leave_room_for_those_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reading, reader = _Reading(monkeypatch), SourceReader(per_organization=1)
+    calls = [await _begin(reader, DEFAULT_PRINCIPAL, letter) for letter in "abc"]
+    other = await _begin(reader, Principal("org-other", "user-other"), "o")
+    await reading.until(2)
+    assert sorted(reading.begun) == ["a", "o"]
+    reading.may_end.set()
+    assert [facts.name for facts in await asyncio.gather(other, *calls)] == ["f"] * 4
 
 
 @pytest.mark.parametrize(
     ("source", "words"),
     [
         (_source("p: dict[int, str]"), "the keys of 'dict[int, str]' must be str"),
-        (_source("p: set[int]"), "'set[int]' is not one of str, int"),
+        (_source("p: deque[int]"), "'deque[int]' is not one of str, int"),
+        (_source("p: set[bytes]"), "'bytes' is not one of str, int"),
+        (_source("p: list[int, str]"), "'list[int, str]' is not one of str, int"),
+        (_source("p: Callable[[int], str]"), "'Callable[[int], str]' is not one of str, int"),
         (_source("p: Params"), "'Params' is not one of"),
-        (
-            "class Params(pydantic.BaseModel): ...\n" + _source("p: list[Params]"),
-            "'Params' is a pydantic model, and the sandbox has no pydantic. Declare its fields as parameters",
-        ),
         (_source("p: Annotated[()]"), "'Annotated[()]' names no type"),
         (_source("p: Literal[{[]}]"), "contains a value that is not a literal"),
         (_source("p: Literal[0x" + "f" * 5000 + "]"), "must have at most 64 bits"),

@@ -7,6 +7,7 @@ from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 
 import pytest
+from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.errors import ToolSlotsBusy
 from mnemesh_tools.usecases.slots import FairSlots
 
@@ -115,5 +116,5 @@ async def test_cancelled_wait_that_was_granted_returns_its_slot() -> None:
         waiting = await _settled(slots.hold("b").__aenter__())
     waiting.cancel()  # the slot was granted, but the task has not run since
     await asyncio.gather(waiting, return_exceptions=True)
-    async with asyncio.timeout(5), slots.hold("c"):
+    async with asyncio.timeout(scaled(60)), slots.hold("c"):
         pass

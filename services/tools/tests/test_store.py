@@ -13,12 +13,16 @@ from mnemesh_kit.clock import SystemClock
 from mnemesh_kit.ids import RandomIds
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal
+from mnemesh_kit.sealing import SecretBox
+from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.sql import Database
 from mnemesh_tools.errors import ToolNotFound
 from mnemesh_tools.model.builtin_tools import BuiltinTools
+from mnemesh_tools.model.support import ServerSupport
 from mnemesh_tools.model.tools import ToolFilter, ToolOrder, ToolSpec
 from mnemesh_tools.store.sql.tables import metadata
 from mnemesh_tools.store.sql.tools import SqlToolStore
+from mnemesh_tools.usecases.environments import ToolEnvironments
 from mnemesh_tools.usecases.sources import SourceReader
 from mnemesh_tools.usecases.tools import ToolService
 
@@ -38,8 +42,16 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 @pytest.fixture
 def service(database: Database) -> ToolService:
     """The use cases of tools on that database."""
+    store = SqlToolStore(database, SystemClock())
     return ToolService(
-        SqlToolStore(database, SystemClock()), SystemClock(), RandomIds(), BuiltinTools(), SourceReader()
+        store,
+        SystemClock(),
+        RandomIds(),
+        BuiltinTools(),
+        SourceReader(),
+        ServerSupport(),
+        lambda _: None,
+        ToolEnvironments(SecretVariables(SecretBox(None), SystemClock())),
     )
 
 

@@ -1,13 +1,18 @@
-"""The asynchronous Python client of mnemesh: `Mnemesh`, handles of agents, and the errors they raise."""
+"""The asynchronous Python client of mnemesh: `Mnemesh`, handles of agents and groups, and the errors they raise."""
+
+from mnemesh_kit.tls.settings import TlsSettings
 
 from mnemesh_client.addresses import Addresses
 from mnemesh_client.agent import Agent
+from mnemesh_client.agent_files import AgentFiles, window
 from mnemesh_client.approvals import approve, deny, returned
 from mnemesh_client.errors import (
     Aborted,
     AlreadyExists,
+    ApprovalRequired,
     DeadlineExceeded,
     FailedPrecondition,
+    FileProcessingFailed,
     Internal,
     InvalidArgument,
     MnemeshError,
@@ -20,6 +25,7 @@ from mnemesh_client.errors import (
     Unavailable,
     Unimplemented,
 )
+from mnemesh_client.group import Group, GroupEvent, GroupReply
 from mnemesh_client.inputs import text_of
 from mnemesh_client.mnemesh import Mnemesh
 
@@ -27,9 +33,15 @@ __all__ = [
     "Aborted",
     "Addresses",
     "Agent",
+    "AgentFiles",
     "AlreadyExists",
+    "ApprovalRequired",
     "DeadlineExceeded",
     "FailedPrecondition",
+    "FileProcessingFailed",
+    "Group",
+    "GroupEvent",
+    "GroupReply",
     "Internal",
     "InvalidArgument",
     "Mnemesh",
@@ -39,6 +51,7 @@ __all__ = [
     "RequestIdReused",
     "ResourceExhausted",
     "RunFailed",
+    "TlsSettings",
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",
@@ -46,4 +59,5 @@ __all__ = [
     "deny",
     "returned",
     "text_of",
+    "window",
 ]

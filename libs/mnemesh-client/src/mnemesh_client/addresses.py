@@ -8,20 +8,23 @@ from dataclasses import dataclass
 from typing import Final
 
 from mnemesh_kit.config import ConfigError
-from mnemesh_kit.services import SERVICES, service
+from mnemesh_kit.services import SERVICES, Protocol, service
+from mnemesh_kit.tls.client import SCHEME, host_of
 
 _LARGEST_PORT: Final = 65535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """The gRPC target of each service: `host:port`, `unix:path` or `dns:///name:port`."""
+    """The target of each service: `host:port`; over gRPC also `unix:path`, `dns:///name:port` and `tls://host:port`."""
 
     orchestrator: str
     blocks: str
     recall: str
     archival: str
     tools: str
+    files: str = service("files").default_target
+    gateway: str = service("gateway").default_target
 
     @classmethod
     def resolve(
@@ -32,6 +35,8 @@ class Addresses:
         recall: str | None = None,
         archival: str | None = None,
         tools: str | None = None,
+        files: str | None = None,
+        gateway: str | None = None,
         env: Mapping[str, str] = os.environ,
         running: Mapping[str, str] | None = None,
     ) -> Addresses:
@@ -41,14 +46,18 @@ class Addresses:
         2. MNEMESH_TARGET for the orchestrator, MNEMESH_<SERVICE>_TARGET for another service;
         3. MNEMESH_<SERVICE>_PORT, on the host of the orchestrator, which is MNEMESH_HOST or localhost by default;
         4. `running`, unless the orchestrator is named by 1 or 2;
-        5. the default port, on the host of the orchestrator.
+        5. the orchestrator itself, which forwards the calls of the other services; the default port for the
+           orchestrator and for the gateway, which is on the same host.
 
         Args:
-            target: the orchestrator. A host without a port gets the port of 3 or 5.
+            target: the orchestrator. A host without a port gets the port of 3 or 5. After `tls://`, the addresses of 3
+                and 5 begin with it too.
             blocks: the blocks service.
             recall: the recall service.
             archival: the archival service.
             tools: the tools service.
+            files: the files service.
+            gateway: the gateway.
             env: the environment to read the variables from.
             running: the addresses of the services of a mesh that runs on this machine.
 
@@ -60,17 +69,26 @@ class Addresses:
         orchestrator = _with_port(named or _local_host(env), ports)
         if "orchestrator" not in ports:
             orchestrator = known.get("orchestrator", orchestrator)
-        host = _host(orchestrator)
-        arguments = {"blocks": blocks, "recall": recall, "archival": archival, "tools": tools}
+        host, scheme = host_of(orchestrator), SCHEME if orchestrator.startswith(SCHEME) else ""
+        host = "localhost" if host.startswith("unix:") else host
+        arguments = {
+            "blocks": blocks,
+            "recall": recall,
+            "archival": archival,
+            "tools": tools,
+            "files": files,
+            "gateway": gateway,
+        }
         others = {}
         for name, address in arguments.items():
-            default = f"{host}:{ports.get(name, service(name).port)}"
-            found = address or env.get(service(name).target_variable)
-            others[name] = found or (default if name in ports else known.get(name, default))
+            is_grpc = service(name).protocol is Protocol.GRPC
+            by_port = f"{scheme if is_grpc else ''}{host}:{ports.get(name, service(name).port)}"
+            found = address or env.get(service(name).target_variable) or (by_port if name in ports else None)
+            others[name] = found or known.get(name, orchestrator if is_grpc else by_port)
         return cls(orchestrator=orchestrator, **others)
 
     def items(self) -> tuple[tuple[str, str], ...]:
-        """Returns the name and address of each service, the orchestrator first."""
+        """Returns the name and address of each service, callers first."""
         return tuple((spec.name, str(getattr(self, spec.name))) for spec in SERVICES)
 
 
@@ -100,13 +118,8 @@ def _local_host(env: Mapping[str, str]) -> str:
 
 
 def _with_port(target: str, ports: Mapping[str, int]) -> str:
-    is_bare_ipv6 = target.startswith("[") and target.endswith("]")
-    if is_bare_ipv6 or ":" not in target:
+    address = target.removeprefix(SCHEME)
+    is_bare_ipv6 = address.startswith("[") and address.endswith("]")
+    if is_bare_ipv6 or ":" not in address:
         return f"{target}:{ports.get('orchestrator', service('orchestrator').port)}"
     return target
-
-
-def _host(target: str) -> str:
-    if target.startswith("unix:"):
-        return "localhost"
-    return target.rpartition("/")[2].rpartition(":")[0]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf import field_mask_pb2
-from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, runs_pb2
+from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, groups_service_pb2, runs_pb2
 from mnemesh.archival.v1 import archives_pb2, passages_service_pb2
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.types.v1 import message_pb2
 
+from mnemesh_client.agent_files import AgentFiles
 from mnemesh_client.errors import RunFailed
+from mnemesh_client.group import Group
+from mnemesh_client.hits import Hits
 from mnemesh_client.inputs import Input, present_fields, text_of
 from mnemesh_client.paging import Order
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from mnemesh_client.mnemesh import Mnemesh
 
 _COMPACTION_SECONDS = 330.0
+_EXTRACTION_SECONDS = 1_200.0
 """Longer than the server needs to try every summarizer."""
 
 
@@ -47,6 +51,11 @@ class Agent:
     def model(self) -> str:
         """The handle of its model, "provider/model"."""
         return self.proto.model
+
+    @property
+    def files(self) -> AgentFiles:
+        """Its folders and files, with their windows, searches and citations."""
+        return self._mnemesh.agent_files(self.id)
 
     def send(
         self,
@@ -150,7 +159,7 @@ class Agent:
         """Yields all its messages, oldest first unless `order` is "desc"."""
         return self._mnemesh.messages.list(agent_id=self.id, conversation_id=conversation_id, order=order, limit=limit)
 
-    async def search(self, query: str, **options: Any) -> Sequence[messages_service_pb2.MessageHit]:
+    async def search(self, query: str, **options: Any) -> Hits[messages_service_pb2.MessageHit]:
         """Searches its messages. Takes the options of `MessagesClient.search`."""
         return await self._mnemesh.messages.search(query, agent_id=self.id, **options)
 
@@ -164,9 +173,21 @@ class Agent:
         """Yields the passages in its archives, newest first unless `order` is "asc"."""
         return self._mnemesh.passages.list(agent_id=self.id, tags=tags, order=order, limit=limit)
 
-    async def search_passages(self, query: str, **options: Any) -> Sequence[passages_service_pb2.PassageHit]:
+    async def search_passages(self, query: str, **options: Any) -> Hits[passages_service_pb2.PassageHit]:
         """Searches its archives. Takes the options of `PassagesClient.search`."""
         return await self._mnemesh.passages.search(query, agent_id=self.id, **options)
+
+    async def sleep(self, *, waits: bool = False, request_id: str = "") -> list[runs_pb2.Run]:
+        """Starts the runs of its sleeptime partners now, with its new messages. See `SleeptimeClient.start`."""
+        return await self._mnemesh.sleeptime.start(agent_id=self.id, waits=waits, request_id=request_id)
+
+    async def preview_sleep(self) -> groups_service_pb2.PreviewSleeptimeRunsResponse:
+        """Returns what `sleep` would send to its partners: the transcript and the requests. Changes nothing."""
+        return await self._mnemesh.sleeptime.preview(agent_id=self.id)
+
+    async def sleeptime_group(self) -> Group | None:
+        """Returns the sleeptime group that it manages. Its members are the partners. None if there is none."""
+        return await self._mnemesh.groups.managed_by(self.id)
 
     async def context_window(self, conversation_id: str | None = None) -> agents_pb2.ContextWindow:
         """Returns its context window: the text of each section, the messages, and token counts."""
@@ -205,6 +226,11 @@ class Agent:
         )
         return (await self._mnemesh.agents.stub.CompactConversation(request, timeout=_COMPACTION_SECONDS)).result
 
+    async def extract_memories(self, *, max_calls: int = 0) -> agents_service_pb2.ExtractMemoriesResponse:
+        """Extracts facts from the messages that no extraction has processed. A `max_calls` of 0 is 10."""
+        request = agents_service_pb2.ExtractMemoriesRequest(agent_id=self.id, max_calls=max_calls)
+        return await self._mnemesh.agents.stub.ExtractMemories(request, timeout=_EXTRACTION_SECONDS)
+
     async def refresh(self) -> Agent:
         """Reads `proto` from the server. Returns the handle itself."""
         request = agents_service_pb2.GetAgentRequest(agent_id=self.id)
@@ -224,6 +250,13 @@ class Agent:
         )
         self.proto = (await self._mnemesh.agents.stub.UpdateAgent(request)).agent
         return self
+
+    async def set_secrets(self, secrets: Mapping[str, str | None]) -> Agent:
+        """Replaces all environment variables of its tools. None as a value keeps the stored one.
+
+        Returns the handle itself, whose `proto.secrets` has names and times, and never values.
+        """
+        return await self.update(secrets=[agents_pb2.Secret(key=name, value=value) for name, value in secrets.items()])
 
     async def attach_tool(self, key: str) -> Agent:
         """Attaches a tool, by "tool-…" id or by name. Returns the handle itself."""

@@ -59,6 +59,8 @@ class AgentsClient:
         memory_variables: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
         include_base_tools: bool | None = None,
+        enable_sleeptime: bool = False,
+        memory_extraction: agents_pb2.MemoryExtractionSettings | None = None,
         continuation_message: str | None = None,
         request_id: str = "",
     ) -> Agent:
@@ -83,8 +85,10 @@ class AgentsClient:
             tool_rules: rules on the order and number of tool calls.
             time_zone: the IANA name of the time zone in which it sees times.
             memory_variables: values that replace {{name}} in blocks and in the system prompt.
-            secrets: environment variables of its tools.
+            secrets: environment variables of its tools, which are stored encrypted and never returned.
             include_base_tools: whether to attach the base tools; None is the default of the type.
+            enable_sleeptime: whether to create a partner with it that maintains its memory in the background.
+            memory_extraction: when and where facts are extracted from its messages; None extracts none by itself.
             continuation_message: the message to the model after tool calls, for types that reply in plain text.
             request_id: the idempotency key, to get the same agent again; empty creates a new one.
 
@@ -106,6 +110,8 @@ class AgentsClient:
             metadata=json_text(metadata),
             time_zone=time_zone,
             continuation_message=continuation_message,
+            enable_sleeptime=enable_sleeptime or None,
+            memory_extraction=memory_extraction,
         )
         request = agents_service_pb2.CreateAgentRequest(
             request_id=request_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal
 
 from google.protobuf import field_mask_pb2
@@ -16,7 +17,8 @@ from mnemesh.archival.v1 import (
 from mnemesh_kit.channels import Channel
 from mnemesh_kit.errors import InvalidArgument
 
-from mnemesh_client.inputs import SearchModeName, json_text, present_fields
+from mnemesh_client.hits import Hits
+from mnemesh_client.inputs import SearchModeName, json_text, optional_timestamp, present_fields
 from mnemesh_client.paging import Order, paginate, sort_order
 
 TagMatchName = Literal["any", "all"]
@@ -143,6 +145,7 @@ class PassagesClient:
         self,
         query: str,
         *,
+        further_queries: Sequence[str] = (),
         agent_id: str | None = None,
         archive_id: str | None = None,
         tags: Sequence[str] = (),
@@ -150,12 +153,17 @@ class PassagesClient:
         start_date: str | None = None,
         end_date: str | None = None,
         time_zone: str | None = None,
+        reference_time: datetime | None = None,
         mode: SearchModeName = "hybrid",
+        before: int = 0,
+        after: int = 0,
+        rerank: bool | None = None,
         limit: int = 0,
-    ) -> Sequence[passages_service_pb2.PassageHit]:
+    ) -> Hits[passages_service_pb2.PassageHit]:
         """Searches passages by words and meaning, best first.
 
-        Dates are as in `MessagesClient.search`. A `limit` of 0 is 10.
+        Queries, dates and times are as in `MessagesClient.search`; `before` and `after` count passages of the same
+        dialogue or document. A `limit` of 0 is 10.
         """
         criteria = passages_service_pb2.PassageFilter(
             agent_id=agent_id,
@@ -168,11 +176,17 @@ class PassagesClient:
         )
         request = passages_service_pb2.SearchPassagesRequest(
             query=query,
+            further_queries=further_queries,
             mode=passages_service_pb2.PassageSearchMode.Value(f"PASSAGE_SEARCH_MODE_{mode.upper()}"),
             limit=limit,
             filter=criteria,
+            reference_time=optional_timestamp(reference_time),
+            passages_before=before,
+            passages_after=after,
+            rerank=rerank,
         )
-        return list((await self.stub.SearchPassages(request)).hits)
+        response = await self.stub.SearchPassages(request)
+        return Hits(response.hits, response)
 
     async def update(self, passage_id: str, **fields: Any) -> archives_pb2.Passage:
         """Updates the text, tags or metadata of a passage. A new text is embedded again."""

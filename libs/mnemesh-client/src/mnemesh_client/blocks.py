@@ -60,11 +60,14 @@ class BlocksClient:
         agent_id: str | None = None,
         label: str | None = None,
         tags_any: Sequence[str] = (),
+        agents_exactly: int | None = None,
         order: Order | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[blocks_pb2.Block]:
-        """Yields the blocks that match all arguments."""
-        criteria = blocks_service_pb2.BlockFilter(agent_id=agent_id, label=label, tags_any=tags_any)
+        """Yields the blocks that match all arguments. `agents_exactly` is the number of agents that hold a block."""
+        criteria = blocks_service_pb2.BlockFilter(
+            agent_id=agent_id, label=label, tags_any=tags_any, agents_exactly=agents_exactly
+        )
         request = blocks_service_pb2.ListBlocksRequest(order=sort_order(order), filter=criteria)
         return paginate(self.stub.ListBlocks, request, "blocks", limit)
 

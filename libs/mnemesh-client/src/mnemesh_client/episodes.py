@@ -1,13 +1,18 @@
-"""Episodes and facts: long-term memory of an agent, or of a named scope that agents share."""
+"""Episodes: long-term memory of an agent, or of a named scope that agents share."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Any
 
 from google.protobuf import field_mask_pb2
-from mnemesh.recall.v1 import episodes_pb2, episodes_service_pb2, episodes_service_pb2_grpc, messages_service_pb2
+from mnemesh.recall.v1 import (
+    episodes_pb2,
+    episodes_service_pb2,
+    episodes_service_pb2_grpc,
+    messages_service_pb2,
+)
 from mnemesh_kit.channels import Channel
 from mnemesh_kit.errors import InvalidArgument
 
@@ -15,20 +20,26 @@ from mnemesh_client.inputs import SearchModeName, json_text, optional_timestamp,
 from mnemesh_client.paging import Order, paginate, sort_order
 
 
-def memory_scope(agent_id: str | None = None, name: str | None = None) -> episodes_pb2.MemoryScope:
-    """Returns the scope of an agent, or the scope with a name.
+def memory_scope(
+    agent_id: str | None = None, name: str | None = None, *, identity_id: str | None = None
+) -> episodes_pb2.MemoryScope:
+    """Returns the scope of an agent, the scope with a name, or that of an identity.
 
     Raises:
         InvalidArgument: not exactly one argument is set.
     """
-    if (agent_id is None) == (name is None):
-        raise InvalidArgument("Set exactly one of agent_id and name.", field="scope")
-    return episodes_pb2.MemoryScope(**present_fields(agent_id=agent_id, name=name))
+    if sum(value is not None for value in (agent_id, name, identity_id)) != 1:
+        raise InvalidArgument("Set exactly one of agent_id, name and identity_id.", field="scope")
+    return episodes_pb2.MemoryScope(**present_fields(agent_id=agent_id, name=name, identity_id=identity_id))
 
 
-def _scopes(agent_id: str | None, names: Sequence[str]) -> list[episodes_pb2.MemoryScope]:
+def memory_scopes(
+    agent_id: str | None, names: Sequence[str], identity_ids: Sequence[str] = ()
+) -> list[episodes_pb2.MemoryScope]:
+    """Returns the scope of an agent, if any, and those of names and identities."""
     own = [] if agent_id is None else [memory_scope(agent_id)]
-    return own + [memory_scope(name=name) for name in names]
+    named = [memory_scope(name=name) for name in names]
+    return own + named + [memory_scope(identity_id=identity_id) for identity_id in identity_ids]
 
 
 class EpisodesClient:
@@ -80,7 +91,7 @@ class EpisodesClient:
     ) -> AsyncIterator[episodes_pb2.Episode]:
         """Yields the episodes of an agent and of named scopes, oldest first unless `order` is "desc"."""
         criteria = episodes_service_pb2.EpisodeFilter(
-            scopes=_scopes(agent_id, names), tags_any=tags, known_at_time=optional_timestamp(known_at)
+            scopes=memory_scopes(agent_id, names), tags_any=tags, known_at_time=optional_timestamp(known_at)
         )
         request = episodes_service_pb2.ListEpisodesRequest(order=sort_order(order), filter=criteria)
         return paginate(self.stub.ListEpisodes, request, "episodes", limit)
@@ -106,7 +117,7 @@ class EpisodesClient:
             query=query,
             mode=messages_service_pb2.SearchMode.Value(f"SEARCH_MODE_{mode.upper()}"),
             limit=limit,
-            filter=episodes_service_pb2.EpisodeFilter(scopes=_scopes(agent_id, names), tags_any=tags),
+            filter=episodes_service_pb2.EpisodeFilter(scopes=memory_scopes(agent_id, names), tags_any=tags),
             start_date=start_date,
             end_date=end_date,
             time_zone=time_zone,
@@ -127,127 +138,11 @@ class EpisodesClient:
         """Erases an episode. The facts from it are kept."""
         await self.stub.DeleteEpisode(episodes_service_pb2.DeleteEpisodeRequest(episode_id=episode_id))
 
+    def scopes(self) -> AsyncIterator[episodes_service_pb2.MemoryScopeSummary]:
+        """Yields the scopes that contain memories, with their numbers."""
+        request = episodes_service_pb2.ListMemoryScopesRequest()
+        return paginate(self.stub.ListMemoryScopes, request, "scopes")
+
     async def erase_scope(self, scope: episodes_pb2.MemoryScope) -> episodes_service_pb2.EraseMemoryScopeResponse:
         """Erases all episodes and facts of a scope."""
         return await self.stub.EraseMemoryScope(episodes_service_pb2.EraseMemoryScopeRequest(scope=scope))
-
-
-class FactsClient:
-    """Calls of EpisodeService about facts, as `e.facts`.
-
-    Errors: NotFound; FailedPrecondition FACT_CLOSED and ERASED; Unavailable EMBEDDER_UNAVAILABLE.
-    """
-
-    def __init__(self, channel: Channel) -> None:
-        self.stub = episodes_service_pb2_grpc.EpisodeServiceStub(channel)
-
-    async def create(
-        self,
-        text: str,
-        *,
-        agent_id: str | None = None,
-        name: str | None = None,
-        tags: Sequence[str] = (),
-        confidence: float | None = None,
-        salience: float | None = None,
-        valid_from: datetime | None = None,
-        source: episodes_pb2.MemorySource | None = None,
-        metadata: Mapping[str, Any] | str | None = None,
-    ) -> episodes_service_pb2.CreateFactResponse:
-        """Adds a fact to the scope of an agent or to a named scope. An open fact with the same text is confirmed."""
-        fact = episodes_pb2.Fact(
-            scope=memory_scope(agent_id, name),
-            text=text,
-            tags=tags,
-            confidence=confidence,
-            salience=salience,
-            valid_from_time=optional_timestamp(valid_from),
-            source=source,
-            metadata=json_text(metadata),
-        )
-        return await self.stub.CreateFact(episodes_service_pb2.CreateFactRequest(fact=fact))
-
-    async def get(self, fact_id: str) -> episodes_pb2.Fact:
-        """Returns a fact, closed or not."""
-        return (await self.stub.GetFact(episodes_service_pb2.GetFactRequest(fact_id=fact_id))).fact
-
-    def list(
-        self,
-        *,
-        agent_id: str | None = None,
-        names: Sequence[str] = (),
-        tags: Sequence[str] = (),
-        valid_at: datetime | None = None,
-        known_at: datetime | None = None,
-        include_invalid: bool = False,
-        order: Order | None = None,
-        limit: int | None = None,
-    ) -> AsyncIterator[episodes_pb2.Fact]:
-        """Yields facts, oldest first unless `order` is "desc".
-
-        They were valid at `valid_at` according to the knowledge at `known_at`. Both times default to now.
-        """
-        criteria = episodes_service_pb2.FactFilter(
-            scopes=_scopes(agent_id, names),
-            tags_any=tags,
-            valid_at_time=optional_timestamp(valid_at),
-            known_at_time=optional_timestamp(known_at),
-            include_invalid=include_invalid,
-        )
-        request = episodes_service_pb2.ListFactsRequest(order=sort_order(order), filter=criteria)
-        return paginate(self.stub.ListFacts, request, "facts", limit)
-
-    async def search(
-        self,
-        query: str,
-        *,
-        agent_id: str | None = None,
-        names: Sequence[str] = (),
-        tags: Sequence[str] = (),
-        valid_at: datetime | None = None,
-        known_at: datetime | None = None,
-        mode: SearchModeName = "hybrid",
-        limit: int = 0,
-    ) -> Sequence[episodes_service_pb2.FactHit]:
-        """Searches the facts that `list` yields, by words and meaning, best first. A `limit` of 0 is 20."""
-        criteria = episodes_service_pb2.FactFilter(
-            scopes=_scopes(agent_id, names),
-            tags_any=tags,
-            valid_at_time=optional_timestamp(valid_at),
-            known_at_time=optional_timestamp(known_at),
-        )
-        request = episodes_service_pb2.SearchFactsRequest(
-            query=query,
-            mode=messages_service_pb2.SearchMode.Value(f"SEARCH_MODE_{mode.upper()}"),
-            limit=limit,
-            filter=criteria,
-        )
-        return list((await self.stub.SearchFacts(request)).hits)
-
-    async def supersede(
-        self, fact_id: str, text: str, *, valid_from: datetime | None = None, **fields: Any
-    ) -> episodes_pb2.Fact:
-        """Replaces a fact with a new one, which is valid from `valid_from` or from now. Returns the new fact."""
-        fact = episodes_pb2.Fact(text=text, valid_from_time=optional_timestamp(valid_from), **present_fields(**fields))
-        operation = episodes_pb2.SupersedeOperation(fact_id=fact_id, fact=fact)
-        request = episodes_service_pb2.SupersedeFactRequest(operation=operation)
-        return (await self.stub.SupersedeFact(request)).fact
-
-    async def invalidate(
-        self, fact_id: str, *, invalid_at: datetime | None = None, reason: str | None = None
-    ) -> episodes_pb2.Fact:
-        """Closes a fact as of `invalid_at` or of now."""
-        operation = episodes_pb2.InvalidateOperation(
-            fact_id=fact_id, invalid_time=optional_timestamp(invalid_at), reason=reason
-        )
-        request = episodes_service_pb2.InvalidateFactRequest(operation=operation)
-        return (await self.stub.InvalidateFact(request)).fact
-
-    def history(self, fact_id: str) -> AsyncIterator[episodes_pb2.Fact]:
-        """Yields the facts that superseded one another, oldest first."""
-        request = episodes_service_pb2.ListFactHistoryRequest(fact_id=fact_id)
-        return paginate(self.stub.ListFactHistory, request, "facts")
-
-    async def delete(self, fact_id: str) -> None:
-        """Erases a fact and its content permanently."""
-        await self.stub.DeleteFact(episodes_service_pb2.DeleteFactRequest(fact_id=fact_id))

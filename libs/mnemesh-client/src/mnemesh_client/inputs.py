@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import textwrap
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from google.protobuf import timestamp_pb2
 from mnemesh.agents.v1 import agents_pb2, runs_pb2
 from mnemesh.blocks.v1 import blocks_pb2
+from mnemesh.tools.v1 import tools_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.time import timestamp_to_proto
@@ -37,6 +39,42 @@ ToolSource = str | Callable[..., Any]
 def new_request_id() -> str:
     """Returns a new idempotency key. A call repeated with the same key has no second effect."""
     return str(uuid.uuid4())
+
+
+def package_requirements(packages: Iterable[str]) -> list[tools_pb2.PackageRequirement]:
+    """Returns the messages of requirements such as "requests", "numpy>=2,<3" and "uvicorn[standard]==0.34.0".
+
+    Raises:
+        InvalidArgument: a text does not begin with the name of a package.
+    """
+    found = []
+    for text in packages:
+        parts = _REQUIREMENT.fullmatch(text.strip())
+        if parts is None:
+            raise InvalidArgument(f"{text[:100]!r} is no requirement. Use name or name==version.", field="packages")
+        found.append(tools_pb2.PackageRequirement(name=parts[1], version=parts[2].strip() or None))
+    return found
+
+
+_REQUIREMENT: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*(?:\[[A-Za-z0-9._, -]*\])?)\s*((?:[<>=!~].*)?)")
+
+
+def npm_requirements(packages: Iterable[str]) -> list[tools_pb2.PackageRequirement]:
+    """Returns the messages of requirements of npm, such as "zod", "zod@^3.24" and "@scope/name@1.2.3".
+
+    Raises:
+        InvalidArgument: a text is no name of a package with an optional version.
+    """
+    found = []
+    for text in packages:
+        parts = _NPM_REQUIREMENT.fullmatch(text.strip())
+        if parts is None:
+            raise InvalidArgument(f"{text[:100]!r} is no requirement. Use name or name@version.", field="packages")
+        found.append(tools_pb2.PackageRequirement(name=parts[1], version=parts[2]))
+    return found
+
+
+_NPM_REQUIREMENT: Final = re.compile(r"((?:@[a-z0-9._~-]+/)?[a-z0-9._~-]+)(?:@(\S.*))?", re.IGNORECASE)
 
 
 def agent_type(name: str) -> agents_pb2.AgentType.ValueType:
@@ -95,6 +133,14 @@ def source_text(tool: ToolSource) -> str:
 def present_fields(**fields: Any) -> dict[str, Any]:
     """Returns the fields that are not None. Setting a field of a oneof to None would still select it."""
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def is_file_id(key: str) -> bool:
+    """Returns whether a text is the id of a file. The name of a file may begin with "file-", too."""
+    return _FILE_ID.fullmatch(key) is not None
+
+
+_FILE_ID: Final = re.compile(r"file-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def optional_timestamp(moment: datetime | None) -> timestamp_pb2.Timestamp | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
 from typing import Literal
 
 from mnemesh.recall.v1 import contexts_pb2, messages_service_pb2, messages_service_pb2_grpc
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.channels import Channel
 
-from mnemesh_client.inputs import SearchModeName
+from mnemesh_client.hits import Hits
+from mnemesh_client.inputs import SearchModeName, optional_timestamp
 from mnemesh_client.paging import Order, paginate, sort_order
 
 RoleName = Literal["system", "user", "assistant", "tool", "approval", "summary"]
@@ -42,7 +44,7 @@ class MessagesClient:
         request = messages_service_pb2.ListMessagesRequest(
             agent_ids=[agent_id] if agent_id else (),
             conversation=_scope(conversation_id),
-            roles=_roles(roles),
+            roles=role_values(roles),
             run_id=run_id,
             after_id=after_id,
             before_id=before_id,
@@ -54,40 +56,63 @@ class MessagesClient:
         self,
         query: str,
         *,
+        further_queries: Sequence[str] = (),
         agent_id: str | None = None,
         conversation_id: str | None = None,
         roles: Sequence[RoleName] = (),
+        speakers: Sequence[str] = (),
+        sender_ids: Sequence[str] = (),
         mode: SearchModeName = "hybrid",
         start_date: str | None = None,
         end_date: str | None = None,
         time_zone: str | None = None,
+        reference_time: datetime | None = None,
+        before: int = 0,
+        after: int = 0,
+        rerank: bool | None = None,
         limit: int = 0,
-    ) -> Sequence[messages_service_pb2.MessageHit]:
+    ) -> Hits[messages_service_pb2.MessageHit]:
         """Searches messages by words and meaning, best first. A blank query returns the newest messages.
 
         Args:
             query: the words to search for, at most 10,000 characters.
+            further_queries: at most 9 others, such as other wordings. A message counts with its best score.
             agent_id: only messages of this agent; None searches the organization.
             conversation_id: only messages of this conversation.
             roles: only messages with these roles: "user", "assistant" or "tool"; all three if empty.
+            speakers: only messages of these names, compared without case.
+            sender_ids: only messages of these senders.
             mode: "hybrid", "text" or "vector".
             start_date: "YYYY-MM-DD" or "YYYY-MM-DDTHH:MM[:SS][offset]"; a time without an offset is in `time_zone`.
             end_date: the same; a bare date includes that whole day.
             time_zone: an IANA name; None is UTC.
+            reference_time: the time from which expressions in queries such as "last week" are resolved, so that
+                messages of that time rank higher. None recognises complete dates only.
+            before: the number of messages of the conversation to return before each hit, at most 10.
+            after: the number after each hit.
+            rerank: whether the reranker orders the best hits; None is the default of the service.
             limit: the maximum number of hits, at most 100; 0 is 10.
         """
         request = messages_service_pb2.SearchMessagesRequest(
             query=query,
+            further_queries=further_queries,
             mode=messages_service_pb2.SearchMode.Value(f"SEARCH_MODE_{mode.upper()}"),
             limit=limit,
             agent_id=agent_id,
             conversation=_scope(conversation_id),
-            roles=_roles(roles),
+            roles=role_values(roles),
             start_date=start_date,
             end_date=end_date,
             time_zone=time_zone,
+            speakers=speakers,
+            sender_ids=sender_ids,
+            reference_time=optional_timestamp(reference_time),
+            messages_before=before,
+            messages_after=after,
+            rerank=rerank,
         )
-        return list((await self.stub.SearchMessages(request)).hits)
+        response = await self.stub.SearchMessages(request)
+        return Hits(response.hits, response)
 
     async def window(self, conversation_id: str) -> contexts_pb2.Context:
         """Returns the context window of a conversation: the system message and the messages that the model receives."""
@@ -101,5 +126,6 @@ def _scope(conversation_id: str | None) -> messages_service_pb2.ConversationScop
     return messages_service_pb2.ConversationScope(conversation_id=conversation_id)
 
 
-def _roles(names: Sequence[RoleName]) -> Sequence[message_pb2.Role.ValueType]:
+def role_values(names: Sequence[RoleName]) -> Sequence[message_pb2.Role.ValueType]:
+    """Returns the enum values of roles."""
     return [message_pb2.Role.Value(f"ROLE_{name.upper()}") for name in names]

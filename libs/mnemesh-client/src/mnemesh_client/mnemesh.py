@@ -6,23 +6,33 @@ import os
 from types import TracebackType
 from typing import Self
 
+from mnemesh.files.v1 import agent_files_service_pb2_grpc
 from mnemesh.server.v1 import server_service_pb2, server_service_pb2_grpc
 from mnemesh_kit.channels import DEADLINE_SECONDS, Channels
+from mnemesh_kit.tls.settings import TlsSettings
 
 from mnemesh_client.addresses import Addresses
+from mnemesh_client.agent_files import AgentFiles
 from mnemesh_client.agents import AgentsClient
 from mnemesh_client.archives import ArchivesClient, PassagesClient
 from mnemesh_client.blocks import BlocksClient
 from mnemesh_client.conversations import ConversationsClient
-from mnemesh_client.episodes import EpisodesClient, FactsClient
+from mnemesh_client.episodes import EpisodesClient
+from mnemesh_client.facts import FactsClient
+from mnemesh_client.files import FilesClient
+from mnemesh_client.folders import FoldersClient
+from mnemesh_client.groups import GroupsClient
 from mnemesh_client.identities import IdentitiesClient
+from mnemesh_client.mcp_servers import McpServersClient
 from mnemesh_client.messages import MessagesClient
 from mnemesh_client.models import ModelsClient
 from mnemesh_client.prompts import PromptsClient
 from mnemesh_client.providers import ProvidersClient
 from mnemesh_client.runs import RunsClient
+from mnemesh_client.sleeptime import SleeptimeClient
 from mnemesh_client.tools import ToolsClient
 from mnemesh_client.traces import TracesClient
+from mnemesh_client.web import WebClient
 
 PATIENCE_SECONDS = 60.0
 
@@ -37,10 +47,10 @@ class Mnemesh:
             ...
     ```
 
-    Its attributes are `agents`, `conversations`, `prompts`, `runs`, `models`, `providers` and `identities`
-    (orchestrator), `blocks`, `messages`, `episodes`, `facts` and `traces` (recall), `archives` and `passages`
-    (archival), and `tools`. Their methods return the messages of the contracts. Lists are asynchronous iterators that
-    fetch further pages as needed.
+    Its attributes are `agents`, `conversations`, `prompts`, `runs`, `groups`, `sleeptime`, `models`, `providers` and
+    `identities` (orchestrator), `blocks`, `messages`, `episodes`, `facts` and `traces` (recall), `archives` and
+    `passages` (archival), `tools`, `mcp_servers` and `web` (tools), and `folders` and `files` (files). Their methods
+    return the messages of the contracts. Lists are asynchronous iterators that fetch further pages as needed.
     Every call that changes something has a request_id, so that a retry after a broken connection has no second
     effect. Errors are `mnemesh_client.errors.MnemeshError`s with `code`, `reason` and `metadata`.
     """
@@ -53,39 +63,50 @@ class Mnemesh:
         recall: str | None = None,
         archival: str | None = None,
         tools: str | None = None,
+        files: str | None = None,
         token: str | None = None,
         auth_key_file: str | None = None,
         deadline: float = DEADLINE_SECONDS,
         patience: float = PATIENCE_SECONDS,
+        tls: TlsSettings | None = None,
     ) -> None:
         """Creates a client. It connects at the first call.
 
         Args:
             target: the address of the orchestrator, or the addresses of all services; None is MNEMESH_TARGET, or
-                localhost:50050.
-            blocks: the address of the blocks service; None is MNEMESH_BLOCKS_TARGET, or the default port of the
-                service on the host of the orchestrator.
+                localhost:50050. Connections to an address `tls://host:port` are always encrypted.
+            blocks: the address of the blocks service; None is MNEMESH_BLOCKS_TARGET, or the orchestrator, which
+                forwards the calls.
             recall: the address of the recall service, with the same defaults.
             archival: the address of the archival service, with the same defaults.
             tools: the address of the tools service, with the same defaults.
+            files: the address of the files service, with the same defaults.
             token: a bearer token; None is MNEMESH_TOKEN. A mesh without authentication needs none.
             auth_key_file: the key file of the mesh, to sign tokens with instead.
             deadline: the deadline of a call, in seconds.
-            patience: the time for which a broken stream is retried, in seconds.
+            patience: the time for which a broken stream, upload or download is retried, in seconds.
+            tls: the files for encrypted connections; None is MNEMESH_GRPC_TLS_CA_FILE and the variables like it. With
+                a file, all connections are encrypted.
+
+        Raises:
+            ConfigError: a file of keys or certificates is missing or wrong.
         """
         self.addresses = (
             target
             if isinstance(target, Addresses)
-            else Addresses.resolve(target, blocks=blocks, recall=recall, archival=archival, tools=tools)
+            else Addresses.resolve(target, blocks=blocks, recall=recall, archival=archival, tools=tools, files=files)
         )
         if token is None and auth_key_file is None:
             token = os.environ.get("MNEMESH_TOKEN") or None
-        self._channels = Channels(token=token, auth_key_file=auth_key_file, deadline=deadline)
+        tls = tls if tls is not None else TlsSettings.from_env()
+        self._channels = Channels(token=token, auth_key_file=auth_key_file, deadline=deadline, tls=tls)
         orchestrator = self._channels.channel(self.addresses.orchestrator)
         archival_channel = self._channels.channel(self.addresses.archival)
         self.agents = AgentsClient(self, orchestrator)
         self.conversations = ConversationsClient(orchestrator)
         self.runs = RunsClient(orchestrator, patience)
+        self.groups = GroupsClient(self, orchestrator)
+        self.sleeptime = SleeptimeClient(self.groups, self.runs)
         self.models = ModelsClient(orchestrator)
         self.prompts = PromptsClient(orchestrator)
         self.providers = ProvidersClient(orchestrator)
@@ -99,6 +120,12 @@ class Mnemesh:
         self.archives = ArchivesClient(archival_channel)
         self.passages = PassagesClient(archival_channel)
         self.tools = ToolsClient(self._channels.channel(self.addresses.tools))
+        self.mcp_servers = McpServersClient(self._channels.channel(self.addresses.tools))
+        self.web = WebClient(self._channels.channel(self.addresses.tools))
+        files_channel = self._channels.channel(self.addresses.files)
+        self.folders = FoldersClient(files_channel)
+        self.files = FilesClient(files_channel, self.folders, patience)
+        self._agent_files = agent_files_service_pb2_grpc.AgentFileServiceStub(files_channel)
 
     async def __aenter__(self) -> Self:
         """Returns the client."""
@@ -109,6 +136,10 @@ class Mnemesh:
     ) -> None:
         """Closes the client."""
         await self.close()
+
+    def agent_files(self, agent_id: str) -> AgentFiles:
+        """Returns the files of an agent."""
+        return AgentFiles(self._agent_files, agent_id)
 
     async def server_info(self, service: str = "orchestrator") -> server_service_pb2.GetServerInfoResponse:
         """Returns the name and version of a running service, and the gRPC services that it serves.
@@ -121,7 +152,7 @@ class Mnemesh:
         """
         channel = self._channels.channel(dict(self.addresses.items())[service])
         stub = server_service_pb2_grpc.ServerServiceStub(channel)
-        return await stub.GetServerInfo(server_service_pb2.GetServerInfoRequest())
+        return await stub.GetServerInfo(server_service_pb2.GetServerInfoRequest(service=service))
 
     async def close(self) -> None:
         """Closes all connections. Open calls are cancelled; runs continue on the server."""

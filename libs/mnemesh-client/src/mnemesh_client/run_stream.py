@@ -23,7 +23,7 @@ async def send(
     stub: runs_service_pb2_grpc.RunServiceAsyncStub,
     request: runs_service_pb2.SendMessageRequest | runs_service_pb2.AnswerApprovalRequest,
     patience: float,
-) -> AsyncIterator[runs_pb2.RunEvent]:
+) -> AsyncGenerator[runs_pb2.RunEvent, None]:
     """Sends a message or answers an approval request, and yields the events of the turn, up to its stop and usage.
 
     Each durable event is yielded exactly once. If the stream breaks, the run continues on the server. The client then
@@ -49,20 +49,20 @@ async def send(
     def reattach() -> AsyncIterable[Any]:
         return stub.StreamRun(progress.stream_request()) if progress.run_id else send_request()
 
-    async for event in _stream(send_request, reattach, progress, patience):
+    async for event in _stream(stub, send_request, reattach, progress, patience):
         yield event
 
 
 async def attach(
     stub: runs_service_pb2_grpc.RunServiceAsyncStub, run_id: str, starting_after: int, patience: float
-) -> AsyncIterator[runs_pb2.RunEvent]:
+) -> AsyncGenerator[runs_pb2.RunEvent, None]:
     """Yields the events of a run after a sequence number, and follows it to its end. Re-attaches as `send` does."""
     progress = RunProgress(run_id, starting_after)
 
     def reattach() -> AsyncIterable[Any]:
         return stub.StreamRun(progress.stream_request())
 
-    async for event in _stream(reattach, reattach, progress, patience):
+    async for event in _stream(stub, reattach, reattach, progress, patience):
         yield event
 
 
@@ -94,7 +94,11 @@ class RunProgress:
 
 
 async def _stream(
-    open_stream: OpenStream, reopen: OpenStream, progress: RunProgress, patience: float
+    stub: runs_service_pb2_grpc.RunServiceAsyncStub,
+    open_stream: OpenStream,
+    reopen: OpenStream,
+    progress: RunProgress,
+    patience: float,
 ) -> AsyncIterator[runs_pb2.RunEvent]:
     source, failures, last_event = open_stream(), 0, time.monotonic()
     fallback: OpenStream | None = None
@@ -105,7 +109,7 @@ async def _stream(
                     failures, last_event = 0, time.monotonic()
                     if progress.advance(response.event):
                         yield response.event
-            if progress.stopped:
+            if progress.stopped or await _has_all(stub, progress):
                 return
             problem: MnemeshError = Unavailable("The stream ended before the run did.")
         except Unimplemented as error:
@@ -123,3 +127,11 @@ async def _stream(
         failures += 1
         await asyncio.sleep(_BACKOFF.delay(failures))
         source = reopen()
+
+
+async def _has_all(stub: runs_service_pb2_grpc.RunServiceAsyncStub, progress: RunProgress) -> bool:
+    """Returns whether a run has ended and the client has its last event: it attached after the run's stop."""
+    if not progress.run_id:
+        return False
+    run = (await stub.GetRun(runs_service_pb2.GetRunRequest(run_id=progress.run_id))).run
+    return run.HasField("completion_time") and run.last_sequence <= progress.sequence

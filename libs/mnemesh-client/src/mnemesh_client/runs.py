@@ -1,8 +1,9 @@
-"""Runs: send, start, stream, list, cancel and retry the turns of agents."""
+"""Runs: send, start, stream, list, cancel and retry the turns of agents and the runs of groups."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Literal
 
 from mnemesh.agents.v1 import runs_pb2, runs_service_pb2, runs_service_pb2_grpc
@@ -15,6 +16,7 @@ from mnemesh_client.inputs import Input, input_messages, new_request_id, present
 from mnemesh_client.paging import Order, paginate, sort_order
 
 RunStatusName = Literal["created", "running", "completed", "failed", "cancelled"]
+RunOriginName = Literal["client", "group", "agent", "sleeptime"]
 
 
 class RunsClient:
@@ -30,16 +32,21 @@ class RunsClient:
         content: Input,
         *,
         conversation_id: str | None = None,
+        group_id: str | None = None,
         config: runs_pb2.RunConfig | None = None,
         request_id: str | None = None,
     ) -> AsyncIterator[runs_pb2.RunEvent]:
-        """Sends input to an agent and yields the events of the turn. See `Agent.send`."""
+        """Sends input to an agent, or to a group if `agent_id` is empty, and yields the events of the run.
+
+        See `Agent.send` and `Group.send`.
+        """
         request = runs_service_pb2.SendMessageRequest(
             request_id=request_id or new_request_id(),
             agent_id=agent_id,
             conversation_id=conversation_id,
             messages=input_messages(content),
             config=config,
+            group_id=group_id,
         )
         return run_stream.send(self.stub, request, self._patience)
 
@@ -53,7 +60,7 @@ class RunsClient:
         conversation_id: str | None = None,
         config: runs_pb2.RunConfig | None = None,
         request_id: str | None = None,
-    ) -> AsyncIterator[runs_pb2.RunEvent]:
+    ) -> AsyncGenerator[runs_pb2.RunEvent, None]:
         """Answers the pending approval request of an agent, and yields the events of the turn. See `Agent.answer`."""
         request = runs_service_pb2.AnswerApprovalRequest(
             request_id=request_id or new_request_id(),
@@ -72,16 +79,21 @@ class RunsClient:
         content: Input,
         *,
         conversation_id: str | None = None,
+        group_id: str | None = None,
         config: runs_pb2.RunConfig | None = None,
         request_id: str | None = None,
     ) -> runs_pb2.Run:
-        """Starts a run in the background and returns it. Follow it with `stream`."""
+        """Starts a run of an agent, or of a group if `agent_id` is empty, in the background, and returns it.
+
+        Follow it with `stream` or `wait`.
+        """
         request = runs_service_pb2.StartRunRequest(
             request_id=request_id or new_request_id(),
             agent_id=agent_id,
             conversation_id=conversation_id,
             messages=input_messages(content),
             config=config,
+            group_id=group_id,
         )
         return (await self.stub.StartRun(request)).run
 
@@ -93,17 +105,45 @@ class RunsClient:
         """Returns a run."""
         return (await self.stub.GetRun(runs_service_pb2.GetRunRequest(run_id=run_id))).run
 
+    async def wait(self, run_id: str) -> runs_pb2.Run:
+        """Waits until a run has ended, and returns it."""
+        run = await self.get(run_id)
+        async with aclosing(run_stream.attach(self.stub, run_id, run.last_sequence, self._patience)) as events:
+            async for _ in events:
+                pass
+        return await self.get(run_id)
+
+    def children(self, run_id: str, *, order: Order | None = "asc") -> AsyncIterator[runs_pb2.Run]:
+        """Yields the runs that a run started: turns of a group, messages to other agents, runs of sleeptime agents."""
+        return self.list(parent_run_id=run_id, order=order)
+
     def list(
         self,
         *,
         agent_id: str | None = None,
+        group_id: str | None = None,
+        parent_run_id: str | None = None,
+        origins: Sequence[RunOriginName] = (),
         statuses: Sequence[RunStatusName] = (),
         order: Order | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[runs_pb2.Run]:
-        """Yields runs, newest first unless `order` is "asc"."""
+        """Yields the runs that match all arguments, newest first unless `order` is "asc".
+
+        Args:
+            agent_id: only runs of this agent.
+            group_id: only runs of this group, and the turns of its agents in them.
+            parent_run_id: only runs that this run started.
+            origins: only runs that were started by a client, a group, a tool call of an agent, or sleeptime.
+            statuses: only runs with one of these statuses.
+            order: "asc" or "desc", by the time at which they were sent.
+            limit: the maximum number of runs; None yields all.
+        """
         criteria = runs_service_pb2.RunFilter(
             agent_ids=[agent_id] if agent_id else (),
+            group_id=group_id,
+            parent_run_id=parent_run_id,
+            origins=[runs_pb2.RunOrigin.Value(f"RUN_ORIGIN_{name.upper()}") for name in origins],
             statuses=[runs_pb2.RunStatus.Value(f"RUN_STATUS_{name.upper()}") for name in statuses],
         )
         request = runs_service_pb2.ListRunsRequest(order=sort_order(order), filter=criteria)
@@ -126,16 +166,21 @@ class RunsClient:
         return (await self.stub.SetStepFeedback(request)).step
 
     async def cancel(
-        self, *run_ids: str, agent_id: str | None = None, conversation_id: str | None = None
+        self,
+        *run_ids: str,
+        agent_id: str | None = None,
+        conversation_id: str | None = None,
+        group_id: str | None = None,
     ) -> dict[str, runs_service_pb2.CancelOutcome.ValueType]:
-        """Cancels runs by id, or all runs of an agent or a conversation. Returns the outcome by run id."""
-        if sum((bool(run_ids), agent_id is not None, conversation_id is not None)) != 1:
-            raise InvalidArgument("Set exactly one of run ids, agent_id and conversation_id.", field="target")
+        """Cancels runs by id, or all runs of an agent, a conversation or a group. Returns the outcome by run id."""
+        if sum((bool(run_ids), agent_id is not None, conversation_id is not None, group_id is not None)) != 1:
+            raise InvalidArgument("Set exactly one of run ids, agent_id, conversation_id and group_id.", field="target")
         request = runs_service_pb2.CancelRunsRequest(
             **present_fields(
                 runs=runs_service_pb2.RunIds(run_ids=run_ids) if run_ids else None,
                 agent_id=agent_id,
                 conversation_id=conversation_id,
+                group_id=group_id,
             )
         )
         return dict((await self.stub.CancelRuns(request)).outcomes)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, Literal
 
+from google.protobuf import duration_pb2, field_mask_pb2
 from mnemesh.tools.v1 import (
     execution_service_pb2,
     execution_service_pb2_grpc,
@@ -15,10 +16,23 @@ from mnemesh.tools.v1 import (
 )
 from mnemesh_kit.channels import Channel
 
-from mnemesh_client.inputs import ToolSource, source_text
+from mnemesh_client.inputs import ToolSource, npm_requirements, package_requirements, source_text
 from mnemesh_client.paging import Order, paginate, sort_order
 
-_EXECUTION_SECONDS = 200.0
+Language = Literal["python", "typescript"]
+CodeLanguage = Literal["python", "javascript", "typescript"]
+ToolTypeName = Literal["custom", "builtin", "mcp", "client"]
+_EXECUTION_SECONDS: Final = 200.0
+_SOURCE_TYPES: Final = {
+    "python": tools_pb2.SOURCE_TYPE_PYTHON,
+    "typescript": tools_pb2.SOURCE_TYPE_TYPESCRIPT,
+}
+_REQUIREMENTS: Final = {"python": "pip_requirements", "typescript": "npm_requirements"}
+_CODE_LANGUAGES: Final = {
+    "python": execution_service_pb2.CODE_LANGUAGE_PYTHON,
+    "javascript": execution_service_pb2.CODE_LANGUAGE_JAVASCRIPT,
+    "typescript": execution_service_pb2.CODE_LANGUAGE_TYPESCRIPT,
+}
 
 
 class ToolsClient:
@@ -31,14 +45,43 @@ class ToolsClient:
         self.stub = tools_service_pb2_grpc.ToolServiceStub(channel)
         self.executions = execution_service_pb2_grpc.ExecutionServiceStub(channel)
 
-    async def create(self, source: ToolSource, **fields: Any) -> tools_pb2.Tool:
-        """Creates a tool from Python source code or from a function. `fields` are other fields of Tool."""
-        request = tools_service_pb2.CreateToolRequest(tool=_tool(source, fields))
+    async def create(
+        self,
+        source: ToolSource,
+        *,
+        language: Language = "python",
+        packages: Sequence[str] = (),
+        hosts: Sequence[str] = (),
+        secrets: Mapping[str, str | None] | None = None,
+        **fields: Any,
+    ) -> tools_pb2.Tool:
+        """Creates a tool from source code or from a Python function.
+
+        Args:
+            source: The source, or the function.
+            language: The language of the source.
+            packages: The packages that it needs, of PyPI or of npm as its language is, such as "requests",
+                "numpy>=2,<3" or "zod@3.24.1".
+            hosts: The hosts that it may connect to, such as "api.example.com" or "*.example.com:8443".
+            secrets: Its environment variables, which are stored encrypted and never returned. None as a value keeps the
+                one that a replaced tool has; the other variables of that tool are deleted.
+            fields: Other fields of Tool.
+        """
+        request = tools_service_pb2.CreateToolRequest(tool=_tool(source, language, packages, hosts, secrets, fields))
         return (await self.stub.CreateTool(request)).tool
 
-    async def upsert(self, source: ToolSource, **fields: Any) -> tools_pb2.Tool:
-        """Creates a tool, or replaces the tool with the same name. A replaced tool keeps its id."""
-        request = tools_service_pb2.UpsertToolRequest(tool=_tool(source, fields))
+    async def upsert(
+        self,
+        source: ToolSource,
+        *,
+        language: Language = "python",
+        packages: Sequence[str] = (),
+        hosts: Sequence[str] = (),
+        secrets: Mapping[str, str | None] | None = None,
+        **fields: Any,
+    ) -> tools_pb2.Tool:
+        """Creates a tool, or replaces the tool with the same name. A replaced tool keeps its id. See `create`."""
+        request = tools_service_pb2.UpsertToolRequest(tool=_tool(source, language, packages, hosts, secrets, fields))
         return (await self.stub.UpsertTool(request)).tool
 
     async def get(self, key: str) -> tools_pb2.Tool:
@@ -47,45 +90,129 @@ class ToolsClient:
         return (await self.stub.GetTool(tools_service_pb2.GetToolRequest(**named))).tool
 
     def list(
-        self, *, names: Sequence[str] = (), order: Order | None = None, limit: int | None = None
+        self,
+        *,
+        names: Sequence[str] = (),
+        exclude_types: Sequence[ToolTypeName] = (),
+        order: Order | None = None,
+        limit: int | None = None,
     ) -> AsyncIterator[tools_pb2.Tool]:
         """Yields tools, newest first unless `order` is "asc"."""
-        criteria = tools_service_pb2.ToolFilter(names=names)
+        excluded = [tools_pb2.ToolType.Value(f"TOOL_TYPE_{name.upper()}") for name in exclude_types]
+        criteria = tools_service_pb2.ToolFilter(names=names, exclude_types=excluded)
         request = tools_service_pb2.ListToolsRequest(order=sort_order(order), filter=criteria)
         return paginate(self.stub.ListTools, request, "tools", limit)
+
+    async def search(
+        self, query: str, *, limit: int = 10, tags: Sequence[str] = ()
+    ) -> Sequence[tools_service_pb2.ToolHit]:
+        """Returns the tools that do what the query describes, best first."""
+        request = tools_service_pb2.SearchToolsRequest(query=query, limit=limit, tags_any=tags)
+        return (await self.stub.SearchTools(request)).hits
+
+    async def set_secrets(self, tool_id: str, secrets: Mapping[str, str | None]) -> tools_pb2.Tool:
+        """Replaces all environment variables of a tool. None as a value keeps the stored one."""
+        request = tools_service_pb2.UpdateToolRequest(
+            tool=tools_pb2.Tool(id=tool_id, secrets=_secrets(secrets)),
+            update_mask=field_mask_pb2.FieldMask(paths=["secrets"]),
+        )
+        return (await self.stub.UpdateTool(request)).tool
 
     async def delete(self, tool_id: str) -> None:
         """Deletes a tool."""
         await self.stub.DeleteTool(tools_service_pb2.DeleteToolRequest(tool_id=tool_id))
 
-    async def schema(self, source: ToolSource) -> dict[str, Any]:
+    async def schema(self, source: ToolSource, *, language: Language = "python") -> dict[str, Any]:
         """Returns the schema of a function: {"name", "description", "parameters"}. Stores nothing."""
         request = tools_service_pb2.GenerateSchemaRequest(
-            source_code=source_text(source), source_type=tools_pb2.SOURCE_TYPE_PYTHON
+            source_code=source_text(source), source_type=_SOURCE_TYPES[language]
         )
         schema: dict[str, Any] = json.loads((await self.stub.GenerateSchema(request)).json_schema)
         return schema
 
     async def run(
-        self, tool: ToolSource, arguments: Mapping[str, Any] | None = None
+        self,
+        tool: ToolSource,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        language: Language = "python",
+        packages: Sequence[str] = (),
+        hosts: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> execution_service_pb2.ExecuteToolResponse:
         """Executes a stored tool (by "tool-…" id) or source code once in the sandbox.
 
-        A tool that fails does not raise: the response has the status ERROR, TIMED_OUT or KILLED.
+        A tool that fails does not raise: the response has the status ERROR, TIMED_OUT or KILLED. Source code can have
+        `language`, `packages` and `hosts` as in `create`; a stored tool has its own. The variables of `environment`
+        override those of a stored tool.
         """
-        request = execution_service_pb2.ExecuteToolRequest(arguments=json.dumps(dict(arguments or {})))
+        request = execution_service_pb2.ExecuteToolRequest(
+            arguments=json.dumps(dict(arguments or {})), environment=environment or {}
+        )
         if isinstance(tool, str) and tool.startswith("tool-"):
             request.tool_id = tool
         else:
             request.ad_hoc.source_code = source_text(tool)
-            request.ad_hoc.source_type = tools_pb2.SOURCE_TYPE_PYTHON
+            request.ad_hoc.source_type = _SOURCE_TYPES[language]
+            getattr(request.ad_hoc, _REQUIREMENTS[language]).extend(_packages(language, packages))
+            request.ad_hoc.network_hosts.extend(hosts)
         return await self.executions.ExecuteTool(request, timeout=_EXECUTION_SECONDS)
 
+    async def run_code(
+        self,
+        code: str,
+        *,
+        language: CodeLanguage = "python",
+        hosts: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        seconds: int | None = None,
+    ) -> execution_service_pb2.RunCodeResponse:
+        """Runs a program once in the sandbox. Its result is the value of the last expression.
 
-def _tool(source: ToolSource, fields: Mapping[str, Any]) -> tools_pb2.Tool:
+        A program that fails does not raise: the response has the status ERROR, TIMED_OUT or KILLED.
+
+        Args:
+            code: The program.
+            language: Its language.
+            hosts: The hosts that it may connect to, as in `create`.
+            environment: Its environment variables.
+            seconds: The time after which it is killed, at most 180, which is also the default.
+        """
+        request = execution_service_pb2.RunCodeRequest(
+            code=code,
+            language=_CODE_LANGUAGES[language],
+            network_hosts=hosts,
+            environment=environment or {},
+            timeout=None if seconds is None else duration_pb2.Duration(seconds=seconds),
+        )
+        return await self.executions.RunCode(request, timeout=_EXECUTION_SECONDS)
+
+
+def _packages(language: Language, packages: Sequence[str]) -> list[tools_pb2.PackageRequirement]:
+    return package_requirements(packages) if language == "python" else npm_requirements(packages)
+
+
+def _secrets(values: Mapping[str, str | None]) -> list[tools_pb2.ToolSecret]:
+    return [tools_pb2.ToolSecret(name=name, value=value) for name, value in values.items()]
+
+
+def _tool(
+    source: ToolSource,
+    language: Language,
+    packages: Sequence[str],
+    hosts: Sequence[str],
+    secrets: Mapping[str, str | None] | None,
+    fields: Mapping[str, Any],
+) -> tools_pb2.Tool:
+    if packages:
+        fields = {**fields, _REQUIREMENTS[language]: _packages(language, packages)}
+    if hosts:
+        fields = {**fields, "network_hosts": hosts}
+    if secrets:
+        fields = {**fields, "secrets": _secrets(secrets)}
     return tools_pb2.Tool(
         source_code=source_text(source),
-        source_type=tools_pb2.SOURCE_TYPE_PYTHON,
+        source_type=_SOURCE_TYPES[language],
         type=tools_pb2.TOOL_TYPE_CUSTOM,
         **fields,
     )

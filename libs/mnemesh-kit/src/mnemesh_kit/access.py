@@ -24,13 +24,18 @@ class RpcRule:
     role: Role
     """The role that a caller needs. A service may call what a client may call."""
     max_request_bytes: int
+    bounds_stream: bool = True
+    """Whether the requests of a stream are bounded together. False: the handler keeps none and has a bound of its own.
+    """
 
 
 UNLISTED: Final = RpcRule(Role.SERVICE, MAX_REQUEST_BYTES)
 """The rule of an RPC that is not in the table."""
 
 
-def _rules(service: str, *, client: str = "", large: str = "", internal: str = "") -> dict[str, RpcRule]:
+def _rules(
+    service: str, *, client: str = "", large: str = "", internal: str = "", unbounded: str = ""
+) -> dict[str, RpcRule]:
     """Returns the rules of one service.
 
     Args:
@@ -38,10 +43,13 @@ def _rules(service: str, *, client: str = "", large: str = "", internal: str = "
         client: the RPCs that clients may call.
         large: those RPCs of any role whose requests may be as large as a message can be.
         internal: the RPCs that services of the mesh may call.
+        unbounded: those RPCs of any role with streams of requests that are not bounded together.
     """
     unlimited = set(large.split())
     return {
-        f"/{service}/{name}": RpcRule(role, MAX_MESSAGE_BYTES if name in unlimited else MAX_REQUEST_BYTES)
+        f"/{service}/{name}": RpcRule(
+            role, MAX_MESSAGE_BYTES if name in unlimited else MAX_REQUEST_BYTES, name not in unbounded.split()
+        )
         for role, names in ((Role.CLIENT, client), (Role.SERVICE, internal))
         for name in names.split()
     }
@@ -52,7 +60,9 @@ RPC_RULES: Final[Mapping[str, RpcRule]] = {
         "mnemesh.agents.v1.AgentService",
         client="CreateAgent GetAgent ListAgents CountAgents UpdateAgent DeleteAgent AttachTool DetachTool "
         "SetToolApproval RunTool GetContextWindow PreviewRequest RecompileAgent ResetMessages CompactConversation "
+        "ExtractMemories "
         "ListTags GetSystemPrompt ListSystemPrompts ExportAgent ImportAgent",
+        internal="RecordFolders",
         large="PreviewRequest ImportAgent",
     ),
     **_rules(
@@ -74,7 +84,7 @@ RPC_RULES: Final[Mapping[str, RpcRule]] = {
     **_rules(
         "mnemesh.agents.v1.GroupService",
         client="CreateGroup GetGroup ListGroups CountGroups UpdateGroup DeleteGroup ListGroupMessages "
-        "ResetGroupMessages",
+        "ResetGroupMessages StartSleeptimeRuns PreviewSleeptimeRuns GetSleeptimeSettings UpdateSleeptimeSettings",
     ),
     **_rules(
         "mnemesh.agents.v1.IdentityService",
@@ -86,7 +96,7 @@ RPC_RULES: Final[Mapping[str, RpcRule]] = {
         "mnemesh.blocks.v1.BlockService",
         client="CreateBlock GetBlock ListBlocks CountBlocks UpdateBlock DeleteBlock AttachBlock DetachBlock "
         "ListBlockAgents GetCoreMemory BatchGetCoreMemory EditBlock ListBlockRevisions RevertBlock",
-        internal="IsolateBlocks ReleaseBlocks EraseAgent",
+        internal="IsolateBlocks ReleaseBlocks LinkAgents UnlinkAgents EraseAgent",
     ),
     **_rules(
         "mnemesh.recall.v1.MessageService",
@@ -104,7 +114,7 @@ RPC_RULES: Final[Mapping[str, RpcRule]] = {
         "mnemesh.recall.v1.EpisodeService",
         client="CommitEpisode GetEpisode ListEpisodes SearchEpisodes UpdateEpisode DeleteEpisode CreateFact GetFact "
         "ListFacts SearchFacts UpdateFact SupersedeFact InvalidateFact DeleteFact ListFactHistory GetMemoryBundle "
-        "ListMemoryScopes EraseMemoryScope",
+        "ListMemoryScopes EraseMemoryScope RestoreFact AuditMemory",
     ),
     **_rules(
         "mnemesh.archival.v1.ArchiveService",
@@ -113,9 +123,27 @@ RPC_RULES: Final[Mapping[str, RpcRule]] = {
     ),
     **_rules(
         "mnemesh.archival.v1.PassageService",
-        client="InsertPassages GetPassage ListPassages UpdatePassage DeletePassage SearchPassages GetArchivalSummary",
+        client="InsertPassages GetPassage ListPassages UpdatePassage DeletePassage DeletePassages "
+        "SearchPassages GetArchivalSummary",
         internal="EraseAgent",
         large="InsertPassages",
+    ),
+    **_rules("mnemesh.archival.v1.EmbeddingService", client="EmbedTexts", large="EmbedTexts"),
+    **_rules(
+        "mnemesh.files.v1.FolderService",
+        client="CreateFolder GetFolder ListFolders CountFolders UpdateFolder DeleteFolder ListFolderAgents",
+    ),
+    **_rules(
+        "mnemesh.files.v1.FileService",
+        client="UploadFile StartUpload WriteUpload GetUpload FinishUpload CancelUpload ImportFile GetFile ListFiles "
+        "CountFiles DeleteFile GetFileContent GetFileText RetryFile",
+        unbounded="UploadFile WriteUpload",
+    ),
+    **_rules(
+        "mnemesh.files.v1.AgentFileService",
+        client="AttachFolder DetachFolder ListAgentFolders ListAgentFiles OpenFiles CloseFiles GrepFiles SearchFiles "
+        "ResolveCitations GetDirectories BatchGetDirectories SetFileLimits",
+        internal="EraseAgent",
     ),
     **_rules(
         "mnemesh.tools.v1.ToolService",
@@ -125,14 +153,16 @@ RPC_RULES: Final[Mapping[str, RpcRule]] = {
     ),
     **_rules(
         "mnemesh.tools.v1.ExecutionService",
-        client="ExecuteTool",
+        client="ExecuteTool RunCode RunCodeWithTools",
         large="ExecuteTool",
     ),
     **_rules(
         "mnemesh.tools.v1.McpServerService",
         client="CreateMcpServer GetMcpServer ListMcpServers UpdateMcpServer DeleteMcpServer ListMcpServerTools "
-        "GetMcpServerTool RefreshMcpServer RunMcpServerTool TestMcpServer",
+        "GetMcpServerTool RefreshMcpServer RunMcpServerTool TestMcpServer StartMcpAuthorization "
+        "CompleteMcpAuthorization",
     ),
+    **_rules("mnemesh.tools.v1.WebService", client="SearchWeb FetchWebpage"),
 }
 """The path of each RPC, as `/package.Service/Method` → its rule."""
 

@@ -5,26 +5,31 @@ The module wraps the callables of a channel, because gRPC's client interceptors 
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import grpc
 
-from mnemesh_kit.auth import AUTHORIZATION_KEY, MESH_AUDIENCE, TokenMint, read_keys
+from mnemesh_kit.auth import AUTHORIZATION_KEY, MESH_AUDIENCE, TokenMint, is_loopback, read_keys
+from mnemesh_kit.connections import Connections
 from mnemesh_kit.correlation import METADATA_KEY, current_correlation_id
 from mnemesh_kit.deadline import remaining
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, by_reason, from_rpc_error
 from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.principal import ORGANIZATION_KEY, SUBJECT_KEY, Role, current_principal
-from mnemesh_kit.retries import request_id_number, service_config, service_descriptor
+from mnemesh_kit.retries import request_id_number, service_descriptor
 from mnemesh_kit.services import SERVICES
-from mnemesh_kit.transport import CHANNEL_OPTIONS
+from mnemesh_kit.tls.client import ClientTls, host_of
+from mnemesh_kit.tls.settings import TlsSettings
 
 DEADLINE_SECONDS: Final = 10.0
 STREAM_DEADLINE_SECONDS: Final = 3600.0
 
 Metadata = tuple[tuple[str, str], ...]
+# The standard library's logger, because this module is also part of programs that do not configure the kit's.
+_log = logging.getLogger("mnemesh.channels")
 _SERVICE_OF: Final = {name: spec.name for spec in SERVICES for name in spec.proto_services}
 
 
@@ -45,6 +50,7 @@ class Channels:
         role: Role = Role.CLIENT,
         token: str | None = None,
         deadline: float = DEADLINE_SECONDS,
+        tls: TlsSettings | ClientTls | None = None,
     ) -> None:
         """Creates the channels; nothing connects before the first call.
 
@@ -54,18 +60,30 @@ class Channels:
             role: the role of these tokens. A service of the mesh calls the others as one.
             token: a bearer token for all calls instead, for clients outside of the mesh.
             deadline: the timeout in seconds of calls without a timeout.
+            tls: the files for TLS. None: connections are not encrypted, except to addresses `tls://…`.
+
+        Raises:
+            ConfigError: a file of keys or certificates is missing or wrong.
         """
         self.known = by_reason(errors)
         self.deadline = deadline
         self._mint = TokenMint(read_keys(auth_key_file)[0], role) if auth_key_file is not None else None
         self._role = role
         self._token = token
+        self.tls = tls if isinstance(tls, ClientTls) else ClientTls(tls)
         self._channels: dict[str, Channel] = {}
 
     def channel(self, target: str) -> Channel:
-        """Returns the channel to `target` (`host:port`, `unix:path` or `dns:///name:port`) for generated stubs."""
+        """Returns the channel to `target` for generated stubs.
+
+        Args:
+            target: `host:port`, `unix:path` or `dns:///name:port`; after `tls://`, the connection is always encrypted.
+        """
         known = self._channels.get(target)
         if known is None:
+            has_token = self._token is not None or self._mint is not None
+            if has_token and not self.tls.encrypts(target) and not is_loopback(host_of(target)):
+                _log.warning("Tokens are sent to %s without TLS. Set MNEMESH_GRPC_TLS_CA_FILE.", target)
             known = self._channels[target] = Channel(target, self)
         return known
 
@@ -96,9 +114,8 @@ class Channel(grpc.aio.Channel):
     """A channel for generated stubs. It has one gRPC channel per service, because the retry policy is per service."""
 
     def __init__(self, target: str, channels: Channels) -> None:
-        self._target = target
         self._channels = channels
-        self._by_service: dict[str, grpc.aio.Channel] = {}
+        self._connections = Connections(target, channels.tls)
 
     def unary_unary(
         self,
@@ -108,8 +125,9 @@ class Channel(grpc.aio.Channel):
         _registered_method: bool | None = False,
     ) -> Any:
         """Returns a callable from a request to its response."""
-        inner = self._inner(method).unary_unary(
-            method, _adding_request_id(method, request_serializer), response_deserializer
+        serializer = _adding_request_id(method, request_serializer)
+        inner = self._connections.callable(
+            method, lambda channel: channel.unary_unary(method, serializer, response_deserializer)
         )
         return _Single(method, inner, self._channels)
 
@@ -121,8 +139,9 @@ class Channel(grpc.aio.Channel):
         _registered_method: bool | None = False,
     ) -> Any:
         """Returns a callable from a request to an asynchronous iterator of responses."""
-        inner = self._inner(method).unary_stream(
-            method, _adding_request_id(method, request_serializer), response_deserializer
+        serializer = _adding_request_id(method, request_serializer)
+        inner = self._connections.callable(
+            method, lambda channel: channel.unary_stream(method, serializer, response_deserializer)
         )
         return _Streaming(method, inner, self._channels)
 
@@ -134,7 +153,9 @@ class Channel(grpc.aio.Channel):
         _registered_method: bool | None = False,
     ) -> Any:
         """Returns a callable from an iterator of requests to one response."""
-        inner = self._inner(method).stream_unary(method, request_serializer, response_deserializer)
+        inner = self._connections.callable(
+            method, lambda channel: channel.stream_unary(method, request_serializer, response_deserializer)
+        )
         return _Single(method, inner, self._channels)
 
     def stream_stream(
@@ -145,14 +166,14 @@ class Channel(grpc.aio.Channel):
         _registered_method: bool | None = False,
     ) -> Any:
         """Returns a callable from an iterator of requests to an asynchronous iterator of responses."""
-        inner = self._inner(method).stream_stream(method, request_serializer, response_deserializer)
+        inner = self._connections.callable(
+            method, lambda channel: channel.stream_stream(method, request_serializer, response_deserializer)
+        )
         return _Streaming(method, inner, self._channels)
 
     async def close(self, grace: float | None = None) -> None:
         """Closes the gRPC channels."""
-        inner, self._by_service = self._by_service, {}
-        for channel in inner.values():
-            await channel.close(grace)
+        await self._connections.close(grace)
 
     async def __aenter__(self) -> Channel:
         """Returns the channel itself."""
@@ -164,26 +185,15 @@ class Channel(grpc.aio.Channel):
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
         """Returns the state of the connection for the first service."""
-        return self._first().get_state(try_to_connect)
+        return self._connections.first().get_state(try_to_connect)
 
     async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
         """Waits until the state is no longer `last_observed_state`."""
-        await self._first().wait_for_state_change(last_observed_state)
+        await self._connections.first().wait_for_state_change(last_observed_state)
 
     async def channel_ready(self) -> None:
         """Waits until the connection is ready."""
-        await self._first().channel_ready()
-
-    def _first(self) -> grpc.aio.Channel:
-        return next(iter(self._by_service.values()), None) or self._inner("//")
-
-    def _inner(self, method: str) -> grpc.aio.Channel:
-        service = method.split("/")[1]
-        channel = self._by_service.get(service)
-        if channel is None:
-            options = (*CHANNEL_OPTIONS, ("grpc.service_config", service_config(service_descriptor(service))))
-            channel = self._by_service[service] = grpc.aio.insecure_channel(self._target, options=options)
-        return channel
+        await self._connections.first().channel_ready()
 
 
 class _Single:

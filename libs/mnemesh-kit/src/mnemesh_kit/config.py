@@ -37,6 +37,17 @@ class ServerConfig:
     """The port on `host` that serves Prometheus metrics over HTTP. Unset: no metrics."""
     auth_key_file: str | None = None
     """A file of HS256 keys, one per line: the first signs, all verify. Unset: no authentication, loopback only."""
+    grpc_tls_cert_file: str | None = None
+    """A PEM file with the certificate chain of this process: for its gRPC server, and for its calls to other services.
+    Unset: gRPC is not encrypted."""
+    grpc_tls_key_file: str | None = None
+    """A PEM file with the key of the certificate."""
+    grpc_tls_ca_file: str | None = None
+    """A PEM file with the authorities of the services that this one calls. Unset: the public authorities."""
+    grpc_tls_client_ca_file: str | None = None
+    """A PEM file with the authorities of callers. If set, each caller must present a certificate."""
+    grpc_tls_server_name: str | None = None
+    """The name that the certificates of called services must have. Unset: the host of the address."""
     max_concurrent_calls: int = 2000
     """How many calls of clients may be open at the same time. Calls of other services are not counted."""
     shutdown_grace_seconds: float = 10.0

@@ -11,6 +11,7 @@ A failpoint's name has two parts, `<moment>:<subject>`:
     rpc.received:EditBlock               when a call arrives, before its handler runs
     rpc.before_response:EditBlock        before the response of a unary call leaves
     run.before_event:message             before a durable event of a run leaves
+    group.before_turn:dynamic            before a turn of a group run begins, and `group.after_turn`
     model.before_request:openai          before a request to a model provider
     model.response_started:openai        when the provider has begun to answer
     index.before_write:passages          before a write to a vector index, and `index.after_write`

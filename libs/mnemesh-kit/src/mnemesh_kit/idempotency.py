@@ -19,11 +19,11 @@ from mnemesh_kit.sql.types import UtcDateTime
 
 RETENTION: Final = timedelta(hours=24)
 EFFECT_RETENTION: Final = timedelta(days=30)
-"""The retention of requests whose id derives from a step, a run, an agent or a conversation, as `{step_id}/0/0`.
+"""The retention of requests whose id derives from a step, a run or a resource, as `{step_id}/0/0`.
 
 Interrupted work repeats such requests when it is resumed, which may be long after it stopped.
 """
-_DERIVED: Final = ("step-%/%", "run-%/%", "agent-%/%", "conv-%/%")
+_DERIVED: Final = ("step-%/%", "run-%/%", "agent-%/%", "conv-%/%", "group-%/%")
 MAX_LENGTH: Final = 200
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -125,7 +125,7 @@ class Pipeline(grpc.aio.ServerInterceptor):
         )
         inner = getattr(handler, kind)
         if handler.request_streaming:
-            inner = _reading(inner, streams_responses=handler.response_streaming)
+            inner = _reading(inner, rule, streams_responses=handler.response_streaming)
         behavior = self._streaming(method, inner) if handler.response_streaming else self._single(method, inner)
         make_handler = getattr(grpc, f"{kind}_rpc_method_handler")
         return make_handler(
@@ -186,17 +186,29 @@ class Pipeline(grpc.aio.ServerInterceptor):
             self._metrics.record(call.method, code, seconds)
 
 
-def _reading(handler: Callable[..., Any], *, streams_responses: bool) -> Callable[..., Any]:
-    """Returns a handler of a stream of requests that refuses unreadable ones."""
+def _reading(handler: Callable[..., Any], rule: RpcRule, *, streams_responses: bool) -> Callable[..., Any]:
+    """Returns a handler of a stream of requests that refuses unreadable ones.
+
+    After an error it reads what the client still sends: gRPC would show some clients a broken connection instead.
+    """
 
     async def respond(requests: Any, context: Context) -> Any:
         try:
-            return await handler(readable(requests), context)
+            return await handler(readable(requests, bounded=rule.bounds_stream), context)
         except Exception:
             await discard(requests)
             raise
 
-    return (lambda requests, context: handler(readable(requests), context)) if streams_responses else respond
+    async def stream(requests: Any, context: Context) -> AsyncIterator[Any]:
+        try:
+            async with aclosing(handler(readable(requests, bounded=rule.bounds_stream), context)) as messages:
+                async for message in messages:
+                    yield message
+        except Exception:
+            await discard(requests)
+            raise
+
+    return stream if streams_responses else respond
 
 
 async def _refuse(call: Call, error: BaseException) -> None:

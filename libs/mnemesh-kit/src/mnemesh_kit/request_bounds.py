@@ -25,11 +25,14 @@ MAX_IDS: Final = 10_000
 """The largest number of messages or turns that a request names, such as those of a context window."""
 MAX_TAGS: Final = 100
 """The largest number of values of a list of tags: each becomes a condition of a query."""
+MAX_TEXTS: Final = 2_048
+"""The largest number of texts to embed, which is also that of OpenAI's API."""
 MAX_ALL_VALUES: Final = 100_000
 """The largest number of values of all lists and maps of a request together."""
 _LIMITS: Final = {
     **dict.fromkeys(("tags", "tags_any", "tags_all"), MAX_TAGS),
     **dict.fromkeys(("message_ids", "exclude_message_ids", "turn_ids"), MAX_IDS),
+    "texts": MAX_TEXTS,
 }
 MAX_STREAM_BYTES: Final = 512 * 1024 * 1024
 """The largest size of all requests of a stream together. A server may hold them until the last one has come."""
@@ -79,7 +82,7 @@ def bounded_parser(method: str, rule: RpcRule, deserialize: Parse) -> Parse:
 
     def bounded(raw: bytes) -> Any:
         request = parse(raw)
-        if fields and len(raw) > _EXAMINED_BYTES and type(request) is not Unreadable:
+        if fields and len(raw) > _EXAMINED_BYTES and isinstance(request, Message):
             try:
                 _require_bounded(request, fields)
             except InvalidArgument as error:
@@ -105,8 +108,8 @@ def sized_parser(limit: int, deserialize: Parse) -> Parse:
     return parse
 
 
-async def readable(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """Yields the requests of a stream.
+async def readable(requests: AsyncIterator[Any], *, bounded: bool = True) -> AsyncIterator[Any]:
+    """Yields the requests of a stream, whose size together is limited if it is `bounded`.
 
     Raises:
         MnemeshError: the error of an unreadable request.
@@ -117,7 +120,7 @@ async def readable(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
         if type(request) is Unreadable:
             raise request.error
         size += request.ByteSize() if isinstance(request, Message) else len(request)
-        if size > MAX_STREAM_BYTES:
+        if bounded and size > MAX_STREAM_BYTES:
             message = f"The requests of a stream may have {MAX_STREAM_BYTES:,} bytes together. Use several calls."
             raise ResourceExhausted(message, limit=str(MAX_STREAM_BYTES))
         yield request

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from functools import cache
 from typing import Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool
@@ -29,16 +31,24 @@ def service_descriptor(service: str) -> ServiceDescriptor | None:
         return None
 
 
+@cache
 def service_config(service: ServiceDescriptor | None) -> str:
-    """Returns the gRPC service config of a service as JSON: round robin, and retries of the repeatable methods."""
+    """Returns the gRPC service config of a service as JSON; without one, there are no retries."""
+    return json.dumps(service_config_of([service] if service is not None else []))
+
+
+def service_config_of(services: Iterable[ServiceDescriptor]) -> dict[str, object]:
+    """Returns the gRPC service config of services: round robin, and retries of the repeatable methods."""
     config: dict[str, object] = {"loadBalancingConfig": [{"round_robin": {}}]}
-    if service is not None:
-        names = [
-            {"service": service.full_name, "method": method.name} for method in service.methods if is_repeatable(method)
-        ]
-        if names:
-            config["methodConfig"] = [{"name": names, "retryPolicy": _POLICY}]
-    return json.dumps(config)
+    names = [
+        {"service": service.full_name, "method": method.name}
+        for service in services
+        for method in service.methods
+        if is_repeatable(method)
+    ]
+    if names:
+        config["methodConfig"] = [{"name": names, "retryPolicy": _POLICY}]
+    return config
 
 
 def is_repeatable(method: MethodDescriptor) -> bool:

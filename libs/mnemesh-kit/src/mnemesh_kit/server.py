@@ -1,4 +1,7 @@
-"""A server: the parts that a service wires together (`Assembly`), and the server that runs them."""
+"""A server: the parts that a service wires together (`Assembly`), and the server that runs them.
+
+What accepts calls is a `Listener`: the gRPC server of the kit, or one that the service brings.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import grpc
 import structlog
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
-from mnemesh.server.v1 import server_service_pb2_grpc
 
-from mnemesh_kit.access import largest_request
 from mnemesh_kit.auth import authenticator
 from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.config import ServerConfig, StartupError
 from mnemesh_kit.errors import DeadlineExceeded, StorageFull, Unavailable
-from mnemesh_kit.interceptors import Pipeline
+from mnemesh_kit.listener import Listener, ListenerParts
 from mnemesh_kit.metrics import Metric, Metrics
-from mnemesh_kit.server_info import SERVICE_NAME as SERVER_SERVICE
-from mnemesh_kit.server_info import ServerInfoServicer
 from mnemesh_kit.sql.database import TRANSACTIONS
-from mnemesh_kit.tracing import server_interceptors
-from mnemesh_kit.transport import server_options
+from mnemesh_kit.tls.reloaded import EXPIRY, report_certificates
 
 _log = structlog.get_logger("mnemesh.server")
 
@@ -52,10 +47,14 @@ class Assembly:
 
     name: str
     """The short name of the service, such as `blocks`."""
-    servicers: Sequence[tuple[Callable[[Any, Any], None], Any]]
+    servicers: Sequence[tuple[Callable[[Any, Any], None], Any]] = field(default_factory=tuple)
     """Pairs of a generated `add_…_to_server` and its servicer."""
-    service_names: Sequence[str]
+    service_names: Sequence[str] = field(default_factory=tuple)
     """Full names of the gRPC services, for health, reflection and server information."""
+    forwarded: Mapping[str, str] = field(default_factory=dict)
+    """The targets of other gRPC services of the mesh whose calls this server forwards, by their full names."""
+    listener: Callable[[ListenerParts], Listener] | None = None
+    """Creates what accepts calls in place of a gRPC server."""
     start: Sequence[Hook] = field(default_factory=tuple)
     """Hooks that run in order before the server accepts calls."""
     background: Sequence[Hook] = field(default_factory=tuple)
@@ -78,8 +77,7 @@ class RunningServer:
         self.failed: asyncio.Event = asyncio.Event()
         """Set when a background task has failed."""
         self._assembly: Assembly | None = None
-        self._server: grpc.aio.Server | None = None
-        self._health = health.aio.HealthServicer()
+        self._listener: Listener | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._grace = 0.0
 
@@ -95,22 +93,23 @@ class RunningServer:
         self._assembly, self._grace = assembly, config.shutdown_grace_seconds
         try:
             await _wait_for_ports(assembly.name, config)
-            self._server = self._build(assembly, config)
+            self._listener = self._create_listener(assembly, config)
+            self.address = self._listener.bind()
+            if report_certificates() and self.metrics is not None:
+                self.metrics.register(EXPIRY)
             for hook in assembly.start:
                 await hook()
-            await self._server.start()
+            await self._listener.serve()
         except BaseException:
             await self.stop()
             raise
         self._tasks = [asyncio.create_task(self._watch(task)) for task in assembly.background]
-        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         return self.address
 
     async def stop(self) -> None:
         """Becomes NOT_SERVING, lets running calls finish, stops the tasks, and closes the parts in reverse order."""
-        await self._health.enter_graceful_shutdown()
-        if self._server is not None:
-            await self._server.stop(self._grace)
+        if self._listener is not None:
+            await self._listener.stop(self._grace)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -124,27 +123,24 @@ class RunningServer:
             except Exception:
                 _log.exception("close_failed", hook=_name(close))
 
-    def _build(self, assembly: Assembly, config: ServerConfig) -> grpc.aio.Server:
+    def _create_listener(self, assembly: Assembly, config: ServerConfig) -> Listener:
         checked = authenticator(config, assembly.name)
         if config.metrics_port is not None:
             self.metrics = Metrics([TRANSACTIONS, *assembly.metrics])
             self.metrics.serve(config.host, config.metrics_port)
-        pipeline = Pipeline(checked, config.max_concurrent_calls, self.metrics)
-        options = server_options(largest_request(tuple(assembly.service_names)))
-        server = grpc.aio.server(interceptors=(pipeline, *server_interceptors()), options=options)
-        for add, servicer in assembly.servicers:
-            add(servicer, server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        info = ServerInfoServicer(assembly.name, assembly.service_names, assembly.properties)
-        server_service_pb2_grpc.add_ServerServiceServicer_to_server(info, server)
-        reflected = (*assembly.service_names, SERVER_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(reflected, server)
-        self.address = _bind(server, config)
-        return server
+        parts = ListenerParts(config, checked, self.metrics)
+        if assembly.listener is not None:
+            return assembly.listener(parts)
+        from mnemesh_kit.grpc_listener import GrpcListener  # noqa: PLC0415  (only where calls come over gRPC)
 
-    async def _set_health(self, status: Any) -> None:
-        for name in ("", *(self._assembly.service_names if self._assembly else ())):
-            await self._health.set(name, status)
+        return GrpcListener(
+            assembly.name,
+            assembly.servicers,
+            assembly.service_names,
+            assembly.properties,
+            assembly.forwarded,
+            parts,
+        )
 
     async def _watch(self, task: Hook) -> None:
         failures = 0
@@ -168,18 +164,6 @@ class RunningServer:
 
 def _name(hook: Hook) -> str:
     return getattr(hook, "__qualname__", repr(hook))
-
-
-def _bind(server: grpc.aio.Server, config: ServerConfig) -> str:
-    if config.host.startswith("unix:"):
-        server.add_insecure_port(config.host)
-        return config.host
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    try:
-        port = server.add_insecure_port(f"{host}:{config.port}")
-    except RuntimeError as error:
-        raise StartupError(f"Cannot listen on {config.host}:{config.port}.") from error
-    return f"{host}:{port}"
 
 
 async def _wait_for_ports(name: str, config: ServerConfig) -> None:

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
+
+
+class Protocol(StrEnum):
+    """The protocol of a service, which decides how its health is asked for."""
+
+    GRPC = "grpc"
+    """grpc.health.v1."""
+    HTTP = "http"
+    """GET /readyz: 200 if the service is ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,16 +23,22 @@ class ServiceSpec:
     name: str
     """The service's short name, as in MNEMESH_<NAME>_PORT: `blocks`."""
     port: int
-    """The default gRPC port."""
+    """The default port."""
     package: str
     """The Python package that runs the service with `python -m`: `mnemesh_blocks`."""
     proto_services: tuple[str, ...]
     """Full names of the gRPC services that it serves, without health, reflection and server information."""
+    metrics_offset: int
+    """Its metrics port in a mesh on one machine, counted from that of the orchestrator."""
     settings: tuple[str, ...] | None = None
     """The fields of its Config that `ServerConfig` lacks. `mnemesh up` passes no other variables of mnemesh to it.
 
     None: the service gets every variable, because vendors of models and processors have variables of their own.
     """
+    protocol: Protocol = Protocol.GRPC
+    has_database: bool = True
+    variables: tuple[str, ...] = ()
+    """Variables without the prefix of mnemesh that it reads."""
     calls_hosts: bool = False
     """The service calls servers outside the mesh, so it needs the variables of proxies."""
 
@@ -33,7 +49,7 @@ class ServiceSpec:
 
     @property
     def default_target(self) -> str:
-        """The gRPC target of a service on this machine that listens on its default port."""
+        """The address `host:port` of a service on this machine that listens on its default port."""
         return f"127.0.0.1:{self.port}"
 
     @property
@@ -52,9 +68,26 @@ _VECTOR_SETTINGS: Final = (
     *_DATABASE_SETTINGS,
     *("qdrant_url", "qdrant_api_key", "qdrant_grpc_port", "qdrant_prefix", "index_flush_seconds", "index_reserve_mb"),
     *("embedder", "embedder_base_url", "embedder_api_key", "embedder_dimension"),
+    *("reranker", "reranker_base_url", "reranker_api_key", "reranker_directory", "reranker_timeout_ms"),
+    *("reranker_candidates", "rerank_by_default", "ranking_file"),
 )
 
 SERVICES: Final[tuple[ServiceSpec, ...]] = (
+    ServiceSpec(
+        "gateway",
+        8283,
+        "mnemesh_gateway",
+        (),
+        5,
+        (
+            *("orchestrator_target", "blocks_target", "recall_target", "archival_target"),
+            *("allowed_hosts", "allowed_origins", "max_body_mb"),
+            *("tls_cert_file", "tls_key_file", "debug_sessions"),
+        ),
+        protocol=Protocol.HTTP,
+        variables=("PROXY_DEBUG_SESSIONS",),
+        has_database=False,
+    ),
     ServiceSpec(
         "orchestrator",
         50050,
@@ -67,12 +100,34 @@ SERVICES: Final[tuple[ServiceSpec, ...]] = (
             "mnemesh.agents.v1.GroupService",
             "mnemesh.agents.v1.IdentityService",
         ),
+        0,
+    ),
+    ServiceSpec(
+        "files",
+        50055,
+        "mnemesh_files",
+        (
+            "mnemesh.files.v1.FolderService",
+            "mnemesh.files.v1.FileService",
+            "mnemesh.files.v1.AgentFileService",
+        ),
+        6,
+        (
+            *_DATABASE_SETTINGS,
+            *("archival_target", "orchestrator_target", "grep_seconds", "max_file_mb", "tombstone_days"),
+            *("s3_bucket", "s3_prefix", "s3_endpoint_url", "s3_region", "s3_access_key_id", "s3_secret_access_key"),
+            *("workers", "max_uploads", "imports", "import_seconds", "private_networks"),
+            *("min_sandbox", "max_parsers", "parse_seconds", "parse_memory_mb", "parse_pages"),
+            *("warm_processes", "vision_base_url", "vision_model", "vision_api_key", "first_uid", "cgroup"),
+        ),
+        calls_hosts=True,
     ),
     ServiceSpec(
         "blocks",
         50051,
         "mnemesh_blocks",
         ("mnemesh.blocks.v1.BlockService",),
+        1,
         (*_DATABASE_SETTINGS, "tombstone_days"),
     ),
     ServiceSpec(
@@ -84,6 +139,7 @@ SERVICES: Final[tuple[ServiceSpec, ...]] = (
             "mnemesh.recall.v1.TraceService",
             "mnemesh.recall.v1.EpisodeService",
         ),
+        2,
         (*_VECTOR_SETTINGS, "retention_days", "repeat_days"),
         calls_hosts=True,
     ),
@@ -91,7 +147,12 @@ SERVICES: Final[tuple[ServiceSpec, ...]] = (
         "archival",
         50053,
         "mnemesh_archival",
-        ("mnemesh.archival.v1.ArchiveService", "mnemesh.archival.v1.PassageService"),
+        (
+            "mnemesh.archival.v1.ArchiveService",
+            "mnemesh.archival.v1.PassageService",
+            "mnemesh.archival.v1.EmbeddingService",
+        ),
+        3,
         (*_VECTOR_SETTINGS, "tombstone_days"),
         calls_hosts=True,
     ),
@@ -103,17 +164,35 @@ SERVICES: Final[tuple[ServiceSpec, ...]] = (
             "mnemesh.tools.v1.ToolService",
             "mnemesh.tools.v1.ExecutionService",
             "mnemesh.tools.v1.McpServerService",
+            "mnemesh.tools.v1.WebService",
         ),
+        4,
         (
             *_DATABASE_SETTINGS,
             *("min_sandbox", "max_concurrent", "max_per_organization", "max_wait_seconds", "first_uid"),
-            *("cpu_seconds", "memory_mb", "max_processes", "disk_mb", "cgroup"),
+            *("embedder", "embedder_base_url", "embedder_api_key", "embedder_dimension"),
+            *("warm_processes", "cpu_seconds", "memory_mb", "max_processes", "disk_mb", "cgroup"),
+            *(
+                "packages",
+                "package_index",
+                "package_hosts",
+                "npm_registry",
+                "node",
+                "package_mb",
+                "package_build_seconds",
+                "package_wait_seconds",
+            ),
+            *("network", "private_networks", "secrets_key_file", "network_mb", "max_connections"),
+            *("mcp_stdio", "mcp_trusted_organizations", "mcp_processes", "mcp_memory_mb", "mcp_idle_seconds"),
+            *("web_search", "web_search_url", "web_search_key"),
         ),
     ),
 )
 """Callers come before the services that they call. This is the order in which a mesh stops; it starts in reverse."""
 
 SERVICE_NAMES: Final[tuple[str, ...]] = tuple(spec.name for spec in SERVICES)
+STORE_NAMES: Final[tuple[str, ...]] = tuple(spec.name for spec in SERVICES if spec.has_database)
+"""The services that have a database."""
 
 
 def service(name: str) -> ServiceSpec:

@@ -28,6 +28,27 @@ class EmbedderConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SearchConfig:
+    """The settings of the ranking of searches, and of the reranker. A service's Config extends it."""
+
+    ranking_file: str = ""
+    """A JSON file with constants of the ranking, as `mnemesh tune-search` writes it. By default the built-in ones."""
+    reranker: str = ""
+    """The reranker, as `provider/model`. By default there is none."""
+    reranker_base_url: str = ""
+    """Base URL of a rerank API, without `/rerank`."""
+    reranker_api_key: str = field(default="", repr=False)
+    reranker_directory: str = ""
+    """The directory of an ONNX model, for `onnx/…`."""
+    reranker_timeout_ms: int = 800
+    """The longest time in milliseconds that a search waits for the reranker; then it keeps the first ranking."""
+    reranker_candidates: int = 50
+    """The number of best candidates that the reranker orders."""
+    rerank_by_default: bool = True
+    """Whether searches that do not say so are reranked."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class IndexConfig:
     """The settings of the vector index. A service's Config extends it and sets `qdrant_prefix`."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +34,12 @@ class Embedder(Protocol):
         """The length of the vectors."""
 
     @property
-    def hybrid_weight(self) -> float:
-        """The weight of a rank by vectors in a fusion, where a rank by words weighs 1."""
+    def similarity_weight(self) -> float:
+        """The weight of similarities in a fusion of scores, where words weigh 1. See `ranking.fusion`."""
+
+    @property
+    def least_similarity(self) -> float:
+        """The similarity up to which texts are unrelated. A hybrid hit without a word of the query is above it."""
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         """Returns one vector per text, in order.
@@ -46,3 +51,27 @@ class Embedder(Protocol):
 
     async def close(self) -> None:
         """Releases connections and threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountedVectors:
+    """The vectors of texts, in order, and the tokens of the texts."""
+
+    vectors: list[Vector]
+    tokens: int | None
+    """None if the embedder does not know them."""
+
+
+@runtime_checkable
+class CountingEmbedder(Protocol):
+    """An embedder that knows the tokens of texts."""
+
+    async def embed_counted(self, texts: Sequence[str]) -> CountedVectors:
+        """Returns one vector per text, and the tokens of all. The errors are those of Embedder.embed."""
+
+
+async def embed_counted(embedder: Embedder, texts: Sequence[str]) -> CountedVectors:
+    """Returns one vector per text, and the tokens of all if the embedder knows them."""
+    if isinstance(embedder, CountingEmbedder):
+        return await embedder.embed_counted(texts)
+    return CountedVectors(await embedder.embed(texts), None)

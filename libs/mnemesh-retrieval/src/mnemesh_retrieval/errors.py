@@ -1,10 +1,15 @@
-"""The errors of embedders and vector indexes. Services map them to their own errors.
+"""The errors of embedders, rerankers, vector indexes and the ranking. Services map them to their own errors.
 
 RetrievalError
 ├── EmbedderError
 │   ├── EmbedderUnavailable
 │   ├── EmbedderRejected
 │   └── EmbedderMisconfigured
+├── RankingMisconfigured
+├── RerankerError
+│   ├── RerankerUnavailable
+│   ├── RerankerRejected
+│   └── RerankerMisconfigured
 └── VectorIndexError
     ├── IndexLocked
     ├── IndexClosed
@@ -35,6 +40,26 @@ class EmbedderRejected(EmbedderError):
 
 class EmbedderMisconfigured(EmbedderError):
     """The handle and the settings do not allow to build an embedder."""
+
+
+class RankingMisconfigured(RetrievalError):
+    """The constants of the ranking are not valid, or their file cannot be read."""
+
+
+class RerankerError(RetrievalError):
+    """Reranking failed."""
+
+
+class RerankerUnavailable(RerankerError):
+    """The reranker cannot be reached, is overloaded or timed out; the same call may succeed later."""
+
+
+class RerankerRejected(RerankerError):
+    """The reranker refused the input or the key; the same call would fail again."""
+
+
+class RerankerMisconfigured(RerankerError):
+    """The handle and the settings do not allow to build a reranker, or its files cannot be loaded."""
 
 
 class VectorIndexError(RetrievalError):

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Protocol, TypeVar
 from uuid import UUID
 
-from mnemesh_retrieval.cjk import CJK_RUN
 from mnemesh_retrieval.filters import (
     And,
     Filter,
@@ -21,6 +20,7 @@ from mnemesh_retrieval.filters import (
     Scalar,
     TimeRange,
 )
+from mnemesh_retrieval.words.cjk import CJK_RUN
 
 C = TypeVar("C")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection as AbstractCollection
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -83,7 +84,7 @@ class SearchQuery:
     filter: Filter = EVERYTHING
     limit: int = 10
     dense_weight: float = 1.0
-    """The weight of a rank in the dense list in the fusion: the `hybrid_weight` of the embedder."""
+    """The weight of a rank in the dense list in the fusion."""
     text_weight: float = 1.0
     candidates: int = 0
     """The length of each list for the fusion and for `candidates`; 0 for max(50, 4 * limit)."""
@@ -119,8 +120,8 @@ class WordMatch:
     score: float
     """BM25, with the rarity of each word in the whole collection."""
     words: Mapping[int, float]
-    """The weight of each word of the query in the point: BM25 without rarity. Words are numbers; the irregular
-    forms of a word have its number."""
+    """The weight of each word of the query in the point: BM25 without rarity. Words are numbers; see
+    `words.sparse`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,20 @@ class ListQuery:
     before: Position | None = None
     """Only points before this position in the requested order."""
     limit: int = 50
+
+
+class Comparison(Protocol):
+    """A vector that was compared with points."""
+
+    @property
+    def hits(self) -> list[Hit]:
+        """The most similar points, best first, without payloads."""
+
+    async def similarities(self, ids: AbstractCollection[str]) -> dict[str, float]:
+        """Returns the cosine similarities of points, also of those that the filter excludes.
+
+        Points beyond `SearchQuery.newest` may be missing. Ids are the texts of UUIDs, which take less time to make.
+        """
 
 
 class NearestIndex(Protocol):
@@ -196,6 +211,9 @@ class NearestIndex(Protocol):
 
     async def search(self, collection: str, query: SearchQuery) -> list[Hit]:
         """Returns the best hits, best first, ties by id."""
+
+    async def compare(self, collection: str, query: SearchQuery) -> Comparison:
+        """Searches by vector, and keeps what is needed to return the similarities of further points cheaply."""
 
     async def scan(
         self, collection: str, condition: Filter, *, after: UUID | None = None, limit: int = 1000
@@ -255,8 +273,8 @@ class VectorIndex(NearestIndex, Protocol):
     async def search(self, collection: str, query: SearchQuery) -> list[Hit]:
         """Returns the best hits, best first, ties by id.
 
-        Words are ranked by BM25 over stemmed, lower-cased, accent-folded words, and irregular English words match in
-        all their forms. Stop words of the query are ignored unless it has no others. Points without any of the words
+        Words are ranked by BM25 over stemmed, lower-cased words without accents; see `words.analysis`. Stop
+        words of the query are ignored unless it has no others. Points without any of the words
         are never hits. HYBRID fuses both lists by weighted reciprocal ranks.
         """
 

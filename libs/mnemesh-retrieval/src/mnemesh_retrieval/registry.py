@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from mnemesh_retrieval.base_urls import base_url_problem
 from mnemesh_retrieval.embedder import Embedder
 from mnemesh_retrieval.errors import EmbedderMisconfigured
 from mnemesh_retrieval.handles import HASHING, WORDLLAMA
@@ -63,6 +64,9 @@ def _over_http(handle: str, provider: str, model: str, settings: EmbedderSetting
     base_url = settings.base_url or (OPENAI_BASE_URL if provider == "openai" else "")
     if not base_url:
         raise EmbedderMisconfigured(f"embedder {handle!r} needs the base URL of an OpenAI-compatible API")
+    problem = base_url_problem(base_url)
+    if problem is not None:
+        raise EmbedderMisconfigured(f"embedder {handle!r}: the base URL {problem}")
     native = _OPENAI_DIMENSIONS.get(model, 0)
     dimension = settings.dimension or native
     if dimension <= 0:

@@ -1,20 +1,29 @@
-"""Builds the configured embedder and opens the configured vector index when a service starts."""
+"""Builds the configured embedder and reranker, and opens the configured vector index when a service starts."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from mnemesh_kit.config import ConfigError, StartupError
 
-from mnemesh_retrieval.config import EmbedderConfig, IndexConfig
+from mnemesh_retrieval.config import EmbedderConfig, IndexConfig, SearchConfig
 from mnemesh_retrieval.embedder import Embedder
-from mnemesh_retrieval.errors import EmbedderMisconfigured, VectorIndexError
+from mnemesh_retrieval.errors import (
+    EmbedderMisconfigured,
+    RankingMisconfigured,
+    RerankerMisconfigured,
+    VectorIndexError,
+)
+from mnemesh_retrieval.ranking.constants import RankingConstants, load_constants
 from mnemesh_retrieval.registry import make_embedder
+from mnemesh_retrieval.rerankers.registry import RerankerSettings, make_reranker
+from mnemesh_retrieval.rerankers.reranking import MAX_CANDIDATES, Reranking
 
 if TYPE_CHECKING:
     from mnemesh_retrieval.server import ServerIndex
 
+_MAX_RERANKER_MS: Final = 60_000
 I_co = TypeVar("I_co", covariant=True)
 
 
@@ -35,6 +44,49 @@ def embedder_from_config(config: EmbedderConfig) -> Embedder:
         return make_embedder(config.embedder, config.embedder_settings)
     except EmbedderMisconfigured as error:
         raise ConfigError(f"MNEMESH_EMBEDDER: {error}.") from error
+
+
+def constants_from_config(config: SearchConfig) -> RankingConstants:
+    """Returns the constants of the configured file, or the built-in ones.
+
+    Raises:
+        ConfigError: the file cannot be read, or names an unknown constant or a value out of range.
+    """
+    try:
+        return load_constants(config.ranking_file)
+    except RankingMisconfigured as error:
+        raise ConfigError(f"MNEMESH_RANKING_FILE: {error}") from error
+
+
+def reranking_from_config(config: SearchConfig) -> Reranking:
+    """Returns the use of the configured reranker, or of none. Loads and connects nothing.
+
+    Raises:
+        ConfigError: the settings name no reranker that can be built, or a number is out of range.
+    """
+    if not config.reranker:
+        return Reranking(None)
+    if not 1 <= config.reranker_timeout_ms <= _MAX_RERANKER_MS:
+        raise ConfigError(f"MNEMESH_RERANKER_TIMEOUT_MS must be between 1 and {_MAX_RERANKER_MS:,}.")
+    if not 2 <= config.reranker_candidates <= MAX_CANDIDATES:
+        raise ConfigError(f"MNEMESH_RERANKER_CANDIDATES must be between 2 and {MAX_CANDIDATES}.")
+    seconds = config.reranker_timeout_ms / 1000
+    settings = RerankerSettings(
+        base_url=config.reranker_base_url,
+        api_key=config.reranker_api_key,
+        directory=config.reranker_directory,
+        timeout_seconds=seconds,
+    )
+    try:
+        reranker = make_reranker(config.reranker, settings)
+    except RerankerMisconfigured as error:
+        raise ConfigError(f"MNEMESH_RERANKER: {error}.") from error
+    return Reranking(
+        reranker,
+        timeout_seconds=seconds,
+        candidates=config.reranker_candidates,
+        by_default=config.rerank_by_default,
+    )
 
 
 async def open_index(config: IndexConfig, directory: Path, engine: EmbeddedEngine[I_co]) -> I_co | ServerIndex:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Mapping
 from uuid import UUID
 
-from mnemesh_retrieval.edge.bm25 import Bm25Encoder
 from mnemesh_retrieval.index import WordMatch
-from mnemesh_retrieval.ranking import word_match
+from mnemesh_retrieval.words.sparse import document_vector, query_numbers
 
 
 class WordQuery:
@@ -20,26 +19,20 @@ class WordQuery:
     """
 
     def __init__(self, text: str) -> None:
-        self._encoder = _encoder()
-        words = self._encoder.query(text)
-        self._words = frozenset(words.indices) if words is not None else frozenset()
-        self._forms = self._encoder.forms(text) if self._words else {}
+        self._words = query_numbers(text)
 
     def match(self, id_: str, text: str) -> WordMatch | None:
         """Returns the words of the query that the text of a point has, as an index would; None if it has none.
 
         The score does not know how rare a word is: it is the sum of the weights.
         """
-        if not self._words:
-            return None
-        document = self._encoder.document(text)
-        if self._words.isdisjoint(document.indices):
-            return None
+        found = self.words_of(text)
         point = UUID(id_)
-        found = word_match(point, 0.0, tuple(self._words), self._forms, document.indices, document.values)
-        return WordMatch(point, sum(found.words.values()), found.words)
+        return WordMatch(point, sum(found.values()), found) if found else None
 
-
-@cache
-def _encoder() -> Bm25Encoder:
-    return Bm25Encoder()
+    def words_of(self, text: str) -> Mapping[int, float]:
+        """Returns the words of the query that a text has, with their weights; see `WordMatch.words`."""
+        if not self._words:
+            return {}
+        weights = document_vector(text)
+        return {self._words[number]: weights[number] for number in self._words.keys() & weights.keys()}

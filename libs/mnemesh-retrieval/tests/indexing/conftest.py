@@ -35,13 +35,15 @@ class Rig:
         self.engine = engine
         self.server = server
         self.reserve_bytes = 0
+        self.words_version: str | None = None if engine == "flat" else "2"
         self.index: NearestIndex
         self.indexer: Indexer
 
     @property
     def source(self) -> NoteSource:
         """The records of the only collection."""
-        return NoteSource(self.notebook, self.embedder, keep_without_vector=self.engine != "flat")
+        has_words = self.engine != "flat"
+        return NoteSource(self.notebook, self.embedder, keep_without_vector=has_words, words_version=self.words_version)
 
     async def start(self) -> None:
         """Starts the service."""

@@ -5,7 +5,8 @@ Fixtures import what they need when they run, because every test run loads the p
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from mnemesh_testkit.mesh.fork_server import ForkServer
     from mnemesh_testkit.mesh.in_process import Mesh
     from mnemesh_testkit.mesh.processes import ProcessMesh
+
+Sample = Callable[[Sequence[Any], int], Sequence[Any]]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -72,6 +75,12 @@ def is_full(pytestconfig: pytest.Config) -> bool:
     return bool(pytestconfig.getoption("--full"))
 
 
+@pytest.fixture(scope="session")
+def sample(is_full: bool) -> Sample:
+    """Returns every nth case of a sweep: `sample(cases, n)`. In a full run it returns all of them."""
+    return lambda cases, n: cases if is_full else cases[::n]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _fresh_databases() -> Iterator[None]:
     """See `mnemesh_testkit.databases.template_databases`."""
@@ -79,6 +88,14 @@ def _fresh_databases() -> Iterator[None]:
 
     with template_databases():
         yield
+
+
+@pytest.fixture(autouse=True)
+def _same_umask() -> Iterator[None]:
+    """Commands that run in the process of a test make its new files private; the next test begins as usual."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
 
 
 @pytest.fixture(scope="session")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import SqlConfig
-from mnemesh_retrieval.config import EmbedderConfig, IndexConfig
+from mnemesh_retrieval.config import EmbedderConfig, IndexConfig, SearchConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SqlConfig, EmbedderConfig, IndexConfig):
+class Config(SqlConfig, EmbedderConfig, IndexConfig, SearchConfig):
     """Every field is MNEMESH_ARCHIVAL_<FIELD> or, for all services at once, MNEMESH_<FIELD>.
 
     `embedder` is that of archives that name none.

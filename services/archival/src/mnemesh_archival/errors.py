@@ -64,6 +64,15 @@ class EmbedderUnavailable(Unavailable):
         super().__init__(f"The embedder {embedder} is unavailable: {error}", embedder=embedder)
 
 
+class EmbedderRefused(FailedPrecondition):
+    """The embedder's provider refused the texts or the key. The same call would fail again."""
+
+    reason = "PROVIDER_REFUSED"
+
+    def __init__(self, embedder: str, error: str) -> None:
+        super().__init__(f"The embedder {embedder} refused the request: {error}", provider=embedder.partition("/")[0])
+
+
 class VectorIndexUnavailable(Unavailable):
     """The server of the vector index does not answer."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from mnemesh.archival.v1 import archives_service_pb2_grpc, passages_service_pb2_grpc
+from mnemesh.archival.v1 import archives_service_pb2_grpc, embeddings_service_pb2_grpc, passages_service_pb2_grpc
 from mnemesh_kit.background import periodic
 from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.ids import IdSource, RandomIds
@@ -16,10 +16,16 @@ from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.index import VectorIndex
 from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.indexing.outbox import SqlOutbox
-from mnemesh_retrieval.startup import embedder_from_config, open_index
+from mnemesh_retrieval.startup import (
+    constants_from_config,
+    embedder_from_config,
+    open_index,
+    reranking_from_config,
+)
 
 from mnemesh_archival.config import Config
 from mnemesh_archival.rpc.archives import ArchivesServicer
+from mnemesh_archival.rpc.embeddings import EmbeddingsServicer
 from mnemesh_archival.rpc.passages import PassagesServicer
 from mnemesh_archival.store.sql.archives import SqlArchiveStore
 from mnemesh_archival.store.sql.index_records import SqlIndexRecords
@@ -28,6 +34,7 @@ from mnemesh_archival.store.sql.reembeddings import SqlReembeddingStore
 from mnemesh_archival.store.sql.tables import index_tables
 from mnemesh_archival.store.sql.upgrade import SqlUpgradeStore
 from mnemesh_archival.usecases.archives import ArchiveService
+from mnemesh_archival.usecases.embeddings import EmbeddingService
 from mnemesh_archival.usecases.passages import PassageService
 from mnemesh_archival.usecases.reembedding import ReembeddingWorker
 from mnemesh_archival.usecases.search import PassageSearchService
@@ -41,12 +48,13 @@ PURGE_SECONDS = 3600.0
 async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
     """Opens the vector index, migrates the database and returns the service, ready to start."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
+    reranking, constants = reranking_from_config(config), constants_from_config(config)
     parts = await open_parts(config, clock, ids)
     embedders, passage_store, index = parts.embedders, parts.passages, parts.index
     archive_store = SqlArchiveStore(parts.database, clock)
     archives = ArchiveService(archive_store, index, parts.reembedding, embedders, clock, ids)
     passages = PassageService(passage_store, index, embedders, clock, ids)
-    search = PassageSearchService(archive_store, passage_store, index, embedders)
+    search = PassageSearchService(archive_store, passage_store, index, embedders, constants, reranking)
 
     async def purge() -> None:
         await passage_store.purge_requests()
@@ -60,12 +68,16 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
                 passages_service_pb2_grpc.add_PassageServiceServicer_to_server,
                 PassagesServicer(archives, passages, search),
             ),
+            (
+                embeddings_service_pb2_grpc.add_EmbeddingServiceServicer_to_server,
+                EmbeddingsServicer(EmbeddingService(embedders)),
+            ),
         ],
         service_names=service("archival").proto_services,
-        start=[parts.upgrade.copy, index.open],
+        start=[parts.upgrade.copy, parts.upgrade.derive, index.open],
         background=[parts.indexer.run, parts.reembedding.run, periodic(PURGE_SECONDS, purge)],
-        metrics=[*parts.indexer.metrics],
-        close=[parts.vectors.close, parts.database.close, embedders.close, parts.indexer.close],
+        metrics=[*parts.indexer.metrics, *reranking.metrics],
+        close=[parts.vectors.close, parts.database.close, embedders.close, reranking.close, parts.indexer.close],
     )
 
 

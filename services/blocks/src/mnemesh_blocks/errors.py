@@ -158,6 +158,15 @@ class BlockNoHistory(FailedPrecondition):
         super().__init__(f"Block {block_id} has no history entry to {direction}.", resource_id=block_id)
 
 
+class AgentLinked(FailedPrecondition):
+    """The agent shares its blocks with another set of agents."""
+
+    def __init__(self, agent_id: str, link_id: str) -> None:
+        super().__init__(
+            f"Agent {agent_id} is linked under {link_id}. End that link first.", agent_id=agent_id, resource_id=link_id
+        )
+
+
 class AgentErased(FailedPrecondition):
     """The agent was erased. Later writes for it are refused."""
 

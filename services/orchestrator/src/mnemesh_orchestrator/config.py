@@ -35,6 +35,7 @@ class Config(SqlConfig):
     recall_target: str = service("recall").default_target
     archival_target: str = service("archival").default_target
     tools_target: str = service("tools").default_target
+    files_target: str = service("files").default_target
     model: str | None = None
     """The handle of the default model of new agents; None chooses one by the keys that are set."""
     openai_api_key: str | None = field(default=None, repr=False)
@@ -81,6 +82,14 @@ class Config(SqlConfig):
     """The time for which a turn waits for tools or archival before it continues without them."""
     takeovers_without_progress: int = 10
     """The number of takeovers in a row without progress after which a run fails."""
+    agent_message_depth: int = 8
+    """The largest number of runs that can lead to a message from one agent to another."""
+    agent_reply_seconds: float = 600.0
+    """The time for which an agent waits for the reply of another."""
+    sleeptime_runs: int = 8
+    """The number of sleeptime runs of an organization that execute at the same time; 0 executes none."""
+    extraction_tokens_per_day: int = 2_000_000
+    """The tokens that extractions of facts may use per organization and UTC day; 0 is no limit."""
     approval_timeout_seconds: float = 0.0
     """The time after which a pending approval is denied; 0 never denies."""
 

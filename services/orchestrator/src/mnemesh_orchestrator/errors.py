@@ -122,12 +122,25 @@ class RunUnderWay(FailedPrecondition):
     """The run has not ended yet."""
 
 
-class SecretsKeyMissing(FailedPrecondition):
-    """The server has no key to seal secrets with."""
+class GroupUnusable(FailedPrecondition):
+    """The group has no members, or its manager was deleted."""
+
+    reason = "GROUP_UNUSABLE"
 
 
-class SecretUnreadable(FailedPrecondition):
-    """A stored secret is damaged, or was sealed with a key that the server does not have."""
+class GroupChanged(Aborted):
+    """Another request changed the group, or is changing it."""
+
+    def __init__(self, group_id: str) -> None:
+        super().__init__("Another request is changing the group. Repeat the call.", resource_id=group_id)
+
+
+class MessageCycle(FailedPrecondition):
+    """An agent would wait for itself: the recipient of its message waits for its answer."""
+
+
+class MessageDepthExceeded(FailedPrecondition):
+    """Too many agents called one another."""
 
 
 class InputRefused(FailedPrecondition):

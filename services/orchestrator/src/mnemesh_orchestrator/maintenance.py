@@ -5,9 +5,13 @@ from collections.abc import AsyncIterator
 from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.idempotency import RETENTION
 from mnemesh_kit.maintenance import maintain_database
+from mnemesh_kit.sealing import SecretBox
+from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.sql import Database
 
 from mnemesh_orchestrator.config import Config
+from mnemesh_orchestrator.llm.credentials import CredentialSealer
+from mnemesh_orchestrator.store.sql.resealing import reseal
 from mnemesh_orchestrator.store.sql.runs import SqlRunStore
 from mnemesh_orchestrator.store.sql.tables import metadata
 
@@ -26,6 +30,9 @@ async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterat
     async def purge(database: Database) -> AsyncIterator[str]:
         deleted = await SqlRunStore(database, clock).purge_requests(clock.now() - RETENTION)
         yield f"idempotency keys deleted: {deleted}"
+        box = SecretBox.of_service(config.secrets_key_file, config.database, config.data_path)
+        variables, credentials = SecretVariables(box, clock), CredentialSealer(box)
+        yield str(await database.write(lambda conn: reseal(conn, variables.resealed, credentials.resealed)))
 
     async for line in maintain_database(config, "mnemesh_orchestrator", list(metadata.tables), purge):
         yield line

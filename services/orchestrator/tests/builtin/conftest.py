@@ -8,13 +8,22 @@ from typing import Any
 import pytest
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import MnemeshError
+from mnemesh_orchestrator.builtin.agent_messages import AgentMessages
 from mnemesh_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
+from mnemesh_orchestrator.builtin.files import FileTools
+from mnemesh_orchestrator.loop.optional_services import OptionalServices
+from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.model.archival import PassageHit
-from mnemesh_orchestrator.model.context_window import MessageHit
+from mnemesh_orchestrator.model.context_window import MessageHits, NamedTime
 from mnemesh_orchestrator.model.core_memory import AgentAuthor, Block, BlockEdit, CoreMemory, NewBlock
 from mnemesh_orchestrator.model.episodes import MemoryHits, MemoryScope
+from mnemesh_orchestrator.model.runs import Run
+from mnemesh_orchestrator.model.web import WebPart, WebQuery, WebResult
+
+from ..support.files import Files
 
 NOW = datetime(2026, 1, 20, 12, 0, tzinfo=UTC)
+RUN = Run("run-1", "org-1", "user-1", "agent-1", "conv-1", NOW, NOW, ())
 
 
 @dataclass
@@ -25,6 +34,7 @@ class Services:
     refusal: MnemeshError | None = None
     core: CoreMemory = field(default_factory=lambda: CoreMemory("agent-1", 1))
     hits: tuple[Any, ...] = ()
+    times: tuple[NamedTime, ...] = ()
     memories: MemoryHits = field(default_factory=MemoryHits)
 
     def _note(self, *call: Any) -> None:
@@ -60,9 +70,20 @@ class Services:
         self._note("insert", request_id, agent_id, text, tuple(tags))
         return "passage-1"
 
-    async def search(self, agent_id: str, query: str, **options: Any) -> tuple[MessageHit | PassageHit, ...]:
+    async def search(self, agent_id: str, query: str, **options: Any) -> tuple[PassageHit, ...]:
         self._note("search", agent_id, query, options)
         return self.hits
+
+
+@dataclass
+class Recalled:
+    """A fake search of messages."""
+
+    tiers: Services
+
+    async def search(self, agent_id: str, query: str, **options: Any) -> MessageHits:
+        self.tiers._note("search", agent_id, query, options)
+        return MessageHits(self.tiers.hits, self.tiers.times)
 
 
 @dataclass
@@ -76,14 +97,38 @@ class Remembered:
         return self.tiers.memories
 
 
+@dataclass
+class Web:
+    """A fake of the web."""
+
+    tiers: Services
+    found: tuple[WebResult, ...] = ()
+    part: WebPart = field(default_factory=lambda: WebPart("http://a.example/", "A page", "The text.", 0, 9))
+
+    async def search(self, query: WebQuery) -> tuple[WebResult, ...]:
+        self.tiers._note("search_web", query)
+        return self.found
+
+    async def fetch(self, url: str, start: int) -> WebPart:
+        self.tiers._note("fetch", url, start)
+        return self.part
+
+
+@pytest.fixture
+def web(tiers: Services) -> Web:
+    return Web(tiers)
+
+
 @pytest.fixture
 def tiers() -> Services:
     return Services()
 
 
 @pytest.fixture
-def tools(tiers: Services) -> BuiltinTools:
-    return BuiltinTools(tiers, tiers, Remembered(tiers), tiers, FrozenClock(NOW))  # type: ignore[arg-type]
+def tools(tiers: Services, web: Web) -> BuiltinTools:
+    messages = AgentMessages(tiers, tiers, tiers, FrozenClock(NOW), 600)  # type: ignore[arg-type]
+    files = FileTools(Files(), OptionalServices(RetryPolicy(FrozenClock(NOW)), 0))
+    return BuiltinTools(tiers, Recalled(tiers), Remembered(tiers), tiers, FrozenClock(NOW), messages, web, files, tiers)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -95,7 +140,7 @@ def call() -> Callable[..., BuiltinCall]:
             agent_id="agent-1",
             time_zone="Europe/Berlin",
             tool_call_id="call-1",
-            run_id="run-1",
+            run=RUN,
             effect_prefix="step-1/0",
         )
 

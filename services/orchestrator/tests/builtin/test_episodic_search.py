@@ -3,11 +3,13 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
 from mnemesh_orchestrator.model.episodes import Episode, Fact, MemoryHits, MemoryScope
+from mnemesh_orchestrator.model.memory_access import memory_access
 
 from .conftest import NOW, Services
 
@@ -20,7 +22,7 @@ async def test_result_for_the_model(tools: BuiltinTools, tiers: Services, call: 
     tiers.memories = MemoryHits(
         (
             Fact("fact-1", "The boat is red.", NOW, ("boat",), 0.5, MAY, AUGUST),
-            Fact("fact-2", "Ada sails.", NOW),
+            Fact("fact-2", "Ada sails.", NOW - timedelta(days=2)),
         ),
         (Episode("episode-1", "They bought a boat.", NOW, ("boat", "money"), 0.5, MAY, AUGUST),),
     )
@@ -30,24 +32,28 @@ async def test_result_for_the_model(tools: BuiltinTools, tiers: Services, call: 
         "message": "Showing 2 facts and 1 episodes:",
         "facts": [
             {
+                "id": "fact-1",
                 "fact": "The boat is red.",
                 "since": "2026-05-10T14:00:00+02:00",
                 "until": "2026-08-10T14:00:00+02:00",
                 "learned": "2026-01-20T13:00:00+01:00",
+                "time_ago": "0s ago",
                 "tags": ["boat"],
             },
-            {"fact": "Ada sails.", "learned": "2026-01-20T13:00:00+01:00"},
+            {"id": "fact-2", "fact": "Ada sails.", "learned": "2026-01-18T13:00:00+01:00", "time_ago": "2d ago"},
         ],
         "episodes": [
             {
                 "summary": "They bought a boat.",
                 "from": "2026-05-10T14:00:00+02:00",
                 "to": "2026-08-10T14:00:00+02:00",
+                "time_ago": "0s ago",
                 "tags": ["boat", "money"],
             }
         ],
     }
-    assert tiers.asked == [("remember", (OWN,), "boat", {"limit": 5, "held_at": None})]
+    options = {"limit": 5, "held_at": None, "asked_at": NOW, "time_zone": "Europe/Berlin"}
+    assert tiers.asked == [("remember", (OWN,), "boat", options)]
 
 
 async def test_nothing_found(tools: BuiltinTools, call: Make) -> None:
@@ -56,9 +62,44 @@ async def test_nothing_found(tools: BuiltinTools, call: Make) -> None:
 
 
 async def test_shared_scope_is_searched_with_own_scope(tools: BuiltinTools, tiers: Services, call: Make) -> None:
-    shared = replace(call("episodic_memory_search", query="boat", limit=7), memory_scope="crew")
+    shared = replace(
+        call("episodic_memory_search", query="boat", limit=7), memory=memory_access("agent-1", "crew", None)
+    )
     await tools.execute(shared)
-    assert tiers.asked == [("remember", (OWN, MemoryScope("agent-1", "crew")), "boat", {"limit": 7, "held_at": None})]
+    scopes = (OWN, MemoryScope("agent-1", "crew"))
+    assert [(asked[1], asked[3]["limit"]) for asked in tiers.asked] == [(scopes, 7)]
+
+
+@pytest.mark.parametrize(
+    ("is_knowledge", "message"),
+    [
+        (False, "Showing 1 facts and 0 episodes, those that held 'in May' first:"),
+        (True, "Showing 1 facts and 0 episodes known 'in May':"),
+    ],
+)
+async def test_times_of_the_query_are_named(
+    tools: BuiltinTools, tiers: Services, call: Make, is_knowledge: bool, message: str
+) -> None:
+    tiers.memories = MemoryHits((Fact("fact-2", "Ada sails.", NOW - timedelta(days=2)),), (), "in May", is_knowledge)
+    result = await tools.execute(call("episodic_memory_search", query="boat in May"))
+    assert json.loads(result.text)["message"] == message
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("episodic_memory_correct", {"fact_id": "f1", "statement": "x"}, "'f1' is no id of a fact."),
+        ("episodic_memory_correct", {"fact_id": new_id("fact"), "statement": "  "}, "statement must not be empty."),
+        ("episodic_memory_forget", {"fact_id": ""}, "'' is no id of a fact."),
+    ],
+)
+async def test_invalid_corrections_are_refused(
+    tools: BuiltinTools, tiers: Services, call: Make, name: str, arguments: dict[str, str], message: str
+) -> None:
+    result = await tools.execute(call(name, arguments))
+    assert not result.ok
+    assert result.text.startswith(message)
+    assert tiers.asked == []
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Built-in tools: their calls of services, the request ids, and their results."""
 
-import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,8 +9,6 @@ from mnemesh_kit import errors
 from mnemesh_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
 from mnemesh_orchestrator.builtin.search import time_ago
-from mnemesh_orchestrator.model.archival import PassageHit
-from mnemesh_orchestrator.model.context_window import MessageHit
 from mnemesh_orchestrator.model.core_memory import (
     AgentAuthor,
     Append,
@@ -25,7 +22,6 @@ from mnemesh_orchestrator.model.core_memory import (
     ReplaceUnique,
     Rethink,
 )
-from mnemesh_types.messages import Message, ReasoningPart, Role, TextPart
 
 Make = Callable[..., BuiltinCall]
 AUTHOR = AgentAuthor("agent-1", "call-1", "run-1")
@@ -186,6 +182,30 @@ REFUSALS = [
         {"query": "x", "start_datetime": "soon"},
         remote(errors.InvalidArgument, "INVALID_ARGUMENT", field="filter.start_date"),
         "Invalid start_datetime format: soon. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)",
+    ),
+    (
+        "conversation_search",
+        {"query": "x", "queries": ["y"] * 10},
+        errors.InvalidArgument("further_queries must be at most 9.", field="further_queries"),
+        "queries must be at most 9.",
+    ),
+    (
+        "conversation_search",
+        {"query": "x", "speakers": [" "]},
+        errors.InvalidArgument("speakers[0] must not be blank.", field="speakers[0]"),
+        "speakers: speakers[0] must not be blank.",
+    ),
+    (
+        "conversation_search",
+        {"query": "x", "surrounding": -1},
+        errors.InvalidArgument("messages_before must be between 0 and 10.", field="messages_before"),
+        "surrounding must be between 0 and 10.",
+    ),
+    (
+        "archival_memory_search",
+        {"query": "x", "surrounding": 11},
+        errors.InvalidArgument("passages_before must be between 0 and 10.", field="passages_before"),
+        "surrounding must be between 0 and 10.",
     ),
     (
         "archival_memory_insert",
@@ -353,72 +373,6 @@ async def test_repeated_rename_or_delete_succeeds(tools: BuiltinTools, tiers: An
     deleted = await tools.execute(call("memory", command="delete", path="human"))
     assert deleted.ok
     assert tiers.asked == [("detach", "step-1/0/0", "agent-1", "human")]
-
-
-def hit(text: str, role: Role, ago: timedelta, *, thinking: str = "", **ranks: Any) -> MessageHit:
-    parts = (ReasoningPart(thinking), TextPart(text)) if thinking else (TextPart(text),)
-    return MessageHit(Message("message-1", role, NOW - ago, parts), text, 0.5, **ranks)
-
-
-async def test_conversation_search_returns_json(tools: BuiltinTools, tiers: Any, call: Make) -> None:
-    tiers.hits = (
-        hit("I love Köln.", Role.USER, timedelta(hours=3), vector_rank=1, text_rank=2),
-        hit("Noted!", Role.ASSISTANT, timedelta(days=2), thinking="Nice.", text_rank=1, mode="text"),
-    )
-    result = await tools.execute(call("conversation_search", query="city", roles=["user", "assistant"], limit=7))
-    assert result.ok
-    assert "Köln" in result.text
-    assert json.loads(result.text) == {
-        "message": "Showing 2 results:",
-        "results": [
-            {
-                "timestamp": "2026-01-20T10:00:00+01:00",
-                "time_ago": "3h ago",
-                "role": "user",
-                "relevance": {"rrf_score": 0.5, "vector_rank": 1, "fts_rank": 2, "search_mode": "hybrid"},
-                "content": "I love Köln.",
-            },
-            {
-                "timestamp": "2026-01-18T13:00:00+01:00",
-                "time_ago": "2d ago",
-                "role": "assistant",
-                "relevance": {"rrf_score": 0.5, "fts_rank": 1, "search_mode": "text"},
-                "thinking": "Nice.",
-                "content": "Noted!",
-            },
-        ],
-    }
-    options = {"roles": ["user", "assistant"], "limit": 7, "start_date": None, "end_date": None}
-    assert tiers.asked == [("search", "agent-1", "city", {**options, "time_zone": "Europe/Berlin"})]
-
-
-async def test_search_without_results(tools: BuiltinTools, tiers: Any, call: Make) -> None:
-    result = await tools.execute(call("conversation_search", query="city"))
-    assert json.loads(result.text) == {"message": "No results found.", "results": []}
-    assert tiers.asked[0][3]["limit"] == 5
-
-
-async def test_archival_search_returns_json_list(tools: BuiltinTools, tiers: Any, call: Make) -> None:
-    tiers.hits = (PassageHit("passage-1", "Tea at five.", ("food",), NOW, 0.25, vector_rank=1),)
-    arguments = {"tags": ["food", "x"], "tag_match_mode": "all", "top_k": 3, "end_datetime": "2026-01-20"}
-    result = await tools.execute(call("archival_memory_search", arguments, query="tea"))
-    assert json.loads(result.text) == [
-        {
-            "timestamp": "2026-01-20T13:00:00+01:00",
-            "content": "Tea at five.",
-            "tags": ["food"],
-            "relevance": {"rrf_score": 0.25, "vector_rank": 1},
-        }
-    ]
-    options = tiers.asked[0][3]
-    assert options["match_all_tags"] is True
-    assert (options["limit"], options["end_date"]) == (3, "2026-01-20")
-
-
-async def test_blank_archival_search_returns_nothing(tools: BuiltinTools, tiers: Any, call: Make) -> None:
-    result = await tools.execute(call("archival_memory_search", query="  "))
-    assert result.text == "[]"
-    assert tiers.asked == []
 
 
 async def test_archival_insert_is_one_effect_and_returns_an_empty_text(

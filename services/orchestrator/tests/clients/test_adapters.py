@@ -253,7 +253,8 @@ async def test_messages_are_stored_and_found(fakes: FakeServices, channel: grpc.
         mode=recall.SEARCH_MODE_TEXT,
     )
     fakes.responses["SearchMessages"] = recall.SearchMessagesResponse(hits=[found])
-    (hit,) = await client.search("agent-1", "hi", roles=["user", "assistant"], start_date="2026-01-01", time_zone="UTC")
+    told = await client.search("agent-1", "hi", roles=["user", "assistant"], start_date="2026-01-01", time_zone="UTC")
+    (hit,) = told.hits
     assert (hit.text, hit.score, hit.vector_rank, hit.text_rank, hit.mode) == ("Hi", 0.5, None, 1, "text")
     appended, erased, searched = fakes.requests
     assert not appended.HasField("conversation_id")
@@ -311,8 +312,9 @@ async def test_deadline_of_a_tool_call_is_its_timeout_and_a_margin(
     fakes.responses["ExecuteTool"] = execution.ExecuteToolResponse(
         status=execution.EXECUTION_STATUS_SUCCESS, result="5", stdout="a\nb\n", changed_blocks={"human": "new"}
     )
-    context: dict[str, Any] = {"agent_id": "agent-1", "agent_name": "Ada"}
-    result, changed = await client.execute("tool-1", "{}", **context, blocks={"human": "old"}, environment={"K": "V"})
+    context: dict[str, Any] = {"agent_id": "agent-1", "agent_name": "Ada", "project_id": None}
+    given: dict[str, Any] = {"blocks": {"human": "old"}, "environment": {"K": "V"}}
+    result, changed = await client.execute("tool-1", "{}", **context, **given)
     assert (result.ok, result.text, result.stdout, result.stderr) == (True, "5", ("a", "b"), ())
     assert changed == {"human": "new"}
     assert 600 < fakes.deadlines[-1] < 632
@@ -340,5 +342,5 @@ async def test_channel_does_not_retry_tool_calls(fakes: FakeServices, channel: g
     fakes.responses["ExecuteTool"] = Unavailable("gone in the midst of it")
     context: dict[str, Any] = {"agent_id": "agent-1", "agent_name": "Ada"}
     with pytest.raises(Unavailable):
-        await ToolsClient(channel).execute("tool-1", "{}", **context, blocks={}, environment={})
+        await ToolsClient(channel).execute("tool-1", "{}", **context, project_id=None, blocks={}, environment={})
     assert len(fakes.requests) == 1

@@ -11,6 +11,7 @@ from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 from mnemesh_orchestrator.model.steps import COMPACTION, StepFilter
+from mnemesh_testkit.plugin import Sample
 from mnemesh_types.messages import Role, TextPart
 
 from ..support.faults import Crash, Faults
@@ -85,7 +86,7 @@ async def test_stopped_process_leaves_the_compaction_to_the_next_turn(world: Wor
 
 @pytest.mark.full
 @BOTH
-async def test_crash_at_any_point_of_the_turn_loses_nothing(tmp_path: Path, kind: AgentType) -> None:
+async def test_crash_at_any_point_of_the_turn_loses_nothing(tmp_path: Path, kind: AgentType, sample: Sample) -> None:
     async with opened(tmp_path) as world:
         process, agent, _ = await due_agent(world, kind)
         world.faults = Faults()
@@ -93,7 +94,7 @@ async def test_crash_at_any_point_of_the_turn_loses_nothing(tmp_path: Path, kind
         points = world.faults.points
         await process.worker.stop()
         assert roles(world.window(agent).messages)[1] == "summary"
-        for point in range(points):
+        for point in sample(range(points), 3):
             world.faults = Faults()
             await survives(world, kind, point)
 

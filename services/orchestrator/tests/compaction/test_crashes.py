@@ -9,6 +9,7 @@ import pytest
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StopReason
+from mnemesh_testkit.plugin import Sample
 from mnemesh_types.messages import Role
 
 from ..support.faults import Crash, Faults
@@ -53,18 +54,20 @@ async def run_of(process: Process, agent: Agent, text: str) -> Any:
 
 @KINDS
 @STAGES
-async def test_compaction_in_run_survives_crash_at_any_point(tmp_path: Path, kind: AgentType, stage: str) -> None:
+async def test_compaction_in_run_survives_crash_at_any_point(
+    tmp_path: Path, kind: AgentType, stage: str, sample: Sample, is_full: bool
+) -> None:
     async with opened(tmp_path) as world:
         agent, speaker = await prepare(world, kind, stage)
         _, points = await run_and_crash(world, agent, stage, None)
         assert len(speaker.summaries) == 1
         assert roles(world.window(agent).messages)[1] == "summary"
         seen: Counter[str] = Counter()
-        for point in range(points):
+        for point in sample(range(points), 3):
             world.faults = Faults()
             seen[await survives(world, kind, stage, point)] += 1
-    assert seen["old"] >= 3
-    assert seen["new"] >= 3
+    assert seen["old"] >= (3 if is_full else 1)
+    assert seen["new"] >= (3 if is_full else 1)
 
 
 async def survives(world: World, kind: AgentType, stage: str, point: int) -> str:

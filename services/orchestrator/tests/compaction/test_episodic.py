@@ -293,7 +293,7 @@ async def test_failed_extraction_falls_back_to_transcript_then_digest(
     assert window[2].role is Role.USER
     await process.send(agent, "Still there?")
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
-    found = await world.recall.search(agent.id, "zebra-crossing")
+    found = (await world.recall.search(agent.id, "zebra-crossing")).hits
     assert Role.USER in [hit.message.role for hit in found]
 
 

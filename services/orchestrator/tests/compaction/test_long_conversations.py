@@ -41,4 +41,4 @@ async def test_window_of_ten_thousand_messages_is_compacted(world: World, proces
     assert TOLD in speaker.summaries[0].messages[-1].text
     for request in speaker.summaries:
         assert len(request.messages[-1].text) < 6_000 * 4
-    assert TOLD in [hit.text for hit in await world.recall.search(agent.id, "third flowerpot")]
+    assert TOLD in [hit.text for hit in (await world.recall.search(agent.id, "third flowerpot")).hits]

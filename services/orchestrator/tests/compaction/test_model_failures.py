@@ -67,7 +67,7 @@ async def test_agent_answers_if_summary_model_fails(
     assert "zebra-crossing" in summary_of(window)
     await process.send(agent, "Still there?")
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
-    found = await world.recall.search(agent.id, "zebra-crossing")
+    found = (await world.recall.search(agent.id, "zebra-crossing")).hits
     assert Role.USER in [hit.message.role for hit in found]
 
 

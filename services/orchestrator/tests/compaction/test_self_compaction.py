@@ -1,6 +1,7 @@
 """Self modes use the agent's own context: up to the instruction, the request equals a normal one byte for byte."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from mnemesh_orchestrator.model.rules import RunFirst
 
 from ..support.model import Item, call, say, together
 from ..support.world import ME, Process, World
-from .conftest import Speaker, is_summary_request, small_agent, summary_of, talk
+from .conftest import SMALL, Speaker, is_summary_request, small_agent, summary_of, talk
 
 RENDERERS: dict[str, Callable[[LlmRequest], Any]] = {
     "openai_chat": openai_chat,
@@ -156,6 +157,7 @@ async def test_no_tool_is_required_without_send_message(world: World, process: P
         world,
         process,
         AgentType.MEMGPT_V2,
+        model_settings=replace(SMALL, context_window=8_000),  # the schemas of the tools are a part of the request
         compaction_settings=CompactionSettings("self_compact_all"),
         tool_rules=(RunFirst("archival_memory_search"),),
     )

@@ -175,7 +175,7 @@ async def test_v2_compacts_at_end_of_turn_and_v3_after_each_step(
 
 async def test_each_overflow_leads_to_a_smaller_request(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(world, process)
-    await talk(process, agent, 10)
+    await talk(process, agent, 16)
     refused: list[int] = []
 
     def refuse_twice(request: LlmRequest) -> Item:

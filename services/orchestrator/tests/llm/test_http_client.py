@@ -2,16 +2,14 @@
 
 import asyncio
 import gzip
-import ipaddress
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from mnemesh_orchestrator.llm import errors, http_client
 from mnemesh_orchestrator.llm.anthropic_messages import AnthropicMessagesClient
 from mnemesh_orchestrator.llm.attempts import CallLimits
-from mnemesh_orchestrator.llm.http_client import is_public
 from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient
 from mnemesh_orchestrator.llm.settings import ProviderSettings
 
@@ -108,6 +106,22 @@ async def test_compressed_answer_of_ordinary_size_is_read() -> None:
         await client.close()
 
 
+@pytest.mark.parametrize("client_type", [OpenAiChatClient, AnthropicMessagesClient])
+async def test_headers_of_a_provider_override_the_usual_ones(
+    client_type: type[OpenAiChatClient | AnthropicMessagesClient],
+) -> None:
+    async with server("503 Service Unavailable", b"busy", content_type="text/plain") as running:
+        own = replace(settings(running.url), headers={"authorization": "Token 7", "USER-AGENT": "house/1"})
+        client = client_type(own, ONCE)
+        with pytest.raises(errors.ProviderUnavailable, match="busy"):
+            await everything(client, hello())
+        await client.close()
+        (request,) = (request.decode().lower() for request in running.requests)
+        assert request.count("authorization:") == request.count("user-agent:") == request.count("content-length:") == 1
+        assert "authorization: token 7" in request
+        assert "user-agent: house/1" in request
+
+
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip"])
 async def test_other_encodings_are_refused(encoding: str) -> None:
     async with server("200 OK", ANSWER, content_type="application/json", content_encoding=encoding) as running:
@@ -135,23 +149,3 @@ async def test_providers_of_the_operator_may_have_any_address() -> None:
         client = OpenAiChatClient(settings(running.url), CallLimits(attempts=1, public_addresses_only=True))
         await everything(client, hello())
         await client.close()
-
-
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    [
-        ("8.8.8.8", True),
-        ("2606:4700::1111", True),
-        ("10.1.2.3", False),
-        ("100.64.0.1", False),
-        ("224.0.0.1", False),
-        ("fe80::1", False),
-        ("fd00::1", False),
-        ("::ffff:10.0.0.1", False),
-        ("2002:7f00:1::", False),
-        ("64:ff9b::7f00:1", False),
-        ("64:ff9b::808:808", True),
-    ],
-)
-def test_addresses_are_classified_as_public_or_private(address: str, expected: bool) -> None:
-    assert is_public(ipaddress.ip_address(address)) is expected

@@ -1,5 +1,6 @@
 """Processors change inputs and tool results once, before they are stored; failures are contained."""
 
+import asyncio
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -54,6 +55,26 @@ async def test_stored_text_is_the_text_that_the_model_gets(world: World, shop: M
     assert shop.SEEN[0][2] == InputFacts(
         ME.organization_id, ME.subject_id, agent.id, agent.default_conversation_id, run.id, 0, 0, "user"
     )
+
+
+async def test_message_to_another_agent_is_processed_once(world: World, shop: ModuleType) -> None:
+    ask = "send_message_to_agent_and_wait_for_reply"
+    world.processors = switched("redact", "gate")
+    process = world.process()
+    ann, ben = [await world.agent(process, tool_names=(ask,)) for _ in range(2)]
+    world.model.follow(call(ask, message="My card is 4111.", other_agent_id=ben.id), say("I see."), say("Told."))
+    process.faults.lost["runs.start"] = 2  # the message is stored, and its sender does not learn it
+    with suppress(Exception):
+        await process.send(ann, "Tell Ben.")
+    while await process.stores.leases.claimable(process.lease_renewer.instance_id):
+        for conversation_id in await process.stores.leases.claimable(process.lease_renewer.instance_id):
+            await process.worker.claim_and_run(conversation_id)
+        await asyncio.sleep(0)
+    assert next(text for text in await said(world, ben) if "card" in text).endswith("My card is [card].")
+    assert len([text for _, text, _ in shop.SEEN if "4111" in text]) == 1
+    world.model.follow(call(ask, message="The forbidden word.", other_agent_id=ben.id), say("No."))
+    await process.send(ann, "Tell Ben.")
+    assert "Of this we do not speak." in (await said(world, ann))[-2]
 
 
 @pytest.mark.parametrize(

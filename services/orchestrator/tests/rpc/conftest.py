@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest_asyncio
 from mnemesh.agents.v1.agents_service_pb2_grpc import AgentServiceStub
 from mnemesh.agents.v1.conversations_service_pb2_grpc import ConversationServiceStub
+from mnemesh.agents.v1.groups_service_pb2_grpc import GroupServiceStub
 from mnemesh.agents.v1.models_service_pb2_grpc import ModelServiceStub
 from mnemesh.agents.v1.runs_service_pb2_grpc import RunServiceStub
 from mnemesh_kit.channels import Channels
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     import grpc
     from mnemesh.agents.v1.agents_service_pb2_grpc import AgentServiceAsyncStub
     from mnemesh.agents.v1.conversations_service_pb2_grpc import ConversationServiceAsyncStub
+    from mnemesh.agents.v1.groups_service_pb2_grpc import GroupServiceAsyncStub
     from mnemesh.agents.v1.models_service_pb2_grpc import ModelServiceAsyncStub
     from mnemesh.agents.v1.runs_service_pb2_grpc import RunServiceAsyncStub
 
@@ -34,16 +37,24 @@ class Wire:
     runs: RunServiceAsyncStub
     models: ModelServiceAsyncStub
     conversations: ConversationServiceAsyncStub
+    groups: GroupServiceAsyncStub
     channel: grpc.aio.Channel
 
 
 @pytest_asyncio.fixture
 async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
     """Yields stubs of a service whose other services are unreachable."""
-    unreachable = f"unix:{tmp_path / 'unreachable'}"
+    async with serving(tmp_path) as wire:
+        yield wire
+
+
+@asynccontextmanager
+async def serving(directory: Path) -> AsyncIterator[Wire]:
+    """Runs a service whose other services are unreachable."""
+    unreachable = f"unix:{directory / 'unreachable'}"
     config = Config(
         port=0,
-        data_dir=str(tmp_path),
+        data_dir=str(directory),
         shutdown_grace_seconds=0,
         blocks_target=unreachable,
         recall_target=unreachable,
@@ -59,6 +70,7 @@ async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
         RunServiceStub(channel),
         ModelServiceStub(channel),
         ConversationServiceStub(channel),
+        GroupServiceStub(channel),
         channel,
     )
     await channels.close()

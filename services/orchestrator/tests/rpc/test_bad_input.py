@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
+import pytest_asyncio
 from google.protobuf.field_mask_pb2 import FieldMask
 from mnemesh.agents.v1 import (
     agents_pb2,
     agents_service_pb2,
     conversations_service_pb2,
-    groups_service_pb2,
     models_service_pb2,
     runs_pb2,
     runs_service_pb2,
 )
-from mnemesh.agents.v1.groups_service_pb2_grpc import GroupServiceStub
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import InvalidArgument, NotFound, Unimplemented
 from mnemesh_kit.ids import derive_id
 
-if TYPE_CHECKING:
-    from .conftest import Wire
+from .conftest import Wire, serving
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 AGENT, RUN, STEP = derive_id("agent", "a test"), derive_id("run", "a test"), derive_id("step", "a test")
 CONVERSATION = derive_id("conv", AGENT)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def wire(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Wire]:
+    """One service for all requests, which change nothing."""
+    async with serving(tmp_path_factory.mktemp("orchestrator")) as wire:
+        yield wire
 
 
 def compacting(**settings: Any) -> dict[str, Any]:
@@ -112,6 +119,9 @@ BAD_AGENTS: list[tuple[Any, str]] = [
     (creating(memory_variables={"a}": "x"}), "memory_variables"),
     (creating(request_id="x" * 201), "request_id"),
     (creating(agent={"approval_timeout": {"seconds": -1}}), "agent.approval_timeout"),
+    (creating(agent={"group_ids": ["group-1"]}), "agent.group_ids"),
+    (creating(agent={"type": 7, "enable_sleeptime": True}), "agent.enable_sleeptime"),
+    (creating(agent={"type": 9, "enable_sleeptime": True}), "agent.enable_sleeptime"),
     (
         creating(agent={"tool_rules": [{"requires_approval": {"tool_name": "t", "arguments_schema": '{"type": 1}'}}]}),
         "agent.tool_rules[0]",
@@ -416,24 +426,10 @@ async def test_cancellation_of_missing_run_reports_not_found(wire: Wire) -> None
     assert not (await wire.runs.CancelRuns(R.CancelRunsRequest(agent_id=AGENT))).outcomes
 
 
-UNANSWERED_FIELDS: list[tuple[Any, str]] = [
-    (creating(agent={"enable_sleeptime": True}), "agent.enable_sleeptime"),
-    (creating(secrets={"KEY": "x"}), "secrets"),
-    (creating(agent={"secrets": [{"key": "KEY", "value": "x"}]}), "agent.secrets"),
-    (creating(agent={"group_ids": ["group-1"]}), "agent.group_ids"),
-    (creating(folder_ids=[derive_id("source", "a test")]), "folder_ids"),
-    (creating(include_multi_agent_tools=True), "include_multi_agent_tools"),
-    (creating(include_default_folder=True), "include_default_folder"),
-]
-
-
-@pytest.mark.parametrize(
-    ("request_", "field"), UNANSWERED_FIELDS, ids=lambda value: value if isinstance(value, str) else ""
-)
-async def test_unsupported_fields_of_agents_are_unimplemented(wire: Wire, request_: Any, field: str) -> None:
-    with pytest.raises(Unimplemented) as raised:
-        await wire.agents.CreateAgent(request_)
-    assert raised.value.field == field
+async def test_ids_of_folders_are_checked(wire: Wire) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        await wire.agents.CreateAgent(creating(folder_ids=["folder-1"]))
+    assert raised.value.field == "folder_ids"
 
 
 @pytest.mark.parametrize("labels", [["a\0"], [f"label-{n}" for n in range(101)]])
@@ -444,38 +440,25 @@ async def test_invalid_isolated_labels_are_refused(wire: Wire, labels: list[str]
     assert raised.value.field == "conversation.isolated_block_labels"
 
 
-@pytest.mark.parametrize(
-    ("request_", "field"),
-    [
-        (configured(callback_url="https://example.org"), "config.callback_url"),
-        (runs_service_pb2.SendMessageRequest(group_id=derive_id("group", "a test"), messages=[said()]), "group_id"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-async def test_unsupported_fields_of_runs_are_unimplemented(wire: Wire, request_: Any, field: str) -> None:
+async def test_unsupported_fields_of_runs_are_unimplemented(wire: Wire) -> None:
     with pytest.raises(Unimplemented) as raised:
-        async for _ in wire.runs.SendMessage(request_):
+        async for _ in wire.runs.SendMessage(configured(callback_url="https://example.org")):
+            pass
+    assert raised.value.field == "config.callback_url"
+
+
+@pytest.mark.parametrize("field", ["agent_id", "conversation_id"])
+async def test_message_to_a_group_names_no_agent_and_no_conversation(wire: Wire, field: str) -> None:
+    group_id = derive_id("group", "a test")
+    with pytest.raises(InvalidArgument) as raised:
+        async for _ in wire.runs.SendMessage(
+            runs_service_pb2.SendMessageRequest(group_id=group_id, messages=[said()], **{field: AGENT})
+        ):
             pass
     assert raised.value.field == field
-
-
-UNANSWERED: dict[str, tuple[Any, list[str]]] = {
-    "GroupService": (groups_service_pb2, ["CreateGroup"]),
-}
-
-
-@pytest.mark.parametrize(
-    ("service", "method"), [(service, method) for service, (_, methods) in UNANSWERED.items() for method in methods]
-)
-async def test_unsupported_rpcs_are_unimplemented(wire: Wire, service: str, method: str) -> None:
-    stubs = {
-        "AgentService": wire.agents,
-        "RunService": wire.runs,
-        "GroupService": GroupServiceStub(wire.channel),
-    }
-    request = getattr(UNANSWERED[service][0], f"{method}Request")()
-    with pytest.raises(Unimplemented):
-        await getattr(stubs[service], method)(request)
+    with pytest.raises(NotFound) as missing:
+        await wire.runs.StartRun(runs_service_pb2.StartRunRequest(group_id=group_id, messages=[said()]))
+    assert missing.value.metadata["resource_id"] == group_id
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from mnemesh_orchestrator.store.base import AgentStore, RunStore
 from mnemesh_orchestrator.store.sql.approvals import SqlApprovalStore
 from mnemesh_types.messages import Approve, Deny, Message, Role, ToolCall
 
-from .suites import ORG, OTHER_ORG, a_run, an_agent
+from .records import ORG, OTHER_ORG, a_run, an_agent
 
 ME, OTHER = "instance-1", "instance-2"
 

@@ -15,7 +15,7 @@ from mnemesh_orchestrator.model.conversations import Conversation, ConversationF
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.store.base import AgentStore, ConversationStore, RunStore
 
-from .suites import ALL, ORG, OTHER_ORG, a_run, an_agent, an_end, key, made
+from .records import ALL, ORG, OTHER_ORG, a_run, an_agent, an_end, key, made
 
 CREATE, FORK = "CreateConversation", "ForkConversation"
 NO_ORIGIN = ConversationOrigin()

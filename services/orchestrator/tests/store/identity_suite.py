@@ -15,7 +15,7 @@ from mnemesh_orchestrator.model.identities import Identity, IdentityFilter, Iden
 from mnemesh_orchestrator.store.base import AgentStore, IdentityStore
 from mnemesh_types.provenance import Provenance
 
-from .suites import ALL, ORG, OTHER_ORG, an_agent, key, made
+from .records import ALL, ORG, OTHER_ORG, an_agent, key, made
 
 
 def an_identity(clock: FrozenClock, identifier_key: str = "ada", **fields: Any) -> Identity:

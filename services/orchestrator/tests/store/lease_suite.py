@@ -15,7 +15,7 @@ from mnemesh_orchestrator.model.runs import Run, RunStatus
 from mnemesh_orchestrator.store.base import AgentStore, ConversationStore, RunStore
 from mnemesh_orchestrator.store.base.leases import DeltaStore, LeaseStore, RunRetention
 
-from .suites import ORG, OTHER_ORG, a_run, an_agent, an_end, an_event, key, made, ran
+from .records import ORG, OTHER_ORG, a_run, an_agent, an_end, an_event, key, made, ran
 
 
 async def slot_of(leases: LeaseStore, agent: Agent, instance_id: str = "me") -> Lease:

@@ -14,7 +14,7 @@ from mnemesh_orchestrator.model.steps import Step, StepFilter, StepTrace, shared
 from mnemesh_orchestrator.store.base import AgentStore, RunStore, StepStore
 from mnemesh_types.usage import Usage
 
-from .suites import ALL, ORG, OTHER_ORG, a_run, a_step, an_agent, an_end, key, made
+from .records import ALL, ORG, OTHER_ORG, a_run, a_step, an_agent, an_end, key, made
 
 
 def a_trace(step: Step, clock: FrozenClock, **fields: Any) -> StepTrace:

@@ -16,20 +16,34 @@ from mnemesh_orchestrator.store.sql.agents import SqlAgentStore
 from mnemesh_orchestrator.store.sql.approvals import SqlApprovalStore
 from mnemesh_orchestrator.store.sql.conversations import SqlConversationStore
 from mnemesh_orchestrator.store.sql.deltas import SqlDeltaStore
+from mnemesh_orchestrator.store.sql.groups import SqlGroupStore
 from mnemesh_orchestrator.store.sql.identities import SqlIdentityStore
 from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
 from mnemesh_orchestrator.store.sql.leases import SqlLeaseStore
+from mnemesh_orchestrator.store.sql.memory_extractions import SqlMemoryExtractionStore
+from mnemesh_orchestrator.store.sql.partners import SqlPartnerStore
+from mnemesh_orchestrator.store.sql.run_relations import SqlRunRelationStore
 from mnemesh_orchestrator.store.sql.run_retention import SqlRunRetention
 from mnemesh_orchestrator.store.sql.runs import SqlRunStore
+from mnemesh_orchestrator.store.sql.sleeptime import SqlSleeptimeStore
+from mnemesh_orchestrator.store.sql.sleeptime_limit import SleeptimeLimit
 from mnemesh_orchestrator.store.sql.steps import SqlStepStore
 from mnemesh_orchestrator.store.sql.tables import conversations, metadata
 
+from .agent_suite import AgentStoreSuite
 from .approval_suite import ApprovalStoreSuite
 from .conversation_suite import ConversationStoreSuite
+from .extraction_suite import ExtractionStoreSuite
+from .group_run_suite import GroupRunStoreSuite
+from .group_suite import GroupStoreSuite
 from .identity_suite import IdentityStoreSuite
 from .lease_suite import DeltaStoreSuite, LeaseStoreSuite, RetentionSuite
+from .partner_suite import PartnerStoreSuite
+from .records import a_run
+from .run_relation_suite import RunRelationSuite
+from .run_suite import RunStoreSuite
+from .sleeptime_suite import SleeptimeStoreSuite
 from .step_suite import StepStoreSuite
-from .suites import AgentStoreSuite, RunStoreSuite, a_run
 
 
 @pytest.fixture
@@ -97,6 +111,26 @@ class Stores:
     def identities(self, database: Database, clock: FrozenClock) -> SqlIdentityStore:
         return SqlIdentityStore(database, clock)
 
+    @pytest.fixture
+    def sleeptime(self, database: Database, clock: FrozenClock) -> SqlSleeptimeStore:
+        return SqlSleeptimeStore(database, clock, LeaseClock(clock), SleeptimeLimit())
+
+    @pytest.fixture
+    def extractions(self, database: Database, clock: FrozenClock) -> SqlMemoryExtractionStore:
+        return SqlMemoryExtractionStore(database, clock)
+
+    @pytest.fixture
+    def groups(self, database: Database, clock: FrozenClock) -> SqlGroupStore:
+        return SqlGroupStore(database, clock)
+
+    @pytest.fixture
+    def partners(self, database: Database, clock: FrozenClock) -> SqlPartnerStore:
+        return SqlPartnerStore(database, clock)
+
+    @pytest.fixture
+    def relations(self, database: Database) -> SqlRunRelationStore:
+        return SqlRunRelationStore(database, SleeptimeLimit())
+
 
 class Migrations:
     async def test_migrations_create_the_declared_tables(self, database: Database) -> None:
@@ -116,6 +150,14 @@ class TestRunsOnSqlite(OnSqlite, Stores, RunStoreSuite):
 
 
 class TestRunsOnPostgres(OnPostgres, Stores, RunStoreSuite):
+    pass
+
+
+class TestRelationsOnSqlite(OnSqlite, Stores, RunRelationSuite):
+    pass
+
+
+class TestRelationsOnPostgres(OnPostgres, Stores, RunRelationSuite):
     pass
 
 
@@ -175,11 +217,43 @@ class TestRetentionOnPostgres(OnPostgres, Stores, RetentionSuite):
     pass
 
 
+class TestPartnersOnSqlite(OnSqlite, Stores, PartnerStoreSuite):
+    pass
+
+
+class TestPartnersOnPostgres(OnPostgres, Stores, PartnerStoreSuite):
+    pass
+
+
 class TestIdentitiesOnSqlite(OnSqlite, Stores, IdentityStoreSuite):
     pass
 
 
 class TestIdentitiesOnPostgres(OnPostgres, Stores, IdentityStoreSuite):
+    pass
+
+
+class TestGroupsOnSqlite(OnSqlite, Stores, GroupStoreSuite):
+    pass
+
+
+class TestGroupsOnPostgres(OnPostgres, Stores, GroupStoreSuite):
+    pass
+
+
+class TestSleeptimeOnSqlite(OnSqlite, Stores, SleeptimeStoreSuite):
+    pass
+
+
+class TestSleeptimeOnPostgres(OnPostgres, Stores, SleeptimeStoreSuite):
+    pass
+
+
+class TestExtractionsOnSqlite(OnSqlite, Stores, ExtractionStoreSuite):
+    pass
+
+
+class TestExtractionsOnPostgres(OnPostgres, Stores, ExtractionStoreSuite):
     pass
 
 
@@ -196,4 +270,12 @@ class TestMigrationsOnSqlite(OnSqlite, Migrations):
 
 
 class TestMigrationsOnPostgres(OnPostgres, Migrations):
+    pass
+
+
+class TestGroupRunsOnSqlite(OnSqlite, Stores, GroupRunStoreSuite):
+    pass
+
+
+class TestGroupRunsOnPostgres(OnPostgres, Stores, GroupRunStoreSuite):
     pass

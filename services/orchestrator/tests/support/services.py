@@ -32,16 +32,18 @@ from mnemesh_orchestrator.clients.blocks import BlocksClient, block_from_proto
 from mnemesh_orchestrator.clients.episodes import EpisodesClient
 from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.clients.tools import ToolsClient, tool_from_proto
+from mnemesh_orchestrator.clients.web import WebClient
 from mnemesh_orchestrator.errors import REMOTE
 from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.core_memory import AgentAuthor, Block, BlockEdit
 from mnemesh_orchestrator.model.custom_tools import CustomTool, ToolResult
 from mnemesh_orchestrator.model.episodes import EpisodeCommit, Fact, MemoryScope
 from mnemesh_orchestrator.model.erasure import Erased
+from mnemesh_sandbox import Access, Isolation
+from mnemesh_sandbox.calls import Answer
+from mnemesh_sandbox.isolation import WANTED_AS_ROOT
+from mnemesh_sandbox.task import Outcome, OutcomeStatus, Task
 from mnemesh_testkit.mesh.local_services import LocalChannel, local_services
-from mnemesh_tools.sandbox import Isolation
-from mnemesh_tools.sandbox.isolation import WANTED_AS_ROOT
-from mnemesh_tools.sandbox.task import Outcome, OutcomeStatus, Task
 from mnemesh_types.convert import message_from_proto
 from mnemesh_types.messages import Message
 
@@ -117,9 +119,15 @@ class Blocks(BlocksClient):
         self._agents[agent_id] = None
         await super().attach(request_id, agent_id, block_id)
 
-    async def isolate(self, request_id: str, agent_id: str, conversation_id: str, *more: Any) -> tuple[str, ...]:
+    async def isolate(
+        self, request_id: str, agent_id: str, conversation_id: str, *more: Any, **options: Any
+    ) -> tuple[str, ...]:
         self._conversations[conversation_id] = agent_id
-        return await super().isolate(request_id, agent_id, conversation_id, *more)
+        return await super().isolate(request_id, agent_id, conversation_id, *more, **options)
+
+    async def link(self, request_id: str, link_id: str, agent_ids: Sequence[str], source_agent_id: str) -> None:
+        self._agents.update(dict.fromkeys(agent_ids))
+        await super().link(request_id, link_id, agent_ids, source_agent_id)
 
     async def edit(self, request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> Block:
         before = self._changes(author.agent_id)
@@ -197,6 +205,10 @@ class Recall(RecallClient):
             key = f"fill-{window.version}"
             run_now(super().replace_context(key, agent_id, conversation_id, window.version, ids, added))
 
+    async def delete_message(self, message_id: str) -> None:
+        """Deletes a message, as an owner may at any time."""
+        await self._stub.DeleteMessage(messages_service_pb2.DeleteMessageRequest(message_id=message_id))
+
     async def create_context(self, request_id: str, agent_id: str, conversation_id: str, *more: Any) -> ContextWindow:
         self._conversations[conversation_id] = None
         return await super().create_context(request_id, agent_id, conversation_id, *more)
@@ -273,6 +285,21 @@ class Episodes(EpisodesClient):
     def _position(self, text: str) -> int:
         return self._recall.learned.index(text)
 
+    async def commit(self, request_id: str, commit: EpisodeCommit) -> None:
+        await super().commit(request_id, commit)
+        self._recall.learned += [change.text for change in commit.changes]
+
+    async def history(self, fact_id: str) -> list[episodes_pb2.Fact]:
+        """Returns the facts that superseded one another, oldest first."""
+        request = episodes_service_pb2.ListFactHistoryRequest(fact_id=fact_id)
+        return list((await self._stub.ListFactHistory(request)).facts)
+
+    def in_scope(self, **scope: str) -> list[str]:
+        """The texts of the facts of a scope that are valid, in the order in which they were learned."""
+        filter_ = episodes_service_pb2.FactFilter(scopes=[episodes_pb2.MemoryScope(**scope)])
+        listed = run_now(self._stub.ListFacts(episodes_service_pb2.ListFactsRequest(page_size=1000, filter=filter_)))
+        return [fact.text for fact in listed.facts]
+
     def invalidate(self, fact: Fact) -> None:
         """Declares a fact invalid, as another client may at any time."""
         operation = episodes_pb2.InvalidateOperation(fact_id=fact.id)
@@ -280,7 +307,7 @@ class Episodes(EpisodesClient):
 
     def facts(self, agent_id: str, name: str | None = None) -> list[Fact]:
         """The facts that are valid, in the order in which they were learned."""
-        bundle = run_now(self.bundle(MemoryScope(agent_id, name), 100, 100))
+        bundle = run_now(self.bundle((MemoryScope(agent_id, name),), 100, 100))
         return sorted(bundle.facts, key=lambda fact: self._position(fact.text))
 
     def texts(self, agent_id: str, name: str | None = None) -> list[str]:
@@ -336,6 +363,10 @@ class Archival(ArchivalClient):
 Run = Callable[[Mapping[str, Any], Mapping[str, str]], tuple[ToolResult, Mapping[str, str]]]
 
 
+async def _empty_program(_answer: Answer | None) -> Outcome:
+    return Outcome(OutcomeStatus.SUCCESS, "4", "out\n", "", 0.0, 1)
+
+
 class FakeSandbox:
     """Runs functions of this process instead of the sources of tools."""
 
@@ -344,8 +375,22 @@ class FakeSandbox:
     def __init__(self) -> None:
         self.functions: dict[str, Run] = {}
         self.executed: list[tuple[str, Mapping[str, Any]]] = []
+        self.programs: list[Task] = []
+        self.program: Callable[[Answer | None], Coroutine[Any, Any, Outcome]] = _empty_program
 
-    async def run(self, task: Task, seconds: float) -> Outcome:
+    def with_settings(self, _settings: object) -> FakeSandbox:
+        return self
+
+    def warmed(self, _size: int) -> FakeSandbox:
+        return self
+
+    async def close(self) -> None:
+        """Holds nothing."""
+
+    async def run(self, task: Task, seconds: float, access: Access | None = None) -> Outcome:
+        if task.is_program:
+            self.programs.append(task)
+            return await self.program(None if access is None else access.calls)
         arguments = {name: value for name, value in task.arguments.items() if value is not None}
         self.executed.append((task.function, arguments))
         blocks = task.agent.blocks if task.agent is not None else {}
@@ -366,6 +411,21 @@ class Tools(ToolsClient):
     @property
     def executed(self) -> list[tuple[str, Mapping[str, Any]]]:
         return self._sandbox.executed
+
+    @property
+    def programs(self) -> list[Task]:
+        """The programs that ran."""
+        return self._sandbox.programs
+
+    def follow_program(self, program: Callable[[Answer], Coroutine[Any, Any, str]]) -> None:
+        """Runs this function in place of the next programs; it returns their result."""
+
+        async def run(answer: Answer | None) -> Outcome:
+            assert answer is not None
+            text = await program(answer)
+            return Outcome(OutcomeStatus.SUCCESS, text, "", "", 0.0, len(text))
+
+        self._sandbox.program = run
 
     def list_builtin(self, name: str) -> CustomTool:
         """Lists a built-in tool, as a tools service of another version may."""
@@ -418,6 +478,7 @@ class RealServices:
     episodes: Episodes
     archival: Archival
     tools: Tools
+    web: WebClient
 
 
 @asynccontextmanager
@@ -433,4 +494,5 @@ async def real_services(directory: Path, clock: Clock) -> AsyncIterator[RealServ
             Episodes(channels["recall"], recall),
             Archival(channels["archival"]),
             Tools(channels["tools"], sandbox),
+            WebClient(channels["tools"]),
         )

@@ -12,6 +12,8 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import RandomIds
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL
+from mnemesh_kit.sealing import SecretBox
+from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.sql import Database, DatabaseUnavailable
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.llm.credentials import CredentialSealer
@@ -26,6 +28,7 @@ from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.run_config import RunConfig
 from mnemesh_orchestrator.model.runs import Run, RunFilter
+from mnemesh_orchestrator.orchestrator import Orchestrator, build
 from mnemesh_orchestrator.ports import Services
 from mnemesh_orchestrator.processors.chain import Processors
 from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
@@ -33,7 +36,6 @@ from mnemesh_orchestrator.runs.event_broker import EventBroker
 from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
 from mnemesh_orchestrator.runs.replica_watcher import ReplicaWatcher
 from mnemesh_orchestrator.runs.worker import RunWorker
-from mnemesh_orchestrator.sealing import SecretBox
 from mnemesh_orchestrator.store.base.stores import Stores
 from mnemesh_orchestrator.store.sql.stores import sql_stores
 from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
@@ -42,18 +44,23 @@ from mnemesh_orchestrator.usecases.approvals import ApprovalService
 from mnemesh_orchestrator.usecases.compactions import CompactionService
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
 from mnemesh_orchestrator.usecases.conversations import ConversationService
+from mnemesh_orchestrator.usecases.group_changes import GroupChanges
+from mnemesh_orchestrator.usecases.groups import GroupService
 from mnemesh_orchestrator.usecases.previews import PreviewService
 from mnemesh_orchestrator.usecases.runs import RunService
 from mnemesh_orchestrator.usecases.steps import StepService
 from mnemesh_orchestrator.usecases.tool_runs import ToolRunner
-from mnemesh_orchestrator.wiring import Orchestrator, build
 from mnemesh_types.messages import ApprovalDecision, Message, Role, TextPart
 
 from .faults import Crash, Faults, watched
+from .files import Files
 from .model import OneProvider, ScriptedModel
 from .services import RealServices, real_services
 
-WATCHED_STORES = ("agents", "runs", "conversations", "leases", "approvals", "deltas")
+WATCHED_STORES = (
+    *("agents", "partners", "runs", "conversations", "leases", "approvals", "deltas", "groups", "sleeptime"),
+    "extractions",
+)
 ME = DEFAULT_PRINCIPAL
 SYSTEM = "You are a test.\n{CORE_MEMORY}"
 
@@ -82,6 +89,14 @@ class Process:
     @property
     def conversations(self) -> ConversationService:
         return self.orchestrator.conversations
+
+    @property
+    def groups(self) -> GroupService:
+        return self.orchestrator.groups
+
+    @property
+    def group_changes(self) -> GroupChanges:
+        return self.orchestrator.group_changes
 
     @property
     def previews(self) -> PreviewService:
@@ -131,9 +146,14 @@ class Process:
         self, agent: Agent, text: str = "Hello", *, otid: str | None = None, to: str = "", **config: Any
     ) -> list[RunEvent]:
         """Sends a message after a second, and returns all events of its run."""
+        return await self.send_all(agent, [InputMessage((TextPart(text),), otid=otid)], to=to, **config)
+
+    async def send_all(
+        self, agent: Agent, messages: Sequence[InputMessage], *, to: str = "", **config: Any
+    ) -> list[RunEvent]:
+        """Sends the input of one turn after a second, and returns all events of its run."""
         self.clock.advance(1)
-        message = InputMessage((TextPart(text),), otid=otid)
-        stream = self.runs.send(ME, None, agent.id, to, [message], RunConfig(**config))
+        stream = self.runs.send(ME, None, agent.id, to, messages, RunConfig(**config))
         events = [event async for event in stream]
         await self._end_of_task(events[0].run_id)  # a compaction may follow the run
         return events
@@ -199,15 +219,18 @@ class World:
     faults: Faults = field(default_factory=Faults)
     settings: ModelSettings = field(default_factory=lambda: ModelSettings(context_window=32_000))
     approval_timeout: float = 0
+    reply_seconds: float = 600
     waits: list[float] = field(default_factory=list)
     call_seconds: float = 60.0
     processors: Processors = field(default_factory=Processors)
+    sleeptime_runs: int = 8
     on_wait: Callable[[], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
         services = self.services
         self.blocks, self.recall, self.episodes = services.blocks, services.recall, services.episodes
-        self.archival, self.tools = services.archival, services.tools
+        self.archival, self.tools, self.web = services.archival, services.tools, services.web
+        self.files = Files()
         self.model = ScriptedModel(self.faults)
 
     async def _sleep(self, seconds: float) -> None:
@@ -220,7 +243,7 @@ class World:
         """Starts a process with the current faults."""
         clock, faults = self.clock, self.faults
         self.model._faults = faults
-        stores = sql_stores(self.database, clock)
+        stores = sql_stores(self.database, clock, sleeptime_runs=self.sleeptime_runs)
         own = {name: watched(getattr(stores, name), name, faults, DatabaseUnavailable) for name in WATCHED_STORES}
         stores = replace(stores, **own)
         services = Services(
@@ -229,13 +252,20 @@ class World:
             watched(self.episodes, "episodes", faults),
             watched(self.archival, "archival", faults),
             watched(self.tools, "tools", faults),
+            self.web,
+            watched(self.files, "files", faults),
         )
         orchestrator = build(
-            Config(data_dir=str(self.directory), approval_timeout_seconds=self.approval_timeout),
+            Config(
+                data_dir=str(self.directory),
+                approval_timeout_seconds=self.approval_timeout,
+                agent_reply_seconds=self.reply_seconds,
+            ),
             stores,
             services,
             models=cast("ModelCatalog", OneProvider(self.model, self.settings)),
             credentials=CredentialSealer(SecretBox(None, self.directory / "secrets.key")),
+            secrets=SecretVariables(SecretBox(None, self.directory / "secrets.key"), clock),
             processors=self.processors,
             instance_id=instance_id,
             clock=clock,

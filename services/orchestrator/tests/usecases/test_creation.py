@@ -374,14 +374,14 @@ async def test_tools_are_attached_and_detached_once_for_each_request(world: Worl
 
 async def test_built_in_tool_may_be_named_by_its_listed_id(world: World, process: Process) -> None:
     (listed,) = await world.tools.definitions((), ("memory_rethink",))
-    foreign = world.tools.list_builtin("run_code")
+    foreign = world.tools.list_builtin("paint_picture")
     agent = await process.lifecycle.create(ME, None, AgentDraft(AgentType.LETTA_V1, tool_ids=(listed.id,)))
     assert agent.tool("memory_rethink") == AttachedTool("memory_rethink")
     agent = await process.agents.detach_tool(ME, None, agent.id, listed.id, None)
     assert agent.tool("memory_rethink") is None
     agent = await process.agents.attach_tool(ME, None, agent.id, listed.id, None)
     assert agent.tool("memory_rethink") == AttachedTool("memory_rethink")
-    with pytest.raises(NotFound, match="no built-in tool run_code"):
+    with pytest.raises(NotFound, match="no built-in tool paint_picture"):
         await process.agents.attach_tool(ME, None, agent.id, foreign.id, None)
 
 

@@ -82,7 +82,9 @@ async def test_retried_input_outside_the_window_enters_it_and_is_stored_once(wor
     await process.windows.reset(ME, None, agent.id, agent.default_conversation_id, add_default=False)
     assert (await retried(process, await process.outcome(agent))).status is RunStatus.COMPLETED
     assert lines(world.turn(agent)) == ["user text: Hello", "assistant text: Done."]
-    assert [item.message.text for item in await world.recall.search(agent.id, "Hello", roles=("user",))] == ["Hello"]
+    assert [item.message.text for item in (await world.recall.search(agent.id, "Hello", roles=("user",))).hits] == [
+        "Hello"
+    ]
 
 
 async def test_one_retry_of_a_run_runs_at_a_time(world: World, process: Process) -> None:

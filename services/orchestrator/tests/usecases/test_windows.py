@@ -49,7 +49,9 @@ async def test_report_has_the_tokens_of_each_section(world: World, process: Proc
     assert seen.metadata.startswith("<memory_metadata>")
     assert seen.system == agent.system
     assert (seen.size, len(seen.schemas), seen.passage_count) == (32_000, 6, 0)
-    assert all(tokens > 0 for tokens in (*seen.section_tokens, seen.message_tokens, seen.schema_tokens))
+    system, memory, rules, directories, metadata = seen.section_tokens
+    assert all(tokens > 0 for tokens in (system, memory, rules, metadata, seen.message_tokens, seen.schema_tokens))
+    assert (directories, seen.directories) == (0, "")
 
 
 async def test_pending_call_is_counted_once(world: World, process: Process) -> None:

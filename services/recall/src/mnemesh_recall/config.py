@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import SqlConfig
-from mnemesh_retrieval.config import EmbedderConfig, IndexConfig
+from mnemesh_retrieval.config import EmbedderConfig, IndexConfig, SearchConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SqlConfig, EmbedderConfig, IndexConfig):
+class Config(SqlConfig, EmbedderConfig, IndexConfig, SearchConfig):
     """Every field is MNEMESH_RECALL_<FIELD> or, for all services at once, MNEMESH_<FIELD>."""
 
     port: int = service("recall").port

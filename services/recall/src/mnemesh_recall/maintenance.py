@@ -21,7 +21,7 @@ from mnemesh_retrieval.startup import embedder_from_config
 from mnemesh_recall.config import Config
 from mnemesh_recall.store.sql.messages import SqlMessageStore
 from mnemesh_recall.store.sql.tables import metadata
-from mnemesh_recall.usecases.fulltext import fill_fulltext_index
+from mnemesh_recall.usecases.fulltext import WordRebuild
 from mnemesh_recall.usecases.retention import Retention
 from mnemesh_recall.vectors.memories import PREFIX as MEMORIES
 from mnemesh_recall.vectors.messages import PREFIX as MESSAGES
@@ -86,7 +86,9 @@ async def rebuild(config: Config) -> AsyncIterator[str]:
 
 async def _purge(config: Config, database: Database, index: NearestIndex, clock: Clock) -> AsyncIterator[str]:
     async with _opened(config, database, index, clock) as (store, indexer):
-        await fill_fulltext_index(store)
+        words = WordRebuild(store)
+        await words.mark()
+        await words.run()
         await indexer.open()
         expired = await Retention(store, indexer, clock, config.retention_days).sweep()
         yield f"messages that outlived the retention policy: {expired}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 from datetime import timedelta
-from functools import partial
 
 from mnemesh.recall.v1 import episodes_service_pb2_grpc, messages_service_pb2_grpc, traces_service_pb2_grpc
 from mnemesh_kit.background import periodic
@@ -19,7 +18,12 @@ from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.index import NearestIndex
 from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.indexing.outbox import SqlOutbox
-from mnemesh_retrieval.startup import embedder_from_config, open_index
+from mnemesh_retrieval.startup import (
+    constants_from_config,
+    embedder_from_config,
+    open_index,
+    reranking_from_config,
+)
 
 from mnemesh_recall.config import Config
 from mnemesh_recall.model.outbox import MEMORIES, MESSAGES
@@ -28,12 +32,14 @@ from mnemesh_recall.rpc.messages import MessagesServicer
 from mnemesh_recall.rpc.traces import TracesServicer
 from mnemesh_recall.store.sql.episodes import SqlEpisodeStore
 from mnemesh_recall.store.sql.indexed import SqlIndexedMemories, SqlIndexedMessages
+from mnemesh_recall.store.sql.memory_audits import SqlMemoryAuditStore
 from mnemesh_recall.store.sql.messages import SqlMessageStore
 from mnemesh_recall.store.sql.tables import index_tables
 from mnemesh_recall.store.sql.traces import SqlTraceStore
 from mnemesh_recall.usecases.episode_search import MemoryFinder
 from mnemesh_recall.usecases.episodes import EpisodeService
-from mnemesh_recall.usecases.fulltext import fill_fulltext_index
+from mnemesh_recall.usecases.fulltext import WordRebuild
+from mnemesh_recall.usecases.memory_audits import MemoryAuditService
 from mnemesh_recall.usecases.message_search import MessageFinder
 from mnemesh_recall.usecases.messages import MessageService
 from mnemesh_recall.usecases.retention import Retention
@@ -53,7 +59,8 @@ RETENTION_SECONDS = 3600.0
 async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
     """Migrates the database, opens the vector index, and returns the service, ready to start."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
-    embedder = embedder_from_config(config)
+    embedder, reranking = embedder_from_config(config), reranking_from_config(config)
+    constants = constants_from_config(config)
     database = await open_database(config, "mnemesh_recall", postgres_settings=_POSTGRES_SETTINGS)
     index = await open_vector_index(config)
     store, episode_store = SqlMessageStore(database, clock, ids), SqlEpisodeStore(database, clock, ids)
@@ -61,29 +68,33 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     vectors, memory_vectors = await register_collections(indexer, database, index, embedder)
     retention = Retention(store, indexer, clock, config.retention_days)
 
+    words = WordRebuild(store)
+
     async def purge() -> None:
         await store.purge_ledger()
         await store.purge_steps(clock.now() - timedelta(days=config.repeat_days))
 
-    messages = MessageService(store, MessageFinder(store, vectors), indexer)
-    episodes = EpisodeService(episode_store, MemoryFinder(episode_store, memory_vectors), indexer)
+    messages = MessageService(store, MessageFinder(store, vectors, constants, reranking), indexer)
+    episodes = EpisodeService(episode_store, MemoryFinder(episode_store, memory_vectors, constants), indexer)
+    audits = MemoryAuditService(SqlMemoryAuditStore(database, clock), clock)
     traces = TraceService(SqlTraceStore(database, clock), indexer)
     return Assembly(
         name="recall",
         servicers=[
             (messages_service_pb2_grpc.add_MessageServiceServicer_to_server, MessagesServicer(messages, clock)),
-            (episodes_service_pb2_grpc.add_EpisodeServiceServicer_to_server, EpisodesServicer(episodes)),
+            (episodes_service_pb2_grpc.add_EpisodeServiceServicer_to_server, EpisodesServicer(episodes, audits)),
             (traces_service_pb2_grpc.add_TraceServiceServicer_to_server, TracesServicer(traces)),
         ],
         service_names=service("recall").proto_services,
-        start=[partial(fill_fulltext_index, store), indexer.open],
+        start=[words.mark, indexer.open],
         background=[
+            words.run,
             indexer.run,
             periodic(PURGE_SECONDS, purge),
             periodic(RETENTION_SECONDS, retention.sweep),
         ],
-        metrics=indexer.metrics,
-        close=[database.close, embedder.close, index.close, indexer.close],
+        metrics=[*indexer.metrics, *reranking.metrics],
+        close=[database.close, embedder.close, reranking.close, index.close, indexer.close],
     )
 
 

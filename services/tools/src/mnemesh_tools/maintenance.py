@@ -6,11 +6,15 @@ from collections.abc import AsyncIterator
 
 from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.maintenance import maintain_database
+from mnemesh_kit.sealing import SecretBox
+from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.sql import Database
 
 from mnemesh_tools.config import Config
+from mnemesh_tools.store.sql.resealing import reseal
 from mnemesh_tools.store.sql.tables import metadata
 from mnemesh_tools.store.sql.tools import SqlToolStore
+from mnemesh_tools.usecases.mcp_targets import McpTargets
 
 
 async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterator[str]:
@@ -26,6 +30,9 @@ async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterat
 
     async def purge(database: Database) -> AsyncIterator[str]:
         yield f"idempotency keys deleted: {await SqlToolStore(database, clock).purge_ledger()}"
+        box = SecretBox.of_service(config.secrets_key_file, config.database, config.data_path)
+        variables, targets = SecretVariables(box, clock), McpTargets(box, allows_programs=False)
+        yield str(await database.write(lambda conn: reseal(conn, variables.resealed, targets.resealed)))
 
     async for line in maintain_database(config, "mnemesh_tools", list(metadata.tables), purge):
         yield line

@@ -1,23 +1,29 @@
-"""`mnemesh agents`: list, create, show, delete."""
+"""`mnemesh agents`: list, create, show, update, delete."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from mnemesh.agents.v1 import agents_pb2
 from rich.table import Column, Table
+from rich.text import Text
 
 from mnemesh_client.agent import Agent
 from mnemesh_client.cli.connection import NO_AGENTS, Connection
+from mnemesh_client.cli.group_views import AgentNames
 from mnemesh_client.cli.memory import print_memory
 from mnemesh_client.cli.options import AgentArgument, YesOption
 from mnemesh_client.cli.terminal import output
+from mnemesh_client.inputs import agent_type
+from mnemesh_client.mnemesh import Mnemesh
 
-app = typer.Typer(no_args_is_help=True, help="Create, list, show and delete agents.")
+_PARTNER_TYPES: Final = (agents_pb2.AGENT_TYPE_SLEEPTIME, agents_pb2.AGENT_TYPE_VOICE_SLEEPTIME)
+
+app = typer.Typer(no_args_is_help=True, help="Create, list, show, change and delete agents.")
 
 
 @app.command("list")
@@ -51,8 +57,12 @@ def create_agent(
         ),
     ] = None,
     type: Annotated[str, typer.Option(help="Agent type: letta_v1, memgpt_v2, …")] = "letta_v1",  # noqa: A002
-    human: Annotated[str, typer.Option(help="Initial value of the block about the user.")] = "",
-    persona: Annotated[str, typer.Option(help="Initial value of the block about the agent itself.")] = "",
+    human: Annotated[
+        str | None, typer.Option(help="Initial value of the block about the user.", show_default="empty")
+    ] = None,
+    persona: Annotated[
+        str | None, typer.Option(help="Initial value of the block about the agent itself.", show_default="empty")
+    ] = None,
     block: Annotated[list[str] | None, typer.Option(help="Another block, as label=value. Can be repeated.")] = None,
     prompt: Annotated[
         str | None,
@@ -65,20 +75,33 @@ def create_agent(
         list[Path] | None, typer.Option(help="A Python file to create a tool from. Can be repeated.")
     ] = None,
     tag: Annotated[list[str] | None, typer.Option(help="A tag of the agent. Can be repeated.")] = None,
+    sleeptime: Annotated[
+        bool, typer.Option("--sleeptime", help="Create a partner with it that maintains its memory in the background.")
+    ] = False,
     continuation: Annotated[
         str | None, typer.Option(help='Message to the model after tool calls, such as "All tools finished. Continue."')
     ] = None,
 ) -> None:
-    """Create an agent and print its id."""
+    """Create an agent and print its id.
+
+    An agent of a sleeptime type gets the blocks human and persona only if they are named, as it shares those of the
+    agent whose memory it maintains.
+    """
+    missing = None if agent_type(type) in _PARTNER_TYPES else ""
+    named = {"human": missing if human is None else human, "persona": missing if persona is None else persona}
     options = {
         "model": model or "",
         "type": type,
         "system_prompt_key": prompt,
-        "blocks": {"human": human, "persona": persona, **_parse_blocks(block or [])},
+        "blocks": {
+            **{label: value for label, value in named.items() if value is not None},
+            **_parse_blocks(block or []),
+        },
         "tools": tool or [],
         "tool_sources": [_read_tool(path) for path in tool_file or []],
         "tags": tag or [],
         "continuation_message": continuation,
+        "enable_sleeptime": sleeptime,
     }
     asyncio.run(_create(context.obj, name, options))
 
@@ -97,21 +120,76 @@ def show_agent(context: typer.Context, agent: AgentArgument) -> None:
 
 async def _show(connection: Connection, key: str) -> None:
     async with connection.open() as mnemesh:
+        await _print_agent(mnemesh, await mnemesh.agents.find(key))
+
+
+async def _print_agent(mnemesh: Mnemesh, agent: Agent) -> None:
+    """Prints the settings, tools and core memory of an agent."""
+    table = Table(box=None, show_header=False)
+    for label, value in (
+        ("id", agent.id),
+        ("name", agent.name),
+        ("type", _type(agent)),
+        ("model", agent.model),
+        ("tags", ", ".join(agent.proto.tags)),
+        ("tools", ", ".join(tool.name for tool in agent.proto.tools)),
+        ("created", agent.proto.create_time.ToJsonString()),
+        *(await _group_rows(mnemesh, agent)),
+    ):
+        table.add_row(label, Text(value))
+    console = output()
+    console.print(table)
+    print_memory(console, await agent.memory())
+
+
+async def _group_rows(mnemesh: Mnemesh, agent: Agent) -> list[tuple[str, str]]:
+    """Returns the sleeptime partners of an agent, and the groups to which it belongs."""
+    rows, names = [], AgentNames(mnemesh)
+    async for group in mnemesh.groups.list(agent_id=agent.id):
+        kind = group.manager_type.replace("_", "-")
+        label = f"{group.description} ({group.id})" if group.description else group.id
+        if group.manager_agent_id == agent.id and group.is_sleeptime:
+            mark = "" if agent.proto.enable_sleeptime else ", switched off"
+            rows += [(f"partner{mark}", await names.label(partner)) for partner in group.agent_ids]
+        role = "manager" if group.manager_agent_id == agent.id else "member"
+        rows.append(("group", f"{label}, {kind}, {role}"))
+    return rows
+
+
+@app.command("update")
+def update_agent(
+    context: typer.Context,
+    agent: AgentArgument,
+    name: Annotated[str | None, typer.Option(help="The new name.")] = None,
+    model: Annotated[str | None, typer.Option(help="The new model, as provider/model.")] = None,
+    description: Annotated[str | None, typer.Option(help="The new description.")] = None,
+    sleeptime: Annotated[
+        bool | None,
+        typer.Option(
+            "--sleeptime/--no-sleeptime",
+            help="Maintain its memory in the background with a partner, created if needed, or stop that.",
+        ),
+    ] = None,
+    extract_facts: Annotated[
+        int | None,
+        typer.Option(min=0, max=1_000, metavar="TURNS", help="Extract facts after every so many turns; 0 stops that."),
+    ] = None,
+) -> None:
+    """Change the settings of an agent."""
+    values = {"name": name, "model": model, "description": description, "enable_sleeptime": sleeptime}
+    fields: dict[str, Any] = {field: value for field, value in values.items() if value is not None}
+    if extract_facts is not None:
+        fields["memory_extraction"] = _extraction(extract_facts)
+    if not fields:
+        raise typer.BadParameter("Name at least one change. See `mnemesh agents update --help`.", param_hint="options")
+    asyncio.run(_update(context.obj, agent, fields))
+
+
+async def _update(connection: Connection, key: str, fields: dict[str, Any]) -> None:
+    async with connection.open() as mnemesh:
         agent = await mnemesh.agents.find(key)
-        table = Table(box=None, show_header=False)
-        for label, value in (
-            ("id", agent.id),
-            ("name", agent.name),
-            ("type", _type(agent)),
-            ("model", agent.model),
-            ("tags", ", ".join(agent.proto.tags)),
-            ("tools", ", ".join(tool.name for tool in agent.proto.tools)),
-            ("created", agent.proto.create_time.ToJsonString()),
-        ):
-            table.add_row(label, value)
-        console = output()
-        console.print(table)
-        print_memory(console, await agent.memory())
+        await agent.update(**fields)
+        await _print_agent(mnemesh, agent)
 
 
 @app.command("delete")
@@ -127,6 +205,12 @@ async def _delete(connection: Connection, key: str, confirmed: bool) -> None:
             typer.confirm(f"Delete {agent.name} ({agent.id}) and its memory?", abort=True, err=True)
         await agent.delete()
         output().print(f"deleted {agent.id}", markup=False)
+
+
+def _extraction(turns: int) -> agents_pb2.MemoryExtractionSettings | None:
+    """Returns the settings of an extraction after every so many turns; None for 0."""
+    mode = agents_pb2.MEMORY_EXTRACTION_MODE_PER_TURN
+    return agents_pb2.MemoryExtractionSettings(mode=mode, frequency=turns) if turns else None
 
 
 def _parse_blocks(options: list[str]) -> dict[str, str]:

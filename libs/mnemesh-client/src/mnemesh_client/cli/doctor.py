@@ -16,6 +16,9 @@ import typer
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import MnemeshError, Unavailable
 from mnemesh_kit.services import SERVICE_NAMES
+from mnemesh_kit.tls.certificates import read_certificate
+from mnemesh_kit.tls.client import ClientTls
+from mnemesh_kit.tls.settings import PREFIX, TlsSettings
 
 from mnemesh_client.addresses import Addresses
 from mnemesh_client.cli.connection import Connection
@@ -28,6 +31,7 @@ from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_client.supervisor import health
 from mnemesh_client.supervisor.config import MeshConfig, service_module
 from mnemesh_client.supervisor.data_lock import lock_holder
+from mnemesh_client.supervisor.handshake import handshake_problem
 
 _OLDEST_PYTHON: Final = (3, 11)
 _NEWEST_PYTHON: Final = (3, 14)
@@ -40,7 +44,7 @@ _MODEL_VARIABLES: Final = (
 )
 _MIN_FREE_BYTES: Final = 500 * 1024 * 1024
 _LEVELS: Final = ("none", "minimal", "restricted", "full")
-_BOUNDS: Final = ("memory", "processes", "disk")
+_BOUNDS: Final = ("memory", "processes", "disk", "network")
 _OFFLINE_EMBEDDER: Final = "mnemesh/wordllama-256"
 
 
@@ -84,8 +88,12 @@ async def examine(config: MeshConfig, connection: Connection, env: Mapping[str, 
     """Runs all checks, on this machine's mesh or on the mesh that `connection` names."""
     findings = [_check_python(), _check_data_dir(config), _check_embedder(config)]
     findings += [finding for name in SERVICE_NAMES if (finding := _check_installed(name)) is not None]
+    findings.append(_check_tls(config.tls))
+    if findings[-1].is_problem:
+        return findings
     addresses = dict(connection.addresses(config).items())
-    states = await asyncio.gather(*(health.health_status(address) for address in addresses.values()))
+    checks = (health.service_status(name, address, tls=config.tls) for name, address in addresses.items())
+    states = await asyncio.gather(*checks)
     running = any(state == "SERVING" for state in states)
     async with connection.open(Addresses(**addresses)) as mnemesh:
         for (name, address), state in zip(addresses.items(), states, strict=True):
@@ -93,7 +101,10 @@ async def examine(config: MeshConfig, connection: Connection, env: Mapping[str, 
                 findings.append(await _check_version(mnemesh, name, address))
                 findings += await _check_sandbox(mnemesh) if name == "tools" else []
             else:
-                findings.append(_diagnose(name, address, state, running))
+                problem = await handshake_problem(name, address, config.tls)
+                findings.append(
+                    _diagnose(name, address, state, running) if problem is None else Finding(name, problem, "problem")
+                )
         findings.append(await _check_model(mnemesh, env))
     return findings
 
@@ -149,6 +160,21 @@ def _check_installed(name: str) -> Finding | None:
     except StartupError as error:
         return Finding(name, str(error), "problem")
     return None
+
+
+def _check_tls(settings: TlsSettings) -> Finding:
+    if not settings.is_configured:
+        return Finding("tls", "gRPC connections are not encrypted (MNEMESH_GRPC_TLS_CA_FILE)", "note")
+    try:
+        ClientTls(settings)
+        if settings.cert_file is None:
+            return Finding("tls", "gRPC connections are encrypted")
+        certificate = read_certificate(settings.cert_file, settings.key_file, PREFIX)
+    except StartupError as error:
+        return Finding("tls", str(error), "problem")
+    state = "problem" if certificate.is_ending else "ok"
+    text = f"gRPC connections are encrypted; the certificate {settings.cert_file} expires in"
+    return Finding("tls", f"{text} {certificate.days_left:.0f} days", state)
 
 
 async def _check_version(mnemesh: Mnemesh, name: str, address: str) -> Finding:

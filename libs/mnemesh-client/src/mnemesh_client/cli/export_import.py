@@ -11,9 +11,9 @@ import typer
 from mnemesh_kit.errors import InvalidArgument, MnemeshError
 
 from mnemesh_client.agent import Agent
-from mnemesh_client.agent_files import files
-from mnemesh_client.agent_files.export import export_agent
-from mnemesh_client.agent_files.restore import AgentImport, ImportCounts
+from mnemesh_client.agent_exports import files
+from mnemesh_client.agent_exports.export import export_agent
+from mnemesh_client.agent_exports.restore import AgentImport, ImportCounts
 from mnemesh_client.cli.connection import Connection
 from mnemesh_client.cli.options import AgentArgument
 from mnemesh_client.cli.terminal import notice, output, print_error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
+import structlog
 import typer
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import MnemeshError
@@ -12,17 +13,27 @@ from mnemesh_kit.private_files import make_new_files_private
 
 from mnemesh_client.cli import (
     agents,
+    certs,
     chat,
     doctor,
     export_import,
+    files,
+    folders,
+    groups,
     maintain,
+    mcp,
+    mcp_servers,
     memory,
     prompts,
     providers,
     search,
+    sleep,
     tokens,
+    tools,
+    tune_search,
     up,
     version,
+    watch,
 )
 from mnemesh_client.cli.connection import Connection
 from mnemesh_client.cli.error_text import error_text
@@ -60,13 +71,23 @@ app.command("doctor")(doctor.doctor)
 app.command("maintain")(maintain.maintain)
 app.command("chat")(chat.chat)
 app.command("search")(search.search)
+app.command("sleep")(sleep.sleep)
+app.command("tune-search")(tune_search.tune_search)
+app.command("watch")(watch.watch)
+app.command("mcp")(mcp.mcp)
 app.command("export")(export_import.export)
 app.command("import")(export_import.import_)
 app.add_typer(agents.app, name="agents")
+app.add_typer(certs.app, name="certs")
+app.add_typer(files.app, name="files")
+app.add_typer(folders.app, name="folders")
+app.add_typer(groups.app, name="groups")
+app.add_typer(mcp_servers.app, name="mcp-servers")
 app.add_typer(memory.app, name="memory")
 app.add_typer(prompts.app, name="prompts")
 app.add_typer(providers.app, name="providers")
 app.add_typer(tokens.app, name="tokens")
+app.add_typer(tools.app, name="tools")
 app.command("version")(version.version)
 
 
@@ -76,6 +97,8 @@ def main() -> None:
     Exits with 1 if the server refuses a request, and with 2 if an argument is invalid or the mesh cannot start.
     """
     make_new_files_private()
+    # stdout has the results of commands. The stream is looked up for each line, because callers may replace it.
+    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
     try:
         app(prog_name="mnemesh")
     except StartupError as error:

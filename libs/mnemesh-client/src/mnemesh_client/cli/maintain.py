@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 
 from mnemesh_kit.config import StartupError
-from mnemesh_kit.services import SERVICE_NAMES
+from mnemesh_kit.services import STORE_NAMES
 
 from mnemesh_client.cli.options import DataDirOption, mesh_config
 from mnemesh_client.cli.terminal import output
@@ -31,7 +31,7 @@ def maintain(data_dir: DataDirOption = None) -> None:
 async def _maintain_all(config: MeshConfig) -> None:
     console, lock = output(), DataDirectoryLock.acquire(config.data_path)
     try:
-        for name in SERVICE_NAMES:
+        for name in STORE_NAMES:
             async for line in _maintain(name, config):
                 console.print(f"{name:12} {line}", markup=False, highlight=False)
     finally:

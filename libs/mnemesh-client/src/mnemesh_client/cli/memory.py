@@ -1,4 +1,4 @@
-"""`mnemesh memory`: shows and edits the core memory of an agent."""
+"""`mnemesh memory`: shows and edits the core memory of an agent, and its facts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from rich.panel import Panel
 from rich.text import Text
 
 from mnemesh_client.agent import Agent
+from mnemesh_client.cli import memory_audit, memory_facts
 from mnemesh_client.cli.connection import Connection, choose_agent
 from mnemesh_client.cli.options import AgentArgument, OptionalAgentArgument
 from mnemesh_client.cli.terminal import output
 from mnemesh_client.mnemesh import Mnemesh
 
-app = typer.Typer(no_args_is_help=True, help="Show and edit the core memory of agents.")
+app = typer.Typer(no_args_is_help=True, help="Show, correct and check what agents remember.")
+app.command("audit")(memory_audit.audit)
+memory_facts.register(app)
 
 
 def print_memory(console: Console, memory: blocks_pb2.CoreMemory) -> None:

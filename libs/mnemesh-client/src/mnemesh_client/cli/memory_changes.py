@@ -28,22 +28,16 @@ class MemoryTracker:
         self._agent_id = agent_id
         self._known: blocks_pb2.CoreMemory | None = None
 
-    async def start(self) -> None:
-        """Reads the memory as it is before a turn."""
-        try:
-            self._known = await self._mnemesh.blocks.core_memory(self._agent_id)
-        except MnemeshError:
-            # The chat continues while only the view of the memory is unavailable.
-            self._known = None
-
     async def changes(self) -> list[BlockChange]:
-        """Returns the changes since the last call; none while the memory cannot be read."""
+        """Returns the changes since the last call; none at the first call, and while the memory cannot be read."""
         before = self._known
-        if before is None:
-            return []
         try:
+            if before is None:
+                self._known = await self._mnemesh.blocks.core_memory(self._agent_id)
+                return []
             after = await self._mnemesh.blocks.core_memory_since(self._agent_id, before.revision)
         except MnemeshError:
+            # The chat continues while only the view of the memory is unavailable.
             return []
         if after is None:
             return []

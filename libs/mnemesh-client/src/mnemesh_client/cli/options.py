@@ -10,6 +10,12 @@ import typer
 from mnemesh_client.supervisor.config import MeshConfig
 
 AgentArgument = Annotated[str, typer.Argument(metavar="AGENT", help="Id or name of the agent.")]
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Id or description of the group.")]
+FolderArgument = Annotated[str, typer.Argument(metavar="FOLDER", help="Id or name of the folder.")]
+FileArgument = Annotated[
+    str, typer.Argument(metavar="FILE", help="Id of the file, folder/name, or a name that only one file has.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 OptionalAgentArgument = Annotated[
     str | None, typer.Argument(metavar="AGENT", help="Id or name of the agent.", show_default="the first agent")
 ]

@@ -9,19 +9,19 @@ import termios
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
-from typing import Any
+from typing import Any, Final
+
+_INPUT_FLAGS: Final = 0
+_LOCAL_FLAGS: Final = 3
 
 
-async def read_lines(prompt: str) -> AsyncGenerator[str, None]:
+async def read_lines() -> AsyncGenerator[str, None]:
     """Yields the lines of stdin to its end. Reads a line only when the caller asks for it.
 
-    On a terminal, the line can be edited and has a history. The reading thread is a daemon, so that an unanswered
-    prompt does not keep the program alive.
+    The reading thread is a daemon, so that a read without an end does not keep the program alive.
     """
     loop = asyncio.get_running_loop()
-    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    read = partial(_read_edited, prompt) if is_terminal else PipeReader(sys.stdin.fileno()).read_line
+    read = PipeReader(sys.stdin.fileno()).read_line
     while True:
         result: asyncio.Future[str | None] = loop.create_future()
         threading.Thread(target=_read_into, args=(read, loop, result), daemon=True).start()
@@ -55,26 +55,40 @@ class PipeReader:
 
 
 @contextmanager
-def terminal_restored() -> Iterator[None]:
-    """Restores the terminal's settings on exit: an interrupted line editor leaves the terminal without echo."""
+def typing_kept() -> Iterator[None]:
+    """Within it, what a person types is not displayed, but kept for the next prompt. Ctrl-C still interrupts.
+
+    It restores the terminal's settings on exit: an interrupted line editor leaves the terminal without echo.
+    """
     if not sys.stdin.isatty():
         yield
         return
-    before = termios.tcgetattr(sys.stdin)
+    before, settings = termios.tcgetattr(sys.stdin), termios.tcgetattr(sys.stdin)
+    settings[_INPUT_FLAGS] &= ~termios.ICRNL
+    settings[_LOCAL_FLAGS] &= ~(termios.ECHO | termios.ICANON)
+    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, settings)
     try:
         yield
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def _read_edited(prompt: str) -> str | None:
-    if "readline" not in sys.modules and os.environ.get("TERM") != "dumb":
-        with suppress(ImportError):
-            import readline  # noqa: F401, PLC0415  (adds arrow keys and a history to `input`)
+@contextmanager
+def pastes_marked() -> Iterator[None]:
+    """Within it, the terminal marks a pasted text, so that the next prompt takes it as one message."""
+    if not sys.stdin.isatty() or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        yield
+        return
+    _write("\x1b[?2004h")
     try:
-        return input(prompt)
-    except EOFError:
-        return None
+        yield
+    finally:
+        _write("\x1b[?2004l")
+
+
+def _write(sequence: str) -> None:
+    sys.stdout.write(sequence)
+    sys.stdout.flush()
 
 
 def _read_into(

@@ -97,7 +97,7 @@ async def _up(config: MeshConfig, chat: bool) -> int:
 
 def _client(config: MeshConfig) -> Mnemesh:
     addresses = Addresses(**{name: config.address(name) for name in SERVICE_NAMES})
-    return Mnemesh(addresses, auth_key_file=config.auth_key_file)
+    return Mnemesh(addresses, auth_key_file=config.auth_key_file, tls=config.tls)
 
 
 async def _default_model(mnemesh: Mnemesh) -> str:

@@ -6,8 +6,11 @@ import asyncio
 from typing import Final
 
 import typer
-from mnemesh_kit.errors import MnemeshError, Unimplemented
+from mnemesh_kit.channels import DEADLINE_SECONDS
+from mnemesh_kit.errors import MnemeshError, Unavailable, Unimplemented
+from mnemesh_kit.http_health import http_version
 from mnemesh_kit.server_info import version_of
+from mnemesh_kit.services import Protocol, service
 
 from mnemesh_client.cli.connection import Connection
 from mnemesh_client.cli.error_text import error_text
@@ -39,6 +42,12 @@ async def service_version(mnemesh: Mnemesh, name: str) -> str:
     Raises:
         MnemeshError: the service does not answer, or it returned another error.
     """
+    if service(name).protocol is Protocol.HTTP:
+        address = dict(mnemesh.addresses.items())[name]
+        try:
+            return await http_version(address, DEADLINE_SECONDS) or _UNKNOWN
+        except OSError as error:
+            raise Unavailable(f"{address} does not answer.") from error
     try:
         return (await mnemesh.server_info(name)).version or _UNKNOWN
     except Unimplemented:

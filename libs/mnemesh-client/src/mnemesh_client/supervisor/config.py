@@ -11,6 +11,7 @@ from typing import Final
 
 from mnemesh_kit.config import ServerConfig, StartupError, read_config
 from mnemesh_kit.services import SERVICES, ServiceSpec, service
+from mnemesh_kit.tls.settings import PREFIX, TlsSettings
 
 from mnemesh_client.addresses import ports_from_env
 
@@ -30,8 +31,8 @@ _LOOPBACK_OF: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  (addr
 class MeshConfig:
     """The settings of a mesh on one machine.
 
-    Each field except `ports` is read from MNEMESH_<FIELD>. `service_environment` passes other variables to the services
-    that need them.
+    Each field except `ports` and `tls` is read from MNEMESH_<FIELD>. `service_environment` passes other variables to
+    the services that need them.
     """
 
     data_dir: str = "data"
@@ -45,6 +46,8 @@ class MeshConfig:
     auth_key_file: str | None = None
     embedder: str = "mnemesh/wordllama-256"
     """The embedder of archives that do not name one."""
+    tls: TlsSettings = field(default=TlsSettings(), metadata={"environment": False})
+    """The files with which the supervisor and the command line connect to the services."""
     start_seconds: float = 60.0
     """The time within which all services must be ready."""
     stop_seconds: float = 15.0
@@ -58,7 +61,12 @@ class MeshConfig:
             ConfigError: a variable has an invalid value. The message is one line and names the variable.
         """
         config = read_config(cls, env)
-        return replace(config, ports=ports_from_env(env))
+        return replace(config, ports=ports_from_env(env), tls=TlsSettings.from_env(env))
+
+    def require_authorities(self) -> None:
+        """Raises StartupError if the services have certificates that nothing here can verify."""
+        if self.tls.cert_file is not None and self.tls.ca_file is None:
+            raise StartupError(f"{PREFIX}_CA_FILE must be set with {PREFIX}_CERT_FILE: the services call each other.")
 
     @property
     def data_path(self) -> Path:
@@ -89,11 +97,11 @@ def service_environment(name: str, config: MeshConfig, env: Mapping[str, str] = 
     own |= {"MNEMESH_HOST": config.host, "MNEMESH_DATA_DIR": str(config.data_path)}
     if config.auth_key_file is not None:
         own["MNEMESH_AUTH_KEY_FILE"] = str(Path(config.auth_key_file).expanduser().absolute())
-    for number, spec in enumerate(SERVICES):
+    for spec in SERVICES:
         own[spec.port_variable] = str(config.port(spec.name))
         own[spec.target_variable] = config.address(spec.name)
         if config.metrics_port is not None and spec.name == name:
-            own[f"MNEMESH_{name.upper()}_METRICS_PORT"] = str(config.metrics_port + number)
+            own[f"MNEMESH_{name.upper()}_METRICS_PORT"] = str(config.metrics_port + spec.metrics_offset)
     return own
 
 
@@ -104,6 +112,8 @@ def _is_needed(spec: ServiceSpec, variable: str) -> bool:
         names = (*(field.name for field in fields(ServerConfig)), *spec.settings)
         prefixes = (f"MNEMESH_{spec.name.upper()}_", "MNEMESH_")
         return variable in {f"{prefix}{name.upper()}" for prefix in prefixes for name in names}
+    if variable in spec.variables:
+        return True
     if spec.calls_hosts and variable.upper() in _PROXY_VARIABLES:
         return True
     return variable.upper() in _SYSTEM_VARIABLES or variable.startswith(_SYSTEM_PREFIXES)

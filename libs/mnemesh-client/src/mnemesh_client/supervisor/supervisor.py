@@ -15,6 +15,7 @@ from mnemesh_kit.services import SERVICE_NAMES
 from mnemesh_client.supervisor import health
 from mnemesh_client.supervisor.config import MeshConfig, service_environment, service_module
 from mnemesh_client.supervisor.data_lock import DataDirectoryLock
+from mnemesh_client.supervisor.handshake import handshake_problem
 from mnemesh_client.supervisor.ports import PortInUseError, require_free_ports
 from mnemesh_client.supervisor.process import ServiceProcess
 
@@ -23,8 +24,8 @@ _STABLE_SECONDS: Final = 10.0
 """The time after which a service counts as stable: its next restart has the first delay again."""
 _PORT_WAIT_SECONDS: Final = 3.0
 _PORT_POLL_SECONDS: Final = 0.1
-_CALLER: Final = "orchestrator"
-"""The service that calls the others. It is stopped before them."""
+_CALLERS: Final = ("gateway", "orchestrator")
+"""The services that call others, in the order in which they are stopped before them."""
 
 Notify = Callable[[str], None]
 
@@ -53,6 +54,7 @@ class Supervisor:
         Raises:
             StartupError: the mesh cannot start. The message is one line; no process is left running.
         """
+        self.config.require_authorities()
         self._lock = DataDirectoryLock.acquire(self.config.data_path)
         try:
             self._lock.write_status(ready=False, addresses=self.config.addresses)
@@ -75,14 +77,14 @@ class Supervisor:
             self._lock.write_status(ready=True, addresses=self.config.addresses)
 
     async def stop(self) -> None:
-        """Stops the orchestrator, then the services that it calls. Returns when no process is left."""
+        """Stops the services that call others, then those that they call. Returns when no process is left."""
         for task in self._restart_tasks:
             task.cancel()
         await asyncio.gather(*self._restart_tasks, return_exceptions=True)
         self._restart_tasks = []
-        callers = [service for service in self.services.values() if service.name == _CALLER]
-        others = [service for service in self.services.values() if service.name != _CALLER]
-        for group in (callers, others):
+        callers = [[self.services[name]] for name in _CALLERS if name in self.services]
+        others = [service for service in self.services.values() if service.name not in _CALLERS]
+        for group in (*callers, others):
             await asyncio.gather(*(self._stop_service(service) for service in group))
         self.services = {}
         lock, self._lock = self._lock, None
@@ -117,18 +119,25 @@ class Supervisor:
                 task.result()
             if pending:
                 late = [name for name, task in zip(self.services, tasks, strict=True) if task in pending]
-                raise StartupError(
-                    f"Not ready after {self.config.start_seconds:.0f} s: {', '.join(late)}. "
-                    f"See the logs in {self.config.data_path / 'logs'}."
-                )
+                raise StartupError(await self.describe_late(late))
         finally:
             for task in tasks:
                 task.cancel()
 
+    async def describe_late(self, names: Sequence[str]) -> str:
+        """Returns why these services are not ready."""
+        for name in names:
+            problem = await handshake_problem(name, self.config.address(name), self.config.tls)
+            if problem is not None:
+                return f"{name}: {problem}"
+        logs = self.config.data_path / "logs"
+        return f"Not ready after {self.config.start_seconds:.0f} s: {', '.join(names)}. See the logs in {logs}."
+
     async def _wait_until_ready(self, service: ServiceProcess) -> None:
         """Waits until the service serves. Raises StartupError if its process exits before."""
         exited = asyncio.create_task(service.wait())
-        serving = asyncio.create_task(health.wait_until_serving(self.config.address(service.name)))
+        address, tls = self.config.address(service.name), self.config.tls
+        serving = asyncio.create_task(health.wait_until_ready(service.name, address, tls))
         try:
             await asyncio.wait((exited, serving), return_when=asyncio.FIRST_COMPLETED)
             if exited.done():

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import structlog
 
-from mnemesh_retrieval.edge.bm25 import Bm25Encoder
+from mnemesh_retrieval.comparison import SearchedComparison, compared_by_search
 from mnemesh_retrieval.edge.directory import ShardDirectory
 from mnemesh_retrieval.edge.failures import engine_error, is_panic, surviving
 from mnemesh_retrieval.edge.page_cache import MAX_MAPPED_BYTES, mapped_bytes, release_pages
@@ -62,7 +62,6 @@ class EdgeIndex:
         self._max_mapped_bytes = max_mapped_bytes
         self._pid = os.getpid()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vector-index")
-        self._words = Bm25Encoder()
         self._shards: dict[str, Shard] = {}
         self._flusher: asyncio.Task[None] | None = None
         self._closed = False
@@ -128,6 +127,10 @@ class EdgeIndex:
     async def search(self, collection: str, query: SearchQuery) -> list[Hit]:
         """See VectorIndex.search."""
         return await self._on(collection, lambda shard: shard.search(query))
+
+    async def compare(self, collection: str, query: SearchQuery) -> SearchedComparison:
+        """See NearestIndex.compare."""
+        return await compared_by_search(self.search, collection, query)
 
     async def candidates(self, collection: str, query: SearchQuery) -> Candidates:
         """See VectorIndex.candidates."""
@@ -268,7 +271,7 @@ class EdgeIndex:
             # A shard that is opened applies its log to its mapped files.
             self._reserve.require()
             path = self._directory.path_of(collection.name)
-            self._shards[collection.name] = Shard.open(path, collection, self._words)
+            self._shards[collection.name] = Shard.open(path, collection)
 
     def _drop(self, name: str) -> None:
         self._close(name)

@@ -49,8 +49,13 @@ def write_back(directory: Path) -> None:
     The engine's own flush does the same but holds the interpreter lock; after this it has little to do.
     """
     for path in (*directory.rglob("*"), directory):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        flush_path(path)
+
+
+def flush_path(path: Path) -> None:
+    """Flushes a file, or the entries of a folder, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,7 +1,7 @@
 """Rewrites a shard from its live points, because the engine keeps deleted points in its segments and its log.
 
 After a crash at any step, the next start finds one complete shard: the old one until the new one is complete and named
-`….rewritten`, and the new one from then on.
+`….rewritten`, and the new one from then on. A new collection's shard is incomplete while a file `….creating` exists.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 import qdrant_edge as qe
 
 BUILDING = ".building"
+CREATING = ".creating"
 DROPPED = ".dropped"
 REWRITTEN = ".rewritten"
 PAGE = 500
@@ -29,7 +30,10 @@ class RewriteReport:
 
 
 def recover(directory: Path, suffix: str) -> None:
-    """Finishes or undoes the rewrites that a crash interrupted, in a directory of shards with this suffix."""
+    """Finishes or undoes what a crash interrupted, in a directory of shards with this suffix."""
+    for creating in directory.glob(f"*{suffix}{CREATING}"):
+        shutil.rmtree(creating.with_name(creating.name.removesuffix(CREATING)), ignore_errors=True)
+        creating.unlink()
     for rewritten in directory.glob(f"*{suffix}{REWRITTEN}"):
         path = rewritten.with_name(rewritten.name.removesuffix(REWRITTEN))
         if path.exists():

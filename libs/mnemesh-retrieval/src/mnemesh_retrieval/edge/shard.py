@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,10 @@ from uuid import UUID
 import numpy as np
 import qdrant_edge as qe
 
-from mnemesh_retrieval.edge.bm25 import Bm25Encoder
 from mnemesh_retrieval.edge.failures import surviving
 from mnemesh_retrieval.edge.filters import engine_filter
-from mnemesh_retrieval.edge.page_cache import release_pages, write_back
-from mnemesh_retrieval.edge.rewrite import BUILDING
+from mnemesh_retrieval.edge.page_cache import flush_path, release_pages, write_back
+from mnemesh_retrieval.edge.rewrite import CREATING
 from mnemesh_retrieval.edge.schema import (
     DENSE,
     TEXT,
@@ -41,7 +40,7 @@ from mnemesh_retrieval.index import (
     WriteMode,
 )
 from mnemesh_retrieval.listing import AllPoints, PointQuery, listed_ids
-from mnemesh_retrieval.ranking import (
+from mnemesh_retrieval.search_parts import (
     Scored,
     candidate_query,
     hits,
@@ -53,6 +52,7 @@ from mnemesh_retrieval.ranking import (
     stored_vector,
     word_match,
 )
+from mnemesh_retrieval.words.sparse import document_vector, query_numbers
 
 MODES = {
     WriteMode.UPSERT: qe.UpdateMode.Upsert,
@@ -68,37 +68,32 @@ LOADING_ATTEMPTS = 2
 class Shard:
     """Owns a shard of the engine. `dirty` is True while writes wait for a flush."""
 
-    def __init__(self, engine: qe.EdgeShard, path: Path, collection: Collection, words: Bm25Encoder) -> None:
+    def __init__(self, engine: qe.EdgeShard, path: Path, collection: Collection) -> None:
         self.engine = engine
         self.path = path
         self.dirty = False
         self._dimension = collection.dimension
         self._tenant_field = collection.tenant_field
-        self._words = words
 
     @classmethod
-    def open(cls, path: Path, collection: Collection, words: Bm25Encoder) -> Shard:
+    def open(cls, path: Path, collection: Collection) -> Shard:
         """Loads the shard at `path`, or creates it: a crash leaves a complete shard or none.
 
         Raises:
             IndexDamaged: the process ended repeatedly while it loaded the shard.
             CollectionMismatch: the shard has another dimension.
         """
+        creating = path.with_name(path.name + CREATING)
+        if creating.exists():  # it could not be created before, for example because the disk was full
+            shutil.rmtree(path, ignore_errors=True)
         if not path.exists():
-            building = path.with_name(path.name + BUILDING)
-            shutil.rmtree(building, ignore_errors=True)
-            building.mkdir(parents=True)
-            created = qe.EdgeShard.create(str(building), engine_config(collection.dimension))
-            add_missing_indexes(created, collection)
-            created.flush()
-            created.close()
-            building.rename(path)
+            return cls(_created(path, creating, collection), path, collection)
         require_dimension(collection, stored_dimension(path))
         with surviving(path.with_name(path.name + LOADING), LOADING_ATTEMPTS, "loaded"):
             engine = qe.EdgeShard.load(str(path), engine_config(collection.dimension))
         add_missing_indexes(engine, collection)
         release_pages(path)
-        return cls(engine, path, collection, words)
+        return cls(engine, path, collection)
 
     def adopt(self, collection: Collection) -> None:
         """Checks the dimension of the open shard and adds missing payload indexes. Raises CollectionMismatch."""
@@ -148,21 +143,20 @@ class Shard:
         """See VectorIndex.candidates."""
         wide = candidate_query(query)
         within = engine_filter(query.filter)
-        words = self._words.query(query.text) if query.mode is not SearchMode.DENSE else None
-        if words is None:
+        words = query_numbers(query.text) if query.mode is not SearchMode.DENSE else {}
+        if not words:
             return Candidates(self._dense(wide, within))
         points = self.engine.query(
             qe.QueryRequest(
                 limit=wide.limit,
-                query=qe.Query.Nearest(words, TEXT),
+                query=qe.Query.Nearest(_sparse(words), TEXT),
                 filter=within,
                 with_payload=False,
                 with_vector=[TEXT],
             )
         )
-        forms = self._words.forms(query.text)
         texts = [
-            word_match(_uuid(point.id), point.score, words.indices, forms, sparse.indices, sparse.values)
+            word_match(_uuid(point.id), point.score, words, sparse.indices, sparse.values)
             for point in points
             if isinstance(point.vector, dict) and isinstance(sparse := point.vector.get(TEXT), qe.SparseVector)
         ]
@@ -229,9 +223,9 @@ class Shard:
         vector = stored_vector(point, self._dimension)
         if vector is not None:
             vectors[DENSE] = vector
-        words = self._words.document(point.text)
-        if words.indices:
-            vectors[TEXT] = words
+        words = document_vector(point.text)
+        if words:
+            vectors[TEXT] = qe.SparseVector(list(words), list(words.values()))
         return qe.Point(point.id, vectors, {**point.payload, PARTS: sorted(vectors)})
 
     def _dense(self, query: SearchQuery, within: qe.Filter) -> Scored:
@@ -239,8 +233,8 @@ class Shard:
         return self._nearest(qe.Query.Nearest(vector, DENSE), query, within) if vector is not None else []
 
     def _text(self, query: SearchQuery, within: qe.Filter) -> Scored:
-        words = self._words.query(query.text)
-        found = self._nearest(qe.Query.Nearest(words, TEXT), query, within) if words is not None else []
+        words = query_numbers(query.text)
+        found = self._nearest(qe.Query.Nearest(_sparse(words), TEXT), query, within) if words else []
         return [(id_, score) for id_, score in found if score > 0]
 
     def _nearest(self, nearest: qe.Query, query: SearchQuery, within: qe.Filter) -> Scored:
@@ -269,6 +263,27 @@ class Shard:
             ids.extend(found)
             if len(found) < page:
                 return ids
+
+
+def _created(path: Path, creating: Path, collection: Collection) -> qe.EdgeShard:
+    """Creates an empty shard, which is incomplete while the file `creating` exists.
+
+    The engine stays open: loading the shard again would read all its preallocated files.
+    """
+    creating.touch()
+    flush_path(path.parent)
+    path.mkdir()
+    engine = qe.EdgeShard.create(str(path), engine_config(collection.dimension))
+    add_missing_indexes(engine, collection)
+    engine.flush()
+    creating.unlink()
+    flush_path(path.parent)
+    return engine
+
+
+def _sparse(words: Iterable[int]) -> qe.SparseVector:
+    numbers = list(words)
+    return qe.SparseVector(numbers, [1.0] * len(numbers))
 
 
 def _stored(record: qe.Record) -> StoredPoint:

@@ -23,7 +23,8 @@ class HashingEmbedder:
 
     handle = HASHING
     dimension = DIMENSION
-    hybrid_weight = 0.0001
+    similarity_weight = 0.0001
+    least_similarity = 0.0
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         """See Embedder.embed; never fails."""

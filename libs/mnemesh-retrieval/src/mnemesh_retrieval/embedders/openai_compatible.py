@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mnemesh_kit.backoff import Backoff
 
-from mnemesh_retrieval.embedder import Vector
+from mnemesh_retrieval.embedder import CountedVectors, Vector
 from mnemesh_retrieval.errors import EmbedderError, EmbedderRejected, EmbedderUnavailable
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ class OpenAICompatibleEmbedder:
     The key is sent in the Authorization header only; it is in no error and no repr.
     """
 
-    hybrid_weight = 1.0
+    similarity_weight = 0.5
+    least_similarity = 0.0
 
     def __init__(
         self,
@@ -59,12 +60,18 @@ class OpenAICompatibleEmbedder:
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         """See Embedder.embed."""
+        return (await self.embed_counted(texts)).vectors
+
+    async def embed_counted(self, texts: Sequence[str]) -> CountedVectors:
+        """See CountingEmbedder. The tokens are those that the provider reports; None if one answer reports none."""
         vectors: list[Vector] = [np.zeros(self.dimension, dtype=np.float32) for _ in texts]
+        tokens: int | None = 0
         for batch in _batches(texts):
             embedded = await self._embed_batch([texts[index] for index in batch])
-            for index, vector in zip(batch, embedded, strict=True):
+            for index, vector in zip(batch, embedded.vectors, strict=True):
                 vectors[index] = vector
-        return vectors
+            tokens = None if tokens is None or embedded.tokens is None else tokens + embedded.tokens
+        return CountedVectors(vectors, tokens)
 
     async def close(self) -> None:
         """See Embedder.close."""
@@ -72,7 +79,7 @@ class OpenAICompatibleEmbedder:
             await self._client.aclose()
             self._client = None
 
-    async def _embed_batch(self, texts: list[str]) -> list[Vector]:
+    async def _embed_batch(self, texts: list[str]) -> CountedVectors:
         body: dict[str, Any] = {"model": self._model, "input": texts, "encoding_format": "float"}
         if self._request_dimension:
             body["dimensions"] = self.dimension
@@ -85,7 +92,7 @@ class OpenAICompatibleEmbedder:
                 await asyncio.sleep(self._delay(attempt, error.retry_after))
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    async def _request(self, body: dict[str, Any], expected: int) -> list[Vector]:
+    async def _request(self, body: dict[str, Any], expected: int) -> CountedVectors:
         import httpx  # noqa: PLC0415 - imported where this embedder is configured
 
         if self._client is None:
@@ -104,15 +111,16 @@ class OpenAICompatibleEmbedder:
             raise EmbedderRejected(f"embedder {self.handle}: answered {response.status_code}")
         return self._vectors(response, expected)
 
-    def _vectors(self, response: httpx.Response, expected: int) -> list[Vector]:
+    def _vectors(self, response: httpx.Response, expected: int) -> CountedVectors:
         try:
-            items = sorted(response.json()["data"], key=lambda item: int(item["index"]))
+            answer = response.json()
+            items = sorted(answer["data"], key=lambda item: int(item["index"]))
             vectors = [np.asarray(item["embedding"], dtype=np.float32) for item in items]
         except (ValueError, KeyError, TypeError):
             raise EmbedderError(f"embedder {self.handle}: the response is not an embeddings object") from None
         if len(vectors) != expected:
             raise EmbedderError(f"embedder {self.handle}: {len(vectors)} vectors for {expected} texts")
-        return [self._normalized(vector) for vector in vectors]
+        return CountedVectors([self._normalized(vector) for vector in vectors], _tokens(answer.get("usage")))
 
     def _normalized(self, vector: Vector) -> Vector:
         if vector.shape != (self.dimension,):
@@ -133,6 +141,12 @@ class _TemporaryError(Exception):
         super().__init__(message)
         self.retry_after = retry_after
         self.retry = retry
+
+
+def _tokens(usage: Any) -> int | None:
+    """Returns the tokens that an answer reports. Some servers report none, or 0 without counting."""
+    tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens > 0 else None
 
 
 def _batches(texts: Sequence[str]) -> list[list[int]]:

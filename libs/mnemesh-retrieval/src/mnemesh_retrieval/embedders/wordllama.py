@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from mnemesh_retrieval.embedder import Vector
+from mnemesh_retrieval.embedder import CountedVectors, Vector
 from mnemesh_retrieval.errors import EmbedderMisconfigured
 from mnemesh_retrieval.handles import WORDLLAMA
 
@@ -35,7 +35,8 @@ class WordLlamaEmbedder:
 
     handle = WORDLLAMA
     dimension = DIMENSION
-    hybrid_weight = 0.01  # measured; see docs/retrieval.md
+    similarity_weight = 0.25
+    least_similarity = 0.3  # measured; see docs/retrieval.md
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wordllama")
@@ -43,6 +44,10 @@ class WordLlamaEmbedder:
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         """See Embedder.embed. Raises EmbedderMisconfigured if the installed wordllama has no weights."""
+        return (await self.embed_counted(texts)).vectors
+
+    async def embed_counted(self, texts: Sequence[str]) -> CountedVectors:
+        """See CountingEmbedder. The tokens are those of the tokenizer."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._embed, list(texts))
 
     async def close(self) -> None:
@@ -50,10 +55,11 @@ class WordLlamaEmbedder:
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._model = None
 
-    def _embed(self, texts: list[str]) -> list[Vector]:
+    def _embed(self, texts: list[str]) -> CountedVectors:
         if self._model is None:
             self._model = _load()
-        return [self._model.vector(text) for text in texts]
+        found = [self._model.vector(text) for text in texts]
+        return CountedVectors([vector for vector, _ in found], sum(tokens for _, tokens in found))
 
 
 class _Model:
@@ -61,15 +67,18 @@ class _Model:
         self._tokenizer = tokenizer
         self._rows = rows
 
-    def vector(self, text: str) -> Vector:
+    def vector(self, text: str) -> tuple[Vector, int]:
+        """Returns the vector of a text and the number of its tokens."""
         total = np.zeros(DIMENSION, dtype=np.float32)
+        tokens = 0
         for piece in _pieces(text):
             ids = np.asarray(self._tokenizer.encode(piece, add_special_tokens=False).ids, dtype=np.int64)
+            tokens += ids.size
             if ids.size:
                 np.clip(ids, 0, len(self._rows) - 1, out=ids)
                 total += self._rows[ids].astype(np.float32).sum(axis=0)
         norm = float(np.linalg.norm(total))
-        return total / np.float32(norm) if norm > 0 else total
+        return total / np.float32(norm) if norm > 0 else total, tokens
 
 
 def _pieces(text: str) -> Iterator[str]:

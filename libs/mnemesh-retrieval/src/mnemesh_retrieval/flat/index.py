@@ -18,11 +18,12 @@ from mnemesh_retrieval.filters import EVERYTHING, Filter, HasId
 from mnemesh_retrieval.flat import checks, file, schema, search
 from mnemesh_retrieval.flat.connections import Connections
 from mnemesh_retrieval.flat.filters import labels_of, time_of
+from mnemesh_retrieval.flat.search import FlatComparison
 from mnemesh_retrieval.flat.segment import Entry, ids_of, require_few_labels
 from mnemesh_retrieval.index import Collection, Hit, Point, SearchMode, SearchQuery
 from mnemesh_retrieval.lock import DirectoryLock
 from mnemesh_retrieval.mark import IndexMark
-from mnemesh_retrieval.ranking import query_vector, stored_vector
+from mnemesh_retrieval.search_parts import query_vector, stored_vector
 from mnemesh_retrieval.space import DiskReserve
 
 _log = structlog.get_logger("mnemesh.retrieval")
@@ -170,16 +171,20 @@ class FlatIndex:
 
     async def search(self, collection: str, query: SearchQuery) -> list[Hit]:
         """See NearestIndex.search."""
+        return (await self.compare(collection, query)).hits
+
+    async def compare(self, collection: str, query: SearchQuery) -> FlatComparison:
+        """See NearestIndex.compare."""
         opened = self._named(collection)
         if query.mode is not SearchMode.DENSE:
             raise VectorIndexError("this index has no words")
         vector = query_vector(query, opened.schema.dimension)
         if vector is None:
-            return []
+            return FlatComparison(search.SearchState(), query.limit)
 
-        def read(conn: sqlite3.Connection) -> list[Hit]:
-            found = search.nearest(conn, opened.number, search.unit(vector), query).best(query.limit)
-            return [Hit(id_, score, {}, rank, None, score) for rank, (id_, score) in enumerate(found, start=1)]
+        def read(conn: sqlite3.Connection) -> FlatComparison:
+            found = search.nearest(conn, opened.number, search.unit(vector), query)
+            return FlatComparison(found, query.limit)
 
         return await self._connections.read(read)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -15,11 +15,12 @@ from mnemesh_retrieval.filters import And, Filter, HasId
 from mnemesh_retrieval.flat import file
 from mnemesh_retrieval.flat.filters import Mask, matching, segment_filter
 from mnemesh_retrieval.flat.segment import CAPACITY, SegmentBatch
-from mnemesh_retrieval.index import SearchQuery
+from mnemesh_retrieval.index import Hit, SearchQuery
 
 MIN_POINTS: Final = 16
 """A bounded search reads at most as many segments as if each had only this many points."""
 SEGMENTS_PER_READ: Final = 128
+_BUCKETS: Final = 1 << 16
 VECTORS_PER_BLOCK: Final = 1_024
 """The number of vectors compared at once: as floats, they fit into a core's cache."""
 
@@ -28,18 +29,25 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(slots=True)
 class SearchState:
-    """Matches with their similarity, and the amount of data that was compared."""
+    """The points that were compared with their similarities, and the amount of data that was read."""
 
     ids: list[npt.NDArray[np.bytes_]] = field(default_factory=list)
     scores: list[Floats] = field(default_factory=list)
+    masks: list[Mask] = field(default_factory=list)
+    """Which of the points match the filter."""
     segments: int = 0
-    points: int = 0
+
+    @property
+    def points(self) -> int:
+        """The number of points."""
+        return sum(map(len, self.ids))
 
     def best(self, limit: int) -> list[tuple[UUID, float]]:
         """Returns the best matches, best first, ties by id."""
         if not self.ids:
             return []
-        ids, scores = np.concatenate(self.ids), np.concatenate(self.scores)
+        mask = np.concatenate(self.masks)
+        ids, scores = np.concatenate(self.ids)[mask], np.concatenate(self.scores)[mask]
         if len(scores) > limit:
             worst = np.partition(scores, -limit)[-limit]
             ids, scores = ids[scores >= worst], scores[scores >= worst]
@@ -47,6 +55,32 @@ class SearchState:
             (UUID(bytes=id_.ljust(16, b"\0")), score) for id_, score in zip(ids.tolist(), scores.tolist(), strict=True)
         ]
         return sorted(found, key=lambda item: (-item[1], item[0]))[:limit]
+
+
+class FlatComparison:
+    """See Comparison. It has the similarities of all points that were compared: 24 bytes for each."""
+
+    def __init__(self, state: SearchState, limit: int) -> None:
+        self.hits = [Hit(id_, score, {}, rank, None, score) for rank, (id_, score) in enumerate(state.best(limit), 1)]
+        self._ids = np.concatenate(state.ids) if state.ids else np.empty(0, "S16")
+        self._scores = np.concatenate(state.scores) if state.scores else np.empty(0, np.float32)
+
+    async def similarities(self, ids: Collection[str]) -> dict[str, float]:
+        """See Comparison.similarities. The points that were compared are those of the segments that were read."""
+        if not ids or not len(self._ids):
+            return {}
+        wanted = {bytes.fromhex(id_.replace("-", "")): id_ for id_ in ids}
+        is_wanted = np.zeros(_BUCKETS, np.bool_)
+        is_wanted[_buckets(np.frombuffer(b"".join(wanted), np.uint16))] = True
+        rows = np.flatnonzero(is_wanted[_buckets(np.ascontiguousarray(self._ids).view(np.uint16))])
+        found = zip(self._ids[rows].tolist(), self._scores[rows].tolist(), strict=True)
+        named = ((wanted.get(id_.ljust(16, b"\0")), score) for id_, score in found)
+        return {id_: score for id_, score in named if id_ is not None}
+
+
+def _buckets(pairs: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
+    """Returns bytes 12 and 13 of ids, given their bytes in pairs. They are random in every version of UUIDs."""
+    return pairs[6::8]
 
 
 def nearest(conn: sqlite3.Connection, collection: int, vector: Floats, query: SearchQuery) -> SearchState:
@@ -91,9 +125,6 @@ def matches(
 
 
 def _compare(state: SearchState, batch: SegmentBatch, mask: Mask, vector: Floats) -> None:
-    state.points += len(batch)
-    if not mask.any():
-        return
     scores = np.empty(len(batch), np.float32)
     scratch = np.empty((min(len(batch), VECTORS_PER_BLOCK), len(vector)), np.float32)
     for start in range(0, len(batch), VECTORS_PER_BLOCK):
@@ -102,8 +133,9 @@ def _compare(state: SearchState, batch: SegmentBatch, mask: Mask, vector: Floats
         np.copyto(numbers, codes)
         np.dot(numbers, vector, out=scores[start : start + len(codes)])
     scores *= batch.headers["inverse"]
-    state.ids.append(batch.headers["id"][mask])
-    state.scores.append(scores[mask])
+    state.ids.append(batch.headers["id"])
+    state.scores.append(scores)
+    state.masks.append(mask)
 
 
 def unit(vector: Sequence[float] | Floats) -> Floats:

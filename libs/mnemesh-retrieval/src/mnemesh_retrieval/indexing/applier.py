@@ -29,7 +29,8 @@ class Applier:
 
     def __init__(self, index: NearestIndex) -> None:
         self._index = index
-        self._busy = Busy()
+        self.busy = Busy()
+        """The records that are being written."""
 
     async def apply(
         self,
@@ -61,7 +62,7 @@ class Applier:
         records = [change for change in changes if change.kind is ChangeKind.RECORD]
         for start in range(0, len(records), EMBED_BATCH):
             some = records[start : start + EMBED_BATCH]
-            async with self._busy.holding((source.schema.name, change.subject_id) for change in some):
+            async with self.busy.holding((source.schema.name, change.subject_id) for change in some):
                 needed = [change for change in some if is_needed(change)]
                 subjects = list(dict.fromkeys(change.subject_id for change in needed))
                 if subjects and await self._update(source, subjects, is_in_time):
@@ -70,7 +71,7 @@ class Applier:
 
     async def _delete_group(self, source: Source, change: Change) -> None:
         # A task that has read a record of the group before its deletion must not write the point after this.
-        await self._busy.others()
+        await self.busy.others()
         await self._index.delete_where(source.schema.name, source.group_filter(change.subject_id))
 
     async def _update(self, source: Source, subjects: Sequence[str], is_in_time: Callable[[], bool]) -> bool:

@@ -16,6 +16,7 @@ from mnemesh_retrieval.filters import EVERYTHING
 from mnemesh_retrieval.index import NearestIndex
 from mnemesh_retrieval.indexing.ports import Source
 from mnemesh_retrieval.indexing.tracked import Tracked
+from mnemesh_retrieval.indexing.word_renewal import WordRenewal
 
 RETRY_SECONDS: Final = 5.0
 """The wait after a failure of the index or of an embedder."""
@@ -28,11 +29,14 @@ _log = structlog.get_logger("mnemesh.retrieval.indexer")
 class Collections:
     """The registered collections of one index."""
 
-    def __init__(self, index: NearestIndex, owned_prefixes: Sequence[str], forget: Callable[[], None]) -> None:
+    def __init__(
+        self, index: NearestIndex, words: WordRenewal, owned_prefixes: Sequence[str], forget: Callable[[], None]
+    ) -> None:
         """Creates the list.
 
         Args:
             index: the index.
+            words: knows the versions of words.
             owned_prefixes: `open` drops collections with these prefixes that are not registered.
             forget: is called when flushed and unflushed writes may be lost.
         """
@@ -40,6 +44,7 @@ class Collections:
             "mnemesh_index_rebuilds", "Collections that were created empty and filled again.", ["reason"]
         )
         self._index = index
+        self._words = words
         self._owned_prefixes = tuple(owned_prefixes)
         self._forget = forget
         self._tracked: dict[str, Tracked] = {}
@@ -114,6 +119,8 @@ class Collections:
             await self._index.ensure_collection(tracked.source.schema)
             tracked.total = await tracked.source.count()
             points = await self._index.count(tracked.name, EVERYTHING)
+            is_current = await self._words.is_current(tracked.key, tracked.source, is_empty=not points)
+            tracked.has_current_words = is_current
         except (IndexDamaged, CollectionMismatch) as error:
             if reason == "damaged":
                 self.failed(tracked, error)
@@ -181,11 +188,13 @@ class Collections:
     def _note_opened(self, tracked: Tracked, existed: bool, points: int, reason: str) -> None:
         tracked.available = True
         tracked.processed = 0
-        tracked.complete = points >= tracked.total
+        tracked.complete = points >= tracked.total and tracked.has_current_words
         tracked.checked_at = None
         tracked.rebuilding = not existed and tracked.total > 0
         if tracked.rebuilding:
             self.rebuilds.inc(reason)
             _log.warning("vector_index_rebuild_started", collection=tracked.name, reason=reason, records=tracked.total)
+        elif not tracked.has_current_words:
+            _log.warning("word_renewal_started", collection=tracked.name, records=tracked.total)
         elif not tracked.complete:
             _log.info("vector_index_behind", collection=tracked.name, records=tracked.total, points=points)

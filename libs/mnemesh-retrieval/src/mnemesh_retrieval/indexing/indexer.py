@@ -24,6 +24,7 @@ from mnemesh_retrieval.indexing.ports import Outbox, Source
 from mnemesh_retrieval.indexing.records import Change, Claim
 from mnemesh_retrieval.indexing.tracked import Tracked
 from mnemesh_retrieval.indexing.walks import Walks
+from mnemesh_retrieval.indexing.word_renewal import WordRenewal
 
 BATCH: Final = 256
 """The number of changes that are read together."""
@@ -83,9 +84,12 @@ class Indexer:
         self._instance_id = instance_id
         self._flush_seconds = flush_seconds
         self._applier = Applier(index)
+        words = WordRenewal(outbox, index, self._applier.busy)
         self._pending = PendingChanges(outbox, self._clock, instance_id)
-        self._collections = Collections(index, owned_prefixes, self._pending.forget)
-        self._walks = Walks(index, outbox, self._collections, self._pending, self.apply, self.catch_up, instance_id)
+        self._collections = Collections(index, words, owned_prefixes, self._pending.forget)
+        self._walks = Walks(
+            index, outbox, self._collections, words, self._pending, self.apply, self.catch_up, instance_id
+        )
         self._history = History(outbox, index)
         self._notified = asyncio.Event()
         self._catching_up = asyncio.Lock()

@@ -16,6 +16,8 @@ from mnemesh_retrieval.indexing.tables import IndexTables
 
 _IDS_PER_STATEMENT: Final = 500
 _MARK: Final = "(mark)"
+_WORDS: Final = "(words) "
+"""Begins the names of the rows with the versions of words."""
 """The row of `index_holders` with the name of the last flushed state."""
 
 
@@ -128,18 +130,26 @@ class SqlOutbox:
         if changes:
             await self._database.write(release, name="index_outbox.release")
 
+    async def words_version(self, collection: str) -> str | None:
+        """See Outbox."""
+        return await self._get(_WORDS + collection, "index_outbox.words_version")
+
+    async def put_words_version(self, collection: str, version: str) -> None:
+        """See Outbox."""
+        await self._database.write(
+            lambda conn: self._put(conn, _WORDS + collection, version), name="index_outbox.put_words_version"
+        )
+
     async def get_mark(self) -> str | None:
         """See Outbox."""
-        c = self._tables.holders.c
-        stored = sa.select(c.holder).where(c.collection == _MARK)
-        return await self._database.read(lambda conn: conn.execute(stored).scalar(), name="index_outbox.get_mark")
+        return await self._get(_MARK, "index_outbox.get_mark")
 
     async def settle(self, changes: Sequence[Change], instance_id: str | None, mark: str | None = None) -> None:
         """See Outbox."""
 
         def settle(conn: sa.Connection) -> None:
             if mark is not None:
-                self._put_mark(conn, mark)
+                self._put(conn, _MARK, mark)
             for some in _chunks(changes):
                 done = some if instance_id is None else self._contest(conn, some, instance_id)
                 ids = [change.row_id for change in done]
@@ -180,11 +190,16 @@ class SqlOutbox:
 
         return await self._database.write(hold, name="index_outbox.hold")
 
-    def _put_mark(self, conn: sa.Connection, mark: str) -> None:
+    async def _get(self, name: str, transaction: str) -> str | None:
+        c = self._tables.holders.c
+        stored = sa.select(c.holder).where(c.collection == name)
+        return await self._database.read(lambda conn: conn.execute(stored).scalar(), name=transaction)
+
+    def _put(self, conn: sa.Connection, name: str, value: str) -> None:
         table = self._tables.holders
-        values = {"holder": mark, "expires_at": self._clock.now()}
-        if not conn.execute(sa.update(table).where(table.c.collection == _MARK).values(**values)).rowcount:
-            conn.execute(sa.insert(table).values(collection=_MARK, **values))
+        values = {"holder": value, "expires_at": self._clock.now()}
+        if not conn.execute(sa.update(table).where(table.c.collection == name).values(**values)).rowcount:
+            conn.execute(sa.insert(table).values(collection=name, **values))
 
     def _contest(self, conn: sa.Connection, changes: Sequence[Change], instance_id: str) -> list[Change]:
         """Returns the changes that this replica still has claimed, and makes sure that all others are applied again.

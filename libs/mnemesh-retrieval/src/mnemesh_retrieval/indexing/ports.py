@@ -29,6 +29,13 @@ class Source(Protocol):
         """The embedder of the collection."""
 
     @property
+    def words_version(self) -> str | None:
+        """The version of the analysis of `Record.words`; None in an index without words.
+
+        If the points of the collection have words of another version, these are replaced in the background.
+        """
+
+    @property
     def keep_without_vector(self) -> bool:
         """True keeps the point of a record without a vector, so that words find it; False deletes the point."""
 
@@ -76,6 +83,12 @@ class Outbox(Protocol):
 
     async def release(self, changes: Sequence[Change], instance_id: str) -> None:
         """Gives up the claims of this replica, so that any replica applies the changes."""
+
+    async def words_version(self, collection: str) -> str | None:
+        """Returns the version of the words in a collection; None if it is not known."""
+
+    async def put_words_version(self, collection: str, version: str) -> None:
+        """Stores the version of the words in a collection."""
 
     async def get_mark(self) -> str | None:
         """Returns the name of the last state that the index has flushed; None if it has none."""

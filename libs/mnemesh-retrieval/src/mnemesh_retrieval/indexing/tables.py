@@ -18,7 +18,8 @@ class IndexTables:
     changes: sa.Table
     """`index_outbox`: a row says that the index may differ from the record of a subject in a collection."""
     holders: sa.Table
-    """`index_holders`: for each collection, the replica that checks or rebuilds it; and the last flushed state."""
+    """`index_holders`: for each collection, the replica that checks or rebuilds it, and the version of its
+    words; and the last flushed state."""
 
 
 def outbox_tables(metadata: sa.MetaData) -> IndexTables:

@@ -16,7 +16,9 @@ class Tracked:
     available: bool = False
     """True if the collection is open in the index."""
     complete: bool = False
-    """True if the index has every record, except those of the newest changes."""
+    """True if the index has every record with current words, except those of the newest changes."""
+    has_current_words: bool = True
+    """False if points have words of another version of the analysis."""
     blocked_until: float = 0.0
     """No changes are applied before this time, because the last attempt failed."""
     failure: Exception | None = None

@@ -24,6 +24,7 @@ from mnemesh_retrieval.indexing.pending import PendingChanges
 from mnemesh_retrieval.indexing.ports import Outbox
 from mnemesh_retrieval.indexing.records import Change
 from mnemesh_retrieval.indexing.tracked import Tracked
+from mnemesh_retrieval.indexing.word_renewal import WordRenewal
 
 PAGE: Final = 500
 """The number of records that are compared together."""
@@ -51,6 +52,7 @@ class Walks:
         index: NearestIndex,
         outbox: Outbox,
         collections: Collections,
+        words: WordRenewal,
         pending: PendingChanges,
         apply: Callable[[Sequence[Change]], Awaitable[bool]],
         catch_up: Callable[[], Awaitable[int]],
@@ -59,6 +61,7 @@ class Walks:
         self._index = index
         self._outbox = outbox
         self._collections = collections
+        self._words = words
         self._pending = pending
         self._apply = apply
         self._catch_up = catch_up
@@ -114,6 +117,8 @@ class Walks:
         tracked.total, tracked.processed = await tracked.source.count(), 0
         indexed, without_point = await self._index_missing(tracked)
         deleted = await self._delete_extra(tracked)
+        if not tracked.has_current_words:
+            await self._renew_words(tracked)
         tracked.without_point = without_point
         tracked.checked_at = time.monotonic()
         tracked.complete = True
@@ -130,7 +135,8 @@ class Walks:
         points = await self._index.count(tracked.name, EVERYTHING)
         tracked.total = await tracked.source.count()
         tracked.processed = min(points, tracked.total)
-        tracked.complete = points >= tracked.total
+        tracked.has_current_words = await self._words.is_current(tracked.key, tracked.source)
+        tracked.complete = points >= tracked.total and tracked.has_current_words
 
     async def _index_missing(self, tracked: Tracked) -> tuple[int, int]:
         """Returns how many records got a point, and how many have none because their texts have no vector."""
@@ -172,6 +178,22 @@ class Walks:
         if len(still) < len(missing):
             tracked.complete = False
         return still
+
+    async def _renew_words(self, tracked: Tracked) -> None:
+        """Replaces the words of all points."""
+        position: str | None = None
+        while page := await tracked.source.list_subjects(position, PAGE):
+            began = time.monotonic()
+            changed = await self._words.renew(tracked.source, [subject for _, subject in page])
+            if changed:
+                changes = await self._outbox.add(tracked.key, changed, self._pending.claim())
+                if not await self._apply(changes):
+                    raise CheckInterrupted(str(tracked.failure))
+            position = page[-1][0]
+            await self._pause(tracked, began)
+        await self._words.finish(tracked.key, tracked.source)
+        tracked.has_current_words = True
+        _log.warning("word_renewal_finished", collection=tracked.name)
 
     async def _delete_extra(self, tracked: Tracked) -> int:
         """Returns how many points without a record were deleted."""

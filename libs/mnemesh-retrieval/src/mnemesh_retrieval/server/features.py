@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from mnemesh_retrieval.cjk import CJK_RUN
 from mnemesh_retrieval.errors import VectorIndexError
 from mnemesh_retrieval.index import Payload
+from mnemesh_retrieval.words.cjk import CJK_RUN
 
 OLDEST_VERSION: Final = (1, 16)
 _UPDATE_MODES: Final = (1, 17)

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from qdrant_client import AsyncQdrantClient, models
 
-from mnemesh_retrieval.edge.bm25 import Bm25Encoder
+from mnemesh_retrieval.comparison import SearchedComparison, compared_by_search
 from mnemesh_retrieval.errors import CollectionMissing, IndexClosed
 from mnemesh_retrieval.filters import Filter
 from mnemesh_retrieval.index import (
@@ -25,7 +25,7 @@ from mnemesh_retrieval.index import (
     WriteMode,
 )
 from mnemesh_retrieval.listing import AllPoints, PointQuery, listed_ids
-from mnemesh_retrieval.ranking import (
+from mnemesh_retrieval.search_parts import (
     hits,
     merge_lists,
 )
@@ -42,7 +42,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class ServerIndex:
     """See VectorIndex. Any number of processes may use a server at once.
 
-    Word weights are computed here, with the model of the embedded engine, and the server multiplies them by the rarity
+    Word weights are computed here, as for the embedded engine, and the server multiplies them by the rarity
     of each word in the collection. Both engines therefore rank alike, and the server needs no model.
 
     A write is complete when the server has applied it; it is then in the log of the server and of its replicas. The
@@ -56,9 +56,8 @@ class ServerIndex:
         self._prefix = prefix
         self._flush_seconds = flush_seconds
         self._features = features or Features()
-        words = Bm25Encoder()
-        self._writer = PointWriter(client, self._features, words)
-        self._searches = PointSearch(client, self._features, words)
+        self._writer = PointWriter(client, self._features)
+        self._searches = PointSearch(client, self._features)
         self._known: dict[str, Collection] = {}
         self._closed = False
 
@@ -156,6 +155,10 @@ class ServerIndex:
             return hits(chosen, dense, text, {id_: {} for id_, _ in chosen})
         stored = await self.get(collection, [id_ for id_, _ in chosen])
         return hits(chosen, dense, text, {point.id: point.payload for point in stored})
+
+    async def compare(self, collection: str, query: SearchQuery) -> SearchedComparison:
+        """See NearestIndex.compare."""
+        return await compared_by_search(self.search, collection, query)
 
     async def candidates(self, collection: str, query: SearchQuery) -> Candidates:
         """See VectorIndex.candidates."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from qdrant_client import AsyncQdrantClient, models
 
-from mnemesh_retrieval.edge.bm25 import Bm25Encoder
 from mnemesh_retrieval.index import Candidates, SearchMode, SearchQuery
-from mnemesh_retrieval.ranking import (
+from mnemesh_retrieval.search_parts import (
     Scored,
     candidate_query,
     list_limit,
@@ -21,6 +21,7 @@ from mnemesh_retrieval.ranking import (
 from mnemesh_retrieval.server.features import Features
 from mnemesh_retrieval.server.filters import server_filter
 from mnemesh_retrieval.server.schema import DENSE, TEXT
+from mnemesh_retrieval.words.sparse import query_numbers
 
 Target = list[float] | models.SparseVector | None
 
@@ -28,40 +29,34 @@ Target = list[float] | models.SparseVector | None
 class PointSearch:
     """Searches collections by their names on the server. The client's errors are raised as they are."""
 
-    def __init__(self, client: AsyncQdrantClient, features: Features, words: Bm25Encoder) -> None:
+    def __init__(self, client: AsyncQdrantClient, features: Features) -> None:
         self._client = client
         self._features = features
-        self._words = words
 
     async def both_lists(self, name: str, dimension: int, query: SearchQuery) -> tuple[Scored, Scored]:
         """Returns the nearest points by vector, and those by words; a list that the mode excludes is empty."""
         dense, text = await asyncio.gather(
             self._nearest(name, query_vector(query, dimension), DENSE, query),
-            self._nearest(name, self._words_of(query), TEXT, query),
+            self._nearest(name, _sparse(_words_of(query)), TEXT, query),
         )
         return dense, [(id_, score) for id_, score in text if score > 0]
 
     async def candidates(self, name: str, dimension: int, query: SearchQuery) -> Candidates:
         """See VectorIndex.candidates."""
         wide = candidate_query(query)
-        words = self._words_of(query)
+        words = _words_of(query)
         dense, found = await asyncio.gather(
             self._nearest(name, query_vector(query, dimension), DENSE, wide),
-            self._points(name, words, TEXT, wide, with_vectors=[TEXT]),
+            self._points(name, _sparse(words), TEXT, wide, with_vectors=[TEXT]),
         )
-        forms = self._words.forms(query.text)
         texts = [
-            word_match(UUID(str(point.id)), point.score, words.indices, forms, sparse.indices, sparse.values)
+            word_match(UUID(str(point.id)), point.score, words, sparse.indices, sparse.values)
             for point in found
             if words
             and isinstance(point.vector, dict)
             and isinstance(sparse := point.vector[TEXT], models.SparseVector)
         ]
         return Candidates(dense, sorted_matches(texts))
-
-    def _words_of(self, query: SearchQuery) -> models.SparseVector | None:
-        words = self._words.query(query.text) if query.mode is not SearchMode.DENSE else None
-        return models.SparseVector(indices=words.indices, values=words.values) if words is not None else None
 
     async def _nearest(self, name: str, target: Target, using: str, query: SearchQuery) -> Scored:
         found = await self._points(name, target, using, query)
@@ -82,3 +77,12 @@ class PointSearch:
             with_vectors=with_vectors,
         )
         return response.points
+
+
+def _words_of(query: SearchQuery) -> Mapping[int, int]:
+    return query_numbers(query.text) if query.mode is not SearchMode.DENSE else {}
+
+
+def _sparse(words: Iterable[int]) -> models.SparseVector | None:
+    numbers = list(words)
+    return models.SparseVector(indices=numbers, values=[1.0] * len(numbers)) if numbers else None

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from qdrant_client import AsyncQdrantClient, models
 
-from mnemesh_retrieval.edge.bm25 import Bm25Encoder
 from mnemesh_retrieval.index import Collection, Payload, Point, WriteMode
-from mnemesh_retrieval.ranking import stored_vector
+from mnemesh_retrieval.search_parts import stored_vector
 from mnemesh_retrieval.server.features import Features, with_runs
 from mnemesh_retrieval.server.schema import DENSE, TEXT
+from mnemesh_retrieval.words.sparse import document_vector
 
 _MODES: Final = {
     WriteMode.UPSERT: models.UpdateMode.UPSERT,
@@ -24,10 +24,9 @@ _NO_POINT: Final = models.Filter(must=[models.HasIdCondition(has_id=[])])
 class PointWriter:
     """Writes points with the features of the server. The client's errors are raised as they are."""
 
-    def __init__(self, client: AsyncQdrantClient, features: Features, words: Bm25Encoder) -> None:
+    def __init__(self, client: AsyncQdrantClient, features: Features) -> None:
         self._client = client
         self._features = features
-        self._words = words
 
     async def write(self, name: str, collection: Collection, points: Sequence[Point], mode: WriteMode) -> None:
         """Writes points to the collection that the server knows by `name`. Of points with the same id, the last one."""
@@ -61,7 +60,7 @@ class PointWriter:
         dense = stored_vector(point, collection.dimension)
         if dense is not None:
             vectors[DENSE] = dense
-        words = self._words.document(point.text)
-        if words.indices:
-            vectors[TEXT] = models.SparseVector(indices=words.indices, values=words.values)
+        words = document_vector(point.text)
+        if words:
+            vectors[TEXT] = models.SparseVector(indices=list(words), values=list(words.values()))
         return models.PointStruct(id=str(point.id), vector=vectors, payload=self.payload(point.payload, collection))

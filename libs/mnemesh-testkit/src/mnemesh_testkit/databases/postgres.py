@@ -7,20 +7,32 @@ import pwd
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 import asyncpg
 
+from mnemesh_testkit.timeouts import scaled
+
 UNPRIVILEGED_UID: Final = 65534
 """The account of the server if the tests run as root, which PostgreSQL refuses."""
-START_SECONDS: Final = 30
+START_SECONDS: Final = scaled(120)
+_AS_ACCOUNT: Final = """
+import os, sys
+uid, gid, *command = sys.argv[1:]
+os.setgroups([])
+os.setgid(int(gid))
+os.setuid(int(uid))
+os.execv(command[0], command)
+"""
+"""A program that runs a command as another account."""
 
 # The data of tests need not survive a crash, so nothing waits for the disk.
 _SETTINGS: Final = (
@@ -123,9 +135,10 @@ def _run(command: list[str | Path], account: pwd.struct_passwd | None) -> None:
 def _popen(
     command: list[str | Path], account: pwd.struct_passwd | None, log: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    identity: dict[str, Any] = {}
     if account is not None:
-        identity = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+        # The new process changes its account. Popen would have to fork for that, and a fork runs gRPC's handlers, which
+        # may abort the child.
+        command = [sys.executable, "-I", "-S", "-c", _AS_ACCOUNT, str(account.pw_uid), str(account.pw_gid), *command]
     with (log or Path(os.devnull)).open("wb") as sink:
         return subprocess.Popen(
             command,
@@ -134,7 +147,6 @@ def _popen(
             stdin=subprocess.DEVNULL,
             stdout=sink if log else subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            **identity,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import sqlalchemy as sa
+from mnemesh_kit.correlation import current_correlation_id, set_correlation_id
 from mnemesh_kit.sql import Database
 
 _PLANNED: Final = re.compile(r"\s*(SELECT|WITH|UPDATE|DELETE|INSERT)\b", re.IGNORECASE)
@@ -17,6 +19,7 @@ _READS: Final = re.compile(r"\s*(SELECT|WITH)\b(?!.*\b(INSERT INTO|UPDATE|DELETE
 # A virtual table is read whole where its index is given no condition: "SCAN words VIRTUAL TABLE INDEX 0:".
 _SQLITE_SCAN: Final = re.compile(r"SCAN (\w+)(?! VIRTUAL TABLE INDEX \d+:\S)(?! USING)")
 _STEPS: Final = 20
+_COUNTED_FOR: Final = "mnemesh_testkit.watch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class Scan:
 
 @dataclass(slots=True)
 class Watch:
-    """The plans and the work of every SQL engine of this process since the watch began."""
+    """The plans and the work of the SQL engines of this process for the calls of one context."""
 
     plans: list[tuple[str, str]] = field(default_factory=list)
     """Statements with their plans, as the engine writes them."""
@@ -79,9 +82,18 @@ class PlannedEngine:
 
 
 async def seen(call: Callable[[], Awaitable[Any]]) -> Watch:
-    """Runs a call and returns the engines' work for it. The call must use a database."""
-    with watched() as watch:
-        await call()
+    """Runs a call and returns the engines' work for it. The call must use a database.
+
+    The work of background tasks meanwhile, for example of the indexer, is not counted.
+    """
+
+    async def run() -> Watch:
+        with watched() as watch:
+            await call()
+        return watch
+
+    # In a task of its own, so that the correlation id of the watch ends with it.
+    watch = await asyncio.create_task(run())
     assert watch.plans
     return watch
 
@@ -99,44 +111,54 @@ def grown(
     return found
 
 
-_watching: list[tuple[Watch, set[Any]]] = []
-"""The watches under way, each with the connections that count for it."""
+_watching: dict[str, Watch] = {}
+"""The watches under way, by the correlation id of the calls that each counts."""
 
 
 @contextmanager
 def watched() -> Iterator[Watch]:
-    """Explains every statement that runs in this context; on PostgreSQL each read is executed a second time for it."""
-    under_way = Watch(), set[Any]()
-    _watching.append(under_way)
+    """Explains every statement of this context and of the calls that it makes, also in servers of this process.
+
+    On PostgreSQL each read is executed a second time for it. Statements of other tasks do not count: the correlation id
+    tells them apart.
+    """
+    correlation_id, watch = set_correlation_id(), Watch()
+    _watching[correlation_id] = watch
     try:
-        yield under_way[0]
+        yield watch
     finally:
-        # The counters stay on their connections, because other threads may use these now. They are not read again.
-        _watching.remove(under_way)
+        del _watching[correlation_id]
 
 
 def _before(conn: sa.Connection, _cursor: Any, statement: str, parameters: Any, _context: Any, many: bool) -> None:
-    if not _watching or not _PLANNED.match(statement):
+    correlation_id = current_correlation_id()
+    watch = _watching.get(correlation_id)
+    is_sqlite = conn.dialect.name == "sqlite"
+    if is_sqlite:
+        _count_steps_for(conn, correlation_id if watch is not None else None)
+    if watch is None or not _PLANNED.match(statement):
         return
     first = parameters[0] if many else parameters
-    for watch, counting in tuple(_watching):
-        if conn.dialect.name == "sqlite":
-            driver: Any = conn.connection.dbapi_connection
-            if driver not in counting:
-                counting.add(driver)
-                driver.set_progress_handler(lambda watch=watch: _count(watch), _STEPS)
-            _explain_sqlite(watch, conn, statement, first)
-        else:
-            _explain_postgresql(watch, conn, statement, first)
+    (_explain_sqlite if is_sqlite else _explain_postgresql)(watch, conn, statement, first)
+
+
+def _count_steps_for(conn: sa.Connection, correlation_id: str | None) -> None:
+    """Makes a connection count its steps for a watch from now on, or for none."""
+    if conn.info.get(_COUNTED_FOR) == correlation_id:
+        return
+    conn.info[_COUNTED_FOR] = correlation_id
+
+    def count() -> int:
+        if (watch := _watching.get(correlation_id or "")) is not None:
+            watch.work += _STEPS
+        return 0
+
+    driver: Any = conn.connection.dbapi_connection
+    driver.set_progress_handler(count if correlation_id is not None else None, _STEPS)
 
 
 # Once and for all: other threads run statements at any time, and their listeners must not change under them.
 sa.event.listen(sa.Engine, "before_cursor_execute", _before)
-
-
-def _count(watch: Watch) -> int:
-    watch.work += _STEPS
-    return 0
 
 
 def _explain_sqlite(watch: Watch, conn: sa.Connection, statement: str, parameters: Any) -> None:

@@ -123,10 +123,18 @@ class Notebook:
 class NoteSource:
     """See Source."""
 
-    def __init__(self, notebook: Notebook, embedder: Embedder, *, keep_without_vector: bool = False) -> None:
+    def __init__(
+        self,
+        notebook: Notebook,
+        embedder: Embedder,
+        *,
+        keep_without_vector: bool = False,
+        words_version: str | None = None,
+    ) -> None:
         self.database = notebook.database
         self.embedder = embedder
         self.keep_without_vector = keep_without_vector
+        self.words_version = words_version
         self.schema = IndexCollection(NOTES, embedder.dimension, keyword_fields=("book",), tenant_field="book")
 
     async def read(self, subjects: Sequence[str]) -> Mapping[str, Record]:

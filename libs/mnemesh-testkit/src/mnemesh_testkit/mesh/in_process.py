@@ -14,9 +14,12 @@ from mnemesh_kit.channels import Channels
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.server import RunningServer
-from mnemesh_kit.services import SERVICE_NAMES
+from mnemesh_kit.services import STORE_NAMES
+from mnemesh_kit.tls.settings import TlsSettings
 
+from mnemesh_testkit.mesh.certificates import client_tls, tls_fields
 from mnemesh_testkit.mesh.faulty_proxy import FaultyProxy
+from mnemesh_testkit.mesh.probed_sandbox import probed_sandbox
 from mnemesh_testkit.mesh.reserved_ports import ReservedPort
 from mnemesh_testkit.mesh.stubs import Stubs
 
@@ -46,6 +49,8 @@ class Mesh:
         ids: of every service; None is random.
         settings: service → fields of its Config, which override all others.
         proxied: services that clients and other services reach through a `FaultyProxy` in `mesh.proxies`.
+        gateway: whether the mesh has a gateway. Only tests of it need one.
+        certificates: of `certificates`, with which all connections are encrypted and mutually authenticated.
     """
 
     def __init__(
@@ -60,25 +65,40 @@ class Mesh:
         ids: IdSource | None = None,
         settings: Settings | None = None,
         proxied: Sequence[str] = (),
+        gateway: bool = False,
+        certificates: Path | None = None,
     ) -> None:
         self.directory = directory
+        self._tls = client_tls(certificates) if certificates is not None else TlsSettings()
+        self._services = (*(("gateway",) if gateway else ()), *STORE_NAMES)
         self._dependencies: dict[str, Any] = {"clock": clock, "ids": ids}
-        self._ports = {service: ReservedPort() for service in SERVICE_NAMES}
+        self._ports = {service: ReservedPort() for service in self._services}
         self.proxies = {service: FaultyProxy(self._ports[service].address) for service in proxied}
         self.addresses = {
             service: self.proxies[service].address if service in self.proxies else port.address
             for service, port in self._ports.items()
         }
         shared = {"data_dir": str(directory), "shutdown_grace_seconds": 0.5}
-        self._settings = {service: {**shared, "port": self._ports[service].number} for service in SERVICE_NAMES}
+        self._settings = {service: {**shared, "port": self._ports[service].number} for service in self._services}
         self._settings["recall"]["embedder"] = self._settings["archival"]["embedder"] = embedder
         self._settings["orchestrator"] |= {
-            **{f"{service}_target": self.addresses[service] for service in SERVICE_NAMES if service != "orchestrator"},
+            **{f"{service}_target": self.addresses[service] for service in STORE_NAMES if service != "orchestrator"},
             **_provider("openai", openai_base_url),
             **_provider("anthropic", anthropic_base_url),
             "model": model,
             "embedder": embedder,
         }
+        self._settings["files"]["archival_target"] = self.addresses["archival"]
+        self._settings["files"]["orchestrator_target"] = self.addresses["orchestrator"]
+        if "tools" in self._settings:
+            # Most tests execute no tool twice, and no test reaches a package index.
+            self._settings["tools"] |= {"warm_processes": 0, "package_index": "http://127.0.0.1:9/simple"}
+        if gateway:
+            called = ("orchestrator", "blocks", "recall", "archival")
+            self._settings["gateway"] |= {f"{service}_target": self.addresses[service] for service in called}
+        if certificates is not None:
+            for service in self._services:
+                self._settings[service] |= tls_fields(certificates, service)
         for service, fields in (settings or {}).items():
             self._settings[service] |= fields
         self._running: dict[str, RunningServer] = {}
@@ -89,12 +109,12 @@ class Mesh:
         try:
             for proxy in self.proxies.values():
                 await self._exits.enter_async_context(proxy)
-            for service in reversed(SERVICE_NAMES):
+            for service in reversed(self._services):
                 await self.start(service)
         except BaseException:
             await self.__aexit__()
             raise
-        self.stubs, self.client = await connect(self.addresses, self._exits)
+        self.stubs, self.client = await connect(self.addresses, self._exits, self._tls)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -113,6 +133,8 @@ class Mesh:
         dependencies = {
             name: value for name, value in self._dependencies.items() if name in accepted and value is not None
         }
+        if service == "tools":
+            dependencies["sandbox"] = await probed_sandbox(config.sandbox)
         server = RunningServer()
         await server.start(await assemble(config, **dependencies), config)
         self._running[service] = server
@@ -127,9 +149,9 @@ class Mesh:
         await self.start(service)
 
 
-async def connect(addresses: Mapping[str, str], exits: AsyncExitStack) -> tuple[Stubs, Mnemesh]:
+async def connect(addresses: Mapping[str, str], exits: AsyncExitStack, tls: TlsSettings) -> tuple[Stubs, Mnemesh]:
     """Returns stubs and a client for the services at these addresses; `exits` closes them."""
-    channels = Channels()
+    channels = Channels(tls=tls)
     exits.push_async_callback(channels.close)
     client = Mnemesh(
         addresses["orchestrator"],
@@ -137,6 +159,8 @@ async def connect(addresses: Mapping[str, str], exits: AsyncExitStack) -> tuple[
         recall=addresses["recall"],
         archival=addresses["archival"],
         tools=addresses["tools"],
+        files=addresses["files"],
+        tls=tls,
     )
     return Stubs(addresses, channels), await exits.enter_async_context(client)
 

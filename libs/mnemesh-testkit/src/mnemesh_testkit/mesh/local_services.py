@@ -2,14 +2,17 @@
 
 Each service is its own wiring over a database in memory. A call goes from the generated stub to the servicer through
 `LocalChannel`, which still encodes and decodes requests and responses. Background tasks do not run.
+
+archival opens at its first call: it takes 80 ms of CPU to create its vector index, and few tests use it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -17,20 +20,22 @@ from typing import Any, Final
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError, by_reason, typed_error
 from mnemesh_kit.failpoints import async_failpoint
-from mnemesh_kit.principal import Role, as_principal, current_principal
+from mnemesh_kit.principal import Principal, Role, as_principal, current_principal
 from mnemesh_kit.server import Assembly
 
 MEMORY_URL: Final = "sqlite:///:memory:"
 EMBEDDER: Final = "mnemesh/hashing-256"
+ON_DEMAND: Final = {"archival"}
+"""Services that open at their first call."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalServices:
     """Channels into the services, by name."""
 
-    channels: Mapping[str, LocalChannel]
+    channels: Mapping[str, LocalChannel | ChannelOnDemand]
 
-    def __getitem__(self, service: str) -> LocalChannel:
+    def __getitem__(self, service: str) -> LocalChannel | ChannelOnDemand:
         """The channel into a service."""
         return self.channels[service]
 
@@ -53,17 +58,21 @@ async def local_services(
         parts: service → further arguments of its `assemble`.
     """
     async with AsyncExitStack() as stack:
-        channels = {}
-        for name in services:
+
+        async def opened(name: str) -> LocalChannel:
             config = import_module(f"mnemesh_{name}.config").Config(
                 port=0, data_dir=str(directory), database_url=MEMORY_URL, log_level="error", shutdown_grace_seconds=0,
                 **({"embedder": EMBEDDER} if name in ("recall", "archival") else {}),
             )  # fmt: skip
             assemble = import_module(f"mnemesh_{name}.wiring").assemble
             assembly = await assemble(config, clock=clock, **(parts or {}).get(name, {}))
-            channels[name] = await stack.enter_async_context(
+            return await stack.enter_async_context(
                 in_process(assembly, errors=errors, background=False, role=Role.SERVICE)
             )
+
+        channels: dict[str, LocalChannel | ChannelOnDemand] = {}
+        for name in services:
+            channels[name] = ChannelOnDemand(partial(opened, name)) if name in ON_DEMAND else await opened(name)
         yield LocalServices(channels)
 
 
@@ -123,8 +132,7 @@ class LocalChannel:
             await async_failpoint("call.before", method)
             try:
                 received = handler.request_deserializer(request_serializer(request))
-                caller = current_principal()
-                with as_principal(replace(caller, role=self._role or caller.role)):
+                with self._as_caller():
                     response = handler.response_serializer(await handler.unary_unary(received, None))
             except Exception as error:
                 raise self._remote(typed_error(error)) from error
@@ -133,15 +141,73 @@ class LocalChannel:
 
         return call
 
-    def unary_stream(self, method: str, *_: Any, **__: Any) -> Callable[..., Any]:
-        """Refuses: streams need a server."""
+    def stream_unary(
+        self, method: str, request_serializer: Callable[[Any], bytes], response_deserializer: Callable[[bytes], Any],
+        _registered_method: bool = False,
+    ) -> Callable[..., Any]:  # fmt: skip
+        """Returns a callable from an asynchronous iterator of requests to their response; see `unary_unary`."""
+        handler = self._handlers[method]
 
-        def call(*_: Any, **__: Any) -> Any:
-            raise NotImplementedError(method)
+        async def call(requests: AsyncIterator[Any], **_: Any) -> Any:
+            async def received() -> AsyncIterator[Any]:
+                async for request in requests:
+                    yield handler.request_deserializer(request_serializer(request))
+
+            try:
+                with self._as_caller():
+                    response = handler.response_serializer(await handler.stream_unary(received(), None))
+            except Exception as error:
+                raise self._remote(typed_error(error)) from error
+            return response_deserializer(response)
 
         return call
 
-    stream_unary = stream_stream = unary_stream
+    def unary_stream(
+        self, method: str, request_serializer: Callable[[Any], bytes], response_deserializer: Callable[[bytes], Any],
+        _registered_method: bool = False,
+    ) -> Callable[..., Any]:  # fmt: skip
+        """Returns a callable from a request to an asynchronous iterator of responses; see `unary_unary`."""
+        handler = self._handlers[method]
+
+        async def call(request: Any, **_: Any) -> AsyncIterator[Any]:
+            received = handler.request_deserializer(request_serializer(request))
+            with self._as_caller():
+                responses = handler.unary_stream(received, None)
+            try:
+                async for response in responses:
+                    yield response_deserializer(handler.response_serializer(response))
+            except Exception as error:
+                raise self._remote(typed_error(error)) from error
+
+        return call
+
+    def stream_stream(
+        self, method: str, request_serializer: Callable[[Any], bytes], response_deserializer: Callable[[bytes], Any],
+        _registered_method: bool = False,
+    ) -> Callable[..., Any]:  # fmt: skip
+        """Returns a callable from requests to an asynchronous iterator of responses; see `unary_unary`."""
+        handler = self._handlers[method]
+
+        async def call(requests: AsyncIterator[Any], **_: Any) -> AsyncIterator[Any]:
+            async def received() -> AsyncIterator[Any]:
+                async for request in requests:
+                    yield handler.request_deserializer(request_serializer(request))
+
+            await async_failpoint("call.before", method)
+            with self._as_caller():
+                responses = handler.stream_stream(received(), None)
+            try:
+                async with aclosing(responses):
+                    async for response in responses:
+                        yield response_deserializer(handler.response_serializer(response))
+            except Exception as error:
+                raise self._remote(typed_error(error)) from error
+
+        return call
+
+    def _as_caller(self) -> AbstractContextManager[Principal]:
+        caller = current_principal()
+        return as_principal(replace(caller, role=self._role or caller.role))
 
     def _remote(self, error: MnemeshError) -> MnemeshError:
         """Returns the error as a caller in another process would see it."""
@@ -152,3 +218,38 @@ class LocalChannel:
         MnemeshError.__init__(remote, error.message)
         remote.code, remote.reason, remote.metadata = error.code, error.reason, dict(error.metadata)
         return remote
+
+
+class ChannelOnDemand:
+    """A `LocalChannel` that opens its service at the first call."""
+
+    def __init__(self, open_: Callable[[], Awaitable[LocalChannel]]) -> None:
+        self._open = open_
+        self._lock = asyncio.Lock()
+        self._channel: LocalChannel | None = None
+
+    def unary_unary(self, method: str, *serializers: Any, **options: Any) -> Callable[..., Any]:
+        """See LocalChannel.unary_unary."""
+
+        async def call(request: Any, **more: Any) -> Any:
+            channel = await self.opened()
+            return await channel.unary_unary(method, *serializers, **options)(request, **more)
+
+        return call
+
+    def unary_stream(self, method: str, *_: Any, **__: Any) -> Callable[..., Any]:
+        """Refuses: no service that is opened at its first call has such a method."""
+
+        def call(*_: Any, **__: Any) -> Any:
+            raise NotImplementedError(method)
+
+        return call
+
+    stream_unary = stream_stream = unary_stream
+
+    async def opened(self) -> LocalChannel:
+        """Returns the channel into the open service."""
+        async with self._lock:
+            if self._channel is None:
+                self._channel = await self._open()
+            return self._channel

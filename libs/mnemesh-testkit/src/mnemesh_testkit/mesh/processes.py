@@ -9,11 +9,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final, Self
 
-from mnemesh_client.supervisor.health import wait_until_serving
+from mnemesh_client.supervisor.health import wait_until_ready
 from mnemesh_client.supervisor.process import ServiceProcess
-from mnemesh_kit.services import SERVICE_NAMES
+from mnemesh_kit.services import STORE_NAMES
+from mnemesh_kit.tls.settings import TlsSettings
 
 from mnemesh_testkit.failpoints.kill_orders import KillOrders
+from mnemesh_testkit.mesh.certificates import client_tls, tls_environment
 from mnemesh_testkit.mesh.faulty_proxy import FaultyProxy
 from mnemesh_testkit.mesh.fork_server import ForkedService, ForkServer
 from mnemesh_testkit.mesh.in_process import EMBEDDER, REHEARSAL, connect
@@ -35,6 +37,7 @@ class ProcessMesh:
             its own data directory; they need a shared database.
         fork_server: forks the processes, which then start ten times faster.
         kill_orders: where such processes record their failpoints and find orders to kill themselves.
+        gateway: whether the mesh has a gateway. Only tests of it need one.
     """
 
     def __init__(
@@ -50,12 +53,16 @@ class ProcessMesh:
         orchestrators: int = 1,
         fork_server: ForkServer | None = None,
         kill_orders: KillOrders | None = None,
+        gateway: bool = False,
+        certificates: Path | None = None,
     ) -> None:
         if kill_orders is not None and fork_server is None:
             raise ValueError("kill_orders needs a fork_server")
         self.directory = directory
+        self._tls = client_tls(certificates) if certificates is not None else TlsSettings()
         replicas = tuple(f"orchestrator-{number}" for number in range(2, orchestrators + 1))
-        self._ports = {service: ReservedPort() for service in (*SERVICE_NAMES, *replicas)}
+        services = (*(("gateway",) if gateway else ()), *STORE_NAMES)
+        self._ports = {service: ReservedPort() for service in (*services, *replicas)}
         self.proxies = {service: FaultyProxy(self._ports[service].address) for service in proxied}
         self.addresses = {
             service: self.proxies[service].address if service in self.proxies else port.address
@@ -66,20 +73,22 @@ class ProcessMesh:
             "MNEMESH_DATA_DIR": str(directory / "data"),
             "MNEMESH_EMBEDDER": embedder,
             "MNEMESH_MODEL": model,
+            "MNEMESH_TOOLS_WARM_PROCESSES": "0",  # tests count the processes of a tool
             "MNEMESH_SHUTDOWN_GRACE_SECONDS": "1",
             **{
                 f"MNEMESH_{service.upper()}_PORT": str(port.number)
                 for service, port in self._ports.items()
-                if service in SERVICE_NAMES
+                if service in services
             },
-            **{f"MNEMESH_{service.upper()}_TARGET": self.addresses[service] for service in SERVICE_NAMES},
+            **{f"MNEMESH_{service.upper()}_TARGET": self.addresses[service] for service in services},
             **_provider("OPENAI", openai_base_url),
             **_provider("ANTHROPIC", anthropic_base_url),
             **({"TESTKIT_FAILPOINTS": str(kill_orders.directory)} if kill_orders is not None else {}),
+            **(tls_environment(certificates) if certificates is not None else {}),
             **(environment or {}),
         }
         self._fork_server = fork_server
-        self._services = {service: self._service(service, service, self.environment) for service in SERVICE_NAMES}
+        self._services = {service: self._service(service, service, self.environment) for service in services}
         for name in replicas:
             own = {
                 "MNEMESH_DATA_DIR": str(directory / name),
@@ -103,7 +112,7 @@ class ProcessMesh:
         except BaseException:
             await self.__aexit__()
             raise
-        self.stubs, self.client = await connect(self.addresses, self._exits)
+        self.stubs, self.client = await connect(self.addresses, self._exits, self._tls)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -142,7 +151,8 @@ class ProcessMesh:
         """
         process = self._services[service]
         await process.start()
-        serving = asyncio.create_task(wait_until_serving(self._ports[service].address))
+        address = self._ports[service].address
+        serving = asyncio.create_task(wait_until_ready(service.partition("-")[0], address, self._tls))
         ended = asyncio.create_task(process.wait())
         try:
             await asyncio.wait((serving, ended), timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)

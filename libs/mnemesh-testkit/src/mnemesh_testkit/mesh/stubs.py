@@ -22,9 +22,14 @@ _MODULES: Final[Mapping[str, str]] = {
     "EpisodeService": "recall.v1.episodes_service",
     "ArchiveService": "archival.v1.archives_service",
     "PassageService": "archival.v1.passages_service",
+    "EmbeddingService": "archival.v1.embeddings_service",
+    "FolderService": "files.v1.folders_service",
+    "FileService": "files.v1.files_service",
+    "AgentFileService": "files.v1.agent_files_service",
     "ToolService": "tools.v1.tools_service",
     "ExecutionService": "tools.v1.execution_service",
     "McpServerService": "tools.v1.mcp_servers_service",
+    "WebService": "tools.v1.web_service",
 }
 
 PROTO_SERVICES: Final[Mapping[str, tuple[str, str]]] = {
@@ -87,6 +92,11 @@ class Stubs:
         return self["mnemesh.archival.v1.PassageService"]
 
     @property
+    def embeddings(self) -> Any:
+        """mnemesh.archival.v1.EmbeddingService."""
+        return self["mnemesh.archival.v1.EmbeddingService"]
+
+    @property
     def tools(self) -> Any:
         """mnemesh.tools.v1.ToolService."""
         return self["mnemesh.tools.v1.ToolService"]
@@ -95,3 +105,18 @@ class Stubs:
     def execution(self) -> Any:
         """mnemesh.tools.v1.ExecutionService."""
         return self["mnemesh.tools.v1.ExecutionService"]
+
+    @property
+    def folders(self) -> Any:
+        """mnemesh.files.v1.FolderService."""
+        return self["mnemesh.files.v1.FolderService"]
+
+    @property
+    def files(self) -> Any:
+        """mnemesh.files.v1.FileService."""
+        return self["mnemesh.files.v1.FileService"]
+
+    @property
+    def agent_files(self) -> Any:
+        """mnemesh.files.v1.AgentFileService."""
+        return self["mnemesh.files.v1.AgentFileService"]

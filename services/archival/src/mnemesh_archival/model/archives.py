@@ -66,7 +66,7 @@ class Archive:
     """None unless the embedder is being changed."""
     provenance: Provenance = field(default_factory=Provenance)
     created_for_agent_id: str | None = None
-    """The agent whose first insert created the archive; None for an archive that a caller created."""
+    """The agent that the archive is deleted with, unless another agent holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,7 @@ class ArchiveDraft:
     metadata: str | None = None
     deduplicate: bool = False
     provenance: Provenance = field(default_factory=Provenance)
+    created_for_agent_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +109,18 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """The archives that the erasure of an agent deletes, in addition to the archive that its first insert created."""
+    """The archives that the erasure of an agent deletes, in addition to those that were created for it."""
 
     shared_passages: bool = False
     """Also the passages that the agent wrote into archives that are kept."""
     unshared_archives: bool = False
-    """Also the archives that a caller created and that no other agent holds."""
+    """Also the archives that were not created for the agent and that no other agent holds."""
+    together_with: tuple[str, ...] = ()
+    """Other agents that are erased too: also the archives that were created for them."""
 
     def deletes(self, archive: Archive, agent_id: str) -> bool:
         """Returns whether an archive that no other agent holds is deleted with this agent."""
-        return self.unshared_archives or archive.created_for_agent_id == agent_id
+        return self.unshared_archives or archive.created_for_agent_id in (agent_id, *self.together_with)
 
 
 class EmbedderChange(Enum):
@@ -194,11 +197,13 @@ def validate_filter(filter_: ArchiveFilter) -> None:
             require_no_control_characters(value, f"filter.{name}", MAX_NAME_CHARS)
 
 
-def validate_agent_ids(agent_ids: Sequence[str]) -> None:
-    """Checks the number of agents that a new archive is attached to.
+def validate_agent_ids(agent_ids: Sequence[str], created_for_agent_id: str | None) -> None:
+    """Checks the agents that a new archive is attached to.
 
     Raises:
-        InvalidArgument: there are too many.
+        InvalidArgument: there are too many, or the agent that the archive is created for is not one of them.
     """
     if len(agent_ids) > MAX_FILTER_IDS:
         raise InvalidArgument(f"agent_ids must have at most {MAX_FILTER_IDS:,} values.", field="agent_ids")
+    if created_for_agent_id is not None and created_for_agent_id not in agent_ids:
+        raise InvalidArgument("created_for_agent_id must be one of agent_ids.", field="created_for_agent_id")

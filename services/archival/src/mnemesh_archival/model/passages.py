@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import IntEnum
@@ -15,12 +15,16 @@ from mnemesh_kit.ids import require_id
 from mnemesh_kit.text import require_json_object, require_line, require_text
 
 from mnemesh_archival.model.archives import MAX_METADATA_BYTES
+from mnemesh_archival.model.continuity import MAX_GAP, Asking, Continuity
 from mnemesh_archival.model.texts import require_no_control_characters
 
 MAX_TEXT_BYTES: Final = 1_000_000
 MAX_TAGS: Final = 100
+MAX_DELETED: Final = 1_000
+"""The largest number of passages that one call deletes."""
 MAX_TAG_CHARS: Final = 200
 MAX_FILE_NAME_CHARS: Final = 1_000
+MAX_FILTER_IDS: Final = 1_000
 UPDATABLE_FIELDS: Final = frozenset({"text", "tags", "metadata"})
 
 
@@ -105,12 +109,16 @@ class PassageFilter:
     until: datetime | None = None
     """UTC, exclusive."""
     sources: tuple[PassageSource, ...] = ()
+    archive_ids: tuple[str, ...] = ()
+    """Only these archives; empty for no such condition."""
+    file_ids: tuple[str, ...] = ()
+    """Only passages of these files; empty for no such condition."""
 
     @property
     def narrows(self) -> bool:
         """True if it excludes passages of the archives that it covers."""
         bounds = (self.file_id, self.folder_id, self.since, self.until)
-        return bool(self.tags or self.sources) or any(bound is not None for bound in bounds)
+        return bool(self.tags or self.sources or self.file_ids) or any(bound is not None for bound in bounds)
 
     def admits(self, passage: Passage) -> bool:
         """Returns whether a passage fulfils the conditions, apart from those of the agent and the archive."""
@@ -120,6 +128,7 @@ class PassageFilter:
                 return False
         return (
             (self.file_id is None or passage.file_id == self.file_id)
+            and (not self.file_ids or passage.file_id in self.file_ids)
             and (self.folder_id is None or passage.folder_id == self.folder_id)
             and (not self.sources or passage.source in self.sources)
             and (self.since is None or passage.created_at >= self.since)
@@ -139,6 +148,20 @@ class PassagePosition(NamedTuple):
     """Passages with the same strand have the same writer and the same file; see `strand_of`."""
     position: int
     created_at: datetime
+    continuity: Continuity
+    speaker: str
+    """The name at the beginning of the text; "" without one."""
+    asking: Asking
+
+    def continues(self, other: PassagePosition) -> bool:
+        """Returns whether both are of one dialogue or document, at consecutive positions."""
+        return (
+            self.continuity.is_linked
+            and self.continuity is other.continuity
+            and (self.archive_id, self.strand) == (other.archive_id, other.strand)
+            and abs(self.position - other.position) == 1
+            and abs(self.created_at - other.created_at) <= MAX_GAP
+        )
 
 
 def validate_draft(draft: PassageDraft, field: str) -> PassageDraft:
@@ -189,11 +212,29 @@ def validate_filter(filter_: PassageFilter) -> PassageFilter:
     """Returns the filter with its tags deduplicated.
 
     Raises:
-        InvalidArgument: a tag is bad, there are too many, or the range of dates is empty.
+        InvalidArgument: a tag is bad, there are too many tags or ids, or the range of dates is empty.
     """
+    for name in ("archive_ids", "file_ids"):
+        if len(getattr(filter_, name)) > MAX_FILTER_IDS:
+            raise InvalidArgument(f"filter.{name} must have at most {MAX_FILTER_IDS:,} values.", field=f"filter.{name}")
     if filter_.since is not None and filter_.until is not None and filter_.since >= filter_.until:
         raise InvalidArgument("filter.end_date is before filter.start_date.", field="filter.end_date")
     return replace(filter_, tags=validate_tags(filter_.tags, "filter.tags"))
+
+
+def validated_selection(passage_ids: Sequence[str], file_id: str | None) -> Sequence[str] | str:
+    """Returns the ids of passages to be deleted, or of their file.
+
+    Raises:
+        InvalidArgument: there are too many ids, or not exactly one of ids and file.
+    """
+    if file_id is not None and not passage_ids:
+        return require_no_control_characters(file_id, "file_id", MAX_FILE_NAME_CHARS)
+    if file_id is not None or not passage_ids:
+        raise InvalidArgument("Exactly one of passage_ids and file_id must be given.", field="passage_ids")
+    if len(passage_ids) > MAX_DELETED:
+        raise InvalidArgument(f"passage_ids must have at most {MAX_DELETED:,} values.", field="passage_ids")
+    return passage_ids
 
 
 def validate_text(text: str, field: str) -> str:

@@ -1,36 +1,51 @@
-"""The ranking of passages by words: those of the passage itself, and a share of those of its neighbours.
+"""The ranking of passages: what a passage, its neighbours in a dialogue or document, and its embedder contribute.
 
-Questions often use the words of the turn, or of the piece of a file, before the one that answers them. Neighbours are
-looked up when a search ranks and never stored with a passage, so a deleted passage leaves nothing in others.
+The rules and constants are those of mnemesh_retrieval.ranking. Neighbours are looked up when a search ranks and never
+stored with a passage, so a deleted passage leaves nothing in others.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from types import MappingProxyType
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from mnemesh_retrieval.fusion import fuse
+import numpy as np
 from mnemesh_retrieval.index import WordMatch
+from mnemesh_retrieval.ranking.constants import RankingConstants
+from mnemesh_retrieval.ranking.fusion import Candidate, Ranked, fuse_scores
+from mnemesh_retrieval.ranking.strands import Bools, Floats, Strands
+from mnemesh_retrieval.ranking.times import time_factor
+from mnemesh_retrieval.ranking.words import rarity
+from mnemesh_retrieval.time_expressions.resolver import TimeRange
 
+from mnemesh_archival.model.continuity import LINKED, Asking, Continuity
 from mnemesh_archival.model.passages import PassagePosition
 
-NEIGHBOUR_SHARES: Final = (0.6, 0.3)
-"""The share of a word's weight that the adjacent passages receive, and the share of the next ones."""
-REACH: Final = len(NEIGHBOUR_SHARES)
-_STEPS: Final = tuple((sign * far, share) for far, share in enumerate(NEIGHBOUR_SHARES, start=1) for sign in (-1, 1))
-MAX_GAP: Final = timedelta(hours=6)
-"""Passages whose times are further apart are not neighbours."""
 CANDIDATES: Final = 128
 """The number of best passages from which the rarity of a word is estimated."""
 RANKED: Final = 64
-"""The number of candidates that are ranked with their neighbours, unless more hits are requested."""
+"""The number of best passages by their own words that are ranked with their neighbours, unless a search wants more."""
+NEAREST: Final = 24
+"""The number of most similar passages that are ranked with their neighbours, unless a search wants more."""
+COMPARED: Final = 48
+"""The number of best passages by words whose similarities count. Those behind them cannot become the best by it."""
 
-Scored = list[tuple[UUID, float]]
+
+_IS_SPOKEN: Final = np.array([continuity.is_spoken for continuity in Continuity])
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """The similarities of passages to a query, by one embedder."""
+
+    weight: float
+    """The weight of similarities, where words weigh 1."""
+    least: float
+    """A passage without a word of the query whose similarity is not above this does not match."""
+    similarities: Mapping[UUID, float]
 
 
 def word_rarities(matches: Sequence[WordMatch], size: int) -> dict[int, float]:
@@ -40,82 +55,203 @@ def word_rarities(matches: Sequence[WordMatch], size: int) -> dict[int, float]:
     passage of this archive, where it does not distinguish passages.
     """
     counts = Counter(word for match in matches for word in match.words)
-    size = max(size, len(matches))
-    return {word: math.log(1 + (size - count + 0.5) / (count + 0.5)) for word, count in counts.items()}
+    return {word: rarity(count, max(size, len(matches))) for word, count in counts.items()}
 
 
-def best_by_own_words(matches: Sequence[WordMatch], rarity: Mapping[int, float], limit: int) -> list[UUID]:
+def best_by_own_words(matches: Sequence[WordMatch], rarities: Mapping[int, float], limit: int) -> list[UUID]:
     """Returns the ids of the best passages by their own words, best first, ties by id."""
-    scored = {match.id: _total(match.words, rarity) for match in matches}
-    return sorted(scored, key=lambda id_: (-scored[id_], id_))[:limit]
+    scored = sorted((-sum(weight * rarities[word] for word, weight in each.words.items()), each.id) for each in matches)
+    return [id_ for _, id_ in scored[:limit]]
 
 
-def rank_by_words(
-    matches: Sequence[WordMatch],
-    rarity: Mapping[int, float],
-    positions: Sequence[PassagePosition],
-    date_scores: Mapping[UUID, float] = MappingProxyType({}),
-) -> Scored:
-    """Ranks the passages at these positions, including neighbours of a match.
+class PassageRanking:
+    """The ranking of one query: passages at positions, as rows of arrays."""
 
-    The weight of a word in a passage is its own weight plus the shares of its neighbours, limited to the weight in the
-    best match: a passage between two that contain a word is not more relevant than they are.
+    def __init__(
+        self,
+        positions: Sequence[PassagePosition],
+        matches: Iterable[WordMatch],
+        rarities: Mapping[int, float],
+        constants: RankingConstants,
+    ) -> None:
+        """Takes the candidates.
 
-    Args:
-        matches: the passages that have at least one word of the query.
-        rarity: the rarity of each word; see `word_rarities`.
-        positions: the matches and their neighbours.
-        date_scores: an additional score of some passages; see `query_dates.date_scores`.
+        Args:
+            positions: the candidates, and their neighbours in dialogues and documents.
+            matches: the passages that have at least one word of the query; those without a position are ignored.
+            rarities: the rarity of each word; see `word_rarities`.
+            constants: the constants of the ranking.
+        """
+        self._constants = constants
+        self._positions = positions
+        self._ids = [each.point_id for each in positions]
+        self._rows = {id_: row for row, id_ in enumerate(self._ids)}
+        self._columns = {word: column for column, word in enumerate(rarities)}
+        self._rarities = np.fromiter(rarities.values(), np.float64, len(rarities))
+        self._own = np.zeros((len(positions), len(rarities)))
+        for match in matches:
+            row = self._rows.get(match.id)
+            if row is not None:
+                for word, weight in match.words.items():
+                    self._own[row, self._columns[word]] = weight
+        self._has_own = self._own.any(axis=1)
+        self._strands = _strands(positions, constants)
+        self._asking = np.fromiter((each.asking for each in positions), np.int64, len(positions))
+        self._is_spoken = _IS_SPOKEN[[each.continuity for each in positions]]
+        self._factors = np.ones(len(positions))
+        self._by_words = np.zeros(len(positions))
 
-    Returns:
-        Ids with scores, best first; ties by the score of the passage's own words, then by id.
-    """
-    own = {match.id: match.words for match in matches}
-    largest: dict[int, float] = {}
-    for words in own.values():
-        for word, weight in words.items():
-            largest[word] = max(largest.get(word, 0.0), weight)
-    scores: dict[UUID, tuple[float, float]] = {}
-    for id_, shares in _neighbour_shares(own, positions).items():
-        words_of_passage = own.get(id_)
-        own_score = score = _total(words_of_passage, rarity) if words_of_passage else 0.0
-        for word, share in shares.items():
-            missing = largest[word] - words_of_passage.get(word, 0.0) if words_of_passage else largest[word]
-            score += rarity[word] * (share if share < missing else missing)
-        if score:
-            scores[id_] = (score + date_scores.get(id_, 0.0), own_score)
-    best = sorted(scores.items(), key=lambda item: (-item[1][0], -item[1][1], item[0]))
-    return [(id_, score) for id_, (score, _) in best]
+    def score_words(
+        self,
+        asked: Mapping[UUID, Collection[int]],
+        words_of: Callable[[str], Collection[int]],
+        date_scores: Mapping[UUID, float],
+        named_times: Sequence[TimeRange],
+    ) -> None:
+        """Scores the passages by words, their own and those that they receive, and computes their factors.
+
+        The weight of a word in a passage is limited to its weight in the best match: a passage between two that contain
+        a word is not more relevant than they are.
+
+        Args:
+            asked: the words of the query in the question sentences of passages.
+            words_of: returns the words of the query that a text has.
+            date_scores: an additional score of passages that have words; see `query_dates.date_scores`.
+            named_times: the times that the query names.
+        """
+        lent, is_named = self._lent(words_of)
+        in_questions = np.zeros(self._own.shape, np.bool_)
+        for id_, words in asked.items():
+            if (row := self._rows.get(id_)) is not None:
+                in_questions[row, [self._columns[word] for word in words if word in self._columns]] = True
+        received = self._strands.received_words(lent, in_questions, self._constants)
+        largest = self._own.max(axis=0, initial=0.0)
+        self._by_words = (self._own + np.minimum(received, largest - self._own)) @ self._rarities
+        for id_, score in date_scores.items():
+            if self._by_words[row := self._rows[id_]] > 0:
+                self._by_words[row] += score
+        self._compute_factors(is_named, named_times)
+
+    def receivers(self) -> list[UUID]:
+        """Returns the passages that have only words that they receive."""
+        return [self._ids[row] for row in np.flatnonzero((self._by_words > 0) & ~self._has_own)]
+
+    def exclude(self, ids: Iterable[UUID]) -> None:
+        """Excludes passages that do not match the filter of the search."""
+        self._by_words[[self._rows[id_] for id_ in ids]] = 0.0
+
+    def compared(self, nearest: Iterable[UUID], depth: int) -> list[UUID]:
+        """Returns the passages whose similarities count: the best by words, the nearest, and those beside them."""
+        rows = {self._rows[id_] for id_ in nearest if id_ in self._rows}
+        rows.update(self._best(self._by_words * self._factors, max(depth, COMPARED)))
+        beside = [self._strands.by_distance[step][list(rows)] for step in (-1, 1)] if rows else []
+        rows.update(int(row) for some in beside for row in some if row >= 0)
+        return [self._ids[row] for row in sorted(rows)]
+
+    def rank(self, likenesses: Sequence[Likeness], exact: Collection[UUID], depth: int) -> list[Ranked[UUID]]:
+        """Returns the passages that match by words or by similarity, or equal the query, best first.
+
+        The similarities of different embedders have no common scale: those of each count relative to its best one.
+
+        Args:
+            likenesses: the similarities of each embedder.
+            exact: the passages that equal the query. One that has no position is left out.
+            depth: the number of hits.
+        """
+        shared, relative, weight = self._similarities(likenesses)
+        words = self._best(self._by_words * self._factors, max(depth, self._constants.word_candidates))
+        similar = self._best(relative * self._factors, max(depth, self._constants.similarity_candidates))
+        equal = {self._rows[id_] for id_ in exact if id_ in self._rows}
+        rows = list(dict.fromkeys((*words, *similar, *equal)))
+        scores = (scores[rows].tolist() for scores in (self._by_words, relative, self._factors))
+        # Rows are compared faster than the ids that stand for them.
+        candidates = [
+            Candidate(row, by_words, similarity, factor, row in equal)
+            for row, by_words, similarity, factor in zip(rows, *scores, strict=True)
+        ]
+        found = fuse_scores(candidates, weight, self._constants, depth=depth)
+        similarities = shared.tolist()
+        return [
+            Ranked(
+                self._ids[row],
+                score,
+                text_score,
+                text_rank,
+                None if vector_rank is None else similarities[row],
+                vector_rank,
+                is_exact,
+            )
+            for row, score, text_score, text_rank, _, vector_rank, is_exact, _ in found
+        ]
+
+    def _lent(self, words_of: Callable[[str], Collection[int]]) -> tuple[Floats, Bools]:
+        """Returns the words that each passage lends, and whether the query names its speaker.
+
+        The name of a speaker belongs to its own passage.
+        """
+        lent = self._own.copy()
+        is_named = np.zeros(len(self._positions), np.bool_)
+        said: dict[str, list[int]] = {}
+        for row in np.flatnonzero(self._is_spoken).tolist():
+            said.setdefault(self._positions[row].speaker, []).append(row)
+        for speaker, rows in said.items():
+            words = words_of(speaker) if speaker else ()
+            if columns := [self._columns[word] for word in words if word in self._columns]:
+                is_named[rows] = True
+                lent[np.ix_(rows, columns)] = 0.0
+        return lent, is_named
+
+    def _compute_factors(self, is_named: Bools, named_times: Sequence[TimeRange]) -> None:
+        self._factors[is_named] *= self._constants.speaker_factor
+        self._factors[self._is_spoken & (self._asking == Asking.AT_END)] *= self._constants.question_factor
+        if named_times:
+            self._factors *= [time_factor(each.created_at, named_times, self._constants) for each in self._positions]
+
+    def _similarities(self, likenesses: Sequence[Likeness]) -> tuple[Floats, Floats, float]:
+        """Returns the shared similarities, the same relative to the best of each embedder, and the largest weight.
+
+        A passage without words has none unless its own similarity or that of one beside it is above the least.
+        """
+        shared, relative = np.zeros(len(self._ids)), np.zeros(len(self._ids))
+        weight = max((each.weight for each in likenesses), default=0.0)
+        for likeness in likenesses:
+            known = [
+                (row, value) for id_, value in likeness.similarities.items() if (row := self._rows.get(id_, -1)) >= 0
+            ]
+            rows = [row for row, _ in known]
+            own = np.zeros(len(self._ids))
+            own[rows] = [value for _, value in known]
+            is_known = np.zeros(len(self._ids), np.bool_)
+            is_known[rows] = True
+            is_like = self._strands.largest_nearby(np.maximum(own, 0.0)) > likeness.least
+            value = self._strands.shared_similarities(own, self._asking > 0, self._constants)
+            value = np.where(is_known & (is_like | (self._by_words > 0)), np.maximum(value, 0.0), 0.0)
+            if (best := value.max(initial=0.0)) > 0 and weight > 0:
+                relative += value / best * (likeness.weight / weight)
+                shared += value
+        return shared, relative, weight
+
+    def _best(self, scores: Floats, count: int) -> list[int]:
+        """Returns the rows of the best scores above 0, best first, ties by their own words and then by id."""
+        rows = np.flatnonzero(scores > 0)
+        if len(rows) > count:
+            least = np.partition(scores[rows], -count)[-count]
+            rows = rows[scores[rows] >= least]
+        own = (self._own[rows] @ self._rarities).tolist()
+        keys = zip((-scores[rows]).tolist(), own, rows.tolist(), strict=True)
+        ordered = sorted((score, -words, self._ids[row], row) for score, words, row in keys)
+        return [row for *_, row in ordered[:count]]
 
 
-def fuse_lists(by_words: Scored, by_vector: Scored, vector_weight: float) -> Scored:
-    """Fuses both lists by reciprocal ranks. A rank in the vector list counts `vector_weight`, one by words 1."""
-    return fuse([(1.0, [id_ for id_, _ in by_words]), (vector_weight, [id_ for id_, _ in by_vector])])
-
-
-def _total(words: Mapping[int, float], rarity: Mapping[int, float]) -> float:
-    total = 0.0
-    for word, weight in words.items():
-        total += weight * rarity[word]
-    return total
-
-
-def _neighbour_shares(
-    own: Mapping[UUID, Mapping[int, float]], positions: Sequence[PassagePosition]
-) -> dict[UUID, dict[int, float]]:
-    strands: dict[tuple[str, str], dict[int, PassagePosition]] = defaultdict(dict)
-    for each in positions:
-        strands[each.archive_id, each.strand][each.position] = each
-    shares: dict[UUID, dict[int, float]] = {each.point_id: {} for each in positions}
-    for strand in strands.values():
-        for position, each in strand.items():
-            words = own.get(each.point_id)
-            if words is None:
-                continue
-            for step, share in _STEPS:
-                neighbour = strand.get(position + step)
-                if neighbour is not None and abs(neighbour.created_at - each.created_at) <= MAX_GAP:
-                    received = shares[neighbour.point_id]
-                    for word, weight in words.items():
-                        received[word] = received.get(word, 0.0) + share * weight
-    return shares
+def _strands(positions: Sequence[PassagePosition], constants: RankingConstants) -> Strands:
+    """Returns the neighbours of passages. One that stands alone is a strand of its own."""
+    numbers: dict[tuple[str, str, int], int] = {}
+    strands = [
+        numbers.setdefault((each.archive_id, each.strand, each.continuity), len(numbers))
+        if each.continuity in LINKED
+        else -1 - row
+        for row, each in enumerate(positions)
+    ]
+    return Strands.of(
+        strands, [each.position for each in positions], [each.created_at.timestamp() for each in positions], constants
+    )

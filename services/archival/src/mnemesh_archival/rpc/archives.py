@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mnemesh.archival.v1 import archives_service_pb2 as pb
@@ -30,7 +31,10 @@ class ArchivesServicer(pb_grpc.ArchiveServiceServicer):
     async def CreateArchive(self, request: pb.CreateArchiveRequest, context: Any) -> pb.CreateArchiveResponse:
         archive = await self._archives.create(
             current_principal(),
-            archive_draft_from_proto(request.archive),
+            replace(
+                archive_draft_from_proto(request.archive),
+                created_for_agent_id=request.created_for_agent_id if request.HasField("created_for_agent_id") else None,
+            ),
             agent_ids_from_proto(request.agent_ids),
             request_key(request, "CreateArchive"),
         )

@@ -12,18 +12,23 @@ from mnemesh_kit.principal import current_principal
 
 from mnemesh_archival.model.archives import Erasure
 from mnemesh_archival.rpc.convert.archives import summary_to_proto
-from mnemesh_archival.rpc.convert.ids import agent_id_from_proto, passage_id_from_proto
+from mnemesh_archival.rpc.convert.ids import (
+    agent_id_from_proto,
+    agent_ids_from_proto,
+    archive_id_from_proto,
+    passage_id_from_proto,
+)
 from mnemesh_archival.rpc.convert.passages import (
+    continuity_from_proto,
     insert_outcome_to_proto,
     insert_target_from_proto,
     passage_draft_from_proto,
     passage_drafts_from_proto,
     passage_filter_from_proto,
-    passage_hit_to_proto,
     passage_to_proto,
     require_passage_order,
-    search_kind_from_proto,
 )
+from mnemesh_archival.rpc.convert.search import passage_hit_to_proto, passage_search_from_proto, time_range_to_proto
 from mnemesh_archival.usecases.archives import ArchiveService
 from mnemesh_archival.usecases.passages import PassageService
 from mnemesh_archival.usecases.search import PassageSearchService
@@ -44,6 +49,7 @@ class PassagesServicer(pb_grpc.PassageServiceServicer):
             passage_drafts_from_proto(request.passages),
             request_key(request, "InsertPassages"),
             default_embedder=request.default_embedder,
+            continuity=continuity_from_proto(request.continuity),
         )
         return pb.InsertPassagesResponse(results=[insert_outcome_to_proto(outcome) for outcome in outcomes])
 
@@ -85,21 +91,27 @@ class PassagesServicer(pb_grpc.PassageServiceServicer):
         await self._passages.delete(current_principal(), passage_id, request_key(request, "DeletePassage"))
         return pb.DeletePassageResponse()
 
+    async def DeletePassages(self, request: pb.DeletePassagesRequest, context: Any) -> pb.DeletePassagesResponse:
+        count, has_more = await self._passages.delete_many(
+            current_principal(),
+            archive_id_from_proto(request.archive_id),
+            [passage_id_from_proto(passage_id, "passage_ids") for passage_id in request.passage_ids],
+            request.file_id if request.HasField("file_id") else None,
+            request_key(request, "DeletePassages"),
+        )
+        return pb.DeletePassagesResponse(deleted_passages=count, has_more=has_more)
+
     async def SearchPassages(self, request: pb.SearchPassagesRequest, context: Any) -> pb.SearchPassagesResponse:
         result = await self._search.search(
-            current_principal(),
-            request.query,
-            search_kind_from_proto(request.mode),
-            passage_filter_from_proto(request.filter),
-            limit=request.limit,
-            offset=offset_from_token(request),
-            with_embedding=request.include_embedding,
+            current_principal(), passage_search_from_proto(request, offset_from_token(request))
         )
         left = result.next_offset
         return pb.SearchPassagesResponse(
             hits=[passage_hit_to_proto(hit) for hit in result.hits],
             degraded=result.degraded,
             next_page_token=offset_token(request, left) if left is not None else "",
+            time_ranges=[time_range_to_proto(each) for each in result.time_ranges],
+            reranked=result.reranked,
         )
 
     async def GetArchivalSummary(
@@ -116,7 +128,11 @@ class PassagesServicer(pb_grpc.PassageServiceServicer):
         passages, archives = await self._archives.erase_agent(
             current_principal(),
             agent_id_from_proto(request.agent_id),
-            Erasure(shared_passages=request.delete_shared_passages, unshared_archives=request.delete_unshared_archives),
+            Erasure(
+                shared_passages=request.delete_shared_passages,
+                unshared_archives=request.delete_unshared_archives,
+                together_with=tuple(agent_ids_from_proto(request.together_with_agent_ids, "together_with_agent_ids")),
+            ),
             request_key(request, "EraseAgent"),
         )
         return pb.EraseAgentResponse(deleted_passages=passages, deleted_archives=archives)

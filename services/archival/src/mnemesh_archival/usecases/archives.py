@@ -55,7 +55,7 @@ class ArchiveService:
         self, caller: Principal, draft: ArchiveDraft, agent_ids: Sequence[str], key: RequestKey | None
     ) -> Archive:
         """Creates an archive and attaches it to the agents, atomically."""
-        validate_agent_ids(agent_ids)
+        validate_agent_ids(agent_ids, draft.created_for_agent_id)
         archive = self._archive(caller, self._ids.new("archive"), draft)
         agents = tuple(dict.fromkeys(agent_ids))
         archive_id = await self._store.create_archive(caller.organization_id, archive, agents, key)
@@ -114,7 +114,7 @@ class ArchiveService:
     async def erase_agent(
         self, caller: Principal, agent_id: str, erasure: Erasure, key: RequestKey | None
     ) -> tuple[int, int]:
-        """Erases an agent: detaches its archives, and deletes its own archive if no other agent has it.
+        """Erases an agent: detaches its archives, and deletes those created for it that no other agent has.
 
         Args:
             caller: the caller.
@@ -144,4 +144,5 @@ class ArchiveService:
             created_at=now,
             updated_at=now,
             provenance=replace(draft.provenance, created_by_id=caller.subject_id, last_updated_by_id=caller.subject_id),
+            created_for_agent_id=draft.created_for_agent_id,
         )

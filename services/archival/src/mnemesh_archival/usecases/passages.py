@@ -13,6 +13,7 @@ from mnemesh_kit.ids import IdSource, derive_id
 from mnemesh_kit.principal import Principal
 
 from mnemesh_archival.errors import PassageExists, PassageNotFound
+from mnemesh_archival.model.continuity import Continuity
 from mnemesh_archival.model.inserts import (
     InsertFailure,
     InsertOutcome,
@@ -20,7 +21,7 @@ from mnemesh_archival.model.inserts import (
     new_passage,
     validate_batch,
 )
-from mnemesh_archival.model.passages import Passage, PassageDraft, validate_update
+from mnemesh_archival.model.passages import MAX_DELETED, Passage, PassageDraft, validate_update, validated_selection
 from mnemesh_archival.store.base.passage_index import PassageIndex
 from mnemesh_archival.store.base.passages import DefaultArchive, InsertBatch, PassageStore, StoredInsert
 from mnemesh_archival.vectors.embedders import Embedders
@@ -50,6 +51,7 @@ class PassageService:
         key: RequestKey | None,
         *,
         default_embedder: str = "",
+        continuity: Continuity = Continuity.AUTOMATIC,
     ) -> list[InsertOutcome]:
         """Inserts a batch of passages.
 
@@ -59,6 +61,7 @@ class PassageService:
             drafts: the passages, with the error in place of each that could not be decoded.
             key: the idempotency key. The ids of new passages derive from it.
             default_embedder: the embedder of the default archive, if it is created; empty for the service's default.
+            continuity: whether the passages belong together: AUTOMATIC, CONTINUOUS or SEPARATE.
 
         Returns:
             One outcome for each draft, in order.
@@ -78,6 +81,7 @@ class PassageService:
             default=DefaultArchive(embedder, dimension, caller.subject_id),
             passages=self._new_passages(organization_id, target, drafts, key),
             caller_ids=frozenset(draft.id for draft in drafts if isinstance(draft, PassageDraft) and draft.id),
+            continuity=continuity,
         )
         stored = await self._passages.insert(organization_id, batch, key, self._index.claim())
         await self._index.apply(stored.changes)
@@ -110,6 +114,30 @@ class PassageService:
         """Deletes a passage permanently. Raises PassageNotFound if it never existed."""
         changes = await self._passages.delete(caller.organization_id, passage_id, key, self._index.claim())
         await self._index.apply(changes)
+
+    async def delete_many(
+        self,
+        caller: Principal,
+        archive_id: str,
+        passage_ids: Sequence[str],
+        file_id: str | None,
+        key: RequestKey | None,
+    ) -> tuple[int, bool]:
+        """Deletes passages of an archive by id, or those of a file, at most MAX_DELETED.
+
+        Returns:
+            Their number, and whether the file has more.
+
+        Raises:
+            InvalidArgument: there are too many ids, or not exactly one of ids and file.
+            ArchiveNotFound: the archive does not exist.
+        """
+        selection = validated_selection(passage_ids, file_id)
+        count, has_more, changes = await self._passages.delete_many(
+            caller.organization_id, archive_id, selection, MAX_DELETED, key, self._index.claim()
+        )
+        await self._index.apply(changes)
+        return count, has_more
 
     def _new_passages(
         self,

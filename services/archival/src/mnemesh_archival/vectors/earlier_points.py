@@ -1,4 +1,4 @@
-"""Copies passages into SQL that an earlier version stored in the vector index only."""
+"""Upgrades passages of earlier versions: copies those that only the vector index has, and derives columns."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from mnemesh_archival.store.base.upgrade import UncopiedPassage, UpgradeStore
 from mnemesh_archival.vectors.points import collection
 
 PAGE: Final = 500
+DERIVED: Final = 1_000
+"""The number of passages in one transaction."""
 LOGGED: Final = 10_000
 """The number of passages between two log lines."""
 _log: Final = structlog.get_logger("mnemesh.archival")
@@ -62,6 +64,14 @@ class EarlierPoints:
         _log.info("passages_copy_finished", passages=copied)
         if missing:
             _log.error("passages_missing_in_index", passages=missing, since_this_start=newly_missing)
+
+    async def derive(self) -> None:
+        """Derives the continuity and the fingerprints of passages that were stored before these existed."""
+        total = 0
+        while derived := await self._store.derive(DERIVED):
+            total += derived
+        if total:
+            _log.info("passages_derived", passages=total)
 
     async def _found(self, page: Sequence[UncopiedPassage], dimensions: Mapping[str, int]) -> dict[UUID, Passage]:
         points: dict[str, list[UUID]] = defaultdict(list)

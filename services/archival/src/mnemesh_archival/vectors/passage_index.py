@@ -13,6 +13,7 @@ from mnemesh_kit.deadline import remaining
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.errors import IndexDamaged, VectorIndexError
+from mnemesh_retrieval.filters import HasId, all_of
 from mnemesh_retrieval.index import Candidates, SearchMode, SearchQuery, VectorIndex
 from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.indexing.records import Change, Claim
@@ -102,6 +103,27 @@ class VectorPassageIndex:
         except VectorIndexError as error:
             await self._note(source, error)
             raise VectorIndexUnavailable(f"The vector index is unavailable: {error}.") from error
+
+    async def similarities(self, scope: PassageScope, vector: Vector, point_ids: Sequence[UUID]) -> dict[UUID, float]:
+        """See PassageIndex.similarities."""
+        assert scope.embedder is not None  # noqa: S101 - a search has a scope for each embedder
+        if not point_ids:
+            return {}
+        source = await self._source(scope.embedder)
+        query = SearchQuery(
+            SearchMode.DENSE,
+            vector=vector,
+            # Without further conditions, the points decide alone, which costs the engine less.
+            filter=all_of(scope_filter(scope) if scope.filter.narrows else None, HasId(tuple(point_ids))),
+            limit=len(point_ids),
+            with_payload=False,
+        )
+        try:
+            found = await self._index.search(source.schema.name, query)
+        except VectorIndexError as error:
+            await self._note(source, error)
+            return {}
+        return {hit.id: hit.score for hit in found}
 
     async def vectors(self, embedder: str, point_ids: Sequence[UUID]) -> dict[UUID, tuple[float, ...]]:
         """See PassageIndex.vectors."""

@@ -59,6 +59,7 @@ def scope_filter(scope: PassageScope) -> Filter:
         MatchAny("archive_id", scope.archive_ids) if scope.archive_ids is not None else None,
         tags if filter_.tags else None,
         Match("file_id", filter_.file_id) if filter_.file_id is not None else None,
+        MatchAny("file_id", filter_.file_ids) if filter_.file_ids else None,
         Match("folder_id", filter_.folder_id) if filter_.folder_id is not None else None,
         MatchAny("source", tuple(source.name for source in filter_.sources)) if filter_.sources else None,
         TimeRange("created_at", filter_.since, filter_.until) if filter_.since or filter_.until else None,

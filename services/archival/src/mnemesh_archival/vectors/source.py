@@ -10,6 +10,7 @@ from mnemesh_retrieval.embedder import Embedder
 from mnemesh_retrieval.filters import Filter, Match
 from mnemesh_retrieval.index import Collection
 from mnemesh_retrieval.indexing.records import Record
+from mnemesh_retrieval.words.sparse import VERSION
 
 from mnemesh_archival.store.base.index_records import IndexRecords
 from mnemesh_archival.vectors.points import payload
@@ -19,6 +20,7 @@ class PassageSource:
     """See mnemesh_retrieval.indexing.ports.Source. A subject is a point id as text; a group is an archive."""
 
     keep_without_vector = True
+    words_version = VERSION
 
     def __init__(self, records: IndexRecords, schema: Collection, embedder: Embedder) -> None:
         self._records = records

@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.text import require_no_nul
+from mnemesh_kit.ids import require_id
+from mnemesh_kit.text import require_no_nul, require_text
 
 from mnemesh_blocks.model.blocks import Block
 
@@ -16,6 +17,18 @@ MAX_AGENTS: Final = 1000
 """The maximum number of agents in one batch."""
 MAX_LABELS: Final = 1000
 """The maximum number of labels in one request."""
+MAX_LINKED: Final = 100
+"""The maximum number of agents whose blocks are kept equal."""
+MAX_LINK_ID: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The state of a holder. A holder that never held a block has the defaults."""
+
+    is_erased: bool = False
+    link_id: str | None = None
+    """The set of agents with which the holder shares its blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +81,37 @@ def require_labels(labels: Sequence[str]) -> Sequence[str]:
     return labels
 
 
-def require_agents(agent_ids: Sequence[str]) -> Sequence[str]:
+def require_agents(agent_ids: Sequence[str], field: str = "agent_ids") -> Sequence[str]:
     """Returns `agent_ids` if one batch may ask for that many.
 
     Raises:
         InvalidArgument: There are too many.
     """
     if len(agent_ids) > MAX_AGENTS:
-        raise InvalidArgument(f"agent_ids must have at most {MAX_AGENTS} entries.", field="agent_ids")
+        raise InvalidArgument(f"{field} must have at most {MAX_AGENTS} entries.", field=field)
+    return agent_ids
+
+
+def require_link_id(link_id: str) -> str:
+    """Returns `link_id` if it can identify a link.
+
+    Raises:
+        InvalidArgument: It is empty, too long, or contains a NUL character.
+    """
+    return require_text(link_id, "link_id", min_chars=1, max_chars=MAX_LINK_ID)
+
+
+def require_link(agent_ids: Sequence[str], source_agent_id: str) -> Sequence[str]:
+    """Returns `agent_ids` if these agents can share their blocks.
+
+    Raises:
+        InvalidArgument: An id is malformed or repeated, there are fewer than two or too many, or the source is not one
+            of them.
+    """
+    for agent_id in agent_ids:
+        require_id(agent_id, "agent", "agent_ids")
+    if len(set(agent_ids)) != len(agent_ids) or not 2 <= len(agent_ids) <= MAX_LINKED:
+        raise InvalidArgument(f"agent_ids must name 2 to {MAX_LINKED} agents, each once.", field="agent_ids")
+    if source_agent_id not in agent_ids:
+        raise InvalidArgument("source_agent_id must be one of agent_ids.", field="source_agent_id")
     return agent_ids

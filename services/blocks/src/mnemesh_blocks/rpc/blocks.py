@@ -28,6 +28,7 @@ from mnemesh_blocks.rpc.convert.revisions import revert_target_from_proto, revis
 from mnemesh_blocks.usecases.blocks import BlockService
 from mnemesh_blocks.usecases.conversation_blocks import ConversationBlockService
 from mnemesh_blocks.usecases.core_memory import CoreMemoryService
+from mnemesh_blocks.usecases.links import LinkService
 from mnemesh_blocks.usecases.revisions import RevisionService
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -43,11 +44,13 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         core_memory: CoreMemoryService,
         conversation_blocks: ConversationBlockService,
         revisions: RevisionService,
+        links: LinkService,
     ) -> None:
         self._blocks = blocks
         self._core_memory = core_memory
         self._conversation_blocks = conversation_blocks
         self._revisions = revisions
+        self._links = links
 
     async def CreateBlock(self, request: pb.CreateBlockRequest, context: Context) -> pb.CreateBlockResponse:
         """Creates a block and attaches it to the agents that the request names."""
@@ -168,6 +171,7 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
             request.agent_id,
             request_key(request, "EraseAgent"),
             with_unshared_blocks=request.delete_unshared_blocks,
+            together_with=request.together_with_agent_ids,
         )
         return pb.EraseAgentResponse(detached_blocks=detached, deleted_blocks=deleted)
 
@@ -180,6 +184,7 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
             request.labels,
             optional_field(request, "source_conversation_id"),
             request_key(request, "IsolateBlocks"),
+            create_missing=request.create_missing,
         )
         return pb.IsolateBlocksResponse(blocks=[block_to_proto(block) for block in blocks])
 
@@ -192,6 +197,23 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
             request_key(request, "ReleaseBlocks"),
         )
         return pb.ReleaseBlocksResponse(deleted_blocks=deleted)
+
+    async def LinkAgents(self, request: pb.LinkAgentsRequest, context: Context) -> pb.LinkAgentsResponse:
+        """Keeps the attached blocks of agents equal."""
+        await self._links.link_agents(
+            current_principal(),
+            request.link_id,
+            request.agent_ids,
+            request.source_agent_id,
+            request_key(request, "LinkAgents"),
+        )
+        return pb.LinkAgentsResponse()
+
+    async def UnlinkAgents(self, request: pb.UnlinkAgentsRequest, context: Context) -> pb.UnlinkAgentsResponse:
+        """Ends a link."""
+        key = request_key(request, "UnlinkAgents")
+        await self._links.unlink_agents(current_principal(), request.link_id, key)
+        return pb.UnlinkAgentsResponse()
 
     async def ListBlockRevisions(
         self, request: pb.ListBlockRevisionsRequest, context: Context

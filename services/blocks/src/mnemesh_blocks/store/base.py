@@ -22,7 +22,7 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
 from mnemesh_blocks.model.blocks import Block, BlockFilter, BlockOrder
-from mnemesh_blocks.model.core_memory import CoreMemory
+from mnemesh_blocks.model.core_memory import CoreMemory, Holder
 from mnemesh_blocks.model.revisions import BlockRevision
 
 T = TypeVar("T")
@@ -140,8 +140,16 @@ class BlockTransaction(Protocol):
         """Returns whether the id is registered as a conversation of the agent."""
         ...
 
-    def is_erased(self, agent_id: str) -> bool:
-        """Returns whether the holder has a tombstone."""
+    def get_holder(self, agent_id: str) -> Holder:
+        """Returns whether the holder has a tombstone, and its link."""
+        ...
+
+    def link(self, agent_id: str, link_id: str | None) -> None:
+        """Sets or clears the link of an agent that is not erased."""
+        ...
+
+    def list_linked_agents(self, link_id: str) -> Sequence[str]:
+        """Returns the ids of the agents of a link, sorted."""
         ...
 
     def list_conversations(self, agent_id: str) -> Sequence[str]:
@@ -152,15 +160,15 @@ class BlockTransaction(Protocol):
         """Detaches all blocks of the holder, without touching it, and returns their ids."""
         ...
 
-    def delete_unheld_blocks(self, block_ids: Sequence[str], created_for_agent_id: str | None) -> int:
-        """Deletes those of the blocks that have no holder, or of these only the ones that were created for an agent.
+    def delete_unheld_blocks(self, block_ids: Sequence[str], created_for: Sequence[str] | None) -> int:
+        """Deletes those of the blocks that have no holder, or of these only the ones that were created for the agents.
 
         Returns the number of deleted blocks.
         """
         ...
 
     def mark_erased(self, agent_id: str) -> None:
-        """Stores a tombstone for the holder and touches it."""
+        """Stores a tombstone for the holder, removes it from its link, and touches it."""
         ...
 
 

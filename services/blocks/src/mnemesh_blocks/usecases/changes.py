@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from mnemesh_blocks.errors import BlockLabelTaken
+from mnemesh_blocks.errors import BlockLabelTaken, BlockNotHeld
 from mnemesh_blocks.model.authors import Author, author_id
 from mnemesh_blocks.model.blocks import Block, next_revision
+from mnemesh_blocks.model.core_memory import Holder
 from mnemesh_blocks.model.revisions import Operation, revision_of
 from mnemesh_blocks.store.base import BlockTransaction
 from mnemesh_blocks.usecases.lookups import require_not_erased
@@ -50,33 +52,53 @@ def update_block(
 
 
 def attach_block(tx: BlockTransaction, agent_id: str, block: Block) -> None:
-    """Attaches a block to an agent. Does nothing if the agent holds it already.
+    """Attaches a block to an agent and to those that it is linked with, unless they hold it already.
 
     Raises:
         AgentErased: The agent was erased.
-        BlockLabelTaken: The agent holds another block under the same label.
+        BlockLabelTaken: One of the agents holds another block under the same label.
     """
-    require_not_erased(tx, agent_id)
-    other = tx.get_held_block(agent_id, block.label)
-    if other is None:
-        tx.attach(agent_id, block)
-    elif other.id != block.id:
-        raise BlockLabelTaken(block.label, agent_id)
+    for holder_id in _linked_agents(tx, agent_id, require_not_erased(tx, agent_id)):
+        other = tx.get_held_block(holder_id, block.label)
+        if other is None:
+            tx.attach(holder_id, block)
+        elif other.id != block.id:
+            raise BlockLabelTaken(block.label, holder_id)
 
 
-def erase_agent(tx: BlockTransaction, agent_id: str, *, with_unshared_blocks: bool) -> tuple[int, int]:
+def detach_block(tx: BlockTransaction, agent_id: str, block_id: str) -> None:
+    """Detaches a block from an agent and from those that it is linked with.
+
+    Raises:
+        BlockNotHeld: The agent does not hold the block.
+    """
+    if not tx.detach(agent_id, block_id):
+        raise BlockNotHeld(agent_id, block_id)
+    for holder_id in _linked_agents(tx, agent_id, tx.get_holder(agent_id)):
+        if holder_id != agent_id:
+            tx.detach(holder_id, block_id)
+
+
+def _linked_agents(tx: BlockTransaction, agent_id: str, holder: Holder) -> Sequence[str]:
+    return (agent_id,) if holder.link_id is None else tx.list_linked_agents(holder.link_id)
+
+
+def erase_agent(
+    tx: BlockTransaction, agent_id: str, together_with: Sequence[str], *, with_unshared_blocks: bool
+) -> tuple[int, int]:
     """Detaches all blocks of an agent, deletes those that are deleted with it, and stores a tombstone for the agent.
 
     Args:
         tx: The transaction.
         agent_id: The agent.
+        together_with: Other agents whose own blocks are deleted like the agent's.
         with_unshared_blocks: Also deletes the blocks that were not created for the agent and that have no other holder.
 
     Returns:
         The number of blocks that were detached, and the number of those that were deleted.
     """
     block_ids = tx.detach_all(agent_id)
-    deleted = tx.delete_unheld_blocks(block_ids, None if with_unshared_blocks else agent_id)
+    deleted = tx.delete_unheld_blocks(block_ids, None if with_unshared_blocks else (agent_id, *together_with))
     tx.mark_erased(agent_id)
     return len(block_ids), deleted
 

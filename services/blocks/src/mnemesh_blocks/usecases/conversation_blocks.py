@@ -9,9 +9,9 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, require_id
 from mnemesh_kit.principal import Principal
 
-from mnemesh_blocks.errors import ConversationNotFound
+from mnemesh_blocks.errors import BlockLabelNotFound, ConversationNotFound
 from mnemesh_blocks.model.authors import OwnerAuthor
-from mnemesh_blocks.model.blocks import Block, copy_block
+from mnemesh_blocks.model.blocks import Block, copy_block, require_valid
 from mnemesh_blocks.model.core_memory import require_labels
 from mnemesh_blocks.store.base import BlockStore, BlockTransaction
 from mnemesh_blocks.usecases import changes, lookups
@@ -33,6 +33,8 @@ class ConversationBlockService:
         labels: Sequence[str],
         source_conversation_id: str | None,
         key: RequestKey | None,
+        *,
+        create_missing: bool = False,
     ) -> Sequence[Block]:
         """Copies the blocks under `labels` for one conversation; keeps the copies that the conversation has already.
 
@@ -43,6 +45,7 @@ class ConversationBlockService:
             labels: The labels of the blocks to copy.
             source_conversation_id: A conversation of the agent whose blocks are copied where it has any.
             key: The idempotency key of the request.
+            create_missing: Whether a label under which the agent holds no block gets an empty one.
 
         Returns:
             All blocks of the conversation.
@@ -66,7 +69,10 @@ class ConversationBlockService:
                 raise ConversationNotFound(conversation_id)
             for label in dict.fromkeys(labels):
                 if tx.get_held_block(conversation_id, label) is None:
-                    source = lookups.get_held_block(tx, agent_id, label, source_conversation_id)
+                    source = lookups.find_held_block(tx, agent_id, label, source_conversation_id)
+                    if source is None and not create_missing:
+                        raise BlockLabelNotFound(label, tx.list_labels(agent_id))
+                    source = source or require_valid(Block(id="", label=label, created_at=now, updated_at=now))
                     copy = copy_block(source, self._ids.new("block"), author.subject_id, now)
                     changes.insert_block(tx, copy, author)
                     tx.attach(conversation_id, copy)

@@ -10,7 +10,6 @@ from mnemesh_kit.ids import require_id
 from mnemesh_kit.principal import Principal
 from mnemesh_kit.text import require_no_nul
 
-from mnemesh_blocks.errors import BlockNotHeld
 from mnemesh_blocks.model.authors import Author, require_valid_author
 from mnemesh_blocks.model.blocks import require_revision, require_writable
 from mnemesh_blocks.model.core_memory import CoreMemory, EditedBlock, require_agents
@@ -27,11 +26,11 @@ class CoreMemoryService:
         self._clock = clock
 
     async def attach_block(self, caller: Principal, agent_id: str, block_id: str, key: RequestKey | None) -> int:
-        """Attaches the block to the agent; returns the revision of the agent's core memory.
+        """Attaches the block to the agent and to those that it is linked with; returns the revision of its core memory.
 
         Raises:
             BlockNotFound: The organization has no such block.
-            BlockLabelTaken: The agent holds another block under the same label.
+            BlockLabelTaken: One of the agents holds another block under the same label.
             AgentErased: The agent was erased.
         """
         require_id(agent_id, "agent", "agent_id")
@@ -58,7 +57,7 @@ class CoreMemoryService:
         block_id: str | None = None,
         label: str | None = None,
     ) -> tuple[str, int]:
-        """Detaches the block named by `block_id`, or else by `label`, from the agent.
+        """Detaches the block named by `block_id`, or else by `label`, from the agent and from those it is linked with.
 
         Returns:
             The block's id and the revision of the agent's core memory.
@@ -74,8 +73,7 @@ class CoreMemoryService:
 
         def detach(tx: BlockTransaction) -> tuple[str, int]:
             detached = block_id if block_id is not None else lookups.get_held_block(tx, agent_id, label).id
-            if not tx.detach(agent_id, detached):
-                raise BlockNotHeld(agent_id, detached)
+            changes.detach_block(tx, agent_id, detached)
             return detached, tx.get_core_memory_revision(agent_id)
 
         return await self._store.write_once(
@@ -156,7 +154,13 @@ class CoreMemoryService:
         )
 
     async def erase_agent(
-        self, caller: Principal, agent_id: str, key: RequestKey | None, *, with_unshared_blocks: bool
+        self,
+        caller: Principal,
+        agent_id: str,
+        key: RequestKey | None,
+        *,
+        with_unshared_blocks: bool,
+        together_with: Sequence[str] = (),
     ) -> tuple[int, int]:
         """Erases an agent's core memory and those of its conversations, and refuses later writes for them.
 
@@ -168,16 +172,19 @@ class CoreMemoryService:
             key: The idempotency key of the request.
             with_unshared_blocks: Also deletes the agent's blocks that were not created for it and that have no other
                 holder. The blocks of conversations are always deleted.
+            together_with: Other agents that are erased too: blocks that were created for them are deleted as well.
 
         Returns:
             The number of the agent's blocks that were detached, and the number of those that were deleted.
         """
         require_id(agent_id, "agent", "agent_id")
+        for other_id in require_agents(together_with, "together_with_agent_ids"):
+            require_id(other_id, "agent", "together_with_agent_ids")
 
         def erase(tx: BlockTransaction) -> tuple[int, int]:
             for conversation_id in tx.list_conversations(agent_id):
                 changes.erase_conversation(tx, conversation_id)
-            return changes.erase_agent(tx, agent_id, with_unshared_blocks=with_unshared_blocks)
+            return changes.erase_agent(tx, agent_id, together_with, with_unshared_blocks=with_unshared_blocks)
 
         return await self._store.write_once(
             caller.organization_id,

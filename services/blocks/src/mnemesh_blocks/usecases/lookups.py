@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mnemesh_blocks.errors import AgentErased, BlockLabelNotFound, BlockNotFound, BlockRevisionNotFound
 from mnemesh_blocks.model.blocks import Block
+from mnemesh_blocks.model.core_memory import Holder
 from mnemesh_blocks.model.revisions import BlockRevision
 from mnemesh_blocks.store.base import BlockTransaction
 
@@ -27,15 +28,22 @@ def get_held_block(tx: BlockTransaction, agent_id: str, label: str, conversation
         BlockLabelNotFound: Neither holds such a block.
         AgentErased: Neither holds such a block, because the agent was erased.
     """
-    if conversation_id is not None and tx.is_conversation_of(conversation_id, agent_id):
-        own = tx.get_held_block(conversation_id, label)
-        if own is not None:
-            return own
-    block = tx.get_held_block(agent_id, label)
+    block = find_held_block(tx, agent_id, label, conversation_id)
     if block is None:
         require_not_erased(tx, agent_id)
         raise BlockLabelNotFound(label, tx.list_labels(agent_id))
     return block
+
+
+def find_held_block(
+    tx: BlockTransaction, agent_id: str, label: str, conversation_id: str | None = None
+) -> Block | None:
+    """Returns the conversation's block with this label, or else the agent's, or None."""
+    if conversation_id is not None and tx.is_conversation_of(conversation_id, agent_id):
+        own = tx.get_held_block(conversation_id, label)
+        if own is not None:
+            return own
+    return tx.get_held_block(agent_id, label)
 
 
 def get_revision(tx: BlockTransaction, block: Block, revision: int) -> BlockRevision:
@@ -50,7 +58,13 @@ def get_revision(tx: BlockTransaction, block: Block, revision: int) -> BlockRevi
     return found
 
 
-def require_not_erased(tx: BlockTransaction, agent_id: str) -> None:
-    """Raises `AgentErased` if the agent has a tombstone."""
-    if tx.is_erased(agent_id):
+def require_not_erased(tx: BlockTransaction, agent_id: str) -> Holder:
+    """Returns the state of a holder.
+
+    Raises:
+        AgentErased: The holder has a tombstone.
+    """
+    holder = tx.get_holder(agent_id)
+    if holder.is_erased:
         raise AgentErased(agent_id)
+    return holder

@@ -6,6 +6,8 @@ from typing import Any
 
 from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.core_memory import AgentAuthor
+from mnemesh_orchestrator.model.memory_access import MemoryAccess
+from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.model.seen_revisions import SeenRevisions
 
 
@@ -14,10 +16,10 @@ class BuiltinCall:
     """A call of a built-in tool.
 
     `effect_prefix` is "{step_id}/{call ordinal}". It is the same after a restart, so that an effect is not repeated and
-    its first result is returned again. `time_zone` (IANA) is the agent's. `run_id` and `seen_revisions` are None
-    outside of a turn. `seen_revisions` holds the revisions of blocks that the agent has seen, its own edits included.
+    its first result is returned again. `time_zone` (IANA) is the agent's. `run` and `seen_revisions` are None outside
+    of a turn. `seen_revisions` holds the revisions of blocks that the agent has seen, its own edits included.
     `conversation` is the conversation of the call, if any, and `last_user_text` the last user message in it.
-    `memory_scope` is the scope of memories that the agent shares with others, in addition to its own.
+    `memory` has the scopes of the agent's memories that the call may read and change.
     """
 
     name: str
@@ -25,14 +27,31 @@ class BuiltinCall:
     agent_id: str
     time_zone: str
     tool_call_id: str
-    run_id: str | None
+    run: Run | None
     effect_prefix: str
     conversation: Conversation | None = None
     seen_revisions: SeenRevisions | None = None
     last_user_text: str = ""
-    memory_scope: str | None = None
+    memory: MemoryAccess | None = None
+    user_message_ids: tuple[str, ...] = ()
+    """The messages of users in the input of the turn."""
+    agent_name: str = ""
+    shows_opened_files: bool = False
+    """Whether the result of opening files contains their text, because the prompt does not change within the turn."""
     embedder: str | None = None
     """The embedder of an archive that the call creates; None is the default of archival."""
+
+    @property
+    def run_id(self) -> str | None:
+        """The id of the run that makes the call; None outside of a turn."""
+        return None if self.run is None else self.run.id
+
+    @property
+    def conversation_id(self) -> str | None:
+        """The id of the conversation of the call, if any."""
+        if self.conversation is not None:
+            return self.conversation.id
+        return None if self.run is None else self.run.conversation_id
 
     @property
     def author(self) -> AgentAuthor:

@@ -7,9 +7,12 @@ from typing import Any, Final
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError
 
-from mnemesh_orchestrator.builtin import core_memory, episodic, search, voice
+from mnemesh_orchestrator.builtin import code, core_memory, episodic, search, voice, web
+from mnemesh_orchestrator.builtin.agent_messages import AgentMessages
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, check
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
+from mnemesh_orchestrator.builtin.code_schemas import RUN_CODE, RUN_CODE_WITH_TOOLS
+from mnemesh_orchestrator.builtin.files import FileTools
 from mnemesh_orchestrator.builtin.memory_commands import run_command
 from mnemesh_orchestrator.builtin.refusals import is_for_model, refusal_text
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
@@ -19,6 +22,8 @@ from mnemesh_orchestrator.ports.archival import ArchivalPort
 from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
 from mnemesh_orchestrator.ports.episodes import EpisodesPort
 from mnemesh_orchestrator.ports.recall import RecallPort
+from mnemesh_orchestrator.ports.tools import ToolsPort
+from mnemesh_orchestrator.ports.web import WebPort
 
 __all__ = ["BuiltinCall", "BuiltinTools"]
 
@@ -37,13 +42,19 @@ class BuiltinTools:
         episodes: EpisodesPort,
         archival: ArchivalPort,
         clock: Clock,
+        messages: AgentMessages,
+        web_port: WebPort,
+        files: FileTools,
+        tools: ToolsPort,
     ) -> None:
         self._tools: Mapping[str, _Tool] = {
             "send_message": _send_message,
             "conversation_search": partial(search.conversation_search, recall, clock),
-            "episodic_memory_search": partial(episodic.search, episodes),
+            "episodic_memory_search": partial(episodic.search, episodes, clock),
+            "episodic_memory_correct": partial(episodic.correct, episodes),
+            "episodic_memory_forget": partial(episodic.forget, episodes),
             "archival_memory_insert": partial(search.archival_insert, archival),
-            "archival_memory_search": partial(search.archival_search, archival),
+            "archival_memory_search": partial(search.archival_search, archival, clock),
             "core_memory_append": partial(core_memory.append, blocks),
             "core_memory_replace": partial(core_memory.replace_all, blocks),
             "memory_replace": partial(core_memory.replace, blocks),
@@ -57,6 +68,17 @@ class BuiltinTools:
             "store_memories": partial(voice.store_memories, archival),
             "rethink_user_memory": partial(voice.rethink_user_memory, blocks),
             "finish_rethinking_memory": _finish_edits,
+            "send_message_to_agent_and_wait_for_reply": messages.ask,
+            "send_message_to_agent_async": messages.send,
+            "send_message_to_agents_matching_tags": messages.ask_by_tags,
+            "send_message_to_all_agents_in_group": messages.ask_group,
+            "web_search": partial(web.web_search, web_port),
+            "fetch_webpage": partial(web.fetch_webpage, web_port),
+            "open_files": files.open_files,
+            "grep_files": files.grep_files,
+            "semantic_search_files": files.semantic_search_files,
+            RUN_CODE: partial(code.run_code, tools),
+            RUN_CODE_WITH_TOOLS: code.outside_of_turn,
         }
 
     @property

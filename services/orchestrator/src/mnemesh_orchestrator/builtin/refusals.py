@@ -28,6 +28,10 @@ _REASONS: Final = frozenset({"EMBEDDER_UNAVAILABLE"})
 
 # The names of the tools' arguments for the fields of requests.
 _REPLACE: Final = {"old_text": "old_str", "new_text": "new_str"}
+_SEARCH: Final = {
+    "further_queries": "queries",
+    **dict.fromkeys(("messages_before", "messages_after", "passages_before", "passages_after"), "surrounding"),
+}
 _ARGUMENTS: Final[Mapping[str, Mapping[str, str]]] = {
     "core_memory_append": {"text": "content"},
     "core_memory_replace": {"old_text": "old_content", "new_text": "new_content"},
@@ -37,7 +41,8 @@ _ARGUMENTS: Final[Mapping[str, Mapping[str, str]]] = {
     "rethink_memory": {"value": "new_memory", "label": "target_block_label"},
     "memory": {**_REPLACE, "text": "insert_text", "value": "file_text"},
     "archival_memory_insert": {"text": "content"},
-    "archival_memory_search": {"start_date": "start_datetime", "end_date": "end_datetime", "limit": "top_k"},
+    "conversation_search": _SEARCH,
+    "archival_memory_search": {**_SEARCH, "start_date": "start_datetime", "end_date": "end_datetime", "limit": "top_k"},
 }
 
 
@@ -54,7 +59,7 @@ def refusal_text(error: MnemeshError, call: BuiltinCall) -> str:
 
 def _field(error: MnemeshError, call: BuiltinCall) -> str:
     """Returns the tool's argument for the refused field of a request."""
-    field = (error.field or "").rpartition(".")[2]
+    field = (error.field or "").rpartition(".")[2].partition("[")[0]
     return _ARGUMENTS.get(call.name, {}).get(field, field)
 
 
@@ -123,7 +128,12 @@ def _invalid_argument(error: MnemeshError, call: BuiltinCall) -> str:
     if name in ("start_date", "end_date", "start_datetime", "end_datetime"):
         value = call.arguments.get(name, "")
         return f"Invalid {name} format: {value}. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)"
-    return f"{name}: {error.message}" if name in call.arguments else error.message
+    if name not in call.arguments:
+        return error.message
+    field = (error.field or "").partition("[")[0]
+    # A text that begins with the field needs no other name.
+    is_named = bool(field) and field != name and error.message.startswith(field)
+    return f"{name}{error.message.removeprefix(field)}" if is_named else f"{name}: {error.message}"
 
 
 _TEXTS: Final[Mapping[str, Callable[[MnemeshError, BuiltinCall], str]]] = {

@@ -7,51 +7,68 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from mnemesh_kit.clock import Clock
-from mnemesh_types.messages import ReasoningPart
+from mnemesh_types.messages import Message, ReasoningPart, ToolCall, text_of
 
+from mnemesh_orchestrator.builtin.arguments import ParseFailure, parse
 from mnemesh_orchestrator.builtin.call import BuiltinCall
+from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
 from mnemesh_orchestrator.model.archival import PassageHit
-from mnemesh_orchestrator.model.context_window import MessageHit
+from mnemesh_orchestrator.model.context_window import MessageHit, NamedTime
 from mnemesh_orchestrator.ports.archival import ArchivalPort
 from mnemesh_orchestrator.ports.recall import RecallPort
 
+SEND_MESSAGE: Final = BUILTIN_SCHEMAS["send_message"]
 _CONVERSATION_LIMIT: Final = 5
 _ARCHIVAL_LIMIT: Final = 10
+_SURROUNDING_CHARACTERS: Final = 500
+"""The length of the part of a message or passage around a result that the model sees."""
 
 
 async def conversation_search(recall: RecallPort, clock: Clock, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs conversation_search."""
-    hits = await recall.search(
+    now, zone = clock.now(), ZoneInfo(call.time_zone)
+    found = await recall.search(
         call.agent_id,
         arguments["query"],
+        further_queries=arguments.get("queries", ()),
         roles=arguments.get("roles", ()),
+        speakers=arguments.get("speakers", ()),
         limit=arguments.get("limit", _CONVERSATION_LIMIT),
+        surrounding=arguments.get("surrounding", 0),
         start_date=arguments.get("start_date"),
         end_date=arguments.get("end_date"),
         time_zone=call.time_zone,
+        now=now,
     )
-    zone = ZoneInfo(call.time_zone)
-    results = [message_result(hit, zone, clock.now()) for hit in hits]
-    message = f"Showing {len(results)} results:" if results else "No results found."
-    return json.dumps({"message": message, "results": results}, ensure_ascii=False)
+    results = [message_result(hit, zone, now, call.conversation_id) for hit in found.hits]
+    answer: dict[str, Any] = {
+        "message": f"Showing {len(results)} results:" if results else "No results found.",
+        **({"times": [_time_result(each, zone) for each in found.times]} if found.times else {}),
+        "results": results,
+    }
+    return json.dumps(answer, ensure_ascii=False)
 
 
-async def archival_search(archival: ArchivalPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
-    """Runs archival_memory_search. A blank query finds nothing; the service would list the latest passages."""
-    if not arguments["query"].strip():
+async def archival_search(archival: ArchivalPort, clock: Clock, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
+    """Runs archival_memory_search. Blank queries find nothing; the service would list the latest passages."""
+    queries = [query for query in (arguments["query"], *arguments.get("queries", ())) if query.strip()]
+    if not queries:
         return "[]"
+    now, zone = clock.now(), ZoneInfo(call.time_zone)
     hits = await archival.search(
         call.agent_id,
-        arguments["query"],
+        queries[0],
+        further_queries=queries[1:],
         tags=arguments.get("tags", ()),
         match_all_tags=arguments.get("tag_match_mode") == "all",
         limit=arguments.get("top_k", _ARCHIVAL_LIMIT),
+        surrounding=arguments.get("surrounding", 0),
         start_date=arguments.get("start_datetime"),
         end_date=arguments.get("end_datetime"),
         time_zone=call.time_zone,
+        now=now,
     )
-    zone = ZoneInfo(call.time_zone)
-    return json.dumps([passage_result(hit, zone) for hit in hits], ensure_ascii=False)
+    return json.dumps([passage_result(hit, zone, now) for hit in hits], ensure_ascii=False)
 
 
 async def archival_insert(archival: ArchivalPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> None:
@@ -70,28 +87,74 @@ def time_ago(moment: datetime, now: datetime) -> str:
     return f"{seconds}s ago"
 
 
-def message_result(hit: MessageHit, zone: ZoneInfo, now: datetime) -> dict[str, Any]:
-    """Returns a found message as the model reads it."""
-    created_at = hit.message.created_at
-    thinking = "\n".join(part.text for part in hit.message.content if isinstance(part, ReasoningPart))
+def message_result(
+    hit: MessageHit, zone: ZoneInfo, now: datetime, conversation_id: str | None = None
+) -> dict[str, Any]:
+    """Returns a found message as the model reads it: who said what and when, and the question before it.
+
+    Args:
+        hit: the message.
+        zone: the agent's time zone.
+        now: the time from which `time_ago` counts.
+        conversation_id: the conversation that the model is in. A message of another one names its conversation.
+    """
+    message = hit.message
+    thinking = "\n".join(part.text for part in message.content if isinstance(part, ReasoningPart))
+    is_elsewhere = message.conversation_id is not None and message.conversation_id != conversation_id
     return {
-        "timestamp": created_at.astimezone(zone).isoformat(timespec="seconds"),
-        "time_ago": time_ago(created_at, now),
-        "role": hit.message.role.value,
+        "timestamp": message.created_at.astimezone(zone).isoformat(timespec="seconds"),
+        "time_ago": time_ago(message.created_at, now),
+        **_who(message),
+        **({"conversation_id": message.conversation_id} if is_elsewhere else {}),
         "relevance": {**_ranks(hit), "search_mode": hit.mode},
         **({"thinking": thinking} if thinking else {}),
+        **({"question": _said(hit.question)} if hit.question is not None and not hit.before else {}),
+        **({"before": [_said(each) for each in hit.before]} if hit.before else {}),
         "content": hit.text,
+        **({"after": [_said(each) for each in hit.after]} if hit.after else {}),
     }
 
 
-def passage_result(hit: PassageHit, zone: ZoneInfo) -> dict[str, Any]:
+def passage_result(hit: PassageHit, zone: ZoneInfo, now: datetime) -> dict[str, Any]:
     """Returns a found passage as the model reads it."""
     return {
         "timestamp": hit.created_at.astimezone(zone).isoformat(timespec="seconds"),
+        "time_ago": time_ago(hit.created_at, now),
+        **({"before": [_shortened(text) for text in hit.before]} if hit.before else {}),
         "content": hit.text,
+        **({"after": [_shortened(text) for text in hit.after]} if hit.after else {}),
         "tags": list(hit.tags),
         "relevance": _ranks(hit),
     }
+
+
+def _who(message: Message) -> dict[str, str]:
+    return {"role": message.role.value, **({"speaker": message.name} if message.name else {})}
+
+
+def _said(message: Message) -> dict[str, str]:
+    """Returns a message around a result."""
+    texts = [text_of(message.content), *(_sent(call) for call in message.tool_calls)]
+    return {**_who(message), "content": _shortened("\n".join(filter(None, texts)))}
+
+
+def _sent(call: ToolCall) -> str:
+    """Returns the text that a call of send_message sent; "" for another call."""
+    if call.name != SEND_MESSAGE.name:
+        return ""
+    arguments = parse(call.arguments, SEND_MESSAGE)
+    text = None if isinstance(arguments, ParseFailure) else arguments.values.get("message")
+    return text if isinstance(text, str) else ""
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SURROUNDING_CHARACTERS else f"{text[:_SURROUNDING_CHARACTERS]}…"
+
+
+def _time_result(time: NamedTime, zone: ZoneInfo) -> dict[str, str]:
+    bounds = {"from": time.start, "until": time.end}
+    local = {name: at.astimezone(zone).isoformat(timespec="minutes") for name, at in bounds.items() if at is not None}
+    return {"expression": time.expression, **local}
 
 
 def _ranks(hit: MessageHit | PassageHit) -> dict[str, Any]:

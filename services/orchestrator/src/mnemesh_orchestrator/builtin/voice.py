@@ -8,6 +8,7 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from mnemesh_kit.clock import Clock
+from mnemesh_types.messages import text_of
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
 from mnemesh_orchestrator.builtin.core_memory import apply_edit
@@ -37,27 +38,42 @@ async def search_memory(
     passages: tuple[PassageHit, ...] = ()
     if call.last_user_text.strip():
         passages = await archival.search(
-            call.agent_id, call.last_user_text, limit=_LIMIT, start_date=start, end_date=end, time_zone=call.time_zone
+            call.agent_id,
+            call.last_user_text,
+            limit=_LIMIT,
+            start_date=start,
+            end_date=end,
+            time_zone=call.time_zone,
+            now=now,
         )
     messages_by_query = {}
     for query in dict.fromkeys(arguments.get("convo_keyword_queries", ())):
-        hits = await recall.search(
-            call.agent_id, query, limit=_LIMIT, start_date=start, end_date=end, time_zone=call.time_zone
+        found = await recall.search(
+            call.agent_id, query, limit=_LIMIT, start_date=start, end_date=end, time_zone=call.time_zone, now=now
         )
-        messages_by_query[query] = [message_result(hit, zone, now) for hit in hits]
+        messages_by_query[query] = [message_result(hit, zone, now, call.conversation_id) for hit in found.hits]
     results = {
-        "archival_search_results": [passage_result(hit, zone) for hit in passages],
+        "archival_search_results": [passage_result(hit, zone, now) for hit in passages],
         "convo_keyword_search_results": messages_by_query,
     }
     return json.dumps(results, ensure_ascii=False)
 
 
 async def store_memories(archival: ArchivalPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
-    """Runs store_memories: stores chunks of the agent's transcript as passages, with the reason why each matters."""
-    lines = transcript(call.last_user_text)
+    """Runs store_memories: stores chunks of the agent's transcript as passages, with the reason why each matters.
+
+    In a sleeptime run, the passages belong to the manager that the transcript is of, so that its search finds them.
+    """
+    words, owner_id = call.last_user_text, call.agent_id
+    if call.run is not None and call.run.transcript is not None:
+        words, owner_id = (
+            "\n".join(text_of(message.content) for message in call.run.input),
+            call.run.transcript.agent_id,
+        )
+    lines = transcript(words)
     texts = [_memory(lines, chunk, index) for index, chunk in enumerate(arguments["chunks"])]
     for index, text in enumerate(texts):
-        await archival.insert(call.effect(index), call.agent_id, text, embedder=call.embedder)
+        await archival.insert(call.effect(index), owner_id, text, embedder=call.embedder)
     return f"Stored {len(texts)} {'memory' if len(texts) == 1 else 'memories'}."
 
 

@@ -1,6 +1,8 @@
 """The archival service over gRPC."""
 
 from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
 
 import grpc
 from mnemesh.archival.v1 import archives_pb2 as pb
@@ -8,12 +10,15 @@ from mnemesh.archival.v1 import archives_service_pb2 as archives_rpc
 from mnemesh.archival.v1 import passages_service_pb2 as rpc
 from mnemesh.archival.v1.archives_service_pb2_grpc import ArchiveServiceStub
 from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
+from mnemesh.types.v1.paging_pb2 import SORT_ORDER_ASCENDING
 from mnemesh_kit.errors import FailedPrecondition
-from mnemesh_kit.time import timestamp_from_proto
+from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_from_proto
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.model.archival import ArchivalSummary, PassageHit
 from mnemesh_orchestrator.model.erasure import Erased
+
+_ARCHIVE_NAME: Final = "Archival memory"
 
 
 class ArchivalClient:
@@ -43,18 +48,25 @@ class ArchivalClient:
         agent_id: str,
         query: str,
         *,
+        further_queries: Sequence[str] = (),
         tags: Sequence[str] = (),
         match_all_tags: bool = False,
         limit: int = 10,
+        surrounding: int = 0,
         start_date: str | None = None,
         end_date: str | None = None,
         time_zone: str = "UTC",
+        now: datetime | None = None,
     ) -> tuple[PassageHit, ...]:
         """See ArchivalPort."""
         request = rpc.SearchPassagesRequest(
             query=query,
+            further_queries=further_queries,
             mode=rpc.PASSAGE_SEARCH_MODE_HYBRID,
             limit=limit,
+            passages_before=surrounding,
+            passages_after=surrounding,
+            reference_time=optional_timestamp_to_proto(now),
             filter=rpc.PassageFilter(
                 agent_id=agent_id,
                 tags=tags,
@@ -80,9 +92,39 @@ class ArchivalClient:
         request = archives_rpc.AttachArchiveRequest(request_id=request_id, agent_id=agent_id, archive_id=archive_id)
         await self._archives.AttachArchive(request, timeout=deadlines.WRITE)
 
-    async def erase_agent(self, request_id: str, agent_id: str, *, unshared: bool = False) -> Erased:
+    async def create(self, request_id: str, agent_id: str, embedder: str | None = None) -> str:
         """See ArchivalPort."""
-        request = rpc.EraseAgentRequest(request_id=request_id, agent_id=agent_id, delete_unshared_archives=unshared)
+        request = archives_rpc.CreateArchiveRequest(
+            request_id=request_id,
+            archive=pb.Archive(name=_ARCHIVE_NAME, embedder=embedder or ""),
+            agent_ids=[agent_id],
+            created_for_agent_id=agent_id,
+        )
+        return (await self._archives.CreateArchive(request, timeout=deadlines.WRITE)).archive.id
+
+    async def archives_of(self, agent_id: str) -> tuple[str, ...]:
+        """See ArchivalPort."""
+        request = archives_rpc.ListArchivesRequest(
+            page_size=1_000, order=SORT_ORDER_ASCENDING, filter=archives_rpc.ArchiveFilter(agent_id=agent_id)
+        )
+        archive_ids: list[str] = []
+        while True:
+            page = await self._archives.ListArchives(request, timeout=deadlines.READ)
+            archive_ids += [archive.id for archive in page.archives]
+            if not page.next_page_token:
+                return tuple(archive_ids)
+            request.page_token = page.next_page_token
+
+    async def erase_agent(
+        self, request_id: str, agent_id: str, *, unshared: bool = False, together_with: Sequence[str] = ()
+    ) -> Erased:
+        """See ArchivalPort."""
+        request = rpc.EraseAgentRequest(
+            request_id=request_id,
+            agent_id=agent_id,
+            delete_unshared_archives=unshared,
+            together_with_agent_ids=together_with,
+        )
         done = await self._passages.EraseAgent(request, timeout=deadlines.WRITE)
         return Erased(passages=done.deleted_passages, archives=done.deleted_archives)
 
@@ -96,4 +138,6 @@ def _hit_from_proto(hit: rpc.PassageHit) -> PassageHit:
         score=hit.score,
         vector_rank=hit.vector_rank if hit.HasField("vector_rank") else None,
         text_rank=hit.text_rank if hit.HasField("text_rank") else None,
+        before=tuple(passage.text for passage in hit.before),
+        after=tuple(passage.text for passage in hit.after),
     )

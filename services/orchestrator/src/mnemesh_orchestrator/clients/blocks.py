@@ -49,6 +49,8 @@ class BlocksClient:
         conversation_id: str,
         labels: Sequence[str],
         source_conversation_id: str | None = None,
+        *,
+        create_missing: bool = False,
     ) -> tuple[str, ...]:
         """See CoreMemoryPort."""
         request = rpc.IsolateBlocksRequest(
@@ -57,6 +59,7 @@ class BlocksClient:
             conversation_id=conversation_id,
             labels=labels,
             source_conversation_id=source_conversation_id,
+            create_missing=create_missing,
         )
         response = await self._stub.IsolateBlocks(request, timeout=deadlines.WRITE)
         return tuple(block.id for block in response.blocks)
@@ -114,6 +117,15 @@ class BlocksClient:
         request = rpc.DetachBlockRequest(request_id=request_id, agent_id=agent_id, label=label)
         await self._stub.DetachBlock(request, timeout=deadlines.WRITE)
 
+    async def detach_block(self, request_id: str, agent_id: str, block_id: str) -> bool:
+        """See CoreMemoryPort."""
+        request = rpc.DetachBlockRequest(request_id=request_id, agent_id=agent_id, block_id=block_id)
+        try:
+            await self._stub.DetachBlock(request, timeout=deadlines.WRITE)
+        except NotFound:
+            return False
+        return True
+
     async def relabel(self, request_id: str, block_id: str, label: str) -> Block:
         """See CoreMemoryPort."""
         return await self._update(request_id, pb.Block(id=block_id, label=label), "label")
@@ -170,9 +182,28 @@ class BlocksClient:
         """See CoreMemoryPort."""
         return await self._update(request_id, pb.Block(id=block_id, description=description), "description")
 
-    async def erase_agent(self, request_id: str, agent_id: str, *, unshared: bool = False) -> Erased:
+    async def link(self, request_id: str, link_id: str, agent_ids: Sequence[str], source_agent_id: str) -> None:
         """See CoreMemoryPort."""
-        request = rpc.EraseAgentRequest(request_id=request_id, agent_id=agent_id, delete_unshared_blocks=unshared)
+        request = rpc.LinkAgentsRequest(
+            request_id=request_id, link_id=link_id, agent_ids=agent_ids, source_agent_id=source_agent_id
+        )
+        await self._stub.LinkAgents(request, timeout=deadlines.WRITE)
+
+    async def unlink(self, request_id: str, link_id: str) -> None:
+        """See CoreMemoryPort."""
+        request = rpc.UnlinkAgentsRequest(request_id=request_id, link_id=link_id)
+        await self._stub.UnlinkAgents(request, timeout=deadlines.WRITE)
+
+    async def erase_agent(
+        self, request_id: str, agent_id: str, *, unshared: bool = False, together_with: Sequence[str] = ()
+    ) -> Erased:
+        """See CoreMemoryPort."""
+        request = rpc.EraseAgentRequest(
+            request_id=request_id,
+            agent_id=agent_id,
+            delete_unshared_blocks=unshared,
+            together_with_agent_ids=together_with,
+        )
         done = await self._stub.EraseAgent(request, timeout=deadlines.WRITE)
         kept = done.detached_blocks - done.deleted_blocks
         return Erased(detached_blocks=kept, deleted_blocks=done.deleted_blocks)

@@ -8,3 +8,5 @@ EXECUTE_MARGIN: Final = 30.0
 """The time in addition to the time limit of the tool itself: for the wait for a slot, and for the start of the sandbox.
 
 The tools service stops the tool at its limit."""
+SEARCH_FILES: Final = 8.0
+"""The files service searches archival, which has READ seconds for that."""

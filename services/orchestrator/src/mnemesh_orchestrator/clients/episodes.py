@@ -8,6 +8,7 @@ import grpc
 from mnemesh.recall.v1 import episodes_pb2 as pb
 from mnemesh.recall.v1 import episodes_service_pb2 as rpc
 from mnemesh.recall.v1.episodes_service_pb2_grpc import EpisodeServiceStub
+from mnemesh_kit.errors import NotFound
 from mnemesh_kit.time import (
     optional_timestamp_from_proto,
     optional_timestamp_to_proto,
@@ -22,6 +23,7 @@ from mnemesh_orchestrator.model.episodes import (
     EpisodeCommit,
     Fact,
     FactChange,
+    FactSource,
     MemoryBundle,
     MemoryHits,
     MemoryScope,
@@ -38,11 +40,10 @@ class EpisodesClient:
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub = EpisodeServiceStub(channel)
 
-    async def bundle(self, scope: MemoryScope, max_episodes: int, max_facts: int) -> MemoryBundle:
+    async def bundle(self, scopes: Sequence[MemoryScope], max_episodes: int, max_facts: int) -> MemoryBundle:
         """See EpisodesPort."""
-        request = rpc.GetMemoryBundleRequest(
-            scopes=[_scope_to_proto(scope)], max_episodes=max_episodes, max_facts=max_facts
-        )
+        within = [_scope_to_proto(scope) for scope in scopes]
+        request = rpc.GetMemoryBundleRequest(scopes=within, max_episodes=max_episodes, max_facts=max_facts)
         response = await self._stub.GetMemoryBundle(request, timeout=deadlines.READ)
         return MemoryBundle(
             tuple(_episode_from_proto(episode) for episode in response.episodes),
@@ -50,21 +51,70 @@ class EpisodesClient:
         )
 
     async def search(
-        self, scopes: Sequence[MemoryScope], query: str, *, limit: int, held_at: datetime | None = None
+        self,
+        scopes: Sequence[MemoryScope],
+        query: str,
+        *,
+        limit: int,
+        held_at: datetime | None = None,
+        asked_at: datetime | None = None,
+        time_zone: str = "UTC",
     ) -> MemoryHits:
         """See EpisodesPort."""
         within = [_scope_to_proto(scope) for scope in scopes]
         until, at = (None, None) if held_at is None else (held_at.isoformat(), timestamp_to_proto(held_at))
-        facts = rpc.SearchFactsRequest(query=query, limit=limit, filter=rpc.FactFilter(scopes=within, valid_at_time=at))
-        episodes = rpc.SearchEpisodesRequest(
-            query=query, limit=limit, filter=rpc.EpisodeFilter(scopes=within), end_date=until
+        request = rpc.SearchFactsRequest(
+            query=query,
+            limit=limit,
+            filter=rpc.FactFilter(scopes=within, valid_at_time=at),
+            reference_time=None if asked_at is None else timestamp_to_proto(asked_at),
+            time_zone=time_zone,
         )
-        found = await self._stub.SearchFacts(facts, timeout=deadlines.READ)
+        found = await self._stub.SearchFacts(request, timeout=deadlines.READ)
+        facts = [hit.fact for hit in found.hits]
+        is_knowledge = found.times.HasField("known_at_time")
+        if found.HasField("times") and not is_knowledge and len(facts) < limit:
+            # A fact about the period may have been learned, and count as valid, only later.
+            request.ClearField("reference_time")
+            known = {fact.id for fact in facts}
+            others = (await self._stub.SearchFacts(request, timeout=deadlines.READ)).hits
+            facts += [hit.fact for hit in others if hit.fact.id not in known][: limit - len(facts)]
+        known_at = found.times.known_at_time if is_knowledge else None
+        episodes = rpc.SearchEpisodesRequest(
+            query=query, limit=limit, filter=rpc.EpisodeFilter(scopes=within, known_at_time=known_at), end_date=until
+        )
         looked_back = await self._stub.SearchEpisodes(episodes, timeout=deadlines.READ)
         return MemoryHits(
-            tuple(_fact_from_proto(hit.fact) for hit in found.hits),
+            tuple(map(_fact_from_proto, facts)),
             tuple(_episode_from_proto(hit.episode) for hit in looked_back.hits),
+            found.times.expression if found.HasField("times") else None,
+            is_knowledge,
         )
+
+    async def correct(
+        self, request_id: str, scopes: Sequence[MemoryScope], fact_id: str, text: str, reason: str, source: FactSource
+    ) -> Fact:
+        """See EpisodesPort."""
+        await self._require_in(scopes, fact_id)
+        fact = pb.Fact(text=text, source=_fact_source_to_proto(source))
+        operation = pb.SupersedeOperation(fact_id=fact_id, fact=fact, reason=reason or None)
+        request = rpc.SupersedeFactRequest(request_id=request_id, operation=operation)
+        return _fact_from_proto((await self._stub.SupersedeFact(request, timeout=deadlines.WRITE)).fact)
+
+    async def forget(
+        self, request_id: str, scopes: Sequence[MemoryScope], fact_id: str, reason: str, source: FactSource
+    ) -> Fact:
+        """See EpisodesPort."""
+        await self._require_in(scopes, fact_id)
+        operation = pb.InvalidateOperation(fact_id=fact_id, reason=reason or None, source=_fact_source_to_proto(source))
+        request = rpc.InvalidateFactRequest(request_id=request_id, operation=operation)
+        return _fact_from_proto((await self._stub.InvalidateFact(request, timeout=deadlines.WRITE)).fact)
+
+    async def _require_in(self, scopes: Sequence[MemoryScope], fact_id: str) -> None:
+        """Raises NotFound if a fact does not exist, or is in another scope, of which the caller must not know."""
+        found = await self._stub.GetFact(rpc.GetFactRequest(fact_id=fact_id), timeout=deadlines.READ)
+        if found.fact.scope not in [_scope_to_proto(scope) for scope in scopes]:
+            raise NotFound(f"No fact {fact_id}.", resource_id=fact_id)
 
     async def search_facts(self, scope: MemoryScope, query: str, limit: int) -> tuple[Fact, ...]:
         """See EpisodesPort."""
@@ -72,24 +122,42 @@ class EpisodesClient:
         found = await self._stub.SearchFacts(facts, timeout=deadlines.READ)
         return tuple(_fact_from_proto(hit.fact) for hit in found.hits)
 
+    async def commit(self, request_id: str, commit: EpisodeCommit) -> None:
+        """See EpisodesPort."""
+        message = commit_to_proto(commit)
+        request = rpc.CommitEpisodeRequest(
+            request_id=request_id,
+            scope=message.scope,
+            operations=message.operations,
+            require_source_messages=True,
+        )
+        if message.HasField("episode"):
+            request.episode.CopyFrom(message.episode)
+        await self._stub.CommitEpisode(request, timeout=deadlines.WRITE)
+
 
 def commit_to_proto(commit: EpisodeCommit) -> pb.EpisodeCommit:
     """Returns the message of an episode and its changes of facts."""
+    episode = commit.episode
     return pb.EpisodeCommit(
         scope=_scope_to_proto(commit.scope),
-        episode=pb.Episode(
-            turn_ids=commit.episode.turn_ids[-_MOST_MESSAGES:],
-            summary=commit.episode.summary,
-            tags=commit.episode.tags,
-            salience=commit.episode.salience,
-            source=_source_to_proto(commit, commit.episode.message_ids),
+        episode=None
+        if episode is None
+        else pb.Episode(
+            turn_ids=episode.turn_ids[-_MOST_MESSAGES:],
+            summary=episode.summary,
+            tags=episode.tags,
+            salience=episode.salience,
+            source=_source_to_proto(commit, episode.message_ids),
         ),
         operations=[_change_to_proto(commit, change) for change in commit.changes],
     )
 
 
 def _scope_to_proto(scope: MemoryScope) -> pb.MemoryScope:
-    return pb.MemoryScope(agent_id=scope.agent_id) if scope.name is None else pb.MemoryScope(name=scope.name)
+    fields = ("name", "identity_id", "group_id", "conversation_id")
+    chosen = {field: value for field in fields if (value := getattr(scope, field)) is not None}
+    return pb.MemoryScope(**(chosen or {"agent_id": scope.agent_id}))
 
 
 def _source_to_proto(commit: EpisodeCommit, message_ids: tuple[str, ...]) -> pb.MemorySource:
@@ -98,6 +166,15 @@ def _source_to_proto(commit: EpisodeCommit, message_ids: tuple[str, ...]) -> pb.
         agent_id=commit.scope.agent_id,
         conversation_id=commit.conversation_id,
         model=commit.model,
+    )
+
+
+def _fact_source_to_proto(source: FactSource) -> pb.MemorySource:
+    return pb.MemorySource(
+        message_ids=source.message_ids,
+        agent_id=source.agent_id,
+        conversation_id=source.conversation_id,
+        run_id=source.run_id,
     )
 
 

@@ -1,21 +1,32 @@
 """The recall service over gRPC."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 
 import grpc
 from mnemesh.recall.v1 import contexts_pb2 as pb
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.recall.v1.messages_service_pb2_grpc import MessageServiceStub
+from mnemesh.types.v1 import paging_pb2
 from mnemesh_kit.ids import new_id
+from mnemesh_kit.time import optional_timestamp_from_proto, optional_timestamp_to_proto
 from mnemesh_types.convert import message_from_proto, message_to_proto, role_to_proto
 from mnemesh_types.messages import Message, Role
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.clients.episodes import commit_to_proto
-from mnemesh_orchestrator.model.context_window import CommitOutcome, ContextWindow, MessageHit, StepCommit
+from mnemesh_orchestrator.model.context_window import (
+    CommitOutcome,
+    ContextWindow,
+    MessageHit,
+    MessageHits,
+    NamedTime,
+    StepCommit,
+)
 from mnemesh_orchestrator.model.episodes import EpisodeCommit
 from mnemesh_orchestrator.model.erasure import Erased
+from mnemesh_orchestrator.model.message_lists import MessagePage, MessageQuery
 
 _MODES: Final = {
     rpc.SEARCH_MODE_HYBRID: "hybrid",
@@ -99,6 +110,7 @@ class RecallClient:
         return CommitOutcome(
             version=response.version,
             agent_message_count=response.agent_message_count,
+            sequence_ids=tuple(response.sequence_ids),
             replayed=response.replayed,
             window=window_from_proto(response.context) if response.HasField("context") else None,
         )
@@ -138,30 +150,75 @@ class RecallClient:
         request = rpc.AppendMessagesRequest(request_id=request_id, agent_id=agent_id, messages=rows)
         await self._stub.AppendMessages(request, timeout=deadlines.WRITE)
 
+    async def list_messages(self, query: MessageQuery) -> MessagePage:
+        """See RecallPort."""
+        order = paging_pb2.SORT_ORDER_ASCENDING if query.ascending else paging_pb2.SORT_ORDER_DESCENDING
+        request = rpc.ListMessagesRequest(
+            page_size=query.page_size,
+            page_token=query.page_token,
+            after_id=query.after_id,
+            before_id=query.before_id,
+            order=order,
+            agent_ids=query.agent_ids,
+            group_id=query.group_id,
+            roles=[role_to_proto(role) for role in query.roles],
+            start_time=optional_timestamp_to_proto(query.start_time),
+            end_time=optional_timestamp_to_proto(query.end_time),
+            after_sequence_id=query.after_sequence_id,
+            until_sequence_id=query.until_sequence_id,
+        )
+        response = await self._stub.ListMessages(request, timeout=deadlines.READ)
+        messages = tuple(message_from_proto(message) for message in response.messages)
+        return MessagePage(messages, response.next_page_token)
+
+    async def newest_sequence_id(self, agent_id: str) -> int:
+        """See RecallPort."""
+        newest = await self.list_messages(MessageQuery(page_size=1, ascending=False, agent_ids=(agent_id,)))
+        return max((message.sequence_id for message in newest.messages), default=0)
+
     async def search(
         self,
         agent_id: str,
         query: str,
         *,
+        further_queries: Sequence[str] = (),
         roles: Sequence[str] = (),
+        speakers: Sequence[str] = (),
         limit: int = 5,
+        surrounding: int = 0,
         start_date: str | None = None,
         end_date: str | None = None,
         time_zone: str = "UTC",
-    ) -> tuple[MessageHit, ...]:
+        now: datetime | None = None,
+    ) -> MessageHits:
         """See RecallPort."""
         request = rpc.SearchMessagesRequest(
             query=query,
+            further_queries=further_queries,
             mode=rpc.SEARCH_MODE_HYBRID,
             limit=limit,
             agent_id=agent_id,
             roles=[role_to_proto(Role(role)) for role in roles],
+            speakers=speakers,
+            messages_before=surrounding,
+            messages_after=surrounding,
             start_date=start_date,
             end_date=end_date,
             time_zone=time_zone,
+            reference_time=optional_timestamp_to_proto(now),
         )
         response = await self._stub.SearchMessages(request, timeout=deadlines.READ)
-        return tuple(_hit_from_proto(hit) for hit in response.hits)
+        return MessageHits(
+            tuple(_hit_from_proto(hit) for hit in response.hits),
+            tuple(
+                NamedTime(
+                    each.expression,
+                    optional_timestamp_from_proto(each, "start_time"),
+                    optional_timestamp_from_proto(each, "end_time"),
+                )
+                for each in response.time_ranges
+            ),
+        )
 
     async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
         """See RecallPort."""
@@ -205,4 +262,7 @@ def _hit_from_proto(hit: rpc.MessageHit) -> MessageHit:
         vector_rank=hit.vector_rank if hit.HasField("vector_rank") else None,
         text_rank=hit.text_rank if hit.HasField("text_rank") else None,
         mode=_MODES.get(hit.mode, "hybrid"),
+        before=tuple(message_from_proto(message) for message in hit.before),
+        after=tuple(message_from_proto(message) for message in hit.after),
+        question=message_from_proto(hit.question) if hit.HasField("question") else None,
     )

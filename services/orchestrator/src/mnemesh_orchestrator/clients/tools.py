@@ -4,17 +4,29 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import grpc
+from google.protobuf.duration_pb2 import Duration
 from mnemesh.tools.v1 import execution_service_pb2 as execution_rpc
+from mnemesh.tools.v1 import mcp_servers_service_pb2 as mcp_rpc
 from mnemesh.tools.v1 import tools_pb2 as pb
 from mnemesh.tools.v1 import tools_service_pb2 as rpc
 from mnemesh.tools.v1.execution_service_pb2_grpc import ExecutionServiceStub
+from mnemesh.tools.v1.mcp_servers_service_pb2_grpc import McpServerServiceStub
 from mnemesh.tools.v1.tools_service_pb2_grpc import ToolServiceStub
+from mnemesh.types.v1 import message_pb2
+from mnemesh_kit.errors import DeadlineExceeded, Unavailable
 
 from mnemesh_orchestrator.clients import deadlines
+from mnemesh_orchestrator.clients.programs import run_program
 from mnemesh_orchestrator.model.custom_tools import CustomTool, ToolResult
+from mnemesh_orchestrator.model.programs import AnswerCall, Program, ProgramResult
 
 _TOOL_SECONDS: Final = 180
+_MCP_SECONDS: Final = 60
 _RETURN_CHARACTERS: Final = 50_000
+_UNREACHABLE: Final = "MCP_SERVER_UNREACHABLE"
+_LATE: Final = (
+    "The tool {name} did not end in time, its outcome is unknown. It was not run again; check before you repeat it."
+)
 
 
 class ToolsClient:
@@ -23,6 +35,7 @@ class ToolsClient:
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._tools = ToolServiceStub(channel)
         self._execution = ExecutionServiceStub(channel)
+        self._mcp = McpServerServiceStub(channel)
         # The time limits of the tools as of their last definitions. The service stops a tool if its caller gives up,
         # so the deadline of a call must exceed the limit of the tool.
         self._seconds: dict[str, int] = {}
@@ -48,6 +61,7 @@ class ToolsClient:
         *,
         agent_id: str,
         agent_name: str,
+        project_id: str | None,
         blocks: Mapping[str, str],
         environment: Mapping[str, str],
     ) -> tuple[ToolResult, Mapping[str, str]]:
@@ -56,7 +70,9 @@ class ToolsClient:
             tool_id=tool_id,
             arguments=arguments,
             environment=environment,
-            agent_state=execution_rpc.AgentState(agent_id=agent_id, name=agent_name, blocks=blocks),
+            agent_state=execution_rpc.AgentState(
+                agent_id=agent_id, name=agent_name, blocks=blocks, project_id=project_id
+            ),
         )
         seconds = self._seconds.get(tool_id, _TOOL_SECONDS) + deadlines.EXECUTE_MARGIN
         response = await self._execution.ExecuteTool(request, timeout=seconds)
@@ -67,6 +83,43 @@ class ToolsClient:
             stderr=tuple(response.stderr.splitlines()),
         )
         return result, dict(response.changed_blocks)
+
+    async def run_program(self, program: Program, answer: AnswerCall | None = None) -> ProgramResult:
+        """See ToolsPort."""
+        return await run_program(self._execution, program, answer)
+
+    async def run_on_mcp_server(
+        self, tool: CustomTool, arguments: str, agent_id: str, variables: Mapping[str, str]
+    ) -> ToolResult:
+        """See ToolsPort."""
+        seconds = self._seconds.get(tool.id, _MCP_SECONDS)
+        request = mcp_rpc.RunMcpServerToolRequest(
+            mcp_server_id=tool.mcp_server_id or "",
+            tool=mcp_rpc.McpToolReference(name=tool.mcp_tool_name),
+            arguments=arguments,
+            caller=mcp_rpc.McpCaller(agent_id=agent_id, variables=variables),
+            timeout=Duration(seconds=seconds),
+        )
+        try:
+            response = await self._mcp.RunMcpServerTool(request, timeout=seconds + deadlines.EXECUTE_MARGIN)
+        except Unavailable as error:
+            if error.reason != _UNREACHABLE:
+                raise
+            return ToolResult(ok=False, text=f"Error: {error.message} The tool was not run.")
+        except DeadlineExceeded:
+            return ToolResult(ok=False, text=_LATE.format(name=tool.name))
+        return ToolResult(
+            ok=response.status == message_pb2.TOOL_RETURN_STATUS_SUCCESS,
+            text="\n".join(_shown(part) for part in response.content) or response.structured_content,
+        )
+
+
+def _shown(part: message_pb2.ContentPart) -> str:
+    """Returns a part of a result as the model sees it."""
+    if part.WhichOneof("part") == "text":
+        return part.text.text
+    inline = part.image.inline
+    return f"[An image of type {inline.media_type}, {len(inline.data):,} bytes, is not shown.]"
 
 
 def tool_from_proto(tool: pb.Tool) -> CustomTool:
@@ -81,4 +134,6 @@ def tool_from_proto(tool: pb.Tool) -> CustomTool:
         idempotent=tool.idempotent,
         revision=tool.revision,
         builtin=tool.type == pb.TOOL_TYPE_BUILTIN,
+        mcp_server_id=tool.mcp_server_id if tool.type == pb.TOOL_TYPE_MCP else None,
+        mcp_tool_name=tool.mcp_tool_name or tool.name,
     )

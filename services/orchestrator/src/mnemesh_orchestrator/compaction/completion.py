@@ -10,7 +10,7 @@ from mnemesh_kit.unicode import MAX_TEXT_BYTES, well_formed
 from mnemesh_types.messages import TextPart
 from mnemesh_types.usage import Usage
 
-from mnemesh_orchestrator.compaction.port import SummaryCall, SummaryFailed, SummaryRequest
+from mnemesh_orchestrator.compaction.port import SummaryCall, SummaryFailed
 from mnemesh_orchestrator.llm.answers import well_formed_events
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderBadAnswer, ProviderContentFilter, ProviderError
 from mnemesh_orchestrator.llm.failed_traces import failed_response, rendered
@@ -18,10 +18,12 @@ from mnemesh_orchestrator.llm.history import arguments_object
 from mnemesh_orchestrator.llm.port import AnsweredCall, LlmAnswer, LlmClient, LlmRequest
 
 SEND_MESSAGE: Final = "send_message"
+OnCall = Callable[[SummaryCall], None]
+"""Receives every call of a model."""
 
 
-async def complete_text(summary: SummaryRequest, client: LlmClient, request: LlmRequest, seconds: float) -> str:
-    """Returns the text that a model answers within a time limit. The call is reported to the compaction.
+async def complete_text(on_call: OnCall, client: LlmClient, request: LlmRequest, seconds: float) -> str:
+    """Returns the text that a model answers within a time limit. The call is reported to `on_call`.
 
     Raises:
         ContextOverflow: the request is too long for the model.
@@ -29,7 +31,7 @@ async def complete_text(summary: SummaryRequest, client: LlmClient, request: Llm
     """
     handle = request.model.handle
     try:
-        answers = await _reported_answers(summary.compaction.on_call, client, request, seconds)
+        answers = await _reported_answers(on_call, client, request, seconds)
     except ContextOverflow:
         raise
     except TimeoutError as error:
@@ -44,9 +46,7 @@ async def complete_text(summary: SummaryRequest, client: LlmClient, request: Llm
     return text
 
 
-async def _reported_answers(
-    report: Callable[[SummaryCall], None], client: LlmClient, request: LlmRequest, seconds: float
-) -> list[LlmAnswer]:
+async def _reported_answers(report: OnCall, client: LlmClient, request: LlmRequest, seconds: float) -> list[LlmAnswer]:
     clock = asyncio.get_running_loop().time
     began = clock()
     try:

@@ -9,8 +9,8 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_types.messages import Role
 
 from mnemesh_orchestrator.compaction.chunked_summary import MIN_CAPACITY, ChunkedReader
-from mnemesh_orchestrator.compaction.completion import complete_text
 from mnemesh_orchestrator.compaction.extraction import FORMAT, Material, answer_problem, parse_commits, rendered_length
+from mnemesh_orchestrator.compaction.extraction_answers import usable_answer
 from mnemesh_orchestrator.compaction.merge import merge_commits
 from mnemesh_orchestrator.compaction.planner import count_turns, split_turns
 from mnemesh_orchestrator.compaction.port import ModelCatalog, Summary, SummaryFailed, SummaryRequest
@@ -24,21 +24,15 @@ from mnemesh_orchestrator.compaction.summarizers import (
     summary_models,
     transcript_capacity,
 )
-from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE, summary_text, without_middle
-from mnemesh_orchestrator.llm.errors import ContextOverflow
+from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE, summary_text
 from mnemesh_orchestrator.llm.formats import format_instruction
-from mnemesh_orchestrator.model.episodes import EpisodeCommit, MemoryBundle, MemoryScope
+from mnemesh_orchestrator.model.episodes import EpisodeCommit, MemoryBundle
 from mnemesh_orchestrator.ports.recall import RecallPort
 
 _log = structlog.get_logger("mnemesh.compaction")
 
-_MAX_ATTEMPTS: Final = 3
 _QUOTED_CHARACTERS_PER_TOKEN: Final = 4
 """The characters of an unusable answer that are shown to the model, per token of its summaries."""
-_RETRY_INSTRUCTION: Final = (
-    "That answer cannot be used: {problem}\n"
-    "Answer again with the whole JSON object, and nothing else. Labels are those of the material: m1, f1."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +50,7 @@ class EpisodicSummarizer:
 
     async def summarize(self, request: SummaryRequest, down: set[str]) -> Summary:
         """See Summarizer."""
-        bundle, material = await self._material(request)
+        bundle, shown, material = await self._material(request)
         problem = "no model can extract memories"
         for summary_model in await summary_models(self.models, request):
             handle = summary_model.info.handle
@@ -70,23 +64,25 @@ class EpisodicSummarizer:
                 if error.is_down:
                     down.add(handle)
                 continue
-            return _summary(request, bundle, commits)
+            return _summary(request, shown, commits)
         raise SummaryFailed(problem)
 
-    async def _material(self, request: SummaryRequest) -> tuple[MemoryBundle, Material]:
+    async def _material(self, request: SummaryRequest) -> tuple[MemoryBundle, MemoryBundle, Material]:
+        """Returns the memory that the turns add to, the memory that the window shows, and the material."""
         compaction = request.compaction
         messages = tuple(message for message in request.cut.evicted if message.role is not Role.SUMMARY)
         if not messages:
             raise SummaryFailed("no turn leaves the window")
-        scope = MemoryScope(compaction.agent_id, compaction.settings.memory_scope)
+        scope = compaction.memory.stored
         try:
             bundle = await self.memory.read(scope, messages)
+            shown = bundle if compaction.memory.found == (scope,) else await self.memory.shown(compaction)
             stored = await self.recall.get_context(compaction.conversation_id)
         except MnemeshError as error:
             raise SummaryFailed(error.message) from error
         known = (*messages, *(stored.messages if stored is not None else ()))
         turns = {message.id: message.turn_id for message in known if message.turn_id is not None}
-        return bundle, Material(scope, compaction.conversation_id, messages, bundle.facts, turns)
+        return bundle, shown, Material(scope, compaction.conversation_id, messages, bundle.facts, turns)
 
     async def _extract(
         self, request: SummaryRequest, summary_model: SummaryModel, bundle: MemoryBundle, material: Material
@@ -128,24 +124,14 @@ class EpisodicSummarizer:
             system = instruction_message(Role.SYSTEM, f"{prompt.text}\n\n{instruction}", request)
             llm_request = replace(llm_request, messages=(system, *llm_request.messages[1:]))
         llm_request = replace(llm_request, response_format=FORMAT)
-        first_messages = llm_request.messages
-        answer = await complete_text(request, summary_model.client, llm_request, self.call_seconds)
-        for _ in range(_MAX_ATTEMPTS - 1):
-            problem = answer_problem(answer, material)
-            if problem is None:
-                break
-            _log.warning("memory_extraction_unusable", model=summary_model.info.handle, problem=problem)
-            # A very long answer would not fit with the material, and neither would two answers.
-            quoted = without_middle(answer, max(MIN_CAPACITY, request.tokens * _QUOTED_CHARACTERS_PER_TOKEN))
-            retry = (
-                instruction_message(Role.ASSISTANT, quoted, request),
-                instruction_message(Role.USER, _RETRY_INSTRUCTION.format(problem=problem), request),
-            )
-            llm_request = replace(llm_request, messages=(*first_messages, *retry))
-            try:
-                answer = await complete_text(request, summary_model.client, llm_request, self.call_seconds)
-            except (SummaryFailed, ContextOverflow):
-                break
+        answer = await usable_answer(
+            request.compaction.on_call,
+            summary_model.client,
+            llm_request,
+            self.call_seconds,
+            lambda text: answer_problem(text, material),
+            max(MIN_CAPACITY, request.tokens * _QUOTED_CHARACTERS_PER_TOKEN),
+        )
         commits = parse_commits(answer, material, summary_model.info.handle)
         if not commits:
             raise SummaryFailed(f"{summary_model.info.handle} returned no usable memories")

@@ -61,6 +61,10 @@ _FACT: Final = _object_schema(
 )
 SCHEMA: Final = _object_schema(episodes={"type": "array", "items": _EPISODE}, facts={"type": "array", "items": _FACT})
 FORMAT: Final = ResponseFormat("json_schema", "memories", json.dumps(SCHEMA, separators=(",", ":")), strict=True)
+FACTS_FORMAT: Final = replace(
+    FORMAT,
+    schema=json.dumps(_object_schema(facts={"type": "array", "items": _FACT}), separators=(",", ":")),
+)
 _ITEMS: Final = {
     "episodes": replace(FORMAT, schema=json.dumps(_EPISODE)),
     "facts": replace(FORMAT, schema=json.dumps(_FACT)),
@@ -75,17 +79,17 @@ class Material:
     """
 
     scope: MemoryScope
-    conversation_id: str
+    conversation_id: str | None
     messages: Sequence[Message]
     facts: Sequence[Fact]
     turns: Mapping[str, str]
 
-    def render(self, limit: int, earlier_notes: str = "") -> str:
+    def render(self, limit: int, earlier: str = "", earlier_heading: str = "Earlier notes") -> str:
         """Returns the material as the model reads it, the conversation in at most about `limit` characters."""
         facts = "\n".join(f"[f{index}] {' '.join(fact.text.split())}" for index, fact in enumerate(self.facts, 1))
         parts = [
             f"Known facts:\n{facts}" if facts else "",
-            f"Earlier notes:\n{earlier_notes}" if earlier_notes else "",
+            f"{earlier_heading}:\n{earlier}" if earlier else "",
             f"Conversation:\n{_conversation(self.messages, limit)}",
         ]
         return "\n\n".join(filter(None, parts))
@@ -100,6 +104,17 @@ def answer_problem(text: str, material: Material) -> str | None:
     """Returns why an answer cannot be used, or None."""
     problem = text_problem(text, FORMAT)
     return problem or _AnswerReader(material).problem(json.loads(text))
+
+
+def facts_problem(text: str, material: Material) -> str | None:
+    """Returns why an answer with facts alone cannot be used, or None."""
+    problem = text_problem(text, FACTS_FORMAT)
+    return problem or _AnswerReader(material).facts_problem(json.loads(text)["facts"])
+
+
+def parse_changes(text: str, material: Material) -> tuple[FactChange, ...]:
+    """Returns the changes of facts of an answer. What cannot be used is left out."""
+    return _AnswerReader(material).changes(parse_object(text))
 
 
 def parse_commits(text: str, material: Material, model: str) -> tuple[EpisodeCommit, ...]:
@@ -128,14 +143,22 @@ class _AnswerReader:
                     return f"episodes[{index}].{name}: there is no message {item[name]!r}"
             if len(item["summary"]) > MAX_SUMMARY_CHARACTERS:
                 return f"episodes[{index}].summary: it is longer than {MAX_SUMMARY_CHARACTERS} characters"
-        return next(filter(None, (self._fact_problem(*numbered) for numbered in enumerate(value["facts"]))), None)
+        return self.facts_problem(value["facts"])
+
+    def facts_problem(self, facts: Sequence[Mapping[str, Any]]) -> str | None:
+        """Returns what is wrong with facts that match the schema, or None."""
+        return next(filter(None, (self._fact_problem(*numbered) for numbered in enumerate(facts))), None)
+
+    def changes(self, value: Mapping[str, Any]) -> tuple[FactChange, ...]:
+        """Returns the usable changes of facts, one for each known fact and each text."""
+        changes = (self._change(item) for item in _usable(value, "facts")[:_MAX_FACTS])
+        return _deduplicated(change for change in changes if change is not None)
 
     def commits(self, value: Mapping[str, Any], model: str) -> tuple[EpisodeCommit, ...]:
         """See `commits_of`."""
         episodes = [self._episode(item) for item in _usable(value, "episodes")[:_MAX_EPISODES]]
-        changes = [self._change(item) for item in _usable(value, "facts")[:_MAX_FACTS]]
         episodes = [episode for episode in episodes if episode.summary]
-        own_changes = _deduplicated(change for change in changes if change is not None)
+        own_changes = self.changes(value)
         scope, conversation_id = self._material.scope, self._material.conversation_id
         return tuple(
             EpisodeCommit(scope, conversation_id, episode, own_changes if episode is episodes[-1] else (), model)
@@ -178,6 +201,8 @@ class _AnswerReader:
         change = Change.ADD if known is None else _CHANGES[item["relation"]]
         if known is None and item["relation"] in ("confirms", "retracts"):
             return None
+        if known is not None and change is Change.SUPERSEDE and is_same_text(known.text, text):
+            change = Change.CONFIRM
         # A fact is valid from its first message. A contradiction or a retraction counts from its last.
         closes = change in (Change.SUPERSEDE, Change.RETRACT)
         told_at = messages[indexes[-1 if closes else 0]].created_at
@@ -203,13 +228,22 @@ def _usable(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def _deduplicated(changes: Iterable[FactChange]) -> tuple[FactChange, ...]:
-    """Leaves out a second change of the same fact, which recall would refuse, and a repeated text."""
+    """Leaves out a second change of the same fact, which recall would refuse. A repeated text adds its messages."""
     result: list[FactChange] = []
     for change in changes:
-        is_repeated = any(change.fact_id is not None and change.fact_id == other.fact_id for other in result)
-        if not is_repeated and all(change.text.casefold() != other.text.casefold() for other in result):
+        same = [index for index, other in enumerate(result) if is_same_text(change.text, other.text)]
+        if same:
+            first = result[same[0]]
+            message_ids = tuple(dict.fromkeys((*first.message_ids, *change.message_ids)))
+            result[same[0]] = replace(first, message_ids=message_ids)
+        elif change.fact_id is None or all(change.fact_id != other.fact_id for other in result):
             result.append(change)
     return tuple(result)
+
+
+def is_same_text(one: str, other: str) -> bool:
+    """Returns whether two texts of facts differ in case, white space and final punctuation only."""
+    return " ".join(one.casefold().split()).rstrip(".!") == " ".join(other.casefold().split()).rstrip(".!")
 
 
 def _conversation(messages: Sequence[Message], limit: int) -> str:

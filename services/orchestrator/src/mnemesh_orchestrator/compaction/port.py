@@ -11,6 +11,7 @@ from mnemesh_orchestrator.compaction.planner import Cut, Sizes
 from mnemesh_orchestrator.llm.port import LlmClient, LlmRequest
 from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.episodes import EpisodeCommit
+from mnemesh_orchestrator.model.memory_access import MemoryAccess, memory_access
 from mnemesh_orchestrator.model.models import ModelInfo
 
 
@@ -51,6 +52,13 @@ class CompactionRequest:
     conversation_id: str
     on_call: Callable[[SummaryCall], None]
     min_gain: int | None = None
+    memory_access: MemoryAccess | None = None
+    """The scopes of memories; None for the agent's, without those of senders and groups."""
+
+    @property
+    def memory(self) -> MemoryAccess:
+        """The scopes of memories."""
+        return self.memory_access or memory_access(self.agent_id, self.settings.memory_scope, None)
 
 
 @dataclass(frozen=True, slots=True)

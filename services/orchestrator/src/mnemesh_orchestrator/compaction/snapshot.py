@@ -98,8 +98,8 @@ def with_commits(bundle: MemoryBundle, commits: Sequence[EpisodeCommit]) -> Memo
     episodes, facts = list(bundle.episodes), {fact.id: fact for fact in bundle.facts}
     known_texts = {_key(fact.text) for fact in bundle.facts}
     for index, commit in enumerate(commits):
-        episode = commit.episode
-        episodes.append(Episode(f"new-{index:04d}", episode.summary, now, episode.tags, episode.salience))
+        if (episode := commit.episode) is not None:
+            episodes.append(Episode(f"new-{index:04d}", episode.summary, now, episode.tags, episode.salience))
         for number, change in enumerate(commit.changes):
             if change.change is Change.CONFIRM or (change.change is Change.ADD and _key(change.text) in known_texts):
                 continue

@@ -39,7 +39,7 @@ class StoredMemory:
         Raises:
             MnemeshError: recall cannot be read.
         """
-        bundle = await self.episodes.bundle(scope, EPISODES, SALIENT_FACTS)
+        bundle = await self.episodes.bundle((scope,), EPISODES, SALIENT_FACTS)
         if len(bundle.facts) < SALIENT_FACTS:
             return bundle
         found = await asyncio.gather(
@@ -54,11 +54,19 @@ class StoredMemory:
                     similar.setdefault(hits[rank].id, hits[rank])
         return replace(bundle, facts=(*bundle.facts, *similar.values()))
 
+    async def shown(self, request: CompactionRequest) -> MemoryBundle:
+        """Returns the memories that a window may show: of the agent, of the scopes that it shares, and of the only
+        identity, the group and the conversation of the window.
+
+        Raises:
+            MnemeshError: recall cannot be read.
+        """
+        return await self.episodes.bundle(request.memory.found, EPISODES, SALIENT_FACTS)
+
     async def head(self, request: CompactionRequest, cut: Cut) -> "MemoryHead":
         """Returns the memory for the head of a window; that of the present window if recall cannot be read."""
-        scope = MemoryScope(request.agent_id, request.settings.memory_scope)
         try:
-            return MemoryHead(await self.episodes.bundle(scope, EPISODES, SALIENT_FACTS))
+            return MemoryHead(await self.shown(request))
         except MnemeshError as error:
             _log.warning("memory_unreadable", error=error.message)
             shown = (split_notes(summary_text(m))[0] for m in cut.evicted if m.role is Role.SUMMARY)

@@ -26,6 +26,7 @@ from mnemesh_orchestrator.llm.errors import (
 )
 from mnemesh_orchestrator.llm.port import LlmClient, LlmRequest, ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.model.compaction import CompactionSettings
+from mnemesh_orchestrator.model.memory_extraction import MemoryExtractionSettings
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
 
 _log = structlog.get_logger("mnemesh.compaction")
@@ -101,7 +102,9 @@ class TranscriptSummarizer:
             tokens = request.tokens if is_whole else min(request.tokens, limit // 3 // _CHARACTERS_PER_TOKEN)
             text = with_notes(notes, "\n".join(lines[start:end]), limit)
             llm_request = summary_model_request(replace(request, tokens=tokens), summary_model, text)
-            notes = await complete_text(request, summary_model.client, llm_request, self.call_seconds)
+            notes = await complete_text(
+                request.compaction.on_call, summary_model.client, llm_request, self.call_seconds
+            )
 
         if not lines:
             raise SummaryFailed("the messages that leave contain no text")
@@ -136,7 +139,7 @@ class SelfSummarizer:
         if info == compaction.llm_request.model and compaction.request_tokens(llm_request) > compaction.sizes.limit:
             raise SummaryFailed(f"{info.handle} does not accept the agent's context")
         try:
-            return _summary(await complete_text(request, client, llm_request, self.call_seconds))
+            return _summary(await complete_text(compaction.on_call, client, llm_request, self.call_seconds))
         except ContextOverflow as error:
             raise SummaryFailed(error.message) from error
         except SummaryFailed as error:
@@ -177,8 +180,10 @@ def _instruction(request: SummaryRequest, choice: ToolChoice) -> str:
     return instruction.replace("{ANSWER}", _ANSWER_BY_TOOL)
 
 
-def require_summary_model(models: OrganizationModels, settings: CompactionSettings | None) -> None:
-    """Raises ModelUnknown if settings name a summary model that no provider serves."""
+def require_summary_model(
+    models: OrganizationModels, settings: CompactionSettings | MemoryExtractionSettings | None
+) -> None:
+    """Raises ModelUnknown if settings name a model for summaries or facts that no provider serves."""
     if settings is not None and settings.model is not None:
         models.resolve(settings.model)
 
@@ -188,7 +193,7 @@ async def summary_models(models: ModelCatalog, request: SummaryRequest) -> tuple
     compaction = request.compaction
     overrides = compaction.settings.model_settings or ModelSettings()
     own = compaction.llm_request.model
-    handle = compaction.settings.model or _default_for(own)
+    handle = compaction.settings.model or default_summary_model(own)
     candidates: list[SummaryModel] = []
     if handle is not None and handle != own.handle:
         try:
@@ -227,7 +232,8 @@ def summary_model_request(request: SummaryRequest, summary_model: SummaryModel, 
     )
 
 
-def _default_for(own: ModelInfo) -> str | None:
+def default_summary_model(own: ModelInfo) -> str | None:
+    """Returns the small model of the provider that serves a model itself; None for other servers."""
     host = urlsplit(own.endpoint).hostname or "" if own.endpoint is not None else None
     is_own_service = host is None or host.endswith(_OWN_SERVICES)
     return PROVIDER_DEFAULTS.get(own.provider) if is_own_service else None

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+from mnemesh_kit.sealing import SecretBox
+
 from mnemesh_orchestrator.llm.dialects import Api
 from mnemesh_orchestrator.llm.settings import ProviderSettings
 from mnemesh_orchestrator.model.providers import Credentials, ProviderDraft, ProviderRecord, SealedCredentials
-from mnemesh_orchestrator.sealing import SecretBox
 
 
 class CredentialSealer:
@@ -42,6 +43,18 @@ class CredentialSealer:
             self._seal_one(record, "access_key", stored.access_key, changes.access_key),
             headers,
         )
+
+    def resealed(self, record: ProviderRecord) -> SealedCredentials:
+        """Returns the credentials of a record, encrypted with the first key. Raises SecretUnreadable."""
+
+        def one(name: str, sealed: bytes | None) -> bytes | None:
+            return None if sealed is None else self._box.resealed(sealed, _context(record, name))
+
+        stored = record.credentials
+        headers = tuple(
+            (name, self._box.resealed(value, _header_context(record, name))) for name, value in stored.headers
+        )
+        return SealedCredentials(one("api_key", stored.api_key), one("access_key", stored.access_key), headers)
 
     def open_settings(self, record: ProviderRecord) -> ProviderSettings:
         """Returns the settings of a registered provider with its credentials.

@@ -16,6 +16,7 @@ import aiohttp
 import httpx2
 from aiohttp.abc import AbstractResolver, ResolveResult
 from httpx_aiohttp.httpx2 import AiohttpTransport, Httpx2AiohttpClient
+from mnemesh_kit.addresses import is_public
 
 from mnemesh_orchestrator.llm.attempts import CallLimits
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer
@@ -124,20 +125,6 @@ class _PublicResolver(AbstractResolver):
 
     async def close(self) -> None:
         await self._resolver.close()
-
-
-def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Returns whether an address is globally reachable, also if IPv6 embeds an IPv4 address."""
-    if isinstance(address, ipaddress.IPv6Address):
-        embedded = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
-        if embedded is not None:
-            return is_public(embedded)
-        if address in _NAT64:
-            return is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-    return address.is_global and not address.is_multicast
-
-
-_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def _refusal(host: str) -> str:

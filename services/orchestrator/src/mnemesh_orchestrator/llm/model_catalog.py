@@ -10,8 +10,8 @@ from typing import Final
 
 import structlog
 from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.sealing import SecretUnreadable
 
-from mnemesh_orchestrator.errors import SecretUnreadable
 from mnemesh_orchestrator.llm.attempts import Sleep
 from mnemesh_orchestrator.llm.credentials import bare_settings
 from mnemesh_orchestrator.llm.errors import ProviderAuth

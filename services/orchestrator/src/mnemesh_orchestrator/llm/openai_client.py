@@ -19,7 +19,13 @@ from mnemesh_orchestrator.llm.port import AnsweredCall, FinishReason, LlmAnswer,
 from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.schemas import without_added_nulls
 from mnemesh_orchestrator.llm.settings import ProviderSettings
-from mnemesh_orchestrator.llm.transport import add_partial_answer, remove_environment, stream_events, translate_error
+from mnemesh_orchestrator.llm.transport import (
+    SdkClient,
+    add_partial_answer,
+    remove_environment,
+    stream_events,
+    translate_error,
+)
 from mnemesh_orchestrator.llm.wire import encode_body
 
 if TYPE_CHECKING:
@@ -34,7 +40,7 @@ class OpenAiEndpoint:
     def __init__(self, settings: ProviderSettings, limits: CallLimits) -> None:
         self._settings = settings
         self._limits = limits
-        self._opened: AsyncOpenAI | None = None
+        self._opened: SdkClient | None = None
 
     @property
     def name(self) -> str:
@@ -49,23 +55,31 @@ class OpenAiEndpoint:
     @property
     def client(self) -> "AsyncOpenAI":
         """The SDK's client. It is opened on first use."""
+        opened: AsyncOpenAI = self.sdk_client.client
+        return opened
+
+    @property
+    def sdk_client(self) -> SdkClient:
+        """The SDK's client with its HTTP client. It is opened on first use."""
         if self._opened is None:
             import openai
 
             from mnemesh_orchestrator.llm.http_client import open_http_client
 
             settings, headers = self._settings, _headers(self._settings)
-            self._opened = openai.AsyncOpenAI(
+            http = open_http_client(settings, self._limits)
+            client = openai.AsyncOpenAI(
                 # A local server needs no key, but the SDK requires one.
                 api_key=settings.api_key or "none",
                 base_url=settings.endpoint,
                 max_retries=0,  # with_retries retries: it has a budget and waits by the clock of the test.
-                http_client=open_http_client(settings, self._limits),
+                http_client=http,
                 default_headers=headers,
                 default_query={"api-version": settings.api_version} if settings.api_version else None,
             )
             if settings.is_registered:
-                remove_environment(self._opened, headers or {})
+                remove_environment(client, headers or {})
+            self._opened = SdkClient(openai, client, http)
         return self._opened
 
     def path(self, path: str, model: str) -> str:
@@ -102,7 +116,7 @@ class OpenAiEndpoint:
     async def close(self) -> None:
         """Closes the connection pool."""
         if self._opened is not None:
-            await self._opened.close()
+            await self._opened.client.close()
             self._opened = None
 
 
@@ -189,14 +203,12 @@ class OpenAiClient(ABC):
         await self.endpoint.close()
 
     async def _attempt(self, request: LlmRequest, body: bytes) -> AsyncIterator[LlmEvent]:
-        import openai
-
         provider = self.endpoint.name
         answer = self._answer(provider)
         path = self.endpoint.path(self.api_path, request.model.provider_model)
         secrets = self.endpoint.secrets
         events = stream_events(
-            openai, self.endpoint.client, path, body, provider=provider, limits=self._limits, secrets=secrets
+            self.endpoint.sdk_client, path, body, provider=provider, limits=self._limits, secrets=secrets
         )
         try:
             async with aclosing(events):  # type: ignore[type-var]

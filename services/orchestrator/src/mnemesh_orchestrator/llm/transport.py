@@ -1,8 +1,9 @@
 """Reads answers through the SDK of a provider, and converts its errors.
 
-Both SDKs come from one generator: their clients, streams and errors have the same names and forms. Calls use the SDK's
-`post` with a body of bytes. The typed `create` methods convert the whole window for every call, which costs more CPU
-than the rest of a step.
+Both SDKs come from one generator: their clients, streams and errors have the same names and forms. A call sends a body
+of bytes with the URL, the headers and the credentials of the SDK's client, and reads the answer with the SDK's stream.
+The methods of the client compute URL and headers for every call, and its typed `create` converts the whole window,
+which costs more CPU than the rest of a step.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import json
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import suppress
 from types import ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.unicode import well_formed
@@ -23,12 +24,54 @@ from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError, Pr
 from mnemesh_orchestrator.llm.port import AnsweredCall
 from mnemesh_orchestrator.llm.provider_errors import error_from_response, quote
 
-_JSON_CONTENT = {"headers": {"Content-Type": "application/json"}}
+if TYPE_CHECKING:
+    import httpx2
+
+_MAX_TEMPLATES: Final = 64
+
+
+class SdkClient:
+    """The client of an SDK, and the HTTP client that it was created with."""
+
+    def __init__(self, sdk: ModuleType, client: Any, http: "httpx2.AsyncClient") -> None:
+        """Keeps the client. Its URL, headers and credentials must not change after the first request."""
+        self.sdk = sdk
+        self.client = client
+        self._http = http
+        self._templates: dict[str, httpx2.Request] = {}
+
+    async def send(self, path: str, body: bytes) -> "httpx2.Response":
+        """Posts a body of JSON to a path below the base URL. The body of the response is still to be read."""
+        import httpx2
+
+        template = self._template(path)
+        request = httpx2.Request(
+            "POST", template.url, headers=template.headers, content=body, extensions=dict(template.extensions)
+        )
+        return await self._http.send(request, stream=True)
+
+    def _template(self, path: str) -> "httpx2.Request":
+        """Returns a request to a path without a body."""
+        import httpx2
+
+        known = self._templates.get(path)
+        if known is None:
+            client, headers = self.client, httpx2.Headers()
+            for name, value in (*client.auth_headers.items(), *client.default_headers.items()):
+                if isinstance(value, str):  # an omitted header has a marker
+                    headers[name] = value
+            headers["Content-Type"] = "application/json"
+            url = f"{str(client.base_url).rstrip('/')}{path}"
+            known = self._http.build_request("POST", url, headers=headers, params=client.default_query or None)
+            del known.headers["Content-Length"]
+            if len(self._templates) >= _MAX_TEMPLATES:
+                self._templates.clear()
+            self._templates[path] = known
+        return known
 
 
 async def stream_events(
-    sdk: ModuleType,
-    client: Any,
+    sdk_client: SdkClient,
     path: str,
     body: bytes,
     *,
@@ -39,8 +82,7 @@ async def stream_events(
     """Yields the decoded events of a streamed answer, or the one body of a server that does not stream.
 
     Args:
-        sdk: the provider's SDK module.
-        client: its async client.
+        sdk_client: the client of the provider's SDK.
         path: the endpoint below the client's base URL.
         body: the request body.
         provider: the name of the provider, for messages.
@@ -52,27 +94,27 @@ async def stream_events(
     """
     import httpx2  # This is the transport of the SDKs. It is loaded with them, not before.
 
+    sdk = sdk_client.sdk
     clock = asyncio.get_running_loop().time
     deadline = clock() + limits.total_seconds
     await async_failpoint("model.before_request", provider)
     try:
         async with asyncio.timeout_at(deadline):
-            stream = await client.post(
-                path,
-                content=body,
-                cast_to=object,
-                options=_JSON_CONTENT,
-                stream=True,
-                stream_cls=sdk.AsyncStream[object],
-            )
+            response = await sdk_client.send(path, body)
+            if not response.is_success:
+                try:
+                    content = _redacted(_decoded(await response.aread()), secrets)
+                finally:
+                    await response.aclose()
+                raise error_from_response(provider, response.status_code, content, response.headers)
         await async_failpoint("model.response_started", provider)
-        async with stream:
-            kind = stream.response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        async with sdk.AsyncStream(cast_to=object, response=response, client=sdk_client.client) as stream:
+            kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind == "text/html":
                 raise ProviderBadAnswer(f"{provider} returned an HTML page.", provider=provider)
             if kind == "application/json":
                 async with asyncio.timeout_at(deadline):
-                    body = await stream.response.aread()
+                    body = await response.aread()
                 yield _plain_body(provider, body)
                 return
             async for event in in_time(stream, deadline - clock()):
@@ -160,6 +202,14 @@ def _redacted(value: Any, secrets: Collection[str]) -> Any:
             return [_redacted(item, secrets) for item in value]
         case _:
             return value
+
+
+def _decoded(body: bytes) -> Any:
+    """Returns the JSON of a body, or its text."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return body.decode(errors="replace")
 
 
 def _plain_body(provider: str, body: bytes) -> Any:

@@ -38,6 +38,7 @@ def request_message(run: Run, step: StepState) -> Message:
         step_id=step.id,
         run_id=run.id,
         conversation_id=run.conversation_id,
+        group_id=run.group_id,
     )
 
 
@@ -142,6 +143,7 @@ def closing_messages(
         step_id=request.caller.step_id,
         run_id=run.id,
         conversation_id=run.conversation_id,
+        group_id=run.group_id,
     )
     return (replace(answer, step_id=request.caller.step_id), closed)
 
@@ -155,4 +157,5 @@ def _answer_message(run: Run, request_id: str, decisions: Sequence[ApprovalDecis
         approval_request_id=request_id,
         run_id=run.id,
         conversation_id=run.conversation_id,
+        group_id=run.group_id,
     )

@@ -8,6 +8,7 @@ from typing import Any
 from mnemesh_types.messages import Message, ToolCall
 
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, check, parse, storage_problem
+from mnemesh_orchestrator.builtin.schemas import AGENT_MESSAGE_TOOLS
 from mnemesh_orchestrator.llm.formats import is_structured, text_problem, value_problem
 from mnemesh_orchestrator.loop.rules import OutputUnmapped, Prefilled, RulesSolver
 from mnemesh_orchestrator.loop.toolbox import SPEAKING, SPOKEN, Toolbox
@@ -23,7 +24,7 @@ def plan_calls(message: Message, toolbox: Toolbox, solver: RulesSolver) -> tuple
     """
     planned: list[PlannedCall] = []
     for ordinal, call in enumerate(message.tool_calls):
-        item = _planned(ordinal, call, toolbox, solver.prefilled(call.name))
+        item = planned_call(ordinal, call, toolbox, solver.prefilled(call.name))
         # A call behind one that ends the turn is not run; if that one fails, the call is refused until it is requested.
         is_behind_exit = any(solver.is_terminal(before.call.name) and before.problem is None for before in planned)
         planned.append(replace(item, gated=not is_behind_exit and _is_gated(item, toolbox, solver)))
@@ -53,7 +54,8 @@ def _is_gated(item: PlannedCall, toolbox: Toolbox, solver: RulesSolver) -> bool:
         return False
 
 
-def _planned(ordinal: int, call: ToolCall, toolbox: Toolbox, prefilled: Mapping[str, Prefilled]) -> PlannedCall:
+def planned_call(ordinal: int, call: ToolCall, toolbox: Toolbox, prefilled: Mapping[str, Prefilled]) -> PlannedCall:
+    """Returns how a call will run: with its arguments checked as far as its schema allows, or with its problem."""
     schema = toolbox.schema(call.name)
     if schema is None:
         known = ", ".join(toolbox.names) or "none"
@@ -77,6 +79,11 @@ def _planned(ordinal: int, call: ToolCall, toolbox: Toolbox, prefilled: Mapping[
     if isinstance(checked, ParseFailure):
         return replace(item, problem=checked.text)
     return replace(item, arguments=checked)
+
+
+def starts_runs(planned: Sequence[PlannedCall]) -> bool:
+    """Returns whether a call may start runs of other agents."""
+    return any(item.call.name in AGENT_MESSAGE_TOOLS for item in planned)
 
 
 def _spoken(value: Any, format_: ResponseFormat) -> tuple[str, str | None]:

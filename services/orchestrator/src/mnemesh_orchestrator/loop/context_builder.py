@@ -12,22 +12,22 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import derive_id
 from mnemesh_types.messages import Message, Role, TextPart
 
+from mnemesh_orchestrator.builtin.files import WHAT as FILES
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.loop.optional_services import OptionalServices
 from mnemesh_orchestrator.loop.state import TurnContext, TurnState
-from mnemesh_orchestrator.model.agent_types import shows_line_numbers
-from mnemesh_orchestrator.model.agents import PromptPolicy
+from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, shows_line_numbers
+from mnemesh_orchestrator.model.agents import Agent, PromptPolicy
 from mnemesh_orchestrator.model.archival import ArchivalSummary
 from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.custom_tools import CustomTool
+from mnemesh_orchestrator.model.files import Directories, wanted_limits
 from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema
-from mnemesh_orchestrator.ports.archival import ArchivalPort
-from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
-from mnemesh_orchestrator.ports.recall import RecallPort
-from mnemesh_orchestrator.ports.tools import ToolsPort
+from mnemesh_orchestrator.ports import Services
 from mnemesh_orchestrator.prompt.assembly import compose, memory_section, metadata_section, shows
+from mnemesh_orchestrator.prompt.directories import directories_of, directories_section
 from mnemesh_orchestrator.prompt.packaging import system_alert
 
 T = TypeVar("T")
@@ -45,6 +45,8 @@ class Gathered:
     window: ContextWindow
     core: CoreMemory
     custom: tuple[CustomTool, ...]
+    directories: str
+    """The section of the system message about files."""
     notes: tuple[str, ...]
 
 
@@ -61,43 +63,48 @@ class ContextBuilder:
 
     def __init__(
         self,
-        recall: RecallPort,
-        core_memory: CoreMemoryPort,
-        archival: ArchivalPort,
-        tools: ToolsPort,
+        services: Services,
         optional: OptionalServices,
         clock: Clock,
     ) -> None:
-        self._recall = recall
-        self._core_memory = core_memory
-        self._archival = archival
-        self._tools = tools
+        self._recall = services.recall
+        self._core_memory = services.core_memory
+        self._archival = services.archival
+        self._tools = services.tools
+        self._files = services.files
         self._optional = optional
         self._clock = clock
         self._windows: OrderedDict[str, ContextWindow] = OrderedDict()
         self._memories: OrderedDict[str, CoreMemory] = OrderedDict()
         self._summaries: OrderedDict[str, ArchivalSummary] = OrderedDict()
+        self._directories: OrderedDict[str, Directories] = OrderedDict()
 
-    async def gather(self, conversation: Conversation, tool_ids: tuple[str, ...], *, whole: bool = False) -> Gathered:
-        """Returns the data that a turn begins with.
+    async def gather(
+        self, conversation: Conversation, agent: Agent, *, whole: bool = False, context_window: int | None = None
+    ) -> Gathered:
+        """Returns the data that a turn begins with. The files service is asked only about an agent with folders.
 
         Args:
             conversation: the conversation.
-            tool_ids: the ids of the agent's stored tools.
+            agent: its agent.
+            context_window: see `directories`.
             whole: the turn needs its stored tools. Otherwise it begins without them if they are unavailable.
 
         Raises:
             Unavailable, DeadlineExceeded: recall or blocks is unavailable, or tools with `whole`.
         """
-        holder_id = conversation.holder_id
-        gathered = asyncio.gather(
-            self.window(conversation.id),
-            self.core_memory(conversation.agent_id, holder_id),
-            *((self.custom_tools(tool_ids, whole=whole),) if tool_ids else ()),
+        holder_id, tool_ids = conversation.holder_id, stored_tool_ids(agent)
+        needed = (self.window(conversation.id), self.core_memory(conversation.agent_id, holder_id))
+        custom: tuple[CustomTool, ...] = ()
+        if not tool_ids and not agent.holds_folders:
+            window, core = await asyncio.gather(*needed)
+            return Gathered(window, core, custom, "", ())
+        window, core, (custom, note), (directories, files_note) = await asyncio.gather(
+            *needed, self.custom_tools(tool_ids, whole=whole), self.directories(agent, context_window)
         )
-        window, core, *others = await gathered
-        custom, note = others[0] if others else ((), "")
-        return Gathered(window, core, custom, (note,) if note else ())
+        if directories is None:
+            directories = directories_of(window.messages[0].text)
+        return Gathered(window, core, custom, directories, tuple(filter(None, (note, files_note))))
 
     async def window(self, conversation_id: str) -> ContextWindow:
         """Returns the current window of a conversation."""
@@ -140,6 +147,40 @@ class ContextBuilder:
         if fresh is not None:
             _keep(self._summaries, agent_id, fresh)
         return fresh or known or ArchivalSummary(), note
+
+    async def directories(self, agent: Agent, context_window: int | None = None) -> tuple[str | None, str]:
+        """Returns the section of the system message about files, and a note if the files service is unavailable.
+
+        The last known section is returned then, or None if there is none.
+
+        Args:
+            agent: the agent.
+            context_window: the tokens of the window of the agent's model, by which its limits are set; None leaves
+                them as they are.
+        """
+        if not agent.holds_folders:
+            return "", ""
+        known = self._directories.get(agent.id)
+        fresh, note = await self._optional.call(lambda: self._current_directories(agent, known, context_window), FILES)
+        current = fresh or known
+        if current is None:
+            return None, note
+        _keep(self._directories, agent.id, current)
+        return directories_section(current, is_react=not AGENT_TYPES[agent.type].shows_blocks), note
+
+    async def _current_directories(
+        self, agent: Agent, known: Directories | None, context_window: int | None
+    ) -> Directories:
+        fresh = await self._files.directories(agent.id, known.revision if known else None)
+        current = fresh or _kept(known)
+        if context_window is None:
+            return current
+        settings = agent.max_files_open, agent.per_file_view_window_char_limit
+        wanted = wanted_limits(current.limits, context_window, *settings)
+        if wanted == current.limits:
+            return current
+        await self._files.set_limits(f"{agent.id}/limits/{current.revision}", agent.id, wanted)
+        return await self._files.directories(agent.id) or current
 
     async def assemble(self, context: TurnContext, state: TurnState, notes: tuple[str, ...] = ()) -> Assembled:
         """Returns the request of the next step, whether or not it fits the model's window.
@@ -238,9 +279,15 @@ def _memory_section(context: TurnContext, state: TurnState) -> str:
     return memory_section(
         state.core,
         state.solver.prompt(),
+        state.directories,
         numbered=shows_line_numbers(context.agent.type, state.model.info.provider),
         show_blocks=context.spec.shows_blocks,
     )
+
+
+def stored_tool_ids(agent: Agent) -> tuple[str, ...]:
+    """Returns the ids of the agent's stored tools."""
+    return tuple(tool.tool_id for tool in agent.tools if tool.tool_id is not None)
 
 
 def return_limit(prompt_limit: int) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
+from mnemesh_kit.secret_variables import SecretVariables
 
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.core_memory import AgentAuthor, Block, BlockEdit, CoreMemory, Rethink
@@ -27,6 +28,7 @@ async def single_attempt(call: Callable[[], Awaitable[T]]) -> T:
 
 async def run_custom(
     tools: ToolsPort,
+    secrets: SecretVariables,
     edit_block: EditBlock,
     agent: Agent,
     core: CoreMemory,
@@ -40,6 +42,7 @@ async def run_custom(
 
     Args:
         tools: the tools service.
+        secrets: decrypts the variables of the agent.
         edit_block: stores one changed block.
         agent: the agent that calls the tool.
         core: the agent's blocks, which the tool sees. A block that was changed since `core` was read is not
@@ -50,17 +53,24 @@ async def run_custom(
         effect_prefix: the prefix of the edits' request ids, which end in "/{ordinal}".
         attempts: makes the call, once or more often. Only idempotent tools may run more often.
     """
-    try:
-        result, changed = await attempts(
-            lambda: tools.execute(
-                tool.id,
-                json.dumps(arguments, ensure_ascii=False),
-                agent_id=agent.id,
-                agent_name=agent.name,
-                blocks={block.label: block.value for block in core.blocks},
-                environment={},
-            )
+
+    async def execute() -> tuple[ToolResult, Mapping[str, str]]:
+        values = json.dumps(arguments, ensure_ascii=False)
+        environment = secrets.opened(agent.id, agent.secrets)
+        if tool.mcp_server_id is not None:
+            return await tools.run_on_mcp_server(tool, values, agent.id, environment), {}
+        return await tools.execute(
+            tool.id,
+            values,
+            agent_id=agent.id,
+            agent_name=agent.name,
+            project_id=agent.provenance.project_id,
+            blocks={block.label: block.value for block in core.blocks},
+            environment=environment,
         )
+
+    try:
+        result, changed = await attempts(execute)
     except (Unavailable, DeadlineExceeded):
         return ToolResult(ok=False, text=INTERRUPTED)
     except MnemeshError as error:

@@ -12,11 +12,12 @@ from mnemesh_kit.errors import Internal, MnemeshError
 from mnemesh_types.messages import Message
 from mnemesh_types.usage import Usage
 
+from mnemesh_orchestrator.builtin.files import OPEN_FILES
 from mnemesh_orchestrator.compaction.port import SummaryCall
 from mnemesh_orchestrator.errors import LeaseLost, RuleFault
 from mnemesh_orchestrator.llm.errors import FALLBACK_ERRORS, ContextOverflow, ProviderBadAnswer
 from mnemesh_orchestrator.loop import approvals
-from mnemesh_orchestrator.loop.call_plan import plan_calls, with_gates
+from mnemesh_orchestrator.loop.call_plan import plan_calls, starts_runs, with_gates
 from mnemesh_orchestrator.loop.cancellation import cancelled_step_messages, closing_step, input_step
 from mnemesh_orchestrator.loop.context_budget import (
     MAX_COMPACTIONS,
@@ -92,6 +93,9 @@ class Engine:
                 state.core = await self._retry.call(
                     lambda: self._context.core_memory(context.agent.id, context.conversation.holder_id)
                 )
+                if state.has_opened_files:
+                    state.has_opened_files = False
+                    state.directories = (await self._context.directories(context.agent))[0] or state.directories
                 verdict = await self._run_step(turn)
         except LeaseLost:
             raise
@@ -219,6 +223,7 @@ class Engine:
         if not step.planned:
             return ()
         context, state = turn.context, turn.state
+        state.starts_runs |= starts_runs(step.planned)
         results, state.solver = await self._tools.run(context, state, step.id, step.planned, step.seen)
         return results
 
@@ -245,6 +250,7 @@ class Engine:
 
     def _decide(self, turn: Turn, step: StepState, results: Sequence[CallResult]) -> Verdict:
         context, state = turn.context, turn.state
+        state.has_opened_files |= any(item.has_run and item.returned.name == OPEN_FILES for item in results)
         for item in results:
             if item.planned.is_rules_fault:
                 return Verdict(StopReason.INVALID_TOOL_CALL, fault=item.planned.problem)
@@ -403,6 +409,7 @@ class Engine:
         state.solver = replace(state.solver, history=asked.history, last_result=asked.last_result)
         step = self._new_step(turn, step_id(context.run.id, 0))
         step.accept(approvals.resumed_answer(resumption, state.window.version), asked.calls, is_journalled=True)
+        state.starts_runs |= starts_runs(asked.calls)
         results, state.solver = await self._tools.run(context, state, asked.step_id, asked.calls, step.seen)
         verdict = self._decide(turn, step, results)
         if answer.id not in {message.id for message in state.window.messages}:

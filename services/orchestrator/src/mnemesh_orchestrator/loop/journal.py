@@ -16,10 +16,12 @@ from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.run_end import RunEnd
 from mnemesh_orchestrator.model.agents import Correction
 from mnemesh_orchestrator.model.approvals import Approval
-from mnemesh_orchestrator.model.events import Delta, DurableBody, RunEvent, StepStarted
+from mnemesh_orchestrator.model.claims import FinishedRun
+from mnemesh_orchestrator.model.events import DurableBody, LiveBody, RunEvent, naming_children
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
 from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.model.runs import Run
+from mnemesh_orchestrator.model.sleeptime import SleeptimeTurn
 from mnemesh_orchestrator.model.steps import Step, StepTrace, shared_request
 from mnemesh_orchestrator.store.base import RunStore
 
@@ -28,6 +30,8 @@ T = TypeVar("T")
 _log = structlog.get_logger("mnemesh.runs")
 
 EntryKey = tuple[str, EntryKind, int]
+StampedBody = tuple[str | None, DurableBody]
+"""The content of a durable event, with the step that it belongs to."""
 
 
 class EventPublisher(Protocol):
@@ -127,7 +131,7 @@ class JournalWriter:
             self._traces = [known for known in self._traces if known.step_id != step_id]
             self._traces.append(trace)
 
-    def publish_live(self, step_id: str, body: StepStarted | Delta) -> None:
+    def publish_live(self, step_id: str | None, body: LiveBody) -> None:
         """Publishes a live event. Those of a background run that streams tokens are stored as well."""
         event = RunEvent(self._run_id, self._journals.clock.now(), body, None, step_id)
         if self._stores_deltas:
@@ -136,7 +140,11 @@ class JournalWriter:
 
     def publish_committed(self, step_id: str, bodies: Sequence[DurableBody]) -> None:
         """Publishes events of a committed step before they are stored. The end of the run stores them."""
-        events = self._numbered(step_id, bodies)
+        self.publish_derived([(step_id, body) for body in bodies])
+
+    def publish_derived(self, bodies: Sequence[StampedBody]) -> None:
+        """Publishes events that a resumed run would derive again. The end of the run stores them."""
+        events = self._numbered(bodies)
         self._sequence += len(events)
         self._unstored.extend(events)
         self._journals.publisher.publish(events)
@@ -149,17 +157,27 @@ class JournalWriter:
         Raises:
             LeaseLost: another process holds the run now.
         """
-        await shielded(self._record(entry, bodies))
+        await shielded(self._record([entry], [(entry.step_id, body) for body in bodies]))
 
-    async def _record(self, entry: JournalEntry, bodies: Sequence[DurableBody]) -> None:
+    async def record_events(self, bodies: Sequence[StampedBody], entries: Sequence[JournalEntry] = ()) -> None:
+        """Stores events of several steps, and entries, in one transaction, then publishes the events.
+
+        A cancellation of the caller takes effect after the write.
+
+        Raises:
+            LeaseLost: another process holds the run now.
+        """
+        await shielded(self._record(entries, bodies))
+
+    async def _record(self, entries: Sequence[JournalEntry], bodies: Sequence[StampedBody]) -> None:
         # Parallel calls write one after another: events are numbered in the order of the writes.
         async with self._writing:
             if self._stores_deltas:
                 await self._journals.deltas.flush(self._run_id)
-            events = self._numbered(entry.step_id, bodies)
+            events = self._numbered(bodies)
             steps, traces = tuple(self._steps), tuple(self._traces)
             write = partial(
-                self._journals.store.write, self._lease, entries=[entry], events=events, steps=steps, traces=traces
+                self._journals.store.write, self._lease, entries=entries, events=events, steps=steps, traces=traces
             )
             await self._stored(lambda is_repeat: write(is_repeat=is_repeat))
             self._sequence += len(events)
@@ -182,23 +200,36 @@ class JournalWriter:
         approval: Approval | None,
         corrections: Sequence[Correction],
         *,
+        sleeptime: SleeptimeTurn | None = None,
+        extraction_turns: int | None = None,
         keeps_lease: bool = False,
-    ) -> tuple[Run, bool]:
+    ) -> FinishedRun:
         """Stores the end of the run with its last events, and publishes them.
 
-        With `keeps_lease`, the lease stays for the compaction that follows the run. If the store refuses the end with
-        everything that belongs to it, the end is stored without steps and traces, and at last with its status, stop
-        reason and error only.
+        With `sleeptime`, a completed turn starts the sleeptime runs that are due. With `extraction_turns`, it
+        counts for the extraction of facts, which is due after so many. With `keeps_lease`, the lease stays for the
+        compaction that follows the run. If the store refuses the end with everything that belongs to it, the
+        end is stored in smaller forms; see RunEnd.
 
         Returns:
-            The run as it was stored, and whether another run of the conversation waits.
+            The run as it was stored, and the runs that can begin now.
 
         Raises:
             LeaseLost: another process holds the run now.
             Unavailable, StorageFull: the end could not be stored for the retry policy's whole time.
         """
-        whole = RunEnd(run, tuple(bodies), tuple(self._unstored), self._steps, self._traces, approval, corrections)
-        for form in (whole, whole.without_records(), whole.minimal()):
+        end = RunEnd(
+            run,
+            tuple(bodies),
+            tuple(self._unstored),
+            self._steps,
+            self._traces,
+            approval,
+            corrections,
+            sleeptime,
+            extraction_turns,
+        )
+        for form in end.forms:
             try:
                 return await self._finish(form, keeps_lease=keeps_lease)
             except (LeaseLost, Unavailable, DeadlineExceeded, StorageFull):
@@ -207,11 +238,11 @@ class JournalWriter:
                 _log.exception("run_end_refused", run_id=run.id, status=form.run.status.value)
         raise Internal("The end of the run could not be stored.")
 
-    async def _finish(self, end: RunEnd, *, keeps_lease: bool) -> tuple[Run, bool]:
-        events = self._numbered(None, end.bodies)
+    async def _finish(self, end: RunEnd, *, keeps_lease: bool) -> FinishedRun:
+        events = self._numbered([(None, body) for body in end.bodies])
         ended = replace(end.run, last_sequence=self._sequence + len(events))
 
-        async def store(is_repeat: bool) -> bool:
+        async def store(is_repeat: bool) -> FinishedRun:
             if self._stores_deltas:
                 await self._journals.deltas.flush(ended.id)
             return await self._journals.store.finish(
@@ -222,16 +253,32 @@ class JournalWriter:
                 end.traces,
                 end.approval,
                 end.corrections,
+                sleeptime=end.sleeptime,
+                extraction_turns=end.extraction_turns,
                 keeps_lease=keeps_lease,
                 is_repeat=is_repeat,
             )
 
-        has_next = await self._stored(store)
+        finished = await self._stored(store)
         if self._stores_deltas:
             self._journals.deltas.drop(ended.id)
         self._steps, self._traces, self._unstored = [], [], []
+        self._journals.publisher.publish(naming_children(events, finished.run.child_run_ids))
+        return finished
+
+    async def store_transcript(
+        self, run: Run, bodies: Sequence[DurableBody], rest: Run | None, last_message_id: str | None
+    ) -> Run:
+        """Stores the input of a sleeptime run that has begun with its first events, and publishes them.
+
+        Returns the run as it is stored. For the arguments and the errors, see RunStore.store_transcript.
+        """
+        events = self._numbered([(None, body) for body in bodies])
+        write = partial(self._journals.store.store_transcript, self._lease, run, events, rest, last_message_id)
+        stored = await shielded(self._stored(lambda _: write()))
+        self._sequence += len(events)
         self._journals.publisher.publish(events)
-        return ended, has_next
+        return stored
 
     async def _stored(self, write: Callable[[bool], Awaitable[T]]) -> T:
         """Returns the result of a write. Repeats it while the store is unavailable or full.
@@ -247,10 +294,11 @@ class JournalWriter:
 
         return await self._journals.retry.call(attempt)
 
-    def _numbered(self, step_id: str | None, bodies: Sequence[DurableBody]) -> list[RunEvent]:
+    def _numbered(self, bodies: Sequence[StampedBody]) -> list[RunEvent]:
         now = self._journals.clock.now()
         return [
-            RunEvent(self._run_id, now, body, number, step_id) for number, body in enumerate(bodies, self._sequence + 1)
+            RunEvent(self._run_id, now, body, number, step_id)
+            for number, (step_id, body) in enumerate(bodies, self._sequence + 1)
         ]
 
 

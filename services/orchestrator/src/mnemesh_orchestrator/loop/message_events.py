@@ -64,22 +64,22 @@ def input_events(run: Run) -> list[RunEvent]:
     """Returns the first events of a run, which show its input. They are not stored, because the run has the input."""
     shown = [message for message in recorded_input(run) if message.role in SHOWN_ROLES]
     return [
-        RunEvent(
-            run.id,
-            run.created_at,
-            MessageEvent(
-                kind=message.role.value,
-                message_id=message.id,
-                otid=message.otid or otid(message.id, 0),
-                message_time=message.created_at,
-                content=message.content,
-                name=message.name,
-                sender_id=message.sender_id,
-            ),
-            number,
-        )
+        RunEvent(run.id, run.created_at, recorded_input_event(message), number)
         for number, message in enumerate(shown[: run.shown_inputs], 1)
     ]
+
+
+def recorded_input_event(message: Message) -> MessageEvent:
+    """Returns the event that shows a message of a run's input."""
+    return MessageEvent(
+        kind=message.role.value,
+        message_id=message.id,
+        otid=message.otid or otid(message.id, 0),
+        message_time=message.created_at,
+        content=message.content,
+        name=message.name,
+        sender_id=message.sender_id,
+    )
 
 
 def summary_event(message: Message) -> MessageEvent:

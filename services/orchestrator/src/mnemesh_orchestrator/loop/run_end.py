@@ -10,6 +10,7 @@ from mnemesh_orchestrator.model.agents import Correction
 from mnemesh_orchestrator.model.approvals import Approval
 from mnemesh_orchestrator.model.events import DurableBody, ErrorEvent, RunEvent, StopEvent, UsageEvent
 from mnemesh_orchestrator.model.runs import Run, RunError, RunStatus, StopReason
+from mnemesh_orchestrator.model.sleeptime import SleeptimeTurn
 from mnemesh_orchestrator.model.steps import Step, StepTrace
 
 _DEFECT = RunError("INTERNAL", INTERNAL_TEXT)
@@ -26,6 +27,17 @@ class RunEnd:
     traces: Sequence[StepTrace] = ()
     approval: Approval | None = None
     corrections: Sequence[Correction] = ()
+    sleeptime: SleeptimeTurn | None = None
+    """The completed turn of an agent with partners."""
+    extraction_turns: int | None = None
+    """For a completed turn that counts: the number of turns after which facts are extracted."""
+
+    @property
+    def forms(self) -> tuple["RunEnd", ...]:
+        """The forms in which the end is stored: each is tried if the store refuses the one before."""
+        minimal = self.minimal()
+        forms = (self, self.without_records(), minimal)
+        return forms if self.sleeptime is None else (*forms, replace(minimal, sleeptime=None))
 
     def without_records(self) -> "RunEnd":
         """Returns the end without steps, traces and corrections."""
@@ -44,4 +56,5 @@ class RunEnd:
         run = replace(run, usage=Usage(), first_token_ms=None)
         bodies: tuple[DurableBody, ...] = () if run.error is None else (ErrorEvent(run.error),)
         stop = StopEvent(run.stop_reason or StopReason.ERROR, run.status)
-        return RunEnd(run, (*bodies, stop, UsageEvent(run.usage, run.step_count)))
+        bodies = (*bodies, stop, UsageEvent(run.usage, run.step_count))
+        return RunEnd(run, bodies, sleeptime=self.sleeptime, extraction_turns=self.extraction_turns)

@@ -115,6 +115,10 @@ class TurnState:
     solver: RulesSolver
     pending: tuple[Message, ...]
     """Messages that enter the window with the next step: the run's input."""
+    directories: str = ""
+    """The section of the system message about files."""
+    has_opened_files: bool = False
+    """A call of the last step may have changed that section."""
     notes: tuple[str, ...] = ()
     """Notes for the model that only this turn's requests contain, such as unavailable services."""
     step_number: int = 0
@@ -130,6 +134,8 @@ class TurnState:
     """The step that runs and is not concluded."""
     compacts_after_run: bool = False
     """The window is to be compacted once the end of the run is stored."""
+    starts_runs: bool = False
+    """A call of the turn has started other runs, or may have."""
     summary_calls: int = 0
     """The number of calls of summary models."""
 

@@ -12,7 +12,7 @@ from mnemesh_orchestrator.loop.context_builder import ContextBuilder, extended
 from mnemesh_orchestrator.loop.policy import Verdict
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.state import StepState, Turn, TurnContext
-from mnemesh_orchestrator.loop.step_messages import heartbeat_message, recorded_input, returns_message, stored_answer
+from mnemesh_orchestrator.loop.step_messages import heartbeat_message, input_id, returns_message, stored_answer
 from mnemesh_orchestrator.loop.tool_calls import CallResult
 from mnemesh_orchestrator.model.context_window import ContextWindow, StepCommit
 from mnemesh_orchestrator.ports.recall import RecallPort
@@ -65,6 +65,10 @@ class StepCommitter:
         elif outcome.replayed or window.version != answer.base_version:
             following = await self._retry.call(lambda: self._context.window(conversation_id))
         else:
+            if context.agent.enable_sleeptime:
+                # The end of the turn tells which messages the partners have not seen.
+                numbers = (*outcome.sequence_ids, *(0 for _ in messages))
+                messages = tuple(replace(message, sequence_id=numbers[i]) for i, message in enumerate(messages))
             following = extended(window, outcome.version, outcome.agent_message_count, answer.system_text, messages)
         return self._context.remember(following)
 
@@ -74,7 +78,8 @@ def committed_messages(turn: Turn, step_id: str) -> tuple[Message, ...]:
 
     A cancelled turn commits its input alone, so the input does not show that its step was committed.
     """
-    inputs = {message.id for message in recorded_input(turn.context.run)}
+    run = turn.context.run
+    inputs = {input_id(run.first_run_id, ordinal) for ordinal in range(len(run.input))}
     window = turn.state.window.messages
     return tuple(message for message in window if message.step_id == step_id and message.id not in inputs)
 

@@ -82,7 +82,7 @@ def recorded_input(run: Run) -> tuple[Message, ...]:
             name=message.name,
             otid=message.otid,
             sender_id=message.sender_id,
-            group_id=message.group_id,
+            group_id=message.group_id or run.group_id,
             step_id=step_id(run.first_run_id, 1),
             run_id=run.first_run_id,
             conversation_id=run.conversation_id,
@@ -121,6 +121,7 @@ def answer_message(
         step_id=step,
         run_id=run.id,
         conversation_id=run.conversation_id,
+        group_id=run.group_id,
     )
 
 
@@ -161,6 +162,7 @@ def returns_message(run: Run, step: str, returns: Sequence[ToolReturn], at: date
         step_id=step,
         run_id=run.id,
         conversation_id=run.conversation_id,
+        group_id=run.group_id,
     )
 
 
@@ -174,6 +176,7 @@ def heartbeat_message(run: Run, step: str, reason: str, at: datetime, time_zone:
         step_id=step,
         run_id=run.id,
         conversation_id=run.conversation_id,
+        group_id=run.group_id,
     )
 
 

@@ -3,30 +3,36 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import groupby
 from typing import Final
 
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import EFFECT_RETENTION, RETENTION
+from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_types.messages import Approve, ClientReturn, Deny, ToolReturn, ToolStatus
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall
+from mnemesh_orchestrator.builtin.code_schemas import CODE_TOOL_NAMES
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.loop import approvals
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED, run_custom, single_attempt
 from mnemesh_orchestrator.loop.message_events import return_event
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.loop.policy import CallOutcome
+from mnemesh_orchestrator.loop.programs import ProgramCalls, Programs, earlier_calls
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.rules import OutputUnmapped, RulesSolver
 from mnemesh_orchestrator.loop.state import TurnContext, TurnState
+from mnemesh_orchestrator.loop.turn_memory import turn_memory, user_message_ids
+from mnemesh_orchestrator.model.agents import PromptPolicy
 from mnemesh_orchestrator.model.approvals import PlannedCall
 from mnemesh_orchestrator.model.core_memory import AgentAuthor, Block, BlockEdit, CoreMemory
 from mnemesh_orchestrator.model.custom_tools import CustomTool, ToolResult
 from mnemesh_orchestrator.model.events import MessageEvent
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
+from mnemesh_orchestrator.model.memory_access import MemoryAccess
 from mnemesh_orchestrator.model.seen_revisions import SeenRevisions
 from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
 from mnemesh_orchestrator.ports.tools import ToolsPort
@@ -48,6 +54,8 @@ class CallResult:
     """A rule forbade the call."""
     denied: bool = False
     """A person denied the call."""
+    calls: ProgramCalls = field(default_factory=ProgramCalls)
+    """The calls that a program made."""
     ended_by: str | None = None
     """The tool of an earlier call of the same answer that ended the turn. The call was not run, and does not count."""
 
@@ -73,6 +81,9 @@ class _Calls:
     seen: SeenRevisions | None
     core: CoreMemory
     last_user_text: str
+    memory: MemoryAccess
+    programs: dict[int, ProgramCalls] = field(default_factory=dict)
+    """The calls that programs made, by the ordinal of the call that ran the program."""
 
 
 class ToolExecution:
@@ -82,6 +93,7 @@ class ToolExecution:
         self,
         builtin: BuiltinTools,
         tools: ToolsPort,
+        secrets: SecretVariables,
         core_memory: CoreMemoryPort,
         retry: RetryPolicy,
         clock: Clock,
@@ -90,11 +102,13 @@ class ToolExecution:
     ) -> None:
         self._builtin = builtin
         self._tools = tools
+        self._secrets = secrets
         self._core_memory = core_memory
         self._retry = retry
         self._clock = clock
         self._processors = processors
         self._metrics = metrics
+        self._programs = Programs(tools, clock)
 
     async def run(
         self,
@@ -123,7 +137,7 @@ class ToolExecution:
         Raises:
             LeaseLost: another process holds the run now.
         """
-        calls = _Calls(context, step_id, seen, state.core, state.last_user_text)
+        calls = _Calls(context, step_id, seen, state.core, state.last_user_text, turn_memory(context, state))
         results: list[CallResult] = []
         solver = state.solver
         ended_by: str | None = None
@@ -164,7 +178,8 @@ class ToolExecution:
         if known is not None and known.result is not None:
             if seen is not None and known.seen is not None:
                 seen.restore(known.seen)
-            return CallResult(item, known.result, known.at, refusal is not None, is_denied, ended_by)
+            made = earlier_calls(context, calls.step_id, item.ordinal)
+            return CallResult(item, known.result, known.at, refusal is not None, is_denied, made, ended_by)
         before = seen.revisions if seen is not None else {}
         if ended_by is not None:
             result = ToolResult(ok=False, text=_AFTER_EXIT.format(name=item.call.name, exit=ended_by))
@@ -177,11 +192,12 @@ class ToolExecution:
         elif self._is_forgotten(calls):
             result = ToolResult(ok=False, text=INTERRUPTED)
         else:
-            result = await self._execute(calls, item)
+            result = await self._execute(calls, item, solver)
             self._metrics.tool_called(item.call.name, self._builtin.names, ok=result.ok)
         changed = seen.since(before) if seen is not None else None
         journalled = await self._journal(calls, item, result, changed)
-        return replace(journalled, violation=refusal is not None, denied=is_denied, ended_by=ended_by)
+        made = calls.programs.get(item.ordinal, ProgramCalls())
+        return replace(journalled, violation=refusal is not None, denied=is_denied, calls=made, ended_by=ended_by)
 
     def _is_forgotten(self, calls: _Calls) -> bool:
         """Returns whether services may have forgotten the effects of calls that an earlier holder of the run began."""
@@ -189,7 +205,7 @@ class ToolExecution:
         begun = journal.entry(calls.step_id, EntryKind.ANSWER) or journal.entry(calls.step_id, EntryKind.DECISION)
         return begun is not None and self._clock.now() - begun.at > EFFECT_RETENTION - RETENTION
 
-    async def _execute(self, calls: _Calls, item: PlannedCall) -> ToolResult:
+    async def _execute(self, calls: _Calls, item: PlannedCall, solver: RulesSolver) -> ToolResult:
         context, name = calls.context, item.call.name
         custom = context.toolbox.custom_tool(name)
         if context.toolbox.schema(name) is None:
@@ -198,21 +214,36 @@ class ToolExecution:
             return ToolResult(ok=False, text=approvals.UNASKED.format(name=name))
         if custom is not None:
             return await self._execute_custom(calls, item, custom)
+        if name in CODE_TOOL_NAMES:
+            return await self._execute_program(calls, item, solver)
         call = BuiltinCall(
             name=name,
             arguments=item.arguments,
             agent_id=context.agent.id,
+            agent_name=context.agent.name,
             time_zone=context.agent.time_zone,
             tool_call_id=item.call.id,
-            run_id=context.run.id,
+            run=context.run,
             effect_prefix=f"{calls.step_id}/{item.ordinal}",
             conversation=context.conversation,
             seen_revisions=calls.seen,
             last_user_text=calls.last_user_text,
-            memory_scope=context.agent.memory_scope,
+            memory=calls.memory,
+            user_message_ids=user_message_ids(context.run),
+            shows_opened_files=context.agent.prompt_policy is PromptPolicy.CACHE,
             embedder=context.agent.embedder,
         )
         result = await self._retry.call(lambda: self._builtin.execute(call))
+        return await self._processed(calls, item, result)
+
+    async def _execute_program(self, calls: _Calls, item: PlannedCall, solver: RulesSolver) -> ToolResult:
+        async def run_tool(called: PlannedCall) -> ToolResult:
+            result = await self._execute(calls, called, solver)
+            self._metrics.tool_called(called.call.name, self._builtin.names, ok=result.ok)
+            return result
+
+        result, made = await self._programs.run(calls.context, calls.step_id, item, solver, run_tool)
+        calls.programs[item.ordinal] = made
         return await self._processed(calls, item, result)
 
     async def _processed(self, calls: _Calls, item: PlannedCall, result: ToolResult) -> ToolResult:
@@ -239,9 +270,12 @@ class ToolExecution:
         started = context.journal.entry(calls.step_id, EntryKind.STARTED, item.ordinal)
         if started is not None and not tool.idempotent:
             return ToolResult(ok=False, text=INTERRUPTED)
-        # Earlier calls of the same answer may have edited core memory.
         agent, holder = context.agent, context.conversation.holder_id
-        core = await self._retry.call(lambda: self._core_memory.get(agent.id, None, holder)) or calls.core
+        core = calls.core
+        if tool.mcp_server_id is None:
+            # Earlier calls of the same answer may have edited core memory.
+            current = await self._retry.call(lambda: self._core_memory.get(agent.id, None, holder))
+            core = current or calls.core
         if started is None:
             entry = JournalEntry(calls.step_id, EntryKind.STARTED, self._clock.now(), item.ordinal)
             await context.journal.record(entry)
@@ -255,7 +289,9 @@ class ToolExecution:
             return block
 
         attempts = self._retry.call if tool.idempotent else single_attempt
-        result = await run_custom(self._tools, edit_block, agent, core, tool, item.arguments, author, prefix, attempts)
+        result = await run_custom(
+            self._tools, self._secrets, edit_block, agent, core, tool, item.arguments, author, prefix, attempts
+        )
         return await self._processed(calls, item, result)
 
     async def _journal(
@@ -308,4 +344,6 @@ def _ends_turn(context: TurnContext, solver: RulesSolver, result: CallResult) ->
 
 
 def _after(solver: RulesSolver, result: CallResult) -> RulesSolver:
-    return solver.after(result.returned.name, result.returned.text) if result.has_run else solver
+    if not result.has_run:
+        return solver
+    return result.calls.after(solver).after(result.returned.name, result.returned.text)

@@ -26,7 +26,9 @@ from mnemesh_orchestrator.model.compaction import Compaction, CompactionResult, 
 from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.events import CompactionEvent, DurableBody
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
+from mnemesh_orchestrator.model.memory_access import memory_access
 from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.prompt.packaging import senders_of
 
 _log = structlog.get_logger("mnemesh.loop")
 
@@ -128,6 +130,14 @@ class WindowCompactor:
             conversation_id=window.conversation_id,
             on_call=on_call,
             min_gain=least_gain,
+            memory_access=memory_access(
+                agent.id,
+                settings.memory_scope,
+                agent.memory_extraction,
+                conversation_id=window.conversation_id,
+                senders=senders_of(window.messages),
+                group_id=context.run.group_id,
+            ),
         )
 
     async def _composed(

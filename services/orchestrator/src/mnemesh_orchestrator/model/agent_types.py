@@ -40,7 +40,8 @@ class AgentTypeSpec:
     `base_rules` is the default for adding the rules of the built-in tools; None leaves it to the model (see
     `base_rules_by_default`). `inner_thoughts` is the default for the "thinking" argument of every tool.
     `numbered_lines` numbers the lines of blocks for the providers of `shows_line_numbers`. `forces_autoclear` starts
-    each turn with an empty window, whatever the client set; with `buffer` the turn keeps the last messages.
+    each turn with an empty window, whatever the client set; with `buffer` the turn keeps the last messages. `partner`
+    is the type of the agents that maintain the memory of this type in the background; None allows no partner.
     """
 
     prompt_key: str
@@ -54,11 +55,16 @@ class AgentTypeSpec:
     shows_blocks: bool = True
     forces_autoclear: bool = False
     buffer: MessageBuffer | None = None
+    partner: AgentType | None = AgentType.SLEEPTIME
 
 
 _SEARCH: Final = ("conversation_search",)
 _ARCHIVAL: Final = ("archival_memory_insert", "archival_memory_search")
 _EDITS: Final = ("memory_replace", "memory_insert")
+_WITH_PARTNER: Final = {
+    "v2": ("send_message", *_SEARCH, "archival_memory_search"),
+    "v3": (*_SEARCH, "archival_memory_search"),
+}
 
 # Letta attaches the archival tools to no agent by default. Here the two chat types get them, so that a new agent can
 # use every memory tier.
@@ -102,12 +108,14 @@ AGENT_TYPES: Final[Mapping[AgentType, AgentTypeSpec]] = {
         base_rules=True,
         first_messages=FirstMessages.LOGIN,
         numbered_lines=True,
+        partner=None,
     ),
     AgentType.VOICE_CONVO: AgentTypeSpec(
         prompt_key="voice_chat",
         policy="v2",
         base_tools=("send_message", "search_memory"),
         buffer=MessageBuffer(most=30, least=15),
+        partner=AgentType.VOICE_SLEEPTIME,
     ),
     AgentType.VOICE_SLEEPTIME: AgentTypeSpec(
         prompt_key="voice_sleeptime",
@@ -120,8 +128,16 @@ AGENT_TYPES: Final[Mapping[AgentType, AgentTypeSpec]] = {
         ),
         base_rules=True,
         first_messages=FirstMessages.LOGIN,
+        partner=None,
     ),
 }
+
+MULTI_AGENT_TOOLS: Final = (
+    "send_message_to_agent_and_wait_for_reply",
+    "send_message_to_agent_async",
+    "send_message_to_agents_matching_tags",
+)
+"""Built-in tools with which agents send messages to others. A supervisor has another one for its group."""
 
 TERMINAL_TOOLS: Final = frozenset(
     {"send_message", "send_message_to_agent_async", "memory_finish_edits", "finish_rethinking_memory"}
@@ -131,7 +147,12 @@ TERMINAL_TOOLS: Final = frozenset(
 CONTINUING_TOOLS: Final = frozenset(
     {
         "conversation_search",
+        "open_files",
+        "grep_files",
+        "semantic_search_files",
         "episodic_memory_search",
+        "episodic_memory_correct",
+        "episodic_memory_forget",
         "archival_memory_insert",
         "archival_memory_search",
         "core_memory_append",
@@ -145,6 +166,13 @@ CONTINUING_TOOLS: Final = frozenset(
         "search_memory",
         "store_memories",
         "rethink_user_memory",
+        "send_message_to_agent_and_wait_for_reply",
+        "send_message_to_agents_matching_tags",
+        "send_message_to_all_agents_in_group",
+        "web_search",
+        "fetch_webpage",
+        "run_code",
+        "run_code_with_tools",
     }
 )
 """Built-in tools after which the turn continues if base rules are on."""
@@ -152,6 +180,18 @@ CONTINUING_TOOLS: Final = frozenset(
 _RULELESS_MODELS: Final = ("claude-4-sonnet", "claude-3-5-sonnet", "gpt-5", "gemini-2.5-pro")
 _MINI: Final = re.compile(r"(?<![a-z])mini(?![a-z])")
 _NUMBERING_PROVIDERS: Final = frozenset({"anthropic"})
+
+
+def base_tool_names(agent_type: AgentType, *, has_partner: bool) -> tuple[str, ...]:
+    """Returns the names of the base tools of a new agent.
+
+    An agent with a partner only talks and searches; the partner edits the memory. The base tools of voice agents do not
+    edit it in either case.
+    """
+    spec = AGENT_TYPES[agent_type]
+    if not has_partner or spec.partner is not AgentType.SLEEPTIME:
+        return spec.base_tools
+    return _WITH_PARTNER[spec.policy]
 
 
 def base_rules_by_default(agent_type: AgentType, model: str) -> bool:

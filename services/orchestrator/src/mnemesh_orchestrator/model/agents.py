@@ -8,12 +8,14 @@ from typing import Any, Final
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
+from mnemesh_kit.secret_variables import SecretVariable
 from mnemesh_kit.text import require_json_object, require_no_nul, require_optional_text, require_texts
 from mnemesh_kit.time import zone_from_name
 from mnemesh_types.provenance import Provenance
 
 from mnemesh_orchestrator.model.compaction import CompactionSettings, require_valid_compaction_settings
 from mnemesh_orchestrator.model.filters import require_no_nul_fields
+from mnemesh_orchestrator.model.memory_extraction import MemoryExtractionSettings, require_valid_extraction
 from mnemesh_orchestrator.model.models import (
     ModelSettings,
     ResponseFormat,
@@ -23,7 +25,7 @@ from mnemesh_orchestrator.model.models import (
 from mnemesh_orchestrator.model.prompts import MAX_SYSTEM_PROMPT
 from mnemesh_orchestrator.model.rules import ToolRule, valid_rules
 
-_MAX_NAME: Final = 512
+MAX_NAME: Final = 512
 _MAX_CONTINUATION: Final = 2_000
 _MAX_TIMEOUT: Final = 366 * 86_400
 
@@ -72,10 +74,11 @@ class AttachedTool:
 
 
 class LinkKind(StrEnum):
-    """The relations by which agents can be found. All but the first two are fields of the provenance."""
+    """The relations by which agents can be found. All but the first three are fields of the provenance."""
 
     IDENTITY = "identity"
     TOOL = "tool"
+    CREATED_FOR = "created_for_agent_id"
     PROJECT = "project_id"
     TEMPLATE = "template_id"
     BASE_TEMPLATE = "base_template_id"
@@ -142,7 +145,18 @@ class Agent:
     last_run_ms: int | None = None
     corrections: tuple[Correction, ...] = ()
     """Corrections of token estimates by model, as of the end of the last run."""
+    created_for_agent_id: str | None = None
+    """The agent whose partner this agent was created to be, and with which it is deleted."""
     provenance: Provenance = field(default_factory=Provenance)
+    memory_extraction: MemoryExtractionSettings | None = None
+    """The extraction of facts from the agent's messages without a compaction."""
+    secrets: tuple[SecretVariable, ...] = ()
+    """The environment variables of the agent's tools."""
+
+    holds_folders: bool = False
+    """Whether the agent holds folders of the files service. Otherwise its turns never ask that service."""
+    folders_revision: int = 0
+    """The revision of its directories as of which `holds_folders` is known."""
 
     @property
     def memory_scope(self) -> str | None:
@@ -201,15 +215,15 @@ def require_name(name: str) -> str:
 
 
 def _valid_name(name: str) -> str:
-    if len(name) > _MAX_NAME or any(character < " " for character in name):
+    if len(name) > MAX_NAME or any(character < " " for character in name):
         raise InvalidArgument(
-            f"agent.name must be at most {_MAX_NAME} characters without control characters.", field="agent.name"
+            f"agent.name must be at most {MAX_NAME} characters without control characters.", field="agent.name"
         )
     return name
 
 
 def _valid_tags(tags: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(require_texts(tags, "agent.tags", min_chars=1, max_chars=_MAX_NAME)))
+    return tuple(dict.fromkeys(require_texts(tags, "agent.tags", min_chars=1, max_chars=MAX_NAME)))
 
 
 def _valid_identities(ids: Sequence[str]) -> tuple[str, ...]:
@@ -243,6 +257,7 @@ _RULES: Final[Mapping[str, Callable[[Any], Any]]] = {
         text, "agent.continuation_message", max_chars=_MAX_CONTINUATION, allow_blank=False
     ),
     "compaction_settings": _optional(require_valid_compaction_settings, "agent.compaction_settings"),
+    "memory_extraction": _optional(require_valid_extraction, "agent.memory_extraction"),
     "response_format": _optional(require_valid_format, "agent.response_format"),
     "identity_ids": _valid_identities,
     "approval_timeout_seconds": _optional(_valid_timeout, "agent.approval_timeout"),

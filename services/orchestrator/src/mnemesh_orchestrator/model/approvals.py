@@ -167,6 +167,8 @@ class ApprovalFilter:
     agent_ids: tuple[str, ...] = ()
     run_ids: tuple[str, ...] = ()
     conversation_id: str | None = None
+    group_id: str | None = None
+    """The group in whose runs the approval was asked for."""
     expired_at: datetime | None = None
     """A time before which the approval has expired by its own timeout, or was asked before `asked_before`."""
     asked_before: datetime | None = None

@@ -15,7 +15,7 @@ class ArchivalSummary:
 
 @dataclass(frozen=True, slots=True)
 class PassageHit:
-    """A passage found by a search."""
+    """A passage found by a search, with the texts around it in its dialogue or document."""
 
     id: str
     text: str
@@ -24,3 +24,5 @@ class PassageHit:
     score: float
     vector_rank: int | None = None
     text_rank: int | None = None
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()

@@ -2,17 +2,19 @@
 
 from dataclasses import dataclass
 
+from mnemesh_orchestrator.model.agent_types import MessageBuffer
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.approvals import Resumption
 from mnemesh_orchestrator.model.conversations import Conversation
+from mnemesh_orchestrator.model.groups import GroupPlan
 from mnemesh_orchestrator.model.journal import JournalEntry
 from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.model.runs import Run
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A run that this process has claimed, with the records that it needs to execute it.
+    """A run that this process has claimed: a TurnClaim or a GroupClaim.
 
     `resumed` is true if another claim came before, so that there can be a journal. `cancelled` is true if the run is
     to be cancelled. `claims` is the number of earlier claims, and `stalled` the number of the last takeovers in a row
@@ -20,13 +22,28 @@ class Claim:
     """
 
     run: Run
-    agent: Agent
-    conversation: Conversation
     lease: Lease
     resumed: bool = False
     cancelled: bool = False
     claims: int = 0
     stalled: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnClaim(Claim):
+    """The claim of an agent's turn, with the records that it needs."""
+
+    agent: Agent
+    conversation: Conversation
+    buffer: MessageBuffer | None = None
+    """The limits on the window of a voice agent with partners; None takes those of the agent's type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupClaim(Claim):
+    """The claim of a run of a group."""
+
+    plan: GroupPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +53,19 @@ class StartedRun:
     run: Run
     replayed: bool = False
     claim: Claim | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """The result of the end of a run.
+
+    `run` is the run as it is stored, with the runs that its end started. `has_next` is true if another run of the
+    conversation waits. `started` are the conversations of the runs that its end started.
+    """
+
+    run: Run
+    has_next: bool = False
+    started: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

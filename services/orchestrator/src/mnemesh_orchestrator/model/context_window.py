@@ -1,6 +1,7 @@
 """The context window of a conversation, its commits, and the messages that a search finds."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from mnemesh_types.messages import Message, Role
 
@@ -40,17 +41,24 @@ class StepCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommitOutcome:
-    """The result of a commit. `window` is set if recall rebased the messages onto a window that had changed."""
+    """The result of a commit. `window` is set if recall rebased the messages onto a window that had changed.
+
+    `sequence_ids` are those of the messages of the commit, in their order.
+    """
 
     version: int
     agent_message_count: int
+    sequence_ids: tuple[int, ...] = ()
     replayed: bool = False
     window: ContextWindow | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MessageHit:
-    """A message found by a search: its text without packaging, and its rank in each result list, from 1."""
+    """A message found by a search: its text without packaging, and its rank in each result list, from 1.
+
+    `before` and `after` are the messages around it, oldest first, and `question` is the one that it may answer.
+    """
 
     message: Message
     text: str
@@ -58,26 +66,47 @@ class MessageHit:
     vector_rank: int | None = None
     text_rank: int | None = None
     mode: str = "hybrid"
+    before: tuple[Message, ...] = ()
+    after: tuple[Message, ...] = ()
+    question: Message | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTime:
+    """An expression of time in a query, and the half-open range that it denotes. None is no bound."""
+
+    expression: str
+    start: datetime | None
+    end: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageHits:
+    """The messages that a search found, best first, and the times that its queries name."""
+
+    hits: tuple[MessageHit, ...] = ()
+    times: tuple[NamedTime, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ContextWindowReport:
     """The content of the next request to the model: texts by section, messages and tools, with estimated tokens.
 
-    `section_tokens` are the tokens of the system prompt, core memory, tool rules and metadata, which together are the
-    system message. `summary_tokens` are those of the summary that starts the window; `message_tokens` excludes them.
-    All counts are corrected by `correction`.
+    `section_tokens` are the tokens of the system prompt, core memory, tool rules, files and metadata, which together
+    are the system message. `summary_tokens` are those of the summary that starts the window; `message_tokens` excludes
+    them. All counts are corrected by `correction`.
     """
 
     size: int
     system: str
     core_memory: str
     tool_rules: str
+    directories: str
     metadata: str
     window: ContextWindow
     schemas: tuple[ToolSchema, ...]
     passage_count: int
-    section_tokens: tuple[int, int, int, int]
+    section_tokens: tuple[int, ...]
     summary_tokens: int
     message_tokens: int
     schema_tokens: int

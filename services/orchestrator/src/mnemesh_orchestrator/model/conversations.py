@@ -13,6 +13,7 @@ from mnemesh_orchestrator.model.models import ModelSettings, require_valid_setti
 
 _MAX_TEXT: Final = 100_000
 _MAX_LABELS: Final = 100
+_MAX_KEY: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Conversation:
     isolated_block_labels: tuple[str, ...] = ()
     """Labels of isolated blocks: copies that replace the agent's blocks in this conversation."""
     isolated_block_ids: tuple[str, ...] = ()
+    key: str | None = None
+    """The client's name for the conversation, unique among those of the agent."""
 
     @property
     def holder_id(self) -> str | None:
@@ -58,6 +61,7 @@ class ConversationOrigin:
     until_message_id: str | None = None
     method: str | None = None
     request_id: str | None = None
+    create_missing_blocks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,9 @@ class ConversationDraft:
     model: str | None = None
     model_settings: ModelSettings | None = None
     isolated_block_labels: tuple[str, ...] = ()
+    key: str | None = None
+    create_missing_blocks: bool = False
+    """Gives the conversation empty blocks of its own for isolated labels that the agent does not have."""
 
 
 class ConversationOrder(StrEnum):
@@ -114,6 +121,7 @@ def require_valid_conversation(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     for name in ("summary", "description", "model"):
         require_optional_text(values.get(name), f"conversation.{name}", max_chars=_MAX_TEXT)
+    require_optional_text(values.get("key"), "conversation.key", min_chars=1, max_chars=_MAX_KEY)
     if (settings := values.get("model_settings")) is not None:
         require_valid_settings(settings, "conversation.model_settings")
     require_texts(values.get("isolated_block_labels", ()), "conversation.isolated_block_labels", max_items=_MAX_LABELS)

@@ -6,13 +6,16 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.secret_variables import require_valid_variables
 from mnemesh_types.provenance import Provenance
 
 from mnemesh_orchestrator.model.agents import AgentType, PromptPolicy, valid_agent_fields
 from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.inputs import InputMessage, require_valid_inputs
+from mnemesh_orchestrator.model.memory_extraction import MemoryExtractionSettings
 from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
+from mnemesh_orchestrator.model.partners import require_partner_type
 from mnemesh_orchestrator.model.prompts import require_prompt_key
 from mnemesh_orchestrator.model.rules import ToolRule
 
@@ -50,6 +53,7 @@ class AgentDraft:
     message_buffer_autoclear: bool = False
     continuation_message: str | None = None
     compaction_settings: CompactionSettings | None = None
+    memory_extraction: MemoryExtractionSettings | None = None
     response_format: ResponseFormat | None = None
     enable_sleeptime: bool | None = None
     max_files_open: int | None = None
@@ -60,13 +64,19 @@ class AgentDraft:
     provenance: Provenance = Provenance()
     include_base_tools: bool = True
     include_base_tool_rules: bool | None = None
+    include_multi_agent_tools: bool = False
     tool_names: tuple[str, ...] = ()
     tool_ids: tuple[str, ...] = ()
     tool_sources: tuple[str, ...] = ()
     blocks: tuple[NewBlock, ...] = ()
     block_ids: tuple[str, ...] = ()
     archive_ids: tuple[str, ...] = ()
+    folder_ids: tuple[str, ...] = ()
+    include_default_folder: bool = False
+    """Whether the agent gets a new folder."""
     initial_messages: tuple[InputMessage, ...] | None = None
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The environment variables of the tools. They are encrypted in the record of the agent, not stored here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +96,13 @@ def prepared_draft(draft: AgentDraft) -> AgentDraft:
     """
     variables = draft.memory_variables
     _require_valid_variables(variables)
+    require_valid_variables(draft.secrets, "secrets")
     if draft.system_prompt_key is not None:
         require_prompt_key(draft.system_prompt_key, "system_prompt_key")
         if draft.system is not None:
             raise InvalidArgument("system_prompt_key and agent.system exclude each other.", field="system_prompt_key")
+    if draft.enable_sleeptime:
+        require_partner_type(draft.type)
     for index, block in enumerate(draft.blocks):
         if not block.label:
             raise InvalidArgument(f"blocks[{index}].label is required.", field=f"blocks[{index}].label")

@@ -23,6 +23,10 @@ class CustomTool:
     idempotent: bool = False
     revision: int = 0
     builtin: bool = False
+    mcp_server_id: str | None = None
+    """The MCP server that runs the tool; None for a tool that runs in the sandbox."""
+    mcp_tool_name: str = ""
+    """Its name on that server."""
 
 
 @dataclass(frozen=True, slots=True)

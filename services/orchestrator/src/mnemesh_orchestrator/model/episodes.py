@@ -7,10 +7,16 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class MemoryScope:
-    """The scope of memories: an agent's own, or a name that agents share."""
+    """The scope of memories: at most one of the optional fields is set; without one, it is the agent's own.
+
+    `agent_id` is the agent that the memories come from.
+    """
 
     agent_id: str
     name: str | None = None
+    identity_id: str | None = None
+    group_id: str | None = None
+    conversation_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,20 @@ class MemoryHits:
 
     facts: tuple[Fact, ...] = ()
     episodes: tuple[Episode, ...] = ()
+    times: str | None = None
+    """The words of the query that named a time, to which the facts were restricted."""
+    is_knowledge: bool = False
+    """Whether they named the time at which the facts were known, rather than the time at which they held."""
+
+
+@dataclass(frozen=True, slots=True)
+class FactSource:
+    """Where an agent corrects or withdraws a fact."""
+
+    agent_id: str
+    conversation_id: str | None = None
+    run_id: str | None = None
+    message_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +117,14 @@ class NewEpisode:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeCommit:
-    """An episode and its effect on the facts, stored completely or not at all.
+    """An episode, if any, and changes of facts, stored completely or not at all.
 
     `model` is the handle of the model that extracted it.
     """
 
     scope: MemoryScope
-    conversation_id: str
-    episode: NewEpisode
+    conversation_id: str | None
+    episode: NewEpisode | None
     changes: tuple[FactChange, ...] = ()
     model: str | None = None
 

@@ -18,6 +18,31 @@ CREATED_FOR_AGENT: Final = ErasureScope()
 
 
 @dataclass(frozen=True, slots=True)
+class Deletion:
+    """The record of a deletion in progress. It has all that another process needs to finish it."""
+
+    unshared_blocks: bool = False
+    unshared_archives: bool = False
+    together_with: tuple[str, ...] = ()
+    """The other agents that the same request deletes: what was created for one of them goes with the last holder."""
+    partner_id: str | None = None
+    """A partner that was never visible: it has no record of its own, and its parts are erased with the agent."""
+
+    @property
+    def scope(self) -> ErasureScope:
+        """The scope of the erasure."""
+        return ErasureScope(self.unshared_blocks, self.unshared_archives)
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionStart:
+    """The agents that a request deletes, each with its record, and the sleeptime groups that end with them."""
+
+    agents: tuple[tuple[str, Deletion], ...] = ()
+    group_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Erased:
     """The number of erased items by store."""
 

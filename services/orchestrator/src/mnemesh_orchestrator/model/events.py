@@ -1,12 +1,12 @@
 """Events of a run. Their bodies are tagged structs, which the event table stores as JSON."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from mnemesh_types.messages import ApprovalDecision, ContentPart, ToolCall, ToolReturn
 from mnemesh_types.usage import Usage
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from mnemesh_orchestrator.model.compaction import CompactionResult
 from mnemesh_orchestrator.model.runs import RunError, RunStatus, StopReason
@@ -83,18 +83,60 @@ class StopEvent(Struct, frozen=True, tag="stop"):
     status: RunStatus
 
 
-class UsageEvent(Struct, frozen=True, tag="usage"):
+class UsageEvent(Struct, frozen=True, omit_defaults=True, tag="usage"):
     """The usage of the run; the last event of every stream."""
 
     usage: Usage
     step_count: int
+    child_run_ids: tuple[str, ...] = ()
+
+
+class MemberTurnStarted(Struct, frozen=True, tag="member_turn_started"):
+    """An agent of a group run begins its turn, the `number`-th from 1."""
+
+    number: int
+    agent_name: str
+    is_selection: bool = False
+
+
+class MemberTurnEnded(Struct, frozen=True, tag="member_turn_ended"):
+    """An agent's turn in a group run has ended."""
+
+    number: int
+    stop_reason: StopReason
+    usage: Usage
+    error: RunError | None = None
+
+
+class MemberEvent(Struct, frozen=True, tag="member"):
+    """An event of a group run that comes from the run of one of its agents.
+
+    `sequence` is its number in that run; 0 for a live event and for one of the group run itself.
+    """
+
+    agent_id: str
+    run_id: str
+    body: MessageEvent | CompactionEvent | StepStarted | Delta | MemberTurnStarted | MemberTurnEnded
+    sequence: int = 0
 
 
 EventBody = (
-    RunAccepted | StepStarted | Delta | Keepalive | MessageEvent | CompactionEvent | ErrorEvent | StopEvent | UsageEvent
+    RunAccepted
+    | StepStarted
+    | Delta
+    | Keepalive
+    | MessageEvent
+    | CompactionEvent
+    | ErrorEvent
+    | StopEvent
+    | UsageEvent
+    | MemberEvent
 )
 
-DurableBody = MessageEvent | CompactionEvent | ErrorEvent | StopEvent | UsageEvent
+LiveBody = StepStarted | Delta | MemberEvent
+"""The live events that are stored if the run is in the background and streams tokens."""
+
+DurableBody = MessageEvent | CompactionEvent | ErrorEvent | StopEvent | UsageEvent | MemberEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,5 +159,15 @@ class RunEvent:
 
         A delta belongs to its message. A summary is recorded only if the run asks for it, so it is always included.
         """
-        body = self.body
+        body = self.body.body if isinstance(self.body, MemberEvent) else self.body
         return not kinds or not isinstance(body, MessageEvent | Delta) or body.kind == "summary" or body.kind in kinds
+
+
+def naming_children(events: Sequence[RunEvent], child_run_ids: tuple[str, ...]) -> tuple[RunEvent, ...]:
+    """Returns the last events of a run with the ids of the runs that it started in its usage."""
+    return tuple(
+        replace(event, body=structs.replace(event.body, child_run_ids=child_run_ids))
+        if child_run_ids and isinstance(event.body, UsageEvent)
+        else event
+        for event in events
+    )

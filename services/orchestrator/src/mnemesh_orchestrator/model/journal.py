@@ -1,7 +1,7 @@
 """The journal: the records from which another process can continue a step."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -9,6 +9,8 @@ from mnemesh_types.messages import Message, ToolReturn
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.model.compaction import Compaction
+from mnemesh_orchestrator.model.groups import GroupPlan, MemberTurn
+from mnemesh_orchestrator.model.runs import RunError, StopReason
 
 
 class EntryKind(StrEnum):
@@ -19,6 +21,7 @@ class EntryKind(StrEnum):
     RESULT = "result"
     DECISION = "decision"
     COMPACTION = "compaction"
+    TURN = "turn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +48,25 @@ class JournalledAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class JournalEntry:
-    """A record of a step. Entries are insert-only: the first one of a kind and ordinal is kept.
+class EndedTurn:
+    """A turn of a group run, and how the run of its agent ended."""
 
-    `ordinal` is that of the tool call, 0 for an answer, and the version of the window for a compaction. Exactly one
-    payload matches the kind; STARTED and DECISION have none. `at` is the time of the messages that are made from the
-    entry, so that a replay makes the same ones. `seen` holds the block revisions that the agent knows from its own edit
-    in this call, for the calls that follow.
+    turn: MemberTurn
+    stop_reason: StopReason
+    usage: Usage = Usage()
+    step_count: int = 0
+    error: RunError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """A record of a step, or of a turn of a group run. Entries are insert-only: the first one of a key is kept.
+
+    `ordinal` is that of the tool call, 0 for an answer, the version of the window for a compaction, and the number of a
+    turn. The `step_id` of a turn is the id of its agent's run. Exactly one payload matches the kind; STARTED and
+    DECISION have none. `at` is the time of the messages that are made from the entry, so that a replay makes the same
+    ones. `seen` holds the block revisions that the agent knows from its own edit in this call, for the calls that
+    follow.
     """
 
     step_id: str
@@ -62,3 +77,15 @@ class JournalEntry:
     result: ToolReturn | None = None
     seen: Mapping[str, int] | None = None
     compaction: Compaction | None = None
+    turn: EndedTurn | None = None
+
+
+def retried_plan(plan: GroupPlan, entries: Iterable[JournalEntry]) -> GroupPlan:
+    """Returns the plan of a group run that retries another one: the turns that completed are not repeated.
+
+    Args:
+        plan: The plan of the run that is retried.
+        entries: The journal of that run.
+    """
+    ended = sorted((entry.turn.turn for entry in entries if entry.turn is not None), key=lambda turn: turn.number)
+    return replace(plan, completed=(*plan.completed, *(turn for turn in ended if turn.completed)))

@@ -10,7 +10,12 @@ from typing import Final
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_json_object, require_optional_text
 
-from mnemesh_orchestrator.model.models import ResponseFormat, require_valid_format
+from mnemesh_orchestrator.model.models import (
+    ModelSettings,
+    ResponseFormat,
+    require_valid_format,
+    require_valid_settings,
+)
 from mnemesh_orchestrator.model.prompts import MAX_SYSTEM_PROMPT
 
 _MAX_STEPS: Final = 1_000
@@ -53,6 +58,8 @@ class RunConfig:
     client_tools: tuple[ClientTool, ...] = ()
     response_format: ResponseFormat | None = None
     """The response format of this run; None takes the agent's."""
+    model_settings: ModelSettings | None = None
+    """Settings that replace those of the agent and of the conversation."""
 
 
 def valid_config(config: RunConfig, field: str = "config") -> RunConfig:
@@ -69,6 +76,8 @@ def valid_config(config: RunConfig, field: str = "config") -> RunConfig:
         require_json_object(config.metadata, f"{field}.metadata")
     if config.response_format is not None:
         require_valid_format(config.response_format, f"{field}.response_format")
+    if config.model_settings is not None:
+        require_valid_settings(config.model_settings, f"{field}.model_settings")
     return replace(config, client_tools=_valid_tools(config.client_tools, f"{field}.client_tools"))
 
 

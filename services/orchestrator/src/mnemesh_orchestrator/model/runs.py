@@ -7,8 +7,11 @@ from enum import StrEnum
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.model.approvals import Resumption
+from mnemesh_orchestrator.model.groups import GroupPlan
 from mnemesh_orchestrator.model.inputs import InputMessage, SentMessage
+from mnemesh_orchestrator.model.lineage import Lineage, RunOrigin
 from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.sleeptime import TranscriptRange
 
 
 class StopReason(StrEnum):
@@ -66,8 +69,17 @@ class RunError:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberApproval:
+    """An approval that an agent of a group run waits for, and the run that asked for it."""
+
+    agent_id: str
+    run_id: str
+    approval_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
-    """One turn: from an input to a stop."""
+    """One turn of an agent, from an input to a stop; or, with a `plan`, a run of a group, which has no agent."""
 
     id: str
     organization_id: str
@@ -94,6 +106,17 @@ class Run:
     """The approval that this run answers."""
     shown_inputs: int = 0
     """The number of input messages that are events of the run. They have the first sequence numbers."""
+    group_id: str | None = None
+    """The group of a group run, or of the turn of one of its agents."""
+    plan: GroupPlan | None = None
+    """The settings of a group run."""
+    lineage: Lineage = Lineage()  # noqa: RUF009 -- frozen
+    transcript: TranscriptRange | None = None
+    """The messages from which the input of a sleeptime run is made. The input is empty until the run begins."""
+    child_run_ids: tuple[str, ...] = ()
+    """The runs that this run started, in order. Not read by lists."""
+    waiting_for: tuple[MemberApproval, ...] = ()
+    """Runs of groups: the approvals that the run waits for."""
     input_unrecorded: bool = False
     """The run has ended, and recall may not have its input yet."""
     sent: tuple[SentMessage, ...] = field(default=(), compare=False)
@@ -115,6 +138,9 @@ class RunFilter:
     stop_reason: str | None = None
     conversation_id: str | None = None
     active: bool | None = None
+    group_id: str | None = None
+    origins: tuple[RunOrigin, ...] = ()
+    parent_run_id: str | None = None
 
 
 class CancelOutcome(StrEnum):

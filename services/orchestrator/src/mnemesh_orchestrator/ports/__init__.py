@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from mnemesh_orchestrator.ports.archival import ArchivalPort
 from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
 from mnemesh_orchestrator.ports.episodes import EpisodesPort
+from mnemesh_orchestrator.ports.files import FilesPort
 from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.ports.tools import ToolsPort
+from mnemesh_orchestrator.ports.web import WebPort
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +24,5 @@ class Services:
     episodes: EpisodesPort
     archival: ArchivalPort
     tools: ToolsPort
+    web: WebPort
+    files: FilesPort

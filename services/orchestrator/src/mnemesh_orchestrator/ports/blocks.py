@@ -32,11 +32,13 @@ class CoreMemoryPort(Protocol):
         conversation_id: str,
         labels: Sequence[str],
         source_conversation_id: str | None = None,
+        *,
+        create_missing: bool = False,
     ) -> tuple[str, ...]:
         """Creates copies of the blocks under `labels` for a conversation, and returns their ids.
 
-        The copies start with the values of the agent's blocks, or of another conversation's. Raises
-        BLOCK_LABEL_NOT_FOUND.
+        The copies start with the values of the agent's blocks, or of another conversation's. With `create_missing`, a
+        label that the agent does not have gets an empty block; otherwise it raises BLOCK_LABEL_NOT_FOUND.
         """
         ...
 
@@ -58,6 +60,10 @@ class CoreMemoryPort(Protocol):
 
     async def detach(self, request_id: str, agent_id: str, label: str) -> None:
         """Detaches the block under a label from the agent. The block stays."""
+        ...
+
+    async def detach_block(self, request_id: str, agent_id: str, block_id: str) -> bool:
+        """Detaches a block from the agent. The block stays. Returns False if the agent does not hold it."""
         ...
 
     async def relabel(self, request_id: str, block_id: str, label: str) -> Block:
@@ -84,6 +90,22 @@ class CoreMemoryPort(Protocol):
         """Changes the description of a block."""
         ...
 
-    async def erase_agent(self, request_id: str, agent_id: str, *, unshared: bool = False) -> Erased:
-        """Erases the agent, and the blocks that were created for it or, if `unshared`, that only it holds."""
+    async def link(self, request_id: str, link_id: str, agent_ids: Sequence[str], source_agent_id: str) -> None:
+        """Keeps the attached blocks of agents equal, and attaches those of the source to the others.
+
+        Replaces the agents that the link has. Raises BLOCK_LABEL_TAKEN.
+        """
+        ...
+
+    async def unlink(self, request_id: str, link_id: str) -> None:
+        """Ends a link. The blocks stay attached."""
+        ...
+
+    async def erase_agent(
+        self, request_id: str, agent_id: str, *, unshared: bool = False, together_with: Sequence[str] = ()
+    ) -> Erased:
+        """Erases the agent, and the blocks that were created for it or, if `unshared`, that only it holds.
+
+        Blocks that were created for an agent of `together_with`, which is erased too, are erased like its own.
+        """
         ...

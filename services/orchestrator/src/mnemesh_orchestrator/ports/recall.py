@@ -1,13 +1,15 @@
 """Messages and context windows of the recall service, as the orchestrator calls it."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Protocol
 
 from mnemesh_types.messages import Message
 
-from mnemesh_orchestrator.model.context_window import CommitOutcome, ContextWindow, MessageHit, StepCommit
+from mnemesh_orchestrator.model.context_window import CommitOutcome, ContextWindow, MessageHits, StepCommit
 from mnemesh_orchestrator.model.episodes import EpisodeCommit
 from mnemesh_orchestrator.model.erasure import Erased
+from mnemesh_orchestrator.model.message_lists import MessagePage, MessageQuery
 
 
 class RecallPort(Protocol):
@@ -74,18 +76,47 @@ class RecallPort(Protocol):
         """Stores messages that belong to no window."""
         ...
 
+    async def list_messages(self, query: MessageQuery) -> MessagePage:
+        """Returns a page of stored messages.
+
+        Raises INVALID_ARGUMENT, PAGE_TOKEN_INVALID, and NOT_FOUND if `after_id` or `before_id` names no message.
+        """
+        ...
+
+    async def newest_sequence_id(self, agent_id: str) -> int:
+        """Returns the highest sequence id of the agent's messages; 0 if it has none."""
+        ...
+
     async def search(
         self,
         agent_id: str,
         query: str,
         *,
+        further_queries: Sequence[str] = (),
         roles: Sequence[str] = (),
+        speakers: Sequence[str] = (),
         limit: int = 5,
+        surrounding: int = 0,
         start_date: str | None = None,
         end_date: str | None = None,
         time_zone: str = "UTC",
-    ) -> tuple[MessageHit, ...]:
-        """Searches the agent's messages (hybrid), best first."""
+        now: datetime | None = None,
+    ) -> MessageHits:
+        """Searches the agent's messages (hybrid) for one query or several.
+
+        Args:
+            agent_id: the agent.
+            query: the query.
+            further_queries: other queries. A message counts with its best score over all of them.
+            roles: the roles of messages to find; empty for all.
+            speakers: the names of speakers; empty for all.
+            limit: the largest number of hits.
+            surrounding: the number of messages to return before and after each hit.
+            start_date: an ISO date or time from which on messages are found.
+            end_date: one until which they are found, inclusive.
+            time_zone: the zone of dates and of expressions of time.
+            now: the time from which expressions such as "last week" in the queries are resolved.
+        """
         ...
 
     async def erase_agent(self, request_id: str, agent_id: str) -> Erased:

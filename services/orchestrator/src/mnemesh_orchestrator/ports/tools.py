@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from mnemesh_orchestrator.model.custom_tools import CustomTool, ToolResult
+from mnemesh_orchestrator.model.programs import AnswerCall, Program, ProgramResult
 
 
 class ToolsPort(Protocol):
@@ -24,8 +25,22 @@ class ToolsPort(Protocol):
         *,
         agent_id: str,
         agent_name: str,
+        project_id: str | None,
         blocks: Mapping[str, str],
         environment: Mapping[str, str],
     ) -> tuple[ToolResult, Mapping[str, str]]:
         """Runs a tool in the sandbox once. Returns its result and the block values that it changed."""
+        ...
+
+    async def run_on_mcp_server(
+        self, tool: CustomTool, arguments: str, agent_id: str, variables: Mapping[str, str]
+    ) -> ToolResult:
+        """Runs a tool of an MCP server once, with variables for the settings of the server.
+
+        A server that does not answer is a result that says so.
+        """
+        ...
+
+    async def run_program(self, program: Program, answer: AnswerCall | None = None) -> ProgramResult:
+        """Runs a program in the sandbox once. `answer` runs the tools that it calls, one after another."""
         ...

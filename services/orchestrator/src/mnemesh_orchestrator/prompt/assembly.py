@@ -30,19 +30,22 @@ _METADATA_LINES: Final = re.compile(
 )
 
 
-def memory_section(core_memory: CoreMemory, rules_prompt: str, *, numbered: bool, show_blocks: bool) -> str:
-    """Returns the part of the system message about core memory and tool rules.
+def memory_section(
+    core_memory: CoreMemory, rules_prompt: str, directories: str = "", *, numbered: bool, show_blocks: bool
+) -> str:
+    """Returns the part of the system message about core memory, tool rules and files.
 
     Args:
         core_memory: the blocks in their order.
         rules_prompt: the rules as sentences, from `RulesSolver.prompt`; "" omits their section.
+        directories: the section about files, from `directories_section`.
         numbered: whether lines of values have numbers, with a warning not to repeat them.
         show_blocks: whether blocks are shown at all.
     """
     blocks = _blocks_section(core_memory.blocks, numbered) if show_blocks else ""
     if not rules_prompt:
-        return blocks
-    return f"{blocks}\n\n<tool_usage_rules>\n{_RULES_INTRODUCTION}\n\n{rules_prompt}\n</tool_usage_rules>"
+        return f"{blocks}{directories}"
+    return f"{blocks}\n\n<tool_usage_rules>\n{_RULES_INTRODUCTION}\n\n{rules_prompt}\n</tool_usage_rules>{directories}"
 
 
 def metadata_section(

@@ -5,12 +5,13 @@ with their envelope, in a user message, and are not packaged again.
 """
 
 import json
+from collections.abc import Iterable
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from mnemesh_types.messages import ToolStatus
+from mnemesh_types.messages import Message, Role, ToolStatus
 
 NON_USER_MSG_PREFIX: Final = "[This is an automated system message hidden from the user] "
 TIME_FORMAT: Final = "%Y-%m-%d %I:%M:%S %p %Z%z"
@@ -83,3 +84,12 @@ def _zone(name: str) -> tzinfo:
 
 def _dumps(envelope: dict[str, str]) -> str:
     return json.dumps(envelope, ensure_ascii=False)
+
+
+def senders_of(messages: Iterable[Message]) -> tuple[str | None, ...]:
+    """Returns the sender of each message that a user sent; None for one without. Events have no sender."""
+    return tuple(
+        message.sender_id
+        for message in messages
+        if message.role is Role.USER and (message.sender_id is not None or event_type(message.text) is None)
+    )

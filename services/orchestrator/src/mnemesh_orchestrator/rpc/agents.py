@@ -21,6 +21,7 @@ from mnemesh_orchestrator.rpc.convert.agent_drafts import (
     draft_from_proto,
     tool_from_proto,
 )
+from mnemesh_orchestrator.rpc.convert.agent_secrets import request_without_secrets
 from mnemesh_orchestrator.rpc.convert.agent_updates import agent_update_from_proto, window_update_from_proto
 from mnemesh_orchestrator.rpc.convert.agents import (
     agent_to_proto,
@@ -31,11 +32,13 @@ from mnemesh_orchestrator.rpc.convert.agents import (
 )
 from mnemesh_orchestrator.rpc.convert.compactions import compaction_override_from_proto, compaction_result_to_proto
 from mnemesh_orchestrator.rpc.convert.fields import conversation_id_from_proto, optional_field
+from mnemesh_orchestrator.rpc.convert.memory_extraction import report_to_proto
 from mnemesh_orchestrator.rpc.convert.runs import config_from_proto, inputs_from_proto, on_busy_from_proto
 from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
 from mnemesh_orchestrator.usecases.agents import AgentService
 from mnemesh_orchestrator.usecases.compactions import CompactionService
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
+from mnemesh_orchestrator.usecases.memory_extractions import MemoryExtractionService
 from mnemesh_orchestrator.usecases.previews import PreviewService
 from mnemesh_orchestrator.usecases.system_prompts import SystemPromptService
 from mnemesh_orchestrator.usecases.tool_runs import ToolRunner
@@ -55,6 +58,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         runner: ToolRunner,
         compactions: CompactionService,
         prompts: SystemPromptService,
+        extractions: MemoryExtractionService,
     ) -> None:
         self._service = service
         self._windows = windows
@@ -63,10 +67,11 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         self._runner = runner
         self._compactions = compactions
         self._prompts = prompts
+        self._extractions = extractions
 
     async def CreateAgent(self, request: rpc.CreateAgentRequest, context: Context) -> rpc.CreateAgentResponse:
         """Creates an agent with all its parts."""
-        key = request_key(request, "CreateAgent")
+        key = request_key(request_without_secrets(request, self._service.fingerprint), "CreateAgent")
         agent = await self._lifecycle.create(current_principal(), key, draft_from_proto(request))
         return rpc.CreateAgentResponse(agent=self._agent_to_proto(agent))
 
@@ -99,7 +104,8 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
 
     async def UpdateAgent(self, request: rpc.UpdateAgentRequest, context: Context) -> rpc.UpdateAgentResponse:
         """Changes the fields that the mask names, or the context window."""
-        caller, key = current_principal(), request_key(request, "UpdateAgent")
+        caller = current_principal()
+        key = request_key(request_without_secrets(request, self._service.fingerprint), "UpdateAgent")
         message_ids = window_update_from_proto(request)
         if message_ids is not None:
             agent_id = require_id(request.agent.id, "agent", "agent.id")
@@ -147,6 +153,16 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
             requires=request.requires_approval,
         )
         return rpc.SetToolApprovalResponse(agent=self._agent_to_proto(agent))
+
+    async def RecordFolders(self, request: rpc.RecordFoldersRequest, context: Context) -> rpc.RecordFoldersResponse:
+        """Records whether an agent holds folders."""
+        await self._service.record_folders(
+            current_principal(),
+            _agent_id(request.agent_id),
+            request.directories_revision,
+            holds_folders=request.holds_folders,
+        )
+        return rpc.RecordFoldersResponse()
 
     async def RunTool(self, request: rpc.RunToolRequest, context: Context) -> rpc.RunToolResponse:
         """Runs an attached tool outside of a turn."""
@@ -206,6 +222,14 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         )
         return rpc.CompactConversationResponse(result=compaction_result_to_proto(result))
 
+    async def ExtractMemories(
+        self, request: rpc.ExtractMemoriesRequest, context: Context
+    ) -> rpc.ExtractMemoriesResponse:
+        """Extracts facts from messages that are not processed yet. A repeat processes what is new."""
+        request_key(request, "ExtractMemories")
+        agent_id = _agent_id(request.agent_id)
+        return report_to_proto(await self._extractions.extract(current_principal(), agent_id, request.max_calls))
+
     async def ListTags(self, request: rpc.ListTagsRequest, context: Context) -> rpc.ListTagsResponse:
         """Returns a page of the tags of agents."""
         if request.order_by not in rpc.TagOrderBy.values():
@@ -238,12 +262,22 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         caller = current_principal()
         message_ids = await self._service.message_ids(caller, agents) if view.message_ids else {}
         approvals = await self._service.pending_approvals(caller, agents)
-        return [self._agent_to_proto(agent, message_ids.get(agent.id, ()), approvals.get(agent.id)) for agent in agents]
+        groups = await self._service.group_ids(caller, agents) if view.groups else {}
+        return [
+            self._agent_to_proto(
+                agent, message_ids.get(agent.id, ()), approvals.get(agent.id), groups.get(agent.id, ())
+            )
+            for agent in agents
+        ]
 
     def _agent_to_proto(
-        self, agent: Agent, message_ids: tuple[str, ...] = (), approval_id: str | None = None
+        self,
+        agent: Agent,
+        message_ids: tuple[str, ...] = (),
+        approval_id: str | None = None,
+        group_ids: tuple[str, ...] = (),
     ) -> pb.Agent:
-        return agent_to_proto(agent, self._service.effective_settings(agent), message_ids, approval_id)
+        return agent_to_proto(agent, self._service.effective_settings(agent), message_ids, approval_id, group_ids)
 
 
 def _agent_id(value: str) -> str:

@@ -34,7 +34,7 @@ class ConversationsServicer(conversations_service_pb2_grpc.ConversationServiceSe
         self, request: rpc.CreateConversationRequest, context: Context
     ) -> rpc.CreateConversationResponse:
         """Creates a conversation, whose window has only a system message."""
-        draft = conversation_draft_from_proto(request.conversation)
+        draft = conversation_draft_from_proto(request)
         key = request_key(request, "CreateConversation")
         conversation = await self._service.create(current_principal(), key, draft)
         return rpc.CreateConversationResponse(conversation=conversation_to_proto(conversation))

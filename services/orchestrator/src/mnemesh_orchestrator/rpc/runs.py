@@ -50,19 +50,26 @@ class RunsServicer(runs_service_pb2_grpc.RunServiceServicer):
         self, request: rpc.SendMessageRequest, context: Context
     ) -> AsyncIterator[rpc.SendMessageResponse]:
         """Starts a run and streams its events."""
-        address, config = address_from_proto(request), config_from_proto(request.config)
+        config = config_from_proto(request.config)
         messages = inputs_from_proto(request.messages)
         key = request_key(request, _SENDING)
-        async for event in self._service.send(current_principal(), key, *address, messages, config):
+        agent_id, conversation_id, group_id = address_from_proto(request)
+        sent = self._service.send(
+            current_principal(), key, agent_id, conversation_id, messages, config, group_id=group_id
+        )
+        async for event in sent:
             if event.is_included(config.include_events):
                 yield rpc.SendMessageResponse(event=await _event_to_proto(event))
 
     async def StartRun(self, request: rpc.StartRunRequest, context: Context) -> rpc.StartRunResponse:
         """Starts a run in the background."""
-        address, config = address_from_proto(request), config_from_proto(request.config)
+        config = config_from_proto(request.config)
         messages = inputs_from_proto(request.messages)
         key = request_key(request, _SENDING)
-        run = await self._service.start(current_principal(), key, *address, messages, config)
+        agent_id, conversation_id, group_id = address_from_proto(request)
+        run = await self._service.start(
+            current_principal(), key, agent_id, conversation_id, messages, config, group_id=group_id
+        )
         return rpc.StartRunResponse(run=run_to_proto(run))
 
     async def AnswerApproval(

@@ -1,4 +1,4 @@
-"""The execution of a claimed run: its turn, and how it ends. Every way of ending is stored."""
+"""The execution of a claimed run: its work, and how it ends. Every way of ending is stored."""
 
 import asyncio
 from dataclasses import dataclass, replace
@@ -8,20 +8,19 @@ import structlog
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.sql import DatabaseFull, DatabaseUnavailable
-from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.errors import LeaseLost
-from mnemesh_orchestrator.loop.engine import Engine
 from mnemesh_orchestrator.loop.journal import Journals, JournalWriter, shielded
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
-from mnemesh_orchestrator.loop.state import Turn
-from mnemesh_orchestrator.loop.stop_reasons import STOP_ERRORS, failure
+from mnemesh_orchestrator.loop.stop_reasons import failure
+from mnemesh_orchestrator.model.child_runs import ChildRun
+from mnemesh_orchestrator.model.claims import FinishedRun
 from mnemesh_orchestrator.model.events import DurableBody, ErrorEvent, StopEvent, UsageEvent
 from mnemesh_orchestrator.model.runs import RunError, RunStatus, StopReason, status_of
+from mnemesh_orchestrator.ports.child_runs import ChildRunsPort
 from mnemesh_orchestrator.runs.event_broker import EventBroker
-from mnemesh_orchestrator.runs.input_recorder import InputRecorder
 from mnemesh_orchestrator.runs.run_reports import report_end
-from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
+from mnemesh_orchestrator.runs.work import Work, Works
 from mnemesh_orchestrator.store.base import Claim
 from mnemesh_orchestrator.store.base.leases import LeaseStore
 
@@ -50,7 +49,6 @@ class ActiveRun:
 class _Ending:
     """How a run ends."""
 
-    turn: Turn | None
     reason: StopReason
     error: RunError | None = None
 
@@ -61,11 +59,10 @@ class RunExecution:
     def __init__(
         self,
         journals: Journals,
-        turns: TurnBuilder,
-        engine: Engine,
+        works: Works,
         leases: LeaseStore,
         broker: EventBroker,
-        inputs: InputRecorder,
+        children: ChildRunsPort,
         clock: Clock,
         metrics: TurnMetrics,
         max_stalled_claims: int,
@@ -74,27 +71,25 @@ class RunExecution:
 
         Args:
             journals: opens the journals of runs.
-            turns: builds the turns of runs.
-            engine: runs their steps.
+            works: what runs do.
             leases: the leases, which a compaction after a run releases.
             broker: ends the streams of runs before that compaction.
-            inputs: stores the inputs that no step stored.
+            children: the runs that runs started.
             clock: the clock of times and durations.
             metrics: counts ended runs.
             max_stalled_claims: the takeovers of a run without progress after which it is ended.
         """
         self._journals = journals
-        self._turns = turns
-        self._engine = engine
+        self._works = works
         self._leases = leases
         self._broker = broker
-        self._inputs = inputs
+        self._children = children
         self._clock = clock
         self._metrics = metrics
         self._max_stalled_claims = max_stalled_claims
 
-    async def run(self, active: ActiveRun) -> bool:
-        """Runs a turn and stores how it ended. Returns whether another run of the conversation waits.
+    async def run(self, active: ActiveRun) -> tuple[str, ...]:
+        """Does the work of a run and stores how it ended. Returns the conversations whose next runs can begin now.
 
         Raises:
             LeaseLost: another process holds the run now.
@@ -102,22 +97,24 @@ class RunExecution:
         """
         claim, started = active.claim, self._clock.monotonic()
         journal = self._journals.open(claim.run, claim.lease)
+        work = self._works.open(claim, journal)
         if claim.stalled >= self._max_stalled_claims and not active.cancelled:
-            ending = await self._stalled(claim, journal)
+            ending = await self._stalled(claim, work)
         else:
-            ending = await self._run_turn(active, journal)
+            ending = await self._work(active, work)
         active.ending = True
-        turn, has_next = ending.turn, await shielded(self._finish(claim, ending, journal, started))
-        return await self._compact(claim, turn) if turn is not None and turn.state.compacts_after_run else has_next
+        finished = await shielded(self._finish(claim, work, ending, journal, started))
+        has_next = await self._compact(claim, work) if work.result.compacts_after else finished.has_next
+        return (*((claim.run.conversation_id,) if has_next else ()), *finished.started)
 
-    async def _compact(self, claim: Claim, turn: Turn) -> bool:
+    async def _compact(self, claim: Claim, work: Work) -> bool:
         """Compacts the window after a run whose end is stored. Later runs of the conversation wait meanwhile.
 
         Returns whether one waits.
         """
         self._broker.end(claim.run.id)
         try:
-            await self._engine.compact_after_run(turn)
+            await work.compact()
         except LeaseLost:
             raise
         except Exception:
@@ -128,13 +125,10 @@ class RunExecution:
             _log.warning("lease_not_released", error=error.message)
             return False
 
-    async def _run_turn(self, active: ActiveRun, journal: JournalWriter) -> _Ending:
-        claim, turn = active.claim, None
+    async def _work(self, active: ActiveRun, work: Work) -> _Ending:
         try:
             if not active.cancelled:
-                turn = await self._turns.build(claim, journal)
-                reason = await self._engine.run(turn)
-                return _Ending(turn, reason, STOP_ERRORS.get(reason))
+                return _Ending(*await work.run())
         except asyncio.CancelledError:
             if not active.cancelled:
                 raise
@@ -143,65 +137,85 @@ class RunExecution:
         except Exception as failed:
             if not isinstance(failed, MnemeshError):
                 _log.exception("run_failed_unexpectedly")
-            return _Ending(turn, *failure(failed))
-        turn, error = await self._cancel_turn(claim, turn, journal)
-        return _Ending(turn, StopReason.CANCELLED, error)
+            return _Ending(*failure(failed))
+        if work.result.starts_runs:
+            # A process that resumes the run must not continue it after the child run that is cancelled now.
+            await self._leases.request_cancel(active.claim.run.organization_id, active.claim.run.id)
+        return _Ending(StopReason.CANCELLED, await self._cancel(active.claim, work))
 
-    async def _cancel_turn(
-        self, claim: Claim, turn: Turn | None, journal: JournalWriter, *, keeps_input: bool = True
-    ) -> tuple[Turn | None, RunError | None]:
-        """Leaves a valid history after a cancellation. Returns the turn, and the error if that failed."""
+    async def _cancel_children(self, claim: Claim) -> None:
+        """Cancels the runs that a cancelled run waits for."""
         try:
-            turn = turn or await self._turns.build(claim, journal)
-            await self._engine.cancel(turn, keeps_input=keeps_input)
+            await self._children.cancel(claim.run)
+        except LEFT_ERRORS:
+            raise
+        except Exception:
+            _log.exception("child_runs_not_cancelled")
+
+    async def _cancel(self, claim: Claim, work: Work, *, keeps_input: bool = True) -> RunError | None:
+        """Leaves a valid history after a cancellation. Returns the error if that failed."""
+        await self._cancel_children(claim)
+        try:
+            await work.cancel(keeps_input=keeps_input)
         except LEFT_ERRORS:
             raise
         except Exception as error:
             if not isinstance(error, MnemeshError):
                 _log.exception("run_not_cancelled_cleanly")
-            return turn, failure(error)[1]
-        return turn, None
+            return failure(error)[1]
+        return None
 
-    async def _stalled(self, claim: Claim, journal: JournalWriter) -> _Ending:
+    async def _stalled(self, claim: Claim, work: Work) -> _Ending:
         """Returns the end of a run that was resumed several times and made no progress.
 
         The history is left as after a cancellation. If that stalls too, the next takeover leaves it as it is.
         """
         _log.error("run_stalled", takeovers=claim.claims, without_progress=claim.stalled)
-        turn = None
         if claim.stalled == self._max_stalled_claims:
-            turn, _ = await self._cancel_turn(claim, None, journal, keeps_input=False)
+            await self._cancel(claim, work, keeps_input=False)
         error = RunError(
             "RUN_STALLED",
             f"The run was resumed {claim.stalled} times without progress. The server's log has the reason. "
             "Retry the run once it is resolved.",
             {"takeovers": str(claim.stalled)},
         )
-        return _Ending(turn, StopReason.ERROR, error)
+        return _Ending(StopReason.ERROR, error)
 
-    async def _finish(self, claim: Claim, ending: _Ending, journal: JournalWriter, started: float) -> bool:
-        turn, reason, error = ending.turn, ending.reason, ending.error
-        state = turn.state if turn is not None else None
-        usage, step_count = (state.usage, state.step_count) if state is not None else (Usage(), 0)
-        status = status_of(reason)
-        is_recorded = status is RunStatus.COMPLETED or await self._inputs.record_end(claim.run, turn)
+    async def _finish(
+        self, claim: Claim, work: Work, ending: _Ending, journal: JournalWriter, started: float
+    ) -> FinishedRun:
+        reason, error, status = ending.reason, ending.error, status_of(ending.reason)
+        is_recorded = status is RunStatus.COMPLETED or await work.record_input()
+        result = work.result
         bodies: list[DurableBody] = [ErrorEvent(error)] if error is not None else []
-        bodies += [StopEvent(reason, status), UsageEvent(usage, step_count)]
+        children: tuple[ChildRun, ...] = ()
+        if claim.resumed or result.starts_runs:  # those of an earlier lease holder are not known to this one
+            children = await self._journals.retry.call(lambda: self._children.children(claim.run))
+        child_run_ids = tuple(child.id for child in children)
+        bodies += [StopEvent(reason, status), UsageEvent(result.usage, result.step_count, child_run_ids)]
         ended = replace(
-            turn.context.run if turn is not None else claim.run,
+            result.run,
             status=status,
             stop_reason=reason,
             error=error,
             input_unrecorded=not is_recorded,
-            usage=usage,
-            step_count=step_count,
+            usage=result.usage,
+            step_count=result.step_count,
+            child_run_ids=child_run_ids,
             completed_at=self._clock.now(),
-            first_token_ms=state.first_token_ms if state is not None else None,
+            first_token_ms=result.first_token_ms,
             total_ms=round((self._clock.monotonic() - started) * 1e3),
         )
-        approval = state.approval if state is not None and reason is StopReason.REQUIRES_APPROVAL else None
-        corrections = state.tokens.corrections if state is not None else ()
-        keeps_lease = state is not None and state.compacts_after_run
-        stored, has_next = await journal.finish(ended, bodies, approval, corrections, keeps_lease=keeps_lease)
-        report_end(stored, self._metrics)
-        return has_next
+        is_waiting = reason is StopReason.REQUIRES_APPROVAL
+        has_completed = status is RunStatus.COMPLETED and not is_waiting
+        finished = await journal.finish(
+            ended,
+            bodies,
+            result.approval if is_waiting else None,
+            result.corrections,
+            sleeptime=result.sleeptime if has_completed else None,
+            extraction_turns=result.extraction_turns if has_completed else None,
+            keeps_lease=result.compacts_after,
+        )
+        report_end(finished.run, self._metrics)
+        return finished

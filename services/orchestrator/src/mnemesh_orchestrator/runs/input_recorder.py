@@ -39,8 +39,11 @@ class InputRecorder:
         return await self.record(run)
 
     async def record(self, run: Run) -> bool:
-        """Stores the input of a run. Does nothing if recall has it. Returns False if recall is unavailable."""
-        messages = recorded_input(run)
+        """Stores the input of a run. Does nothing if recall has it. Returns False if recall is unavailable.
+
+        The input of a group run is stored by the runs of the agents that receive it.
+        """
+        messages = recorded_input(run) if run.agent_id else ()
         if not messages:
             return True
         try:

@@ -23,13 +23,16 @@ from mnemesh_orchestrator.loop.toolbox import make_toolbox
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, AgentTypeSpec
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.approvals import OpenRequest, open_request
+from mnemesh_orchestrator.model.claims import TurnClaim
 from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
 from mnemesh_orchestrator.model.runs import Run
+from mnemesh_orchestrator.model.sleeptime import start_of_kept
 from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.ports.recall_writes import RecallWrites
-from mnemesh_orchestrator.store.base import Claim, RunStore, UnfinishedDecision
+from mnemesh_orchestrator.runs.supervision import supervising
+from mnemesh_orchestrator.store.base import RunStore, UnfinishedDecision
 
 _log = structlog.get_logger("mnemesh.runs")
 
@@ -59,7 +62,7 @@ class TurnBuilder:
         self._retry = retry
         self._clock = clock
 
-    async def build(self, claim: Claim, journal: JournalWriter) -> Turn:
+    async def build(self, claim: TurnClaim, journal: JournalWriter) -> Turn:
         """Returns the turn of a claimed run, ready for its first step. Loads the journal of a run that is resumed.
 
         Raises:
@@ -70,14 +73,14 @@ class TurnBuilder:
         model = await self._model(claim.run, claim.agent, claim.conversation, spec)
         if claim.resumed:
             await journal.reload()
-        gathered = await self._gather(claim)
+        gathered = await self._gather(claim, model)
         open_approval = open_request(gathered.window.messages)
         undone = await self._undone(claim.run, open_approval)
         if undone is not None:
             journal.add_earlier_entries(undone.entries)
             claim = replace(claim, run=replace(claim.run, resumes=undone.resumption))
             # A resumed decision waits for the tools of its calls, and reads them again.
-            gathered = await self._gather(claim)
+            gathered = await self._gather(claim, model)
             open_approval = open_request(gathered.window.messages)
         elif claim.run.retried_run_ids and claim.run.resumes is not None and not claim.run.resumes.withdrawn:
             # Its calls have run, or they left the window.
@@ -94,7 +97,7 @@ class TurnBuilder:
         undone = await self._store.unfinished_decision(run.conversation_id, open_approval.request.id)
         return None if undone is None or undone.resumption.withdrawn else undone
 
-    async def preview(self, claim: Claim) -> Turn:
+    async def preview(self, claim: TurnClaim) -> Turn:
         """Returns the turn that a claim would begin with. Changes and stores nothing.
 
         Raises:
@@ -103,8 +106,8 @@ class TurnBuilder:
         """
         run, agent = claim.run, claim.agent
         model = await self._model(run, agent, claim.conversation, AGENT_TYPES[agent.type])
-        gathered = await self._context.gather(claim.conversation, _tool_ids(agent))
-        gathered = replace(gathered, window=replace(gathered.window, messages=_kept(agent, gathered.window)))
+        gathered = await self._context.gather(claim.conversation, agent)
+        gathered = replace(gathered, window=replace(gathered.window, messages=_kept(claim, gathered.window)))
         journal = self._journals.open(run, claim.lease)
         turn = self._turn(claim, journal, model, gathered, open_request(gathered.window.messages), 0.0)
         turn.state.step_number = 1
@@ -112,7 +115,7 @@ class TurnBuilder:
 
     def _turn(
         self,
-        claim: Claim,
+        claim: TurnClaim,
         journal: JournalWriter,
         model: CalledModel,
         gathered: Gathered,
@@ -120,6 +123,8 @@ class TurnBuilder:
         started: float,
     ) -> Turn:
         run, agent = claim.run, claim.agent
+        if run.lineage.supervised_agent_ids:
+            agent = supervising(agent)
         spec = AGENT_TYPES[agent.type]
         solver, policy = RulesSolver(agent.tool_rules), POLICIES[spec.policy]
         format_ = required_format(run, agent)
@@ -160,6 +165,7 @@ class TurnBuilder:
             model=model,
             window=gathered.window,
             core=gathered.core,
+            directories=gathered.directories,
             solver=solver,
             pending=pending,
             notes=(
@@ -170,20 +176,22 @@ class TurnBuilder:
         )
         return Turn(context, state)
 
-    async def _gather(self, claim: Claim) -> Gathered:
+    async def _gather(self, claim: TurnClaim, model: CalledModel) -> Gathered:
         agent = claim.agent
-        tool_ids = _tool_ids(agent)
+        # Another model of one conversation does not change what the agent sees of its files.
+        is_own = model.info.handle == agent.model
+        window = (model.settings.context_window or model.info.context_window) if is_own else None
         # A run that was begun before, and a decision, must be finished: they wait for the services that they need.
         must_finish = claim.resumed or claim.run.resumes is not None
 
         async def gather() -> Gathered:
-            return await self._context.gather(claim.conversation, tool_ids, whole=must_finish)
+            return await self._context.gather(claim.conversation, agent, whole=must_finish, context_window=window)
 
         return await self._retry.call(gather, None if must_finish else RESTART_SECONDS)
 
-    async def _trimmed(self, claim: Claim, window: ContextWindow) -> ContextWindow:
+    async def _trimmed(self, claim: TurnClaim, window: ContextWindow) -> ContextWindow:
         """Returns the window that the agent's turns begin with. A window that holds messages of this run stays."""
-        run, kept = claim.run, _kept(claim.agent, window)
+        run, kept = claim.run, _kept(claim, window)
         if len(kept) == len(window.messages) or any(message.run_id == run.id for message in window.messages):
             return window
         lease = claim.lease
@@ -207,8 +215,8 @@ class TurnBuilder:
     async def _model(self, run: Run, agent: Agent, conversation: Conversation, spec: AgentTypeSpec) -> CalledModel:
         """Returns the model of a run: the run's override, else the conversation's, else the agent's."""
         settings = agent.model_settings
-        if conversation.model_settings is not None:
-            settings = conversation.model_settings.over(settings)
+        for override in (conversation.model_settings, run.config.model_settings):
+            settings = override.over(settings) if override is not None else settings
         if settings.inner_thoughts_in_kwargs is None:
             settings = replace(settings, inner_thoughts_in_kwargs=spec.inner_thoughts)
         handle = run.config.override_model or conversation.model or agent.model
@@ -250,20 +258,12 @@ def _retry_notes(run: Run, window: ContextWindow) -> tuple[str, ...]:
     return ("An earlier turn was interrupted. Continue it now: answer the user's message that has no full answer yet.",)
 
 
-def _tool_ids(agent: Agent) -> tuple[str, ...]:
-    return tuple(tool.tool_id for tool in agent.tools if tool.tool_id is not None)
-
-
-def _kept(agent: Agent, window: ContextWindow) -> tuple[Message, ...]:
+def _kept(claim: TurnClaim, window: ContextWindow) -> tuple[Message, ...]:
     """Returns the messages that a turn begins with: the system message alone, the last messages, or all of them."""
     system, *rest = window.messages
-    spec = AGENT_TYPES[agent.type]
-    if agent.message_buffer_autoclear or spec.forces_autoclear:
+    spec = AGENT_TYPES[claim.agent.type]
+    if claim.agent.message_buffer_autoclear or spec.forces_autoclear:
         return (system,)
-    if spec.buffer is None or len(rest) <= spec.buffer.most:
-        return window.messages
-    # The cut is at a user message, so that a call and its return stay together.
-    starts = [index for index, message in enumerate(rest) if message.role is Role.USER]
-    least = len(rest) - spec.buffer.least
-    start = next((index for index in starts if index >= least), max(starts, default=0))
-    return (system, *rest[start:])
+    buffer = claim.buffer or spec.buffer
+    start = 0 if buffer is None else start_of_kept(rest, buffer)
+    return (system, *rest[start:]) if start else window.messages

@@ -20,12 +20,13 @@ from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
 from mnemesh_orchestrator.model.events import RunEvent
 from mnemesh_orchestrator.model.leases import Lease
+from mnemesh_orchestrator.model.lineage import RunOrigin
 from mnemesh_orchestrator.model.runs import Run
-from mnemesh_orchestrator.runs.event_broker import EventBroker
+from mnemesh_orchestrator.runs.event_broker import EventBroker, StoredEvents
 from mnemesh_orchestrator.runs.execution import ActiveRun, RunExecution
 from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
 from mnemesh_orchestrator.runs.run_reports import report_end
-from mnemesh_orchestrator.store.base import Claim, RunFilter, RunStore, StartedRun
+from mnemesh_orchestrator.store.base import Claim, RunFilter, RunStore, SleeptimeStore, StartedRun
 from mnemesh_orchestrator.store.base.leases import LeaseStore
 
 _log = structlog.get_logger("mnemesh.runs")
@@ -46,6 +47,7 @@ class RunWorker:
         deltas: DeltaLog,
         execution: RunExecution,
         metrics: TurnMetrics,
+        sleeptime: SleeptimeStore,
     ) -> None:
         self._store = store
         self._leases = leases
@@ -54,6 +56,7 @@ class RunWorker:
         self._deltas = deltas
         self._execution = execution
         self._metrics = metrics
+        self._sleeptime = sleeptime
         self._active: dict[str, ActiveRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -68,6 +71,8 @@ class RunWorker:
             )
             if started.claim is not None:
                 self._start_task(started.claim, copy_context())
+            if (resumes := started.run.resumes) is not None and (asking := resumes.asked.message.run_id) is not None:
+                self._broker.notify(asking, StoredEvents(ended=True))  # whoever waits for it follows the answer now
             return started
 
     def _start_task(self, claim: Claim, context: Context) -> None:
@@ -154,7 +159,7 @@ class RunWorker:
         """Stops the runs of an agent that is being deleted and whose leases are revoked. Returns their ids."""
         tasks = []
         for active in list(self._active.values()):
-            if active.claim.agent.id == agent_id and active.task is not None:
+            if active.claim.run.agent_id == agent_id and active.task is not None:
                 active.task.cancel()
                 tasks.append(active.task)
         if tasks:
@@ -208,10 +213,10 @@ class RunWorker:
         run = active.claim.run
         # Every log line of this task names the run.
         bind_contextvars(run_id=run.id, agent_id=run.agent_id, conversation_id=run.conversation_id)
-        has_next = False
+        following: tuple[str, ...] = ()
         try:
             with as_principal(Principal(run.organization_id, run.subject_id)):
-                has_next = await self._execution.run(active)
+                following = await self._execution.run(active)
         except asyncio.CancelledError:
             _log.info("run_interrupted")
         except Exception as error:
@@ -220,8 +225,23 @@ class RunWorker:
             await self._log_interruption(active.claim.lease, error)
         finally:
             self._release(active)
-        if has_next:
-            await self.start_next(run.conversation_id)
+        for conversation_id in following:
+            await self.start_next(conversation_id)
+        if run.lineage.origin is RunOrigin.SLEEPTIME:
+            await self.start_sleeptime_runs(run.organization_id)
+
+    async def start_sleeptime_runs(self, organization_id: str) -> None:
+        """Starts the sleeptime runs of an organization for which there is a place, oldest first.
+
+        If that fails, `recover` starts them a little later.
+        """
+        try:
+            for conversation_id in await self._sleeptime.startable(organization_id):
+                await self.start_next(conversation_id)
+        except MnemeshError as error:
+            _log.warning("sleeptime_runs_not_started", organization_id=organization_id, error=error.message)
+        except Exception:
+            _log.exception("sleeptime_runs_not_started", organization_id=organization_id)
 
     async def _log_interruption(self, lease: Lease, error: Exception) -> None:
         """Logs why this process does not continue a run that has not ended."""

@@ -4,39 +4,33 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import DeadlineExceeded, Internal, InvalidArgument, NotFound, Unavailable
+from mnemesh_kit.errors import DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, NotFound, Unavailable
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.text import require_optional_text
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
-from mnemesh_orchestrator.compaction.modes import mode_of
-from mnemesh_orchestrator.compaction.summarizers import require_summary_model
-from mnemesh_orchestrator.errors import AgentRevisionMismatch
-from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
-from mnemesh_orchestrator.llm.model_catalog import ModelCatalog, OrganizationModels
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder
-from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, require_continuation
+from mnemesh_orchestrator.model.agent_types import AGENT_TYPES
 from mnemesh_orchestrator.model.agents import (
     Agent,
     AgentFilter,
     AgentOrder,
     AttachedTool,
-    require_name,
     require_valid_agent_filter,
-    valid_agent_fields,
 )
 from mnemesh_orchestrator.model.approvals import ApprovalFilter
 from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.models import ModelSettings
-from mnemesh_orchestrator.model.prompts import require_prompt_key
 from mnemesh_orchestrator.ports.tools import ToolsPort
-from mnemesh_orchestrator.prompt.prompts import Prompts
-from mnemesh_orchestrator.store.base import AgentStore, ApprovalStore
-from mnemesh_orchestrator.usecases.tool_attachments import attached_tool, with_episodic_search
+from mnemesh_orchestrator.store.base import AgentStore, ApprovalStore, GroupStore
+from mnemesh_orchestrator.usecases.agent_changes import AgentChanges
+from mnemesh_orchestrator.usecases.partners import PartnerService
+from mnemesh_orchestrator.usecases.tool_attachments import attached_tool, with_folders
 
 _TOOLS_AT_ONCE: Final = 1_000
 
@@ -51,20 +45,26 @@ class AgentService:
         builtin: BuiltinTools,
         context: ContextBuilder,
         models: ModelCatalog,
-        embedders: EmbedderDirectory,
-        prompts: Prompts,
-        clock: Clock,
         approvals: ApprovalStore,
+        groups: GroupStore,
+        changes: AgentChanges,
+        partners: PartnerService,
+        secrets: SecretVariables,
     ) -> None:
+        self._secrets = secrets
         self._store = store
+        self._groups = groups
         self._approvals = approvals
         self._tools = tools
         self._builtin = builtin
         self._context = context
         self._models = models
-        self._embedders = embedders
-        self._prompts = prompts
-        self._clock = clock
+        self._changes = changes
+        self._partners = partners
+
+    def fingerprint(self, value: str) -> str:
+        """Returns a text that identifies the value of a secret and reveals nothing of it. Raises SecretsKeyMissing."""
+        return self._secrets.fingerprint(value)
 
     async def get(self, caller: Principal, agent_id: str) -> Agent:
         """Returns an agent, without the tools that were deleted since. Raises NotFound."""
@@ -133,6 +133,10 @@ class AgentService:
         approvals = await self._approvals.pending(ApprovalFilter(caller.organization_id, ids)) if ids else ()
         return {approval.agent_id: approval.id for approval in reversed(approvals)}
 
+    async def group_ids(self, caller: Principal, agents: Sequence[Agent]) -> dict[str, tuple[str, ...]]:
+        """Returns, by agent, the ids of the groups of which it is a member or the manager."""
+        return await self._groups.of_agents(caller.organization_id, [agent.id for agent in agents])
+
     def effective_settings(self, agent: Agent, conversation: Conversation | None = None) -> ModelSettings:
         """Returns the settings of an agent's model calls, with the defaults of its model.
 
@@ -161,7 +165,7 @@ class AgentService:
         system_prompt_key: str | None = None,
         if_revision: int | None = None,
     ) -> Agent:
-        """Changes fields of an agent, and returns the agent.
+        """Changes fields of an agent, and returns the agent. One that gets enable_sleeptime also gets a partner.
 
         Args:
             caller: The caller.
@@ -174,40 +178,24 @@ class AgentService:
 
         Raises:
             AgentRevisionMismatch: The agent has another revision.
-            InvalidArgument: A value breaks its rule.
+            InvalidArgument: A value breaks its rule, or agents of this type have no partners.
             NotFound: The agent or the system prompt does not exist.
             ModelUnknown: No provider serves the model, the fallback model or the model of summaries.
             EmbedderUnknown: No service is configured for the embedder.
+            Unavailable: A service that the partner needs cannot be reached. The update is finished later.
+            SecretsKeyMissing: This server has no key to store secrets with.
         """
-        if "name" in changes:
-            require_name(changes["name"])
-        values = valid_agent_fields(changes)
-        await self._embedders.require(values.get("embedder"))
-        if system_prompt_key is not None:
-            values["system"] = self._prompts.get(require_prompt_key(system_prompt_key, "system_prompt_key")).text
-        provenance = values.pop("provenance", {})
-
-        def change(agent: Agent) -> Agent:
-            if if_revision is not None and agent.revision != if_revision:
-                raise AgentRevisionMismatch(agent_id, agent.revision)
-            return replace(agent, provenance=replace(agent.provenance, **provenance), **values)
-
-        return await self._change(caller, key, agent_id, change)
+        values = await self._changes.values(agent_id, changes, system_prompt_key)
+        if values.get("enable_sleeptime"):
+            return await self._partners.update(caller, key, agent_id, values, if_revision)
+        change = await self._changes.of_values(caller, agent_id, values, if_revision)
+        return await self._store.update(key, caller.organization_id, agent_id, change)
 
     async def _change(
         self, caller: Principal, key: RequestKey | None, agent_id: str, change: Callable[[Agent], Agent]
     ) -> Agent:
-        models = await self._models.of(caller.organization_id)
-
-        def apply(agent: Agent) -> Agent:
-            changed = _complete_change(models, agent, change(agent))
-            return replace(
-                changed,
-                provenance=replace(changed.provenance, last_updated_by_id=caller.subject_id),
-                updated_at=self._clock.now(),
-            )
-
-        return await self._store.update(key, caller.organization_id, agent_id, apply)
+        complete = await self._changes.complete(caller, change)
+        return await self._store.update(key, caller.organization_id, agent_id, complete)
 
     async def attach_tool(
         self, caller: Principal, key: RequestKey | None, agent_id: str, tool_id: str | None, name: str | None
@@ -257,6 +245,24 @@ class AgentService:
 
         return await self._change(caller, key, agent_id, change)
 
+    async def record_folders(self, caller: Principal, agent_id: str, revision: int, *, holds_folders: bool) -> None:
+        """Records whether an agent holds folders, as of a revision of its directories.
+
+        Raises:
+            NotFound: The agent does not exist.
+            FailedPrecondition: The agent is being created.
+        """
+
+        def change(agent: Agent) -> Agent:
+            return with_folders(agent, revision, holds_folders=holds_folders)
+
+        try:
+            await self._store.update(None, caller.organization_id, agent_id, change)
+        except NotFound:
+            if await self._store.creation(caller.organization_id, agent_id) is None:
+                raise
+            raise FailedPrecondition(f"Agent {agent_id} is being created. Try again.", resource_id=agent_id) from None
+
     async def set_tool_approval(
         self, caller: Principal, key: RequestKey | None, agent_id: str, name: str, *, requires: bool
     ) -> Agent:
@@ -279,17 +285,3 @@ class AgentService:
             return replace(agent, tools=tuple(changed if item == tool else item for item in agent.tools))
 
         return await self._change(caller, key, agent_id, change)
-
-
-def _complete_change(models: OrganizationModels, before: Agent, changed: Agent) -> Agent:
-    """Returns a changed agent with what follows from the change. Raises ModelUnknown, InvalidArgument."""
-    spec = AGENT_TYPES[changed.type]
-    models.resolve(changed.model)
-    if changed.model_settings.fallback_model:
-        models.resolve(changed.model_settings.fallback_model)
-    if changed.compaction_settings != before.compaction_settings:
-        require_summary_model(models, changed.compaction_settings)
-    if mode_of(changed.compaction_settings) is not mode_of(before.compaction_settings):
-        changed = with_episodic_search(changed)
-    require_continuation(changed.type, changed.continuation_message)
-    return replace(changed, message_buffer_autoclear=changed.message_buffer_autoclear or spec.forces_autoclear)

@@ -74,7 +74,9 @@ class ApprovalService:
         """Cancels runs and withdraws the approvals that they wait for. Returns the outcomes by run."""
         outcomes = await self._runs.cancel(caller, filter_, run_ids)
         pending = await self._store.pending(
-            ApprovalFilter(caller.organization_id, filter_.agent_ids, tuple(run_ids), filter_.conversation_id)
+            ApprovalFilter(
+                caller.organization_id, filter_.agent_ids, tuple(run_ids), filter_.conversation_id, filter_.group_id
+            )
         )
         for approval in pending:
             if await self._withdraw(caller, approval):

@@ -17,6 +17,7 @@ from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.models import ModelSettings, ToolSchema
 from mnemesh_orchestrator.prompt.assembly import memory_section, sections, shows
+from mnemesh_orchestrator.prompt.directories import directories_of
 
 
 class ContextWindowRenderer:
@@ -30,37 +31,41 @@ class ContextWindowRenderer:
     async def system_text(self, agent: Agent, conversation: Conversation, window: ContextWindow) -> str:
         """Returns the newly rendered system message of a conversation with this window."""
         core, summary = await self._memory_of(agent, conversation), await self._summary(agent.id)
-        memory = self._memory(agent, conversation, core)
+        memory = await self._memory(agent, conversation, core)
         return self._context.render_system(agent.time_zone, agent.system, memory, core, window, summary)
 
     async def report(self, agent: Agent, conversation: Conversation, settings: ModelSettings) -> ContextWindowReport:
         """Returns the report of the next request of a conversation, whose effective settings are `settings`."""
         core, summary = await self._memory_of(agent, conversation), await self._summary(agent.id)
-        window = self._as_sent(agent, conversation, core, await self._context.window(conversation.id), summary)
+        window = await self._as_sent(agent, conversation, core, await self._context.window(conversation.id), summary)
         schemas = await self._schemas(agent, settings)
         memory, rules, metadata = sections(window.messages[0].text)
+        directories = directories_of(window.messages[0].text)
         handle = conversation.model or agent.model
         limit = return_limit(prompt_limit(settings, settings.context_window or 0))
         tokens = self._estimator.messages(agent, handle, window.messages, limit)
-        parts = [self._estimator.text(agent, handle, text) if text else 0 for text in (memory, rules, metadata)]
+        parts = [
+            self._estimator.text(agent, handle, text) if text else 0 for text in (memory, rules, directories, metadata)
+        ]
         has_summary = len(tokens) > 1 and window.messages[1].role is Role.SUMMARY
         return ContextWindowReport(
             size=settings.context_window or 0,
             system=agent.system,
             core_memory=memory,
             tool_rules=rules,
+            directories=directories,
             metadata=metadata,
             window=window,
             schemas=schemas,
             passage_count=summary.passage_count,
-            section_tokens=(tokens[0] - sum(parts), parts[0], parts[1], parts[2]),
+            section_tokens=(tokens[0] - sum(parts), *parts),
             summary_tokens=tokens[1] if has_summary else 0,
             message_tokens=sum(tokens[2 if has_summary else 1 :]),
             schema_tokens=self._estimator.schemas(agent, handle, schemas),
             correction=self._estimator.correction(agent, handle),
         )
 
-    def _as_sent(
+    async def _as_sent(
         self,
         agent: Agent,
         conversation: Conversation,
@@ -69,7 +74,7 @@ class ContextWindowRenderer:
         summary: ArchivalSummary,
     ) -> ContextWindow:
         """Returns the window with the system message that the next step would send."""
-        memory = self._memory(agent, conversation, core)
+        memory = await self._memory(agent, conversation, core)
         if agent.prompt_policy is PromptPolicy.CACHE or shows(window.messages[0].text, agent.system, memory):
             return window
         text = self._context.render_system(agent.time_zone, agent.system, memory, core, window, summary)
@@ -94,10 +99,11 @@ class ContextWindowRenderer:
         summary, _ = await self._context.archival_summary(agent_id)
         return summary
 
-    def _memory(self, agent: Agent, conversation: Conversation, core: CoreMemory) -> str:
+    async def _memory(self, agent: Agent, conversation: Conversation, core: CoreMemory) -> str:
         return memory_section(
             core,
             RulesSolver(agent.tool_rules).prompt(),
+            (await self._context.directories(agent))[0] or "",
             # The provider is read from the handle, so that an agent whose model is no longer served can be reported.
             numbered=shows_line_numbers(agent.type, (conversation.model or agent.model).partition("/")[0]),
             show_blocks=AGENT_TYPES[agent.type].shows_blocks,

@@ -1,6 +1,6 @@
 """Context windows: reports, new renderings of the system message, resets, and windows that the owner sets."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from mnemesh_kit.clock import Clock
@@ -125,11 +125,13 @@ class ContextWindowService:
         *,
         add_default: bool,
         on_busy: OnBusy = OnBusy.WAIT,
+        while_locked: Callable[[], Awaitable[None]] | None = None,
     ) -> Agent:
         """Removes all messages from a window except the system message, which is rendered again. Recall keeps them.
 
         A pending approval of the conversation is withdrawn first. A repeat under the same key continues the first
-        request, and does not withdraw approvals that were requested since.
+        request, and does not withdraw approvals that were requested since. `while_locked` is called before the next
+        run of the conversation can begin.
 
         Raises:
             NotFound: The agent does not exist or does not have the conversation.
@@ -145,6 +147,8 @@ class ContextWindowService:
             await self._replace(
                 key, lease, agent, window, new, text, keeps=_ids(window.messages[:1]), repeated=repeated
             )
+            if while_locked is not None:
+                await while_locked()
         return agent
 
     async def set_messages(

@@ -12,9 +12,7 @@ from mnemesh_kit.errors import (
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.context_window import ContextWindow
-from mnemesh_orchestrator.model.conversations import (
-    Conversation,
-)
+from mnemesh_orchestrator.model.conversations import Conversation, ConversationOrigin
 from mnemesh_orchestrator.model.run_config import OnBusy
 from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
 from mnemesh_orchestrator.ports.recall import RecallPort
@@ -41,15 +39,16 @@ class ConversationParts:
         self._context = context
 
     async def create(
-        self, agent: Agent, conversation: Conversation, until_message_id: str | None, on_busy: OnBusy
+        self, agent: Agent, conversation: Conversation, origin: ConversationOrigin, on_busy: OnBusy
     ) -> tuple[tuple[str, ...], ContextWindow]:
         """Creates isolated blocks and the window. The source of a fork is locked, so that no run changes it."""
         source = conversation.forked_from_id
         if source is None:
-            return await self._isolate_blocks(conversation), await self._create_window(agent, conversation, None)
+            blocks = await self._isolate_blocks(conversation, create_missing=origin.create_missing_blocks)
+            return blocks, await self._create_window(agent, conversation, None)
         async with self._lock.take(conversation.organization_id, agent.id, source, on_busy):
             return await self._isolate_blocks(conversation), await self._create_window(
-                agent, conversation, until_message_id
+                agent, conversation, origin.until_message_id
             )
 
     async def delete(self, conversation: Conversation) -> None:
@@ -59,13 +58,18 @@ class ConversationParts:
         if conversation.isolated_block_labels:
             await self._core_memory.release(f"{conversation.id}/release", conversation.agent_id, conversation.id)
 
-    async def _isolate_blocks(self, conversation: Conversation) -> tuple[str, ...]:
+    async def _isolate_blocks(self, conversation: Conversation, *, create_missing: bool = False) -> tuple[str, ...]:
         """Creates the isolated blocks of a conversation, and returns their ids."""
         labels = conversation.isolated_block_labels
         if not labels:
             return ()
         return await self._core_memory.isolate(
-            f"{conversation.id}/isolate", conversation.agent_id, conversation.id, labels, conversation.forked_from_id
+            f"{conversation.id}/isolate",
+            conversation.agent_id,
+            conversation.id,
+            labels,
+            conversation.forked_from_id,
+            create_missing=create_missing,
         )
 
     async def _create_window(

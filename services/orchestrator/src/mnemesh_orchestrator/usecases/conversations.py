@@ -82,7 +82,7 @@ class ConversationService:
     async def create(self, caller: Principal, key: RequestKey | None, draft: ConversationDraft) -> Conversation:
         """Creates a conversation, whose window has only a system message, and returns it.
 
-        A repeat under the same key continues the creation.
+        A repeat under the same key, or with the same `draft.key`, continues the creation or returns its result.
 
         Raises:
             InvalidArgument: A field of the draft breaks its rule.
@@ -108,9 +108,10 @@ class ConversationService:
             model=draft.model,
             model_settings=draft.model_settings,
             isolated_block_labels=draft.isolated_block_labels,
+            key=draft.key,
             created_by_id=caller.subject_id,
         )
-        return await self._create(key, conversation, None)
+        return await self._create(key, conversation, create_missing_blocks=draft.create_missing_blocks)
 
     async def fork(
         self,
@@ -151,6 +152,7 @@ class ConversationService:
             summary=source.summary if summary is None else summary,
             archived=False,
             forked_from_id=source_id,
+            key=None,
             created_by_id=caller.subject_id,
             last_message_at=None,
         )
@@ -160,10 +162,13 @@ class ConversationService:
         self,
         key: RequestKey | None,
         conversation: Conversation,
-        until_message_id: str | None,
+        until_message_id: str | None = None,
         on_busy: OnBusy = OnBusy.WAIT,
+        *,
+        create_missing_blocks: bool = False,
     ) -> Conversation:
-        origin = ConversationOrigin(until_message_id, *((key.method, key.request_id) if key is not None else ()))
+        method, request_id = (key.method, key.request_id) if key is not None else (None, None)
+        origin = ConversationOrigin(until_message_id, method, request_id, create_missing_blocks)
         conversation_id, replayed = await self._store.begin_creation(key, conversation, origin)
         if not replayed:
             try:
@@ -182,7 +187,7 @@ class ConversationService:
         """Creates the parts of a conversation and makes it visible. Every effect can be repeated."""
         try:
             agent = await self._agents.get(conversation.organization_id, conversation.agent_id)
-            block_ids, window = await self._parts.create(agent, conversation, origin.until_message_id, on_busy)
+            block_ids, window = await self._parts.create(agent, conversation, origin, on_busy)
         except _DEFERRING:
             raise
         except MnemeshError:

@@ -8,12 +8,17 @@ from mnemesh_kit.principal import Principal
 
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder
 from mnemesh_orchestrator.loop.state import Turn
+from mnemesh_orchestrator.model.agent_types import MessageBuffer
+from mnemesh_orchestrator.model.agents import Agent, AgentType
+from mnemesh_orchestrator.model.claims import TurnClaim
+from mnemesh_orchestrator.model.groups import ManagerType
 from mnemesh_orchestrator.model.inputs import InputMessage, require_valid_inputs
 from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.model.run_config import RunConfig, valid_config
 from mnemesh_orchestrator.model.runs import Run
+from mnemesh_orchestrator.model.sleeptime import buffer_of
 from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
-from mnemesh_orchestrator.store.base import Claim
+from mnemesh_orchestrator.store.base import GroupStore
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
 
 
@@ -21,11 +26,18 @@ class PreviewService:
     """Renders requests without sending them."""
 
     def __init__(
-        self, windows: ContextWindowService, turns: TurnBuilder, context: ContextBuilder, clock: Clock, ids: IdSource
+        self,
+        windows: ContextWindowService,
+        turns: TurnBuilder,
+        context: ContextBuilder,
+        groups: GroupStore,
+        clock: Clock,
+        ids: IdSource,
     ) -> None:
         self._windows = windows
         self._turns = turns
         self._context = context
+        self._groups = groups
         self._clock = clock
         self._ids = ids
 
@@ -75,4 +87,15 @@ class PreviewService:
             config=config,
         )
         lease = Lease(run_id, conversation_id, "", 0)
-        return await self._turns.preview(Claim(run, agent, conversation, lease))
+        claim = TurnClaim(
+            run=run, agent=agent, conversation=conversation, lease=lease, buffer=await self._buffer(agent)
+        )
+        return await self._turns.preview(claim)
+
+    async def _buffer(self, agent: Agent) -> MessageBuffer | None:
+        """Returns the limits on the window of a voice agent with partners. A claim reads them with the agent."""
+        if agent.type is not AgentType.VOICE_CONVO:
+            return None
+        types = (ManagerType.VOICE_SLEEPTIME,)
+        managed = await self._groups.of_manager(agent.organization_id, agent.id, types)
+        return buffer_of(managed[0].manager) if managed else None

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from mnemesh_kit.clock import Clock
+from mnemesh_kit.sealing import SecretUnreadable
 
-from mnemesh_orchestrator.errors import SecretUnreadable
 from mnemesh_orchestrator.llm.credentials import CredentialSealer
 from mnemesh_orchestrator.llm.errors import ProviderError
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog

@@ -5,12 +5,15 @@ from datetime import timedelta
 from typing import Final, TypeVar
 
 import structlog
-from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.errors import DeadlineExceeded, Internal, MnemeshError, Unavailable
 
 T = TypeVar("T")
 
 GIVE_UP: Final = timedelta(minutes=15)
 """A creation that is older and ends with an internal error of a service is undone: that error does not go away."""
+
+UNAVAILABLE: Final = (Unavailable, DeadlineExceeded, Internal)
+"""Errors after which the same work can succeed later."""
 
 _log = structlog.get_logger("mnemesh.reconciliation")
 

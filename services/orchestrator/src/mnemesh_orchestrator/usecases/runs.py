@@ -5,25 +5,28 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.errors import InvalidArgument, NotFound, Unimplemented
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
 
-from mnemesh_orchestrator.errors import RunEnded, RunUnderWay
+from mnemesh_orchestrator.errors import GroupUnusable, RunEnded, RunUnderWay
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
 from mnemesh_orchestrator.model.claims import StartedRun
 from mnemesh_orchestrator.model.conversations import default_conversation_id
 from mnemesh_orchestrator.model.events import RunEvent
+from mnemesh_orchestrator.model.groups import group_conversation_id
 from mnemesh_orchestrator.model.inputs import SHOWN_ROLES, InputMessage, require_valid_inputs, sent_messages
+from mnemesh_orchestrator.model.journal import retried_plan
 from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig, require_keepalive, valid_config
 from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter, RunStatus
 from mnemesh_orchestrator.processors.chain import Processors
 from mnemesh_orchestrator.runs.run_stream import RunStreamer
 from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.store.base import RunStore
+from mnemesh_orchestrator.usecases.group_plans import GroupPlanner
 from mnemesh_orchestrator.usecases.run_cancellations import RunCancellations
 
 
@@ -40,6 +43,7 @@ class RunService:
         ids: IdSource,
         processors: Processors,
         cancellations: RunCancellations,
+        planner: GroupPlanner,
     ) -> None:
         self._store = store
         self._worker = worker
@@ -49,6 +53,7 @@ class RunService:
         self._ids = ids
         self._processors = processors
         self._cancellations = cancellations
+        self._planner = planner
 
     async def send(
         self,
@@ -58,12 +63,17 @@ class RunService:
         conversation_id: str,
         messages: Sequence[InputMessage],
         config: RunConfig,
+        group_id: str | None = None,
     ) -> AsyncGenerator[RunEvent, None]:
         """Stores a run and streams its events until it ends. A repeat under the same key or otid streams the first run.
 
+        With `group_id`, it is a run of the group.
+
         Raises:
             InvalidArgument: A message or the config breaks a rule.
-            NotFound: The agent does not exist or does not have the conversation.
+            NotFound: The agent or the group does not exist, or the agent does not have the conversation.
+            GroupUnusable: The group has no members, or its manager was deleted.
+            Unimplemented: The group is a swarm.
             ConversationBusy: Another run holds the conversation, and the config rejects waiting.
             PendingApproval: The conversation waits for an approval.
             ModelUnknown: No provider serves the model of the config.
@@ -71,6 +81,8 @@ class RunService:
         """
         messages, config = require_valid_inputs(messages, min_messages=1), valid_config(config)
         run = self.new_run(caller, agent_id, conversation_id, messages, config, background=False)
+        if group_id is not None:
+            run = await self._of_group(key, run, group_id)
         _, stream = await self.open(caller, key, run)
         async with aclosing(stream):
             async for event in stream:
@@ -107,10 +119,13 @@ class RunService:
         conversation_id: str,
         messages: Sequence[InputMessage],
         config: RunConfig,
+        group_id: str | None = None,
     ) -> Run:
         """Stores a run that is executed in the background, and returns it. Raises the errors of `send`."""
         messages, config = require_valid_inputs(messages, min_messages=1), valid_config(config)
         run = self.new_run(caller, agent_id, conversation_id, messages, config, background=True)
+        if group_id is not None:
+            run = await self._of_group(key, run, group_id)
         started = await self._start(key, run)
         return started.run
 
@@ -142,6 +157,16 @@ class RunService:
             shown_inputs=shown,
             sent=sent_messages(messages),
         )
+
+    async def _of_group(self, key: RequestKey | None, run: Run, group_id: str) -> Run:
+        """Returns a run as one of a group. The repeat of an earlier run needs no usable group."""
+        try:
+            return await self._planner.planned(run, group_id)
+        except (NotFound, GroupUnusable, Unimplemented):
+            repeat = replace(run, agent_id="", conversation_id=group_conversation_id(group_id), group_id=group_id)
+            if await self._store.find_repeated(key, repeat) is None:
+                raise
+            return repeat
 
     async def _start(self, key: RequestKey | None, run: Run, answer: ApprovalAnswer | None = None) -> StartedRun:
         if run.config.override_model is not None:
@@ -218,7 +243,8 @@ class RunService:
         """Starts a new run in the background with the input of a failed or cancelled one, and returns it.
 
         The input keeps its message ids, so the record and the window show it once. Calls that were approved and not
-        executed are executed. Of a run that was retried before, the newest retry counts.
+        executed are executed. Of a run that was retried before, the newest retry counts. The turns of a group run
+        that completed are not repeated.
 
         Raises NotFound, RunEnded if it completed, RunUnderWay if it has not ended.
         """
@@ -233,8 +259,12 @@ class RunService:
             self.new_run(caller, before.agent_id, before.conversation_id, before.input, before.config, background=True),
             retried_run_ids=(before.id, *before.retried_run_ids),
             resumes=before.resumes,
+            group_id=before.group_id,
+            transcript=before.transcript,  # makes the input of a sleeptime run that has none yet
             sent=(),  # a client that sends the otids again gets the first run
         )
+        if before.plan is not None:
+            retry = replace(retry, plan=retried_plan(before.plan, await self._store.journal(before.id)))
         return (await self._start(key, retry)).run
 
     async def cancel(self, caller: Principal, filter_: RunFilter, run_ids: Sequence[str]) -> dict[str, CancelOutcome]:

@@ -8,6 +8,7 @@ from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, derive_id
 from mnemesh_kit.principal import Principal
+from mnemesh_kit.secret_variables import SecretVariables
 from mnemesh_kit.unicode import has_lone_surrogate
 from mnemesh_types.messages import ToolReturn
 
@@ -20,6 +21,7 @@ from mnemesh_orchestrator.loop.step_messages import call_id
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.core_memory import AgentAuthor
 from mnemesh_orchestrator.model.custom_tools import ToolResult
+from mnemesh_orchestrator.model.memory_access import memory_access
 from mnemesh_orchestrator.model.models import ToolSchema
 from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
 from mnemesh_orchestrator.ports.tools import ToolsPort
@@ -34,6 +36,7 @@ class ToolRunner:
         agents: AgentStore,
         builtin: BuiltinTools,
         tools: ToolsPort,
+        secrets: SecretVariables,
         core_memory: CoreMemoryPort,
         context: ContextBuilder,
         ids: IdSource,
@@ -41,6 +44,7 @@ class ToolRunner:
         self._agents = agents
         self._builtin = builtin
         self._tools = tools
+        self._secrets = secrets
         self._core_memory = core_memory
         self._context = context
         self._ids = ids
@@ -86,7 +90,8 @@ class ToolRunner:
                 call,
                 None,
                 f"{step}/0",
-                memory_scope=agent.memory_scope,
+                memory=memory_access(agent.id, agent.memory_scope, agent.memory_extraction),
+                agent_name=agent.name,
                 embedder=agent.embedder,
             )
             result = await self._builtin.execute(built_in)
@@ -106,7 +111,7 @@ class ToolRunner:
             return ToolResult(ok=False, text=INTERRUPTED)
         author, prefix = AgentAuthor(agent.id, call_id(step, 0)), f"{step}/0"
         edit = self._core_memory.edit
-        return await run_custom(self._tools, edit, agent, core, definitions[0], values, author, prefix)
+        return await run_custom(self._tools, self._secrets, edit, agent, core, definitions[0], values, author, prefix)
 
 
 def _values(arguments: str, schema: ToolSchema) -> Mapping[str, Any]:

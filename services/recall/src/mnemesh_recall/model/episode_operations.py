@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 from typing import Generic, TypeVar
 
@@ -12,6 +12,16 @@ from mnemesh_recall.model.leases import WriterLease
 from mnemesh_recall.model.search import SearchMode
 
 M = TypeVar("M", Episode, Fact)
+
+
+@dataclass(frozen=True, slots=True)
+class FactTimes:
+    """The words of a query, and the times to which they were resolved: of validity, or of knowledge."""
+
+    expression: str
+    valid_since: datetime | None = None
+    valid_at: datetime | None = None
+    known_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,16 +69,27 @@ class SupersedeFact:
 
     fact_id: str
     fact: NewFact
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreFact:
+    """States a closed fact again."""
+
+    fact_id: str
+    reason: str | None = None
+    source: Source = UNKNOWN_SOURCE
 
 
 @dataclass(frozen=True, slots=True)
 class InvalidateFact:
-    """Closes a fact. `invalid_at` is now if it is None."""
+    """Closes a fact. `invalid_at` is now if it is None. `successor_id` is an open fact that takes its place."""
 
     fact_id: str
     invalid_at: datetime | None = None
     reason: str | None = None
     source: Source | None = None
+    successor_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +116,20 @@ class EpisodeCommit:
     operations: tuple[FactOperation, ...] = ()
     conversation_id: str | None = None
     lease: WriterLease | None = None
+    requires_sources: bool = False
+    """Whether the messages that it names as sources must exist."""
+
+    @property
+    def source_message_ids(self) -> frozenset[str]:
+        """The messages that it names as sources."""
+        sources = [] if self.episode is None else [self.episode.source]
+        for operation in self.operations:
+            match operation:
+                case AddFact(new) | SupersedeFact(_, new):
+                    sources.append(new.source)
+                case InvalidateFact(source=Source() as source) | ConfirmFact(source=source):
+                    sources.append(source)
+        return frozenset(message_id for source in sources for message_id in source.message_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +190,8 @@ class FactFilter:
     valid_at: datetime | None = None
     known_at: datetime | None = None
     include_invalid: bool = False
+    valid_since: datetime | None = None
+    """With `valid_at`: the start of a range, in which the fact was valid at any time."""
 
 
 MemoryFilter = EpisodeFilter | FactFilter
@@ -168,6 +205,9 @@ class MemorySearch(Generic[M]):
     mode: SearchMode
     limit: int
     filter: MemoryFilter
+    reference_time: datetime | None = None
+    """The time from which expressions of time in the query are resolved; None resolves none."""
+    time_zone: tzinfo = UTC
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +216,7 @@ class MemoryHits(Generic[M]):
 
     hits: tuple[tuple[M, float], ...]
     degraded: bool = False
+    times: FactTimes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from mnemesh_recall.model.episode_operations import (
     MemorySearch,
     NewEpisode,
     NewFact,
+    RestoreFact,
     SupersedeFact,
 )
 from mnemesh_recall.model.episodes import Scope, ScopeKind, Source
@@ -29,6 +30,7 @@ from mnemesh_recall.model.message_rules import MAX_TEXT_BYTES
 from mnemesh_recall.model.query_rules import require_limit, require_query, require_short
 
 MAX_FACT_CHARACTERS: Final = 10_000
+MAX_REASON_CHARACTERS: Final = 2_000
 MAX_TAGS: Final = 100
 MAX_IDS: Final = 10_000
 MAX_OPERATIONS: Final = 1_000
@@ -153,6 +155,14 @@ def require_supersede(operation: SupersedeFact, field: str) -> None:
     """Refuses a supersede operation that is invalid. Raises InvalidArgument."""
     require_id(operation.fact_id, "fact", f"{field}.fact_id")
     require_new_fact(operation.fact, f"{field}.fact")
+    require_optional_text(operation.reason, f"{field}.reason", max_chars=MAX_REASON_CHARACTERS)
+
+
+def require_restore(operation: RestoreFact) -> None:
+    """Refuses the restoration of a fact that is invalid. Raises InvalidArgument."""
+    require_id(operation.fact_id, "fact", "fact_id")
+    require_optional_text(operation.reason, "reason", max_chars=MAX_REASON_CHARACTERS)
+    require_source(operation.source, "source")
 
 
 def require_invalidate(operation: InvalidateFact, field: str) -> None:
@@ -161,6 +171,8 @@ def require_invalidate(operation: InvalidateFact, field: str) -> None:
     require_optional_text(operation.reason, f"{field}.reason", max_bytes=MAX_TEXT_BYTES)
     if operation.source is not None:
         require_source(operation.source, f"{field}.source")
+    if operation.successor_id is not None:
+        require_id(operation.successor_id, "fact", f"{field}.superseded_by_id")
 
 
 def require_changes(changes: Mapping[str, Any], allowed: frozenset[str], field: str) -> None:
@@ -198,6 +210,11 @@ def require_fact_filter(filter_: FactFilter, field: str = "filter") -> None:
     require_share(filter_.min_confidence, f"{field}.min_confidence")
     if filter_.episode_id is not None:
         require_id(filter_.episode_id, "episode", f"{field}.episode_id")
+    if filter_.valid_since is not None and (filter_.valid_at is None or filter_.valid_since > filter_.valid_at):
+        raise InvalidArgument(
+            f"{field}.valid_since_time requires a valid_at_time that is not before it.",
+            field=f"{field}.valid_since_time",
+        )
     _require_shared_filter(filter_, field)
 
 

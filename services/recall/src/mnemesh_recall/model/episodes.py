@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -116,8 +115,3 @@ class Fact:
         """Returns the fact with an end. A fact that starts after its end was never valid."""
         end = invalid_at if self.valid_from is None else max(invalid_at, self.valid_from)
         return replace(self, invalid_at=end, closed_at=now, updated_at=now)
-
-
-def text_key(text: str) -> str:
-    """Returns a key that is equal for texts that differ only in case and white space."""
-    return hashlib.sha256(" ".join(text.casefold().split()).encode()).hexdigest()[:32]

@@ -8,7 +8,14 @@ from datetime import datetime
 from mnemesh_kit.errors import InvalidArgument
 
 from mnemesh_recall.errors import FactClosed
-from mnemesh_recall.model.episode_operations import AddFact, FactOperation, InvalidateFact, NewFact, SupersedeFact
+from mnemesh_recall.model.episode_operations import (
+    AddFact,
+    FactOperation,
+    InvalidateFact,
+    NewFact,
+    RestoreFact,
+    SupersedeFact,
+)
 from mnemesh_recall.model.episodes import Episode, Fact, Scope, Source
 
 
@@ -42,7 +49,9 @@ def created_fact(
     )
 
 
-def superseded_fact(old: Fact, new: NewFact, fact_id: str, now: datetime, field: str) -> tuple[Fact, Fact]:
+def superseded_fact(
+    old: Fact, new: NewFact, fact_id: str, now: datetime, field: str, reason: str | None = None
+) -> tuple[Fact, Fact]:
     """Returns the fact that replaces `old`, and `old` closed at the start of its successor.
 
     Values that `new` leaves out are those of `old`.
@@ -70,7 +79,7 @@ def superseded_fact(old: Fact, new: NewFact, fact_id: str, now: datetime, field:
     )
     fact = created_fact(complete, old.scope, fact_id, now, chain_id=old.chain_id, supersedes=old.id)
     end = start if old.invalid_at is None else min(start, old.invalid_at)
-    return fact, replace(old.closed(invalid_at=end, now=now), superseded_by_id=fact_id)
+    return fact, replace(old.closed(invalid_at=end, now=now), superseded_by_id=fact_id, invalid_reason=reason)
 
 
 def invalidated_fact(old: Fact, request: InvalidateFact, now: datetime) -> Fact:
@@ -84,6 +93,62 @@ def invalidated_fact(old: Fact, request: InvalidateFact, now: datetime) -> Fact:
         return old
     require_open(old)
     return replace(old.closed(invalid_at=end, now=now), invalid_reason=request.reason, invalid_source=request.source)
+
+
+def replaced_fact(old: Fact, successor: Fact, request: InvalidateFact, now: datetime) -> tuple[Fact, Fact]:
+    """Returns a fact that is closed in favour of one that exists, and that one as the next of the chain.
+
+    Without a time in the request, the old fact ends where the successor starts.
+
+    Raises:
+        FactClosed: one of them is closed.
+        InvalidArgument: the successor is the fact itself, is in another scope, or supersedes another fact.
+    """
+    require_open(old)
+    require_open(successor)
+    if successor.id == old.id or successor.scope != old.scope or successor.supersedes_id not in (None, old.id):
+        raise InvalidArgument(
+            "operation.superseded_by_id must be another fact of the same scope that supersedes no other fact.",
+            field="operation.superseded_by_id",
+        )
+    end = request.invalid_at or successor.valid_from or now
+    closed = replace(
+        old.closed(invalid_at=min(end, now) if request.invalid_at is None else end, now=now),
+        invalid_reason=request.reason,
+        invalid_source=request.source,
+        superseded_by_id=successor.id,
+    )
+    return closed, replace(successor, supersedes_id=old.id, chain_id=old.chain_id, updated_at=now)
+
+
+def restored_fact(
+    closed: Fact, newest: Fact, request: RestoreFact, fact_id: str, now: datetime
+) -> tuple[Fact, Fact | None]:
+    """Returns a closed fact stated again, and the newest fact of its chain if that is closed by it.
+
+    The restored fact holds from the start of an open fact that it supersedes, or from the end of a closed one. If the
+    newest fact is open and says the same, it is returned, and nothing changes.
+    """
+    if newest.closed_at is None and newest.text == closed.text:
+        return newest, None
+    start = newest.invalid_at if newest.closed_at is not None else newest.valid_from
+    end = closed.first_invalid_at
+    new = NewFact(
+        text=closed.text,
+        tags=closed.tags,
+        confidence=closed.confidence,
+        salience=closed.salience,
+        source=closed.source.merged(request.source),
+        metadata=closed.metadata,
+        extra=closed.extra,
+        valid_from=start,
+        invalid_at=None if end is None or (start is not None and end <= start) else end,
+    )
+    fact = created_fact(new, closed.scope, fact_id, now, chain_id=closed.chain_id, supersedes=newest.id)
+    if newest.closed_at is not None:
+        return fact, None
+    superseded = newest.closed(invalid_at=start or now, now=now)
+    return fact, replace(superseded, superseded_by_id=fact_id, invalid_reason=request.reason)
 
 
 def confirmed_fact(fact: Fact, source: Source, confidence: float | None, now: datetime) -> Fact:

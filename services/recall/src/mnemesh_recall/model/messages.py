@@ -45,6 +45,10 @@ class MessageFilter:
     """Inclusive."""
     until_time: datetime | None = None
     """Inclusive."""
+    after_sequence_id: int | None = None
+    """Exclusive. Sequence ids are those of one agent."""
+    until_sequence_id: int | None = None
+    """Inclusive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument
@@ -10,7 +10,7 @@ from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.text import require_text
 
-from mnemesh_recall.model.message_rules import require_name
+from mnemesh_recall.model.message_rules import MAX_NAME_CHARACTERS, require_name
 from mnemesh_recall.model.messages import MessageFilter
 from mnemesh_recall.model.search import MessageSearch
 from mnemesh_recall.model.searchable_text import SEARCHABLE_ROLES
@@ -20,6 +20,11 @@ MAX_IDS: Final = 1000
 MAX_EXCLUDED_IDS: Final = 10_000
 MAX_HITS: Final = 100
 MAX_SHORT_CHARACTERS: Final = 255
+MAX_FURTHER_QUERIES: Final = 9
+MAX_SPEAKERS: Final = 20
+MAX_SENDERS: Final = 20
+MAX_BESIDE: Final = 10
+"""The largest number of messages to return before a hit, and after it."""
 
 
 def require_ids(ids: Sequence[str], prefix: str, field: str, *, at_most: int = MAX_IDS) -> None:
@@ -62,6 +67,9 @@ def require_message_filter(filter_: MessageFilter) -> None:
             require_name(text, name)
     if filter_.text is not None:
         require_query(filter_.text, "text_search")
+    for name in ("after_sequence_id", "until_sequence_id"):
+        if getattr(filter_, name) is not None and len(filter_.agent_ids) != 1:
+            raise InvalidArgument(f"{name} requires exactly one of agent_ids.", field=name)
 
 
 def require_search(search: MessageSearch) -> None:
@@ -75,7 +83,29 @@ def require_search(search: MessageSearch) -> None:
     if scope.conversation_id is not None:
         require_id(scope.conversation_id, "conv", "conversation.conversation_id")
     require_query(search.query, "query")
+    require_names(search.further_queries, "further_queries", MAX_FURTHER_QUERIES, require_query)
+    require_names(scope.speakers, "speakers", MAX_SPEAKERS, _require_speaker)
+    require_names(scope.sender_ids, "sender_ids", MAX_SENDERS, _require_sender)
+    for field in ("messages_before", "messages_after"):
+        if not 0 <= getattr(search, field) <= MAX_BESIDE:
+            raise InvalidArgument(f"{field} must be between 0 and {MAX_BESIDE}.", field=field)
     require_ids(scope.exclude_ids, "message", "exclude_message_ids", at_most=MAX_EXCLUDED_IDS)
+
+
+def require_names(values: Sequence[str], field: str, at_most: int, require_one: Callable[[str, str], object]) -> None:
+    """Refuses more than `at_most` values, or one that `require_one` refuses. Raises InvalidArgument."""
+    if len(values) > at_most:
+        raise InvalidArgument(f"{field} must be at most {at_most:,}.", field=field)
+    for index, value in enumerate(values):
+        require_one(value, f"{field}[{index}]")
+
+
+def _require_speaker(name: str, field: str) -> None:
+    require_text(name, field, min_chars=1, max_chars=MAX_NAME_CHARACTERS, allow_blank=False)
+
+
+def _require_sender(id_: str, field: str) -> None:
+    require_name(id_, field, min_chars=1)
 
 
 def require_query(text: str, field: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
+from mnemesh_retrieval.ranking.utterances import split_speaker
 from mnemesh_types.messages import ContentPart, Message, Role, TextPart
 
 SEND_MESSAGE: Final = "send_message"
@@ -38,6 +39,23 @@ def searchable_text(message: Message) -> str:
         case _:
             return ""
     return text.replace("\0", " ").strip()
+
+
+def speaker_of(message: Message, text: str) -> str:
+    """Returns the speaker of a message, or "" if it has none: its name, or the one at the beginning of its text.
+
+    Args:
+        message: the message.
+        text: its searchable text.
+    """
+    return message.name or split_speaker(text)[0]
+
+
+def embedded_text(message: Message) -> str:
+    """Returns the text whose vector finds a message: "Name: text" if its speaker has a name."""
+    text = searchable_text(message)
+    is_spoken = message.role in (Role.USER, Role.ASSISTANT)
+    return f"{message.name}: {text}" if text and is_spoken and message.name and not split_speaker(text)[0] else text
 
 
 def is_event(message: Message) -> bool:

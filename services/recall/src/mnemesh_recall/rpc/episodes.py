@@ -12,7 +12,9 @@ from mnemesh_kit.principal import current_principal
 
 from mnemesh_recall.rpc.convert import episode_requests as requests
 from mnemesh_recall.rpc.convert import episodes as convert
+from mnemesh_recall.rpc.convert import findings
 from mnemesh_recall.usecases.episodes import EpisodeService
+from mnemesh_recall.usecases.memory_audits import MemoryAuditService
 
 Call = Any
 """The gRPC context of a call, which no RPC here uses."""
@@ -21,8 +23,9 @@ Call = Any
 class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
     """The servicer of EpisodeService."""
 
-    def __init__(self, service: EpisodeService) -> None:
+    def __init__(self, service: EpisodeService, audits: MemoryAuditService) -> None:
         self._service = service
+        self._audits = audits
 
     async def CommitEpisode(self, request: rpc.CommitEpisodeRequest, context: Call) -> rpc.CommitEpisodeResponse:
         """Stores an episode and runs operations on facts."""
@@ -95,7 +98,9 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
         """Searches facts."""
         found = await self._service.search(current_principal(), requests.fact_search_from_proto(request))
         hits = [rpc.FactHit(fact=convert.fact_to_proto(fact), score=score) for fact, score in found.hits]
-        return rpc.SearchFactsResponse(hits=hits, degraded=found.degraded)
+        return rpc.SearchFactsResponse(
+            hits=hits, degraded=found.degraded, times=convert.fact_times_to_proto(found.times)
+        )
 
     async def UpdateFact(self, request: rpc.UpdateFactRequest, context: Call) -> rpc.UpdateFactResponse:
         """Changes the fields of a fact other than its text."""
@@ -117,6 +122,18 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
         operation = convert.invalidate_from_proto(request.operation, "operation")
         fact = await self._service.invalidate_fact(current_principal(), operation, key)
         return rpc.InvalidateFactResponse(fact=convert.fact_to_proto(fact))
+
+    async def RestoreFact(self, request: rpc.RestoreFactRequest, context: Call) -> rpc.RestoreFactResponse:
+        """States a closed fact again."""
+        key = request_key(request, "RestoreFact")
+        fact, old = await self._service.restore_fact(current_principal(), requests.restore_from_proto(request), key)
+        superseded = None if old is None else convert.fact_to_proto(old)
+        return rpc.RestoreFactResponse(fact=convert.fact_to_proto(fact), superseded=superseded)
+
+    async def AuditMemory(self, request: rpc.AuditMemoryRequest, context: Call) -> rpc.AuditMemoryResponse:
+        """Returns a page of an audit."""
+        page = await self._audits.audit(current_principal(), findings.audit_from_proto(request))
+        return findings.audit_to_proto(request, page)
 
     async def DeleteFact(self, request: rpc.DeleteFactRequest, context: Call) -> rpc.DeleteFactResponse:
         """Deletes a fact."""

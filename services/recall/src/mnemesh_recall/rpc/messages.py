@@ -119,9 +119,7 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
     async def SearchMessages(self, request: rpc.SearchMessagesRequest, context: Call) -> rpc.SearchMessagesResponse:
         """Searches messages."""
         found = await self._service.search_messages(current_principal(), requests.search_from_proto(request))
-        return rpc.SearchMessagesResponse(
-            hits=[convert.hit_to_proto(hit) for hit in found.hits], degraded=found.degraded
-        )
+        return convert.hits_to_proto(found)
 
     async def EraseAgent(self, request: rpc.EraseAgentRequest, context: Call) -> rpc.EraseAgentResponse:
         """Deletes everything of an agent."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from mnemesh_kit.errors import InvalidArgument
@@ -25,6 +26,7 @@ from mnemesh_recall.model.episode_operations import (
     MemoryHits,
     MemorySearch,
     NewFact,
+    RestoreFact,
     ScopeErasure,
     ScopeSummary,
     SupersedeFact,
@@ -40,10 +42,12 @@ from mnemesh_recall.model.episode_rules import (
     require_invalidate,
     require_memory_search,
     require_new_fact,
+    require_restore,
     require_scope,
     require_supersede,
 )
 from mnemesh_recall.model.episodes import Episode, Fact, Scope
+from mnemesh_recall.model.fact_times import with_times
 from mnemesh_recall.model.query_rules import require_page, require_short
 from mnemesh_recall.store.base import EpisodeStore
 from mnemesh_recall.usecases.episode_search import MemoryFinder
@@ -86,7 +90,8 @@ class EpisodeService:
     async def search(self, caller: Principal, search: MemorySearch[Any]) -> MemoryHits[Any]:
         """Returns the best episodes or facts for a query."""
         require_memory_search(search)
-        return await self._finder.search(caller, search)
+        timed, times = with_times(search)
+        return replace(await self._finder.search(caller, timed), times=times)
 
     async def update_episode(
         self, caller: Principal, episode_id: str, changes: Mapping[str, Any], key: RequestKey | None
@@ -138,6 +143,15 @@ class EpisodeService:
         """Closes a fact in favour of a new one. Returns the new fact and the closed one."""
         require_supersede(operation, "operation")
         facts = await self._store.supersede_fact(caller.organization_id, operation, key)
+        self._indexer.notify()
+        return facts
+
+    async def restore_fact(
+        self, caller: Principal, operation: RestoreFact, key: RequestKey | None
+    ) -> tuple[Fact, Fact | None]:
+        """States a closed fact again. Returns it, and the fact that it superseded."""
+        require_restore(operation)
+        facts = await self._store.restore_fact(caller.organization_id, operation, key)
         self._indexer.notify()
         return facts
 

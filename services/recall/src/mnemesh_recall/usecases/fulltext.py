@@ -1,6 +1,9 @@
-"""The full-text index at startup."""
+"""The words of the full-text index after a change of their analysis."""
 
 from __future__ import annotations
+
+import asyncio
+import time
 
 import structlog
 
@@ -9,7 +12,41 @@ from mnemesh_recall.store.base import MessageStore
 _log = structlog.get_logger("mnemesh.recall.fulltext")
 
 
-async def fill_fulltext_index(store: MessageStore) -> None:
-    """Rebuilds the full-text index if it is empty, as a migration leaves it."""
-    if count := await store.rebuild_fulltext(only_if_empty=True):
-        _log.info("fulltext_index_rebuilt", messages=count)
+class WordRebuild:
+    """Indexes the words of all messages and memories again when their analysis has changed, once.
+
+    A search of an agent first indexes the messages of this agent. Until all are indexed, other searches find what they
+    can in the earlier words, and are `degraded`.
+    """
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+
+    async def mark(self) -> None:
+        """Notes what is outdated, before the service serves."""
+        if waiting := await self._store.mark_outdated_words():
+            _log.info("word_rebuild_waits", agents_and_memories=waiting)
+
+    async def run(self) -> None:
+        """Indexes everything that is outdated, and leaves half of the time to calls."""
+        began = time.monotonic()
+        total = 0
+        while True:
+            page_began = time.monotonic()
+            count = await self._store.rebuild_some_words()
+            if count is None:
+                break
+            total += count
+            await asyncio.sleep(time.monotonic() - page_began)
+        if total:
+            await self._merge()
+            _log.info("word_rebuild_finished", records=total, seconds=round(time.monotonic() - began, 1))
+
+    async def _merge(self) -> None:
+        """Merges what the rebuild wrote: it replaces each document, which makes searches read several times as much."""
+        first, has_more = True, True
+        while has_more:
+            began = time.monotonic()
+            has_more = await self._store.merge_some_words(first=first)
+            first = False
+            await asyncio.sleep(time.monotonic() - began)

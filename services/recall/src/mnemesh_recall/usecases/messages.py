@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import require_id
@@ -34,6 +35,7 @@ from mnemesh_recall.model.messages import AgentErasure, AppendResult, MessageBat
 from mnemesh_recall.model.query_rules import require_ids, require_message_filter, require_page, require_search
 from mnemesh_recall.model.search import MessageHits, MessageSearch
 from mnemesh_recall.store.base import MessageStore
+from mnemesh_recall.usecases.hit_surroundings import with_surroundings
 from mnemesh_recall.usecases.message_search import MessageFinder
 
 
@@ -129,7 +131,9 @@ class MessageService:
     async def search_messages(self, caller: Principal, search: MessageSearch) -> MessageHits:
         """Returns the best hits of a search, best first."""
         require_search(search)
-        return await self._finder.search(caller, search)
+        found = await self._finder.search(caller, search)
+        hits = await with_surroundings(self._store, caller, search, found.hits)
+        return replace(found, hits=hits)
 
     async def erase_agent(self, caller: Principal, agent_id: str, key: RequestKey | None) -> AgentErasure:
         """Deletes everything of an agent, and refuses later writes for it."""

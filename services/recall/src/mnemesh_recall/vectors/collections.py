@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from collections.abc import Collection as AbstractCollection
+from typing import TypeVar
 
 from mnemesh_retrieval.embedder import Embedder, Vector
 from mnemesh_retrieval.errors import EmbedderUnavailable as EmbedderUnreachable
 from mnemesh_retrieval.errors import IndexDamaged, VectorIndexError
-from mnemesh_retrieval.index import Collection, Hit, NearestIndex, SearchQuery
+from mnemesh_retrieval.index import Collection, Comparison, Hit, NearestIndex, SearchQuery
 
 from mnemesh_recall.errors import EmbedderUnavailable, VectorIndexUnavailable
 from mnemesh_recall.vectors.status import IndexStatus
+
+T = TypeVar("T")
 
 
 class VectorCollection:
@@ -38,8 +42,19 @@ class VectorCollection:
 
     async def nearest(self, query: SearchQuery) -> list[Hit]:
         """Returns the best hits. Raises VectorIndexUnavailable if the index cannot be read now."""
+        return await self._reading(self.index.search(self.schema.name, query))
+
+    async def compare(self, query: SearchQuery) -> Comparison:
+        """Compares the vector of a query. Raises VectorIndexUnavailable if the index cannot be read now."""
+        return await self._reading(self.index.compare(self.schema.name, query))
+
+    async def similarities(self, comparison: Comparison, ids: AbstractCollection[str]) -> dict[str, float]:
+        """Returns the similarities of points. Raises VectorIndexUnavailable if the index cannot be read now."""
+        return await self._reading(comparison.similarities(ids))
+
+    async def _reading(self, read: Awaitable[T]) -> T:
         try:
-            return await self.index.search(self.schema.name, query)
+            return await read
         except VectorIndexError as error:
             if isinstance(error, IndexDamaged) and self._status is not None:
                 await self._status.report_damage(self.schema.name, error)

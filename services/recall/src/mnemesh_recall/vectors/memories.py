@@ -46,8 +46,8 @@ class MemoryVectors(VectorCollection):
         text: str,
         limit: int,
         include: Sequence[str] = (),
-    ) -> list[str]:
-        """Returns the ids of the memories with the nearest vectors, best first.
+    ) -> dict[str, float]:
+        """Returns the memories with the nearest vectors, by id with their similarities, best first.
 
         Args:
             organization_id: the organization.
@@ -63,7 +63,7 @@ class MemoryVectors(VectorCollection):
         """
         (vector,) = await self.embed([text])
         if not vector.any():
-            return []
+            return {}
         filter_: Filter = all_of(
             Match("organization_id", organization_id),
             Match("kind", kind),
@@ -78,13 +78,14 @@ class MemoryVectors(VectorCollection):
             newest=MAX_COMPARED,
             also=tuple(_uuid(id_) for id_ in include),
         )
-        return [f"{kind}-{hit.id}" for hit in await self.nearest(query) if hit.score > 0]
+        return {f"{kind}-{hit.id}": hit.score for hit in await self.nearest(query) if hit.score > 0}
 
 
 class MemorySource:
     """See Source. The records are episodes and facts."""
 
     keep_without_vector = False
+    words_version = None
 
     def __init__(self, memories: IndexedMemories, vectors: MemoryVectors) -> None:
         self._memories = memories

@@ -13,7 +13,7 @@ from mnemesh_retrieval.index import NearestIndex
 from mnemesh_retrieval.indexing.records import Record
 
 from mnemesh_recall.model.outbox import MESSAGES
-from mnemesh_recall.model.searchable_text import searchable_text
+from mnemesh_recall.model.searchable_text import embedded_text
 from mnemesh_recall.store.base import IndexedMessages
 from mnemesh_recall.vectors.collections import VectorCollection
 from mnemesh_recall.vectors.status import IndexStatus
@@ -35,6 +35,7 @@ class MessageSource:
     """See Source. The records are the messages with searchable text."""
 
     keep_without_vector = False
+    words_version = None
 
     def __init__(self, messages: IndexedMessages, vectors: MessageVectors) -> None:
         self._messages = messages
@@ -54,7 +55,7 @@ class MessageSource:
         """See Source."""
         found = await self._messages.read(subjects)
         return {
-            id_: Record(searchable_text(message), payload(organization_id, message))
+            id_: Record(embedded_text(message), payload(organization_id, message))
             for id_, (organization_id, message) in found.items()
         }
 

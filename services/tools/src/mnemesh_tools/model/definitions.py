@@ -9,10 +9,13 @@ from dataclasses import fields, replace
 from typing import Any, Final
 
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.secret_variables import require_valid_variables
 from mnemesh_kit.text import require_json_object, require_text, require_texts
+from mnemesh_sandbox.egress.grants import ANY_HOST, MAX_HOSTS, HostInvalid, NetworkGrant, grant_of
 
-from mnemesh_tools.errors import SandboxTooWeak, ToolRequirementsUnmet
 from mnemesh_tools.model.json_values import parse_object, require_json_schema
+from mnemesh_tools.model.requirements import npm_line, requirement_line
+from mnemesh_tools.model.support import require_known_models
 from mnemesh_tools.model.tools import (
     DEFAULT_RETURN_CHARS,
     DEFAULT_TIMEOUT_SECONDS,
@@ -30,17 +33,21 @@ from mnemesh_tools.model.tools import (
 )
 from mnemesh_tools.schema import SourceFacts, check_name
 
-_PACKAGE: Final = re.compile(r"[A-Za-z0-9@][A-Za-z0-9._/@-]{0,199}")
-_VERSION: Final = re.compile(r"[A-Za-z0-9.*+!_^~<>=-]{1,100}")
+_PACKAGE: Final = re.compile(r"[A-Za-z0-9@][A-Za-z0-9._/@\[\],-]{0,199}")
+_VERSION: Final = re.compile(r"[A-Za-z0-9.*+!_^~<>=,| -]{1,100}")
 _MAX_CHARS: Final = {"source_code": None, "json_schema": MAX_SCHEMA_CHARS, "args_json_schema": MAX_SCHEMA_CHARS}
 _MAX_NUMBERS: Final = {"return_char_limit": MAX_RETURN_CHARS, "timeout_seconds": MAX_TIMEOUT_SECONDS}
 # A change of one of these fields without a schema generates the schema again.
 _SCHEMA_SOURCES: Final = frozenset({"source_code", "source_type", "args_json_schema"})
 
 
-def python_source(spec: ToolSpec) -> str | None:
+Source = tuple[SourceType, str]
+"""A language, and a text in it."""
+
+
+def source_of(spec: ToolSpec) -> Source | None:
     """Returns the source that the name and the schema of the tool come from; None for a tool without one."""
-    return spec.source_code if spec.type is ToolType.CUSTOM and spec.source_type is SourceType.PYTHON else None
+    return (spec.source_type, spec.source_code) if spec.type is ToolType.CUSTOM and spec.source_code else None
 
 
 def complete_spec(spec: ToolSpec, facts: SourceFacts | None = None) -> ToolSpec:
@@ -48,7 +55,7 @@ def complete_spec(spec: ToolSpec, facts: SourceFacts | None = None) -> ToolSpec:
 
     Args:
         spec: The definition.
-        facts: The facts about `python_source(spec)`; None if it has none.
+        facts: The facts about `source_of(spec)`; None if it has none.
 
     Raises:
         InvalidArgument: A field breaks its rule.
@@ -105,40 +112,45 @@ def require_valid_fields(spec: ToolSpec) -> None:
     for name, maximum in _MAX_NUMBERS.items():
         if not 0 <= getattr(spec, name) <= maximum:
             raise InvalidArgument(f"tool.{name} must be between 0 and {maximum}.", field=f"tool.{name}")
-    _require_packages(spec.pip_requirements, "tool.pip_requirements")
-    _require_packages(spec.npm_requirements, "tool.npm_requirements")
+    require_valid_packages(spec.pip_requirements, "tool.pip_requirements")
+    require_valid_packages(spec.npm_requirements, "tool.npm_requirements", is_pip=False)
+    network_grant(spec.network_hosts, "tool.network_hosts", allow_network=False)
+    _require_valid_secrets(spec)
     if spec.metadata is not None:
         require_json_object(spec.metadata, "tool.metadata")
 
 
-def require_runnable(spec: ToolSpec, written: Collection[str]) -> None:
-    """Checks that this server can execute a custom tool, as far as the fields `written` decide it.
+def _require_valid_secrets(spec: ToolSpec) -> None:
+    field = "tool.secrets"
+    if spec.secrets and spec.type is not ToolType.CUSTOM:
+        raise InvalidArgument(f"{field} must be empty for a tool of type {spec.type.value}.", field=field)
+    values = {secret.name: secret.value for secret in spec.secrets}
+    if len(values) < len(spec.secrets):
+        raise InvalidArgument(f"{field} must not have the same name twice.", field=field)
+    require_valid_variables(values, field)
+
+
+def network_grant(hosts: tuple[str, ...], field: str, *, allow_network: bool) -> NetworkGrant | None:
+    """Returns the network access of a tool with these hosts; None if it has none.
 
     Raises:
-        ToolRequirementsUnmet: The tool needs packages, or a language other than Python.
-        SandboxTooWeak: The tool needs the network.
+        InvalidArgument: A text names no host, or there are too many.
     """
-    if spec.type is not ToolType.CUSTOM:
-        return
-    if "source_type" in written and spec.source_type is not SourceType.PYTHON:
-        raise ToolRequirementsUnmet("This server executes tools in Python only.", field="tool.source_type")
-    for name in ("pip_requirements", "npm_requirements"):
-        if name in written and (packages := getattr(spec, name)):
-            names = ", ".join(package.name for package in packages)
-            raise ToolRequirementsUnmet(
-                f"The tool needs {names}. This server provides only the Python standard library.",
-                field=f"tool.{name}",
-                missing=names,
-            )
-    if "allow_network" in written and spec.allow_network:
-        raise SandboxTooWeak(
-            "The tool needs the network. This server gives no tool access to it.",
-            field="tool.allow_network",
-            missing="network",
-        )
+    if len(hosts) > MAX_HOSTS:
+        raise InvalidArgument(f"{field} must have at most {MAX_HOSTS} values.", field=field)
+    try:
+        grant = grant_of(hosts)
+    except HostInvalid as error:
+        raise InvalidArgument(f"{field}: {error}.", field=field) from error
+    return ANY_HOST if allow_network else grant if hosts else None
 
 
-def _require_packages(requirements: tuple[Requirement, ...], field: str) -> None:
+def require_valid_packages(requirements: tuple[Requirement, ...], field: str, *, is_pip: bool = True) -> None:
+    """Checks the packages that a tool needs.
+
+    Raises:
+        InvalidArgument: One is not the name and the version of a package, or there are too many.
+    """
     if len(requirements) > MAX_REQUIREMENTS:
         raise InvalidArgument(f"{field} must have at most {MAX_REQUIREMENTS} values.", field=field)
     for requirement in requirements:
@@ -146,6 +158,10 @@ def _require_packages(requirements: tuple[Requirement, ...], field: str) -> None
             raise InvalidArgument(f"{field}: '{requirement.name[:100]}' is not the name of a package.", field=field)
         if requirement.version is not None and not _VERSION.fullmatch(requirement.version):
             raise InvalidArgument(f"{field}: '{requirement.version[:100]}' is not a version.", field=field)
+        try:
+            requirement_line(requirement) if is_pip else npm_line(requirement)
+        except ValueError as error:
+            raise InvalidArgument(f"{field}: {error}.", field=field) from error
 
 
 def _schema(spec: ToolSpec, facts: SourceFacts | None) -> dict[str, Any]:
@@ -153,14 +169,15 @@ def _schema(spec: ToolSpec, facts: SourceFacts | None) -> dict[str, Any]:
         raise InvalidArgument("tool.source_code is required for a custom tool.", field="tool.source_code")
     if spec.type is ToolType.MCP and not spec.mcp_server_id:
         raise InvalidArgument("tool.mcp_server_id is required for an MCP tool.", field="tool.mcp_server_id")
-    return _schema_of_author(spec) if facts is None else _schema_of_python(spec, facts)
+    return _schema_of_author(spec) if facts is None else _schema_of_source(spec, facts)
 
 
-def _schema_of_python(spec: ToolSpec, facts: SourceFacts) -> dict[str, Any]:
+def _schema_of_source(spec: ToolSpec, facts: SourceFacts) -> dict[str, Any]:
     if spec.name not in ("", facts.name):
         raise InvalidArgument(
             f"tool.name is '{spec.name}', but the last function of the source is '{facts.name}'.", field="tool.name"
         )
+    require_known_models(facts, spec.pip_requirements, "tool.source_code")
     if spec.json_schema:
         return _require_schema(parse_object(spec.json_schema, "tool.json_schema"), facts.name)
     if spec.args_json_schema is None:

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.secret_variables import require_valid_variables
 from mnemesh_kit.text import require_no_nul
+from mnemesh_sandbox import AgentView, Outcome, OutcomeStatus
+from mnemesh_sandbox.egress.connections import NetworkConnection
+from mnemesh_sandbox.egress.grants import ANY_HOST, NetworkGrant
 
-from mnemesh_tools.errors import SandboxTooWeak, ToolArgumentsInvalid, ToolRequirementsUnmet
-from mnemesh_tools.model.definitions import parse_parameters
+from mnemesh_tools.errors import ToolArgumentsInvalid
+from mnemesh_tools.model.definitions import network_grant, parse_parameters, require_valid_packages
 from mnemesh_tools.model.json_values import parse_object
+from mnemesh_tools.model.requirements import PackageSet, packages_of
+from mnemesh_tools.model.support import (
+    ServerSupport,
+    require_known_models,
+    require_language,
+    require_network_access,
+    require_no_packages,
+    require_packages_of_language,
+)
 from mnemesh_tools.model.tools import (
     DEFAULT_RETURN_CHARS,
     DEFAULT_TIMEOUT_SECONDS,
@@ -21,11 +34,9 @@ from mnemesh_tools.model.tools import (
     Tool,
     ToolType,
 )
-from mnemesh_tools.sandbox import AgentView, Outcome, OutcomeStatus
 from mnemesh_tools.schema import SourceFacts, coerce
 
 AD_HOC_SOURCE: Final = "ad_hoc.source_code"
-MAX_ENVIRONMENT_CHARS: Final = 256_000
 MAX_ARGUMENTS_CHARS: Final = 1_048_576
 
 
@@ -41,6 +52,7 @@ class AdHocTool:
     pip_requirements: tuple[Requirement, ...] = ()
     npm_requirements: tuple[Requirement, ...] = ()
     allow_network: bool = False
+    network_hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +61,11 @@ class Invocation:
 
     arguments: str = ""
     """A JSON object as text; empty for no arguments."""
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     agent: AgentView | None = None
     """The agent as the tool sees it."""
+    project_id: str | None = None
+    """The project of the agent."""
     timeout_seconds: float | None = None
     """The caller's limit. The tool's own limit applies if it is lower."""
 
@@ -65,6 +79,7 @@ class Execution:
     """The returned value as text, or the error."""
     truncated: bool
     """The result is longer than the tool's limit and was cut."""
+    connections: tuple[NetworkConnection, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +90,31 @@ class ExecutableTool:
     source_type: SourceType
     function: str
     parameters: Mapping[str, Any]
-    requirements: tuple[Requirement, ...]
-    allow_network: bool
+    pip_requirements: tuple[Requirement, ...]
+    npm_requirements: tuple[Requirement, ...]
+    network: NetworkGrant | None
+    """The hosts that the tool may connect to."""
     takes_agent: bool
     """The function has the parameter `agent_state`. Other tools neither read nor change the agent's blocks."""
+    signature: tuple[str, ...] = ()
+    """The parameters of a function in TypeScript, in their order."""
+    takes_object: bool = False
+    """The function in TypeScript has one parameter, which is the object of all arguments."""
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     return_chars: int = DEFAULT_RETURN_CHARS
 
+    @property
+    def packages(self) -> PackageSet:
+        """The packages that it needs."""
+        return packages_of(self.source_type, self.pip_requirements, self.npm_requirements)
 
-def executable_from_tool(tool: Tool, *, takes_agent: bool) -> ExecutableTool:
+
+def executable_from_tool(tool: Tool, facts: SourceFacts | None) -> ExecutableTool:
     """Returns the executable form of a stored tool.
 
     Args:
         tool: The tool.
-        takes_agent: Its function has the parameter `agent_state`.
+        facts: The facts about its source; None if it is known not to have the parameter `agent_state`.
 
     Raises:
         InvalidArgument: The tool has no source, because it is not a custom tool.
@@ -104,24 +130,29 @@ def executable_from_tool(tool: Tool, *, takes_agent: bool) -> ExecutableTool:
         source_type=spec.source_type,
         function=spec.name,
         parameters=json.loads(spec.json_schema)["parameters"],
-        requirements=(*spec.pip_requirements, *spec.npm_requirements),
-        allow_network=spec.allow_network,
-        takes_agent=takes_agent,
+        pip_requirements=spec.pip_requirements,
+        npm_requirements=spec.npm_requirements,
+        network=network_grant(spec.network_hosts, "network_hosts", allow_network=spec.allow_network),
+        takes_agent=facts is not None and facts.takes_agent,
+        signature=() if facts is None else facts.parameters,
+        takes_object=facts is not None and facts.takes_object,
         timeout_seconds=spec.timeout_seconds,
         return_chars=spec.return_char_limit,
     )
 
 
-def require_valid_ad_hoc(tool: AdHocTool) -> None:
+def require_valid_ad_hoc(tool: AdHocTool, support: ServerSupport) -> None:
     """Checks an ad hoc tool before its source is read.
 
     Raises:
         InvalidArgument: A field breaks its rule.
-        ToolRequirementsUnmet: The source is not Python.
+        ToolRequirementsUnmet: This server does not execute the language.
     """
     require_no_nul(tool.source_code, AD_HOC_SOURCE)
-    if tool.source_type is not SourceType.PYTHON:
-        raise ToolRequirementsUnmet("This server executes tools in Python only.", field="ad_hoc.source_type")
+    require_valid_packages(tool.pip_requirements, "ad_hoc.pip_requirements")
+    require_valid_packages(tool.npm_requirements, "ad_hoc.npm_requirements", is_pip=False)
+    require_packages_of_language(tool.source_type, tool.pip_requirements, tool.npm_requirements, "ad_hoc.")
+    require_language(tool.source_type, support, "ad_hoc.source_type")
 
 
 def executable_from_ad_hoc(tool: AdHocTool, facts: SourceFacts) -> ExecutableTool:
@@ -134,7 +165,9 @@ def executable_from_ad_hoc(tool: AdHocTool, facts: SourceFacts) -> ExecutableToo
     Raises:
         InvalidArgument: `args_json_schema` is not a JSON schema of type object.
         ToolSourceInvalid: The source yields no schema.
+        ToolRequirementsUnmet: A parameter is a pydantic model.
     """
+    require_known_models(facts, tool.pip_requirements, AD_HOC_SOURCE)
     if tool.args_json_schema is None:
         parameters: Mapping[str, Any] = facts.require_schema(AD_HOC_SOURCE).parameters
     else:
@@ -144,45 +177,43 @@ def executable_from_ad_hoc(tool: AdHocTool, facts: SourceFacts) -> ExecutableToo
         source_type=tool.source_type,
         function=facts.name,
         parameters=parameters,
-        requirements=(*tool.pip_requirements, *tool.npm_requirements),
-        allow_network=tool.allow_network,
+        pip_requirements=tool.pip_requirements,
+        npm_requirements=tool.npm_requirements,
+        network=network_grant(tool.network_hosts, "ad_hoc.network_hosts", allow_network=tool.allow_network),
         takes_agent=facts.takes_agent,
+        signature=facts.parameters,
+        takes_object=facts.takes_object,
     )
 
 
-def require_executable(tool: ExecutableTool) -> None:
+def require_executable(tool: ExecutableTool, support: ServerSupport) -> None:
     """Checks that this server can execute the tool.
 
     Raises:
-        ToolRequirementsUnmet: The tool needs packages, or a language other than Python.
-        SandboxTooWeak: The tool needs the network.
+        InvalidArgument: The packages are those of another language.
+        ToolRequirementsUnmet: The tool needs packages or a language that this server does not provide.
+        SandboxTooWeak: The operator does not allow the network access that the tool needs.
     """
-    if tool.source_type is not SourceType.PYTHON:
-        raise ToolRequirementsUnmet("This server executes tools in Python only.", missing=tool.source_type.value)
-    if tool.requirements:
-        names = ", ".join(requirement.name for requirement in tool.requirements)
-        raise ToolRequirementsUnmet(
-            f"{tool.function} needs {names}. This server provides only the Python standard library.", missing=names
-        )
-    if tool.allow_network:
-        raise SandboxTooWeak(
-            f"{tool.function} needs the network. This server gives no tool access to it.", missing="network"
-        )
+    require_language(tool.source_type, support, "source_type")
+    require_packages_of_language(tool.source_type, tool.pip_requirements, tool.npm_requirements, "")
+    if not support.packages:
+        require_no_packages(tool.pip_requirements, "pip_requirements")
+        require_no_packages(tool.npm_requirements, "npm_requirements")
+    require_network_access(
+        support.network,
+        "network_hosts",
+        allow_network=tool.network is ANY_HOST,
+        names_hosts=tool.network is not None and tool.network is not ANY_HOST,
+    )
 
 
 def require_environment(environment: Mapping[str, str]) -> None:
     """Checks the environment variables of an execution.
 
     Raises:
-        InvalidArgument: A name or a value is not possible in a process, or the environment is too long.
+        InvalidArgument: A name or a value breaks its rule, or there are too many.
     """
-    for name, value in environment.items():
-        if not name or "=" in name or "\0" in name or "\0" in value:
-            raise InvalidArgument(
-                'environment must not have empty names, "=" in a name, or NUL characters.', field="environment"
-            )
-    if sum(len(name) + len(value) for name, value in environment.items()) > MAX_ENVIRONMENT_CHARS:
-        raise InvalidArgument(f"environment must be at most {MAX_ENVIRONMENT_CHARS:,} characters.", field="environment")
+    require_valid_variables(environment, "environment")
 
 
 def parse_arguments(arguments: str) -> dict[str, Any]:
@@ -229,10 +260,10 @@ def time_limit(tool: ExecutableTool, timeout_seconds: float | None) -> float:
     return min(timeout_seconds, tool.timeout_seconds)
 
 
-def execution_from_outcome(tool: ExecutableTool, outcome: Outcome) -> Execution:
-    """Returns the execution with this outcome. A result that is longer than the tool's limit is cut, with a note."""
+def execution_from_outcome(return_chars: int, outcome: Outcome, connections: Sequence[NetworkConnection]) -> Execution:
+    """Returns the execution with this outcome. A result that is longer than `return_chars` is cut, with a note."""
     total = max(outcome.chars, len(outcome.text))
-    if outcome.status is not OutcomeStatus.SUCCESS or total <= tool.return_chars:
-        return Execution(outcome, outcome.text, truncated=False)
-    note = f"[The result was cut: it has {total} characters, and the limit is {tool.return_chars}.]"
-    return Execution(outcome, f"{outcome.text[: tool.return_chars]}\n{note}", truncated=True)
+    if outcome.status is not OutcomeStatus.SUCCESS or total <= return_chars:
+        return Execution(outcome, outcome.text, truncated=False, connections=tuple(connections))
+    note = f"[The result was cut: it has {total} characters, and the limit is {return_chars}.]"
+    return Execution(outcome, f"{outcome.text[:return_chars]}\n{note}", truncated=True, connections=tuple(connections))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import Enum
 from typing import Final
 
+from mnemesh_kit.secret_variables import SecretVariable
 from mnemesh_kit.text import require_no_nul
 
 DEFAULT_RETURN_CHARS: Final = 50_000
@@ -46,6 +47,17 @@ class Requirement:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolSecret:
+    """An environment variable of a tool."""
+
+    name: str
+    value: str | None = field(default=None, repr=False)
+    """The value of a request; None keeps the stored one."""
+    stored: SecretVariable | None = None
+    """The variable as it is stored."""
+
+
+@dataclass(frozen=True, slots=True)
 class ToolSpec:
     """The definition of a tool. `definitions.complete_spec` validates it and fills in its name, schema and defaults."""
 
@@ -69,6 +81,8 @@ class ToolSpec:
     """A JSON object as text."""
     timeout_seconds: int = 0
     allow_network: bool = False
+    network_hosts: tuple[str, ...] = ()
+    secrets: tuple[ToolSecret, ...] = ()
     mcp_server_id: str | None = None
     mcp_tool_name: str | None = None
     project_id: str | None = None
@@ -76,6 +90,11 @@ class ToolSpec:
     base_template_id: str | None = None
     deployment_id: str | None = None
     entity_id: str | None = None
+
+    @property
+    def packages_key(self) -> tuple[object, ...]:
+        """What the lock of the packages depends on."""
+        return self.source_type, self.pip_requirements, self.npm_requirements
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +109,8 @@ class Tool:
     updated_at: datetime
     created_by_id: str
     last_updated_by_id: str
+    package_lock: str | None = None
+    """The exact versions of the packages and the hashes of their files; None before they are resolved."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,197 @@
-"""The servicer of `mnemesh.tools.v1.McpServerService`."""
+"""The servicer of `mnemesh.tools.v1.McpServerService`: decodes, calls a use case, encodes."""
 
 from __future__ import annotations
 
-from mnemesh.tools.v1 import mcp_servers_service_pb2_grpc
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+from mnemesh.tools.v1 import mcp_servers_pb2, mcp_servers_service_pb2_grpc
+from mnemesh.tools.v1 import mcp_servers_service_pb2 as pb
+from mnemesh_kit.idempotency import request_key
+from mnemesh_kit.paging import next_page_token, page_query
+from mnemesh_kit.principal import current_principal
+from mnemesh_kit.time import timestamp_to_proto
+
+from mnemesh_tools.model.mcp_servers import McpServer
+from mnemesh_tools.rpc.convert.mcp_servers import (
+    STATUSES,
+    mcp_caller_from_proto,
+    mcp_server_filter_from_proto,
+    mcp_server_order_from_proto,
+    mcp_server_spec_from_proto,
+    mcp_server_to_proto,
+    request_without_secrets,
+    written_paths_from_proto,
+)
+from mnemesh_tools.rpc.convert.mcp_tools import (
+    listed_tool_to_proto,
+    mcp_tool_order_from_proto,
+    mcp_tool_to_proto,
+    run_result_to_proto,
+    schema_statuses_from_proto,
+    timeout_from_proto,
+    tool_key_from_proto,
+    within_an_answer,
+)
+from mnemesh_tools.usecases.mcp_authorizations import McpAuthorizationService
+from mnemesh_tools.usecases.mcp_servers import McpServerService
+from mnemesh_tools.usecases.mcp_tools import McpToolService
+
+Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
-    """Serves `mnemesh.tools.v1.McpServerService`. No RPC is implemented: the base class answers UNIMPLEMENTED."""
+    """Serves `mnemesh.tools.v1.McpServerService`."""
+
+    def __init__(
+        self,
+        servers: McpServerService,
+        tools: McpToolService,
+        authorizations: McpAuthorizationService,
+        fingerprint: Callable[[str], str],
+    ) -> None:
+        """Serves the use cases; `fingerprint` stands for a secret where requests are compared."""
+        self._servers = servers
+        self._tools = tools
+        self._authorizations = authorizations
+        self._fingerprint = fingerprint
+
+    async def CreateMcpServer(self, request: pb.CreateMcpServerRequest, context: Context) -> pb.CreateMcpServerResponse:
+        """Registers a server and reads its tools."""
+        spec = mcp_server_spec_from_proto(request.mcp_server)
+        key = request_key(request_without_secrets(request, self._fingerprint), "CreateMcpServer")
+        server = await self._servers.create_server(current_principal(), spec, key)
+        return pb.CreateMcpServerResponse(mcp_server=self._message(server))
+
+    async def GetMcpServer(self, request: pb.GetMcpServerRequest, context: Context) -> pb.GetMcpServerResponse:
+        """Returns a server."""
+        server = await self._servers.get_server(current_principal(), request.mcp_server_id)
+        return pb.GetMcpServerResponse(mcp_server=self._message(server))
+
+    async def ListMcpServers(self, request: pb.ListMcpServersRequest, context: Context) -> pb.ListMcpServersResponse:
+        """Returns a page of servers."""
+        query = page_query(request)
+        filter_, order = mcp_server_filter_from_proto(request), mcp_server_order_from_proto(request.order_by)
+        page = await self._servers.list_servers(current_principal(), filter_, order, query)
+        servers = [self._message(server) for server in page.items]
+        return pb.ListMcpServersResponse(mcp_servers=servers, next_page_token=next_page_token(query, page))
+
+    async def UpdateMcpServer(self, request: pb.UpdateMcpServerRequest, context: Context) -> pb.UpdateMcpServerResponse:
+        """Changes the fields that the mask names."""
+        server = await self._servers.update_server(
+            current_principal(),
+            request.mcp_server.id,
+            mcp_server_spec_from_proto(request.mcp_server),
+            written_paths_from_proto(request.update_mask),
+            request.base_revision if request.HasField("base_revision") else None,
+            request_key(request_without_secrets(request, self._fingerprint), "UpdateMcpServer"),
+        )
+        return pb.UpdateMcpServerResponse(mcp_server=self._message(server))
+
+    async def DeleteMcpServer(self, request: pb.DeleteMcpServerRequest, context: Context) -> pb.DeleteMcpServerResponse:
+        """Deletes a server and its tools."""
+        key = request_key(request, "DeleteMcpServer")
+        await self._servers.delete_server(current_principal(), request.mcp_server_id, key)
+        return pb.DeleteMcpServerResponse()
+
+    async def ListMcpServerTools(
+        self, request: pb.ListMcpServerToolsRequest, context: Context
+    ) -> pb.ListMcpServerToolsResponse:
+        """Returns a page of the tools of a server."""
+        query = page_query(request)
+        statuses = schema_statuses_from_proto(request.schema_statuses)
+        order = mcp_tool_order_from_proto(request.order_by)
+        page = await self._tools.list_tools(current_principal(), request.mcp_server_id, statuses, order, query)
+        tools = [mcp_tool_to_proto(tool) for tool in page.items]
+        return pb.ListMcpServerToolsResponse(tools=tools, next_page_token=next_page_token(query, page))
+
+    async def GetMcpServerTool(
+        self, request: pb.GetMcpServerToolRequest, context: Context
+    ) -> pb.GetMcpServerToolResponse:
+        """Returns a tool of a server."""
+        key = tool_key_from_proto(request.tool)
+        tool = await self._tools.get_tool(current_principal(), request.mcp_server_id, key)
+        return pb.GetMcpServerToolResponse(tool=mcp_tool_to_proto(tool))
+
+    async def RefreshMcpServer(
+        self, request: pb.RefreshMcpServerRequest, context: Context
+    ) -> pb.RefreshMcpServerResponse:
+        """Reads the tools of a server again."""
+        result = await self._servers.refresh_server(
+            current_principal(),
+            request.mcp_server_id,
+            mcp_caller_from_proto(request.caller),
+            request_key(_without_variables(request), "RefreshMcpServer"),
+        )
+        groups = (result.added, result.updated, result.removed)
+        messages = iter(within_an_answer(mcp_tool_to_proto(tool) for group in groups for tool in group))
+        added, updated, removed = ([next(messages) for _ in group] for group in groups)
+        return pb.RefreshMcpServerResponse(
+            mcp_server=self._message(result.server), added=added, updated=updated, removed=removed
+        )
+
+    async def RunMcpServerTool(
+        self, request: pb.RunMcpServerToolRequest, context: Context
+    ) -> pb.RunMcpServerToolResponse:
+        """Runs a tool."""
+        result = await self._tools.run_tool(
+            current_principal(),
+            request.mcp_server_id,
+            tool_key_from_proto(request.tool),
+            request.arguments,
+            mcp_caller_from_proto(request.caller),
+            timeout_from_proto(request),
+            request_key(_without_variables(request), "RunMcpServerTool"),
+        )
+        return run_result_to_proto(result)
+
+    async def TestMcpServer(self, request: pb.TestMcpServerRequest, context: Context) -> pb.TestMcpServerResponse:
+        """Connects to a server, and stores nothing."""
+        has_settings = request.WhichOneof("target") == "mcp_server"
+        server_id = request.mcp_server.id if has_settings else request.mcp_server_id
+        spec = mcp_server_spec_from_proto(request.mcp_server) if has_settings else None
+        contact, tools = await self._servers.test_server(
+            current_principal(), server_id or None, spec, mcp_caller_from_proto(request.caller)
+        )
+        return pb.TestMcpServerResponse(
+            status=STATUSES[contact.status],
+            status_message=contact.message,
+            tools=within_an_answer(listed_tool_to_proto(tool) for tool in tools),
+            protocol_version=contact.protocol_version,
+        )
+
+    async def StartMcpAuthorization(
+        self, request: pb.StartMcpAuthorizationRequest, context: Context
+    ) -> pb.StartMcpAuthorizationResponse:
+        """Begins an authorization."""
+        url, state, ends = await self._authorizations.start(
+            current_principal(), request.mcp_server_id, request.redirect_uri
+        )
+        return pb.StartMcpAuthorizationResponse(
+            authorization_url=url, state=state, expire_time=timestamp_to_proto(ends)
+        )
+
+    async def CompleteMcpAuthorization(
+        self, request: pb.CompleteMcpAuthorizationRequest, context: Context
+    ) -> pb.CompleteMcpAuthorizationResponse:
+        """Completes an authorization."""
+        server = await self._authorizations.complete(
+            current_principal(),
+            request.mcp_server_id,
+            request.code,
+            request.state,
+            request.iss if request.HasField("iss") else None,
+        )
+        return pb.CompleteMcpAuthorizationResponse(mcp_server=self._message(server))
+
+    def _message(self, server: McpServer) -> mcp_servers_pb2.McpServer:
+        return mcp_server_to_proto(server, self._servers.program_health(server.id))
+
+
+def _without_variables(request: Any) -> Any:
+    """Returns a copy of a request without the caller's variables, of which nothing is stored."""
+    copy = type(request)()
+    copy.CopyFrom(request)
+    copy.caller.variables.clear()
+    return copy

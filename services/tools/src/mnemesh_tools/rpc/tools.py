@@ -2,41 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import grpc
+from mnemesh.tools.v1 import tools_pb2, tools_service_pb2_grpc
 from mnemesh.tools.v1 import tools_service_pb2 as pb
-from mnemesh.tools.v1 import tools_service_pb2_grpc
-from mnemesh_kit.errors import InvalidArgument, Unimplemented
-from mnemesh_kit.idempotency import request_key
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.idempotency import RequestKey, request_key
 from mnemesh_kit.paging import next_page_token, page_query
 from mnemesh_kit.principal import current_principal
 
-from mnemesh_tools.model.tools import SourceType
+from mnemesh_tools.model.packages import PackagesStatus
+from mnemesh_tools.model.tools import Tool
 from mnemesh_tools.rpc.convert.fields import source_type_from_proto
 from mnemesh_tools.rpc.convert.tools import (
+    R,
+    request_without_secrets,
     tool_filter_from_proto,
+    tool_hit_to_proto,
     tool_order_from_proto,
+    tool_search_filter_from_proto,
     tool_spec_from_proto,
     tool_to_proto,
     written_fields_from_proto,
 )
+from mnemesh_tools.usecases.tool_search import ToolFinder
 from mnemesh_tools.usecases.tools import ToolService
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class ToolsServicer(tools_service_pb2_grpc.ToolServiceServicer):
-    """Serves `mnemesh.tools.v1.ToolService`. SearchTools is not implemented."""
+    """Serves `mnemesh.tools.v1.ToolService`."""
 
-    def __init__(self, service: ToolService) -> None:
+    def __init__(
+        self,
+        service: ToolService,
+        finder: ToolFinder,
+        packages: Callable[[Tool], PackagesStatus | None],
+        fingerprint: Callable[[str], str],
+    ) -> None:
+        """Serves tools.
+
+        Args:
+            service: The use cases of tools.
+            finder: The search.
+            packages: Returns the state of a tool's packages on this server.
+            fingerprint: Stands for a secret where requests are compared.
+        """
+        self._fingerprint = fingerprint
         self._service = service
+        self._finder = finder
+        self._packages = packages
 
     async def CreateTool(self, request: pb.CreateToolRequest, context: Context) -> pb.CreateToolResponse:
         """Creates a tool."""
-        spec, key = tool_spec_from_proto(request.tool), request_key(request, "CreateTool")
+        spec, key = tool_spec_from_proto(request.tool), self._key(request, "CreateTool")
         tool = await self._service.create_tool(current_principal(), spec, key)
-        return pb.CreateToolResponse(tool=tool_to_proto(tool))
+        return pb.CreateToolResponse(tool=self._to_proto(tool))
 
     async def UpsertTool(self, request: pb.UpsertToolRequest, context: Context) -> pb.UpsertToolResponse:
         """Creates a tool, or changes the one with the same name."""
@@ -44,9 +68,9 @@ class ToolsServicer(tools_service_pb2_grpc.ToolServiceServicer):
             current_principal(),
             tool_spec_from_proto(request.tool),
             written_fields_from_proto(request.update_mask, request.tool, default_to_set=True),
-            request_key(request, "UpsertTool"),
+            self._key(request, "UpsertTool"),
         )
-        return pb.UpsertToolResponse(tool=tool_to_proto(tool), created=created)
+        return pb.UpsertToolResponse(tool=self._to_proto(tool), created=created)
 
     async def GetTool(self, request: pb.GetToolRequest, context: Context) -> pb.GetToolResponse:
         """Returns a tool by its id or its name."""
@@ -58,19 +82,19 @@ class ToolsServicer(tools_service_pb2_grpc.ToolServiceServicer):
                 tool = await self._service.get_tool_by_name(caller, request.name)
             case _:
                 raise InvalidArgument("key must be set to tool_id or name.", field="tool_id")
-        return pb.GetToolResponse(tool=tool_to_proto(tool))
+        return pb.GetToolResponse(tool=self._to_proto(tool))
 
     async def BatchGetTools(self, request: pb.BatchGetToolsRequest, context: Context) -> pb.BatchGetToolsResponse:
         """Returns several tools by their ids and names."""
         tools = await self._service.batch_get_tools(current_principal(), request.tool_ids, request.names)
-        return pb.BatchGetToolsResponse(tools=[tool_to_proto(tool) for tool in tools])
+        return pb.BatchGetToolsResponse(tools=[self._to_proto(tool) for tool in tools])
 
     async def ListTools(self, request: pb.ListToolsRequest, context: Context) -> pb.ListToolsResponse:
         """Returns a page of tools."""
         query = page_query(request, default_ascending=False)
         filter_, order = tool_filter_from_proto(request.filter), tool_order_from_proto(request.order_by)
         page = await self._service.list_tools(current_principal(), filter_, order, query)
-        tools = [tool_to_proto(tool) for tool in page.items]
+        tools = [self._to_proto(tool) for tool in page.items]
         return pb.ListToolsResponse(tools=tools, next_page_token=next_page_token(query, page))
 
     async def CountTools(self, request: pb.CountToolsRequest, context: Context) -> pb.CountToolsResponse:
@@ -85,9 +109,9 @@ class ToolsServicer(tools_service_pb2_grpc.ToolServiceServicer):
             request.tool.id,
             tool_spec_from_proto(request.tool),
             written_fields_from_proto(request.update_mask, request.tool, default_to_set=False),
-            request_key(request, "UpdateTool"),
+            self._key(request, "UpdateTool"),
         )
-        return pb.UpdateToolResponse(tool=tool_to_proto(tool))
+        return pb.UpdateToolResponse(tool=self._to_proto(tool))
 
     async def DeleteTool(self, request: pb.DeleteToolRequest, context: Context) -> pb.DeleteToolResponse:
         """Deletes a tool."""
@@ -96,18 +120,27 @@ class ToolsServicer(tools_service_pb2_grpc.ToolServiceServicer):
         return pb.DeleteToolResponse()
 
     async def GenerateSchema(self, request: pb.GenerateSchemaRequest, context: Context) -> pb.GenerateSchemaResponse:
-        """Returns the schema of Python source."""
-        if source_type_from_proto(request.source_type, "source_type") is not SourceType.PYTHON:
-            raise Unimplemented("source_type must be PYTHON. Other languages are not supported.", field="source_type")
-        return pb.GenerateSchemaResponse(json_schema=await self._service.generate_schema(request.source_code))
+        """Returns the schema of a source."""
+        source_type = source_type_from_proto(request.source_type, "source_type")
+        schema = await self._service.generate_schema(current_principal(), request.source_code, source_type)
+        return pb.GenerateSchemaResponse(json_schema=schema)
 
     async def SearchTools(self, request: pb.SearchToolsRequest, context: Context) -> pb.SearchToolsResponse:
-        """Is not implemented."""
-        raise Unimplemented("SearchTools is not supported. Use ListTools with filter.text_search.")
+        """Searches tools by what they do."""
+        hits = await self._finder.search(
+            current_principal(), request.query, tool_search_filter_from_proto(request), request.limit
+        )
+        return pb.SearchToolsResponse(hits=[tool_hit_to_proto(hit, self._to_proto(hit.tool)) for hit in hits])
 
     async def EnsureBaseTools(self, request: pb.EnsureBaseToolsRequest, context: Context) -> pb.EnsureBaseToolsResponse:
         """Stores definitions of built-in tools."""
         specs = [tool_spec_from_proto(tool) for tool in request.tools]
         key = request_key(request, "EnsureBaseTools")
         tools = await self._service.ensure_base_tools(current_principal(), specs, key)
-        return pb.EnsureBaseToolsResponse(tools=[tool_to_proto(tool) for tool in tools])
+        return pb.EnsureBaseToolsResponse(tools=[self._to_proto(tool) for tool in tools])
+
+    def _key(self, request: R, method: str) -> RequestKey | None:
+        return request_key(request_without_secrets(request, self._fingerprint), method)
+
+    def _to_proto(self, tool: Tool) -> tools_pb2.Tool:
+        return tool_to_proto(tool, self._packages(tool))

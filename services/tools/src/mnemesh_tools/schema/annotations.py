@@ -7,67 +7,226 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Collection
 from typing import Any, Final
 
 from mnemesh_kit.unicode import well_formed
 
-_SCALARS: Final = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "None": "null"}
-_LITERALS: Final[dict[type, str]] = {bool: "boolean", int: "integer", str: "string"}
-_SEQUENCES: Final = frozenset({"list", "List", "Sequence", "Iterable"})
+from mnemesh_tools.schema.budget import MAX_DEPTH, MAX_MEMBERS, SchemaBudget, UnsupportedAnnotation
+from mnemesh_tools.schema.choices import enum_schema, literal_schema, shown
+from mnemesh_tools.schema.constraints import constrained, description_in
+from mnemesh_tools.schema.declarations import (
+    NONE_DECLARED,
+    Declarations,
+    DeclaredClass,
+    DeclaredField,
+    Kind,
+)
+from mnemesh_tools.schema.syntax import last_name
+
+_SCALARS: Final[dict[str, dict[str, Any]]] = {
+    "str": {"type": "string"},
+    "int": {"type": "integer"},
+    "float": {"type": "number"},
+    "bool": {"type": "boolean"},
+    "None": {"type": "null"},
+    "date": {"type": "string", "format": "date"},
+    "datetime": {"type": "string", "format": "date-time"},
+    "time": {"type": "string", "format": "time"},
+    "UUID": {"type": "string", "format": "uuid"},
+    "Decimal": {"type": "number"},
+    "Path": {"type": "string"},
+}
+_SEQUENCES: Final = frozenset({"list", "List", "Sequence", "MutableSequence", "Collection", "Iterable"})
+_SETS: Final = frozenset({"set", "Set", "frozenset", "FrozenSet", "AbstractSet", "MutableSet"})
 _MAPPINGS: Final = frozenset({"dict", "Dict", "Mapping", "MutableMapping"})
 _TUPLES: Final = frozenset({"tuple", "Tuple"})
-_MAX_DEPTH: Final = 32
-_MAX_MEMBERS: Final = 200
-_MAX_INTEGER: Final = 2**63
+_WRAPPERS: Final = frozenset({"Annotated", "Final", "Required", "NotRequired", "ReadOnly"})
 _MAX_SHOWN: Final = 100
 SUPPORTED: Final = (
-    "str, int, float, bool, None, list, tuple, dict with str keys, Literal, Optional, Union and Any of these"
+    "str, int, float, bool, None, date, datetime, time, UUID, Decimal, Path, list, set, tuple, dict with str keys, "
+    "Literal, Optional, Union and Any of these, and the dataclasses, enums, TypedDicts, NamedTuples, pydantic models "
+    "and aliases of the source"
 )
 
 
-class UnsupportedAnnotation(Exception):
-    """The annotation has no JSON schema. The message names the part and the reason."""
+class AnnotationReader:
+    """Reads the annotations of one function. The size of its schemas is bounded, and so is the time.
 
-
-def is_optional(node: ast.expr | None) -> bool:
-    """Returns whether the annotation includes None."""
-    return node is not None and any(_is_none(part) for part in _alternatives(node))
-
-
-def schema_of(node: ast.expr | None, models: Collection[str] = ()) -> dict[str, Any]:
-    """Returns the JSON schema of an annotation, without None. A missing annotation is a string.
-
-    Args:
-        node: The annotation.
-        models: The names of pydantic models, for the text of the error.
-
-    Raises:
-        UnsupportedAnnotation: JSON arguments cannot be converted to the annotated type.
+    Its methods raise UnsupportedAnnotation if JSON arguments cannot be converted to the annotated type.
     """
-    if node is None:
-        return {"type": "string"}
-    used = [part.id for part in ast.walk(node) if isinstance(part, ast.Name) and part.id in models]
-    if used:
-        raise UnsupportedAnnotation(
-            f"'{used[0]}' is a pydantic model, and the sandbox has no pydantic. "
-            "Declare its fields as parameters, or use dict"
-        )
-    return _schema(node, 0)
 
+    def __init__(self, declarations: Declarations = NONE_DECLARED) -> None:
+        self.model: str | None = None
+        """The first pydantic model that an annotation used."""
+        self._declarations = declarations
+        self._budget = SchemaBudget()
+        self._parsed: dict[str, ast.expr] = {}
+        self._open: list[str] = []
+        """The classes whose fields are being read."""
 
-def _schema(node: ast.expr, depth: int) -> dict[str, Any]:
-    if depth > _MAX_DEPTH:
+    def parameter(self, annotation: ast.expr | None) -> dict[str, Any]:
+        """Returns the JSON schema of a parameter, without None. A missing annotation is a string."""
+        return {"type": "string"} if annotation is None else self.schema(annotation)
+
+    def is_optional(self, annotation: ast.expr | None) -> bool:
+        """Returns whether the annotation includes None."""
+        return annotation is not None and any(_is_none(part) for part in self.alternatives(annotation))
+
+    def description(self, annotation: ast.expr | None) -> str | None:
+        """Returns the description that `Annotated` gives: a string, or that of `Field`."""
+        return None if annotation is None else description_in(self.unwrapped(annotation)[1])
+
+    def schema(self, node: ast.expr, depth: int = 0) -> dict[str, Any]:
+        """Returns the JSON schema of an annotation, without None."""
+        inner, metadata = self.unwrapped(node)
+        name = inner.id if isinstance(inner, ast.Name) and inner.id in self._declarations.classes else None
+
+        def make() -> dict[str, Any]:
+            return constrained(self._without_metadata(inner, depth), metadata)
+
+        return self._budget.made_once(name, (inner, *metadata), depth, make)
+
+    def alternatives(self, node: ast.expr) -> list[ast.expr]:
+        """Returns the members of a union, flattened and unwrapped, or else the annotation itself, unwrapped.
+
+        A member with constraints stays wrapped.
+        """
+        found: list[ast.expr] = []
+        waiting, steps = [node], 0
+        while waiting:
+            wrapped, steps = waiting.pop(), steps + 1
+            node, metadata = self.unwrapped(wrapped)
+            name, items = (last_name(node.value), _items(node.slice)) if isinstance(node, ast.Subscript) else (None, [])
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+                waiting += [node.right, node.left]
+            elif name == "Optional" and len(items) == 1:
+                waiting += [ast.Constant(None), items[0]]
+            elif name == "Union":
+                waiting += reversed(items)
+            elif name == "Literal" and any(_is_none(item) for item in items):
+                found += [node, ast.Constant(None)]
+            else:
+                found.append(wrapped if metadata else node)
+            if len(waiting) + len(found) > MAX_MEMBERS or steps > 4 * MAX_MEMBERS:  # an alias can contain itself
+                raise UnsupportedAnnotation(f"it has more than {MAX_MEMBERS} members")
+        return found
+
+    def _without_metadata(self, node: ast.expr, depth: int) -> dict[str, Any]:
+        parts = [part for part in self.alternatives(node) if not _is_none(part)]
+        if not parts:
+            return {"type": "null"}
+        if len(parts) > 1:
+            return _union([self.schema(part, depth + 1) for part in parts])
+        inner, metadata = self.unwrapped(parts[0])
+        if metadata:
+            return self.schema(parts[0], depth + 1)
+        if isinstance(inner, ast.Subscript):
+            return self._generic(last_name(inner.value), _items(inner.slice), inner, depth)
+        return self._plain(inner, depth)
+
+    def _plain(self, node: ast.expr, depth: int) -> dict[str, Any]:
+        name = last_name(node)
+        declared = self._declarations.classes.get(node.id) if isinstance(node, ast.Name) else None
+        if declared is not None:
+            return self._declared(declared, depth)
+        if name in _SCALARS:
+            return dict(_SCALARS[name])
+        if name in _SEQUENCES or name in _TUPLES:
+            return {"type": "array", "items": {}}
+        if name in _SETS:
+            return {"type": "array", "items": {}, "uniqueItems": True}
+        if name in _MAPPINGS:
+            return {"type": "object"}
+        if name in ("Any", "object"):
+            return {}
+        raise UnsupportedAnnotation(f"'{shown(node)}' is not one of {SUPPORTED}")
+
+    def _generic(self, name: str | None, items: list[ast.expr], node: ast.expr, depth: int) -> dict[str, Any]:
+        if name in _SEQUENCES and len(items) == 1:
+            return {"type": "array", "items": self.schema(items[0], depth + 1)}
+        if name in _SETS and len(items) == 1:
+            return {"type": "array", "items": self.schema(items[0], depth + 1), "uniqueItems": True}
+        if name in _TUPLES:
+            return self._tuple(items, depth)
+        if name in _MAPPINGS and len(items) == 2:
+            return self._mapping(items, node, depth)
+        if name == "Literal":
+            return literal_schema(items, node)
+        raise UnsupportedAnnotation(f"'{shown(node)}' is not one of {SUPPORTED}")
+
+    def _mapping(self, items: list[ast.expr], node: ast.expr, depth: int) -> dict[str, Any]:
+        keys = self.schema(items[0], depth + 1)
+        if keys.get("type") != "string":
+            raise UnsupportedAnnotation(
+                f"the keys of '{shown(node)}' must be str, because JSON objects have only such keys"
+            )
+        values = self.schema(items[1], depth + 1)
+        names = {"propertyNames": {"enum": keys["enum"]}} if "enum" in keys else {}
+        return {"type": "object", "additionalProperties": values or True, **names}
+
+    def _tuple(self, items: list[ast.expr], depth: int) -> dict[str, Any]:
+        if len(items) > MAX_MEMBERS:
+            raise UnsupportedAnnotation(f"it has more than {MAX_MEMBERS} members")
+        if len(items) == 2 and isinstance(items[1], ast.Constant) and items[1].value is Ellipsis:
+            return {"type": "array", "items": self.schema(items[0], depth + 1)}
+        prefix = [self.schema(item, depth + 1) for item in items]
+        return {"type": "array", "prefixItems": prefix, "minItems": len(prefix), "maxItems": len(prefix)}
+
+    def _declared(self, declared: DeclaredClass, depth: int) -> dict[str, Any]:
+        if declared.kind is Kind.ENUM:
+            return enum_schema(declared)
+        if declared.name in self._open:
+            raise UnsupportedAnnotation(f"'{declared.name}' contains itself")
+        if declared.kind is Kind.MODEL:
+            self.model = self.model or declared.name
+        self._open.append(declared.name)
+        properties = {item.name: self._field(declared, item, depth) for item in declared.fields}
+        self._open.pop()
+        required = [item.name for item in declared.fields if item.required and not self.is_optional(item.annotation)]
+        schema = {"type": "object", "properties": properties, "required": required}
+        return schema if declared.kind is Kind.MODEL else {**schema, "additionalProperties": False}
+
+    def _field(self, declared: DeclaredClass, item: DeclaredField, depth: int) -> dict[str, Any]:
+        try:
+            schema = constrained(self.schema(item.annotation, depth + 1), item.metadata)
+        except UnsupportedAnnotation as error:
+            raise UnsupportedAnnotation(f"field '{item.name}' of '{declared.name}': {error}") from error
+        description = self.description(item.annotation) or description_in(item.metadata) or item.description
+        if description is None:
+            return schema
+        if well_formed(description) != description:
+            raise UnsupportedAnnotation(f"the description of field '{item.name}' of '{declared.name}' is not text")
+        self._budget.spend(0, len(description), depth)
+        return {**schema, "description": description}
+
+    def unwrapped(self, node: ast.expr) -> tuple[ast.expr, tuple[ast.expr, ...]]:
+        """Returns the annotation without quotes, aliases, Annotated and Required, and the metadata of Annotated."""
+        metadata: tuple[ast.expr, ...] = ()
+        aliases = self._declarations.aliases
+        for _ in range(MAX_DEPTH):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                quoted = node.value
+                if quoted not in self._parsed:
+                    self._parsed[quoted] = _parsed(quoted)
+                node = self._parsed[quoted]
+            elif isinstance(node, ast.Name) and node.id in aliases and node.id not in _SCALARS:
+                node = aliases[node.id]
+            elif isinstance(node, ast.Subscript) and last_name(node.value) in _WRAPPERS:
+                items = _items(node.slice)
+                if not items:
+                    raise UnsupportedAnnotation(f"'{shown(node)}' names no type")
+                node = items[0]
+                metadata = (*metadata, *items[1:])
+            else:
+                return node, metadata
         raise UnsupportedAnnotation("it is nested too deeply")
-    parts = [part for part in _alternatives(node) if not _is_none(part)]
-    if not parts:
-        return {"type": "null"}
-    if len(parts) > 1:
-        return _union([_schema(part, depth + 1) for part in parts])
-    node = parts[0]
-    if isinstance(node, ast.Subscript):
-        return _generic(_name(node.value), _items(node.slice), node, depth)
-    return _plain(_name(node), node)
+
+
+def _parsed(quoted: str) -> ast.expr:
+    try:
+        return ast.parse(quoted.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UnsupportedAnnotation(f"'{quoted[:_MAX_SHOWN]}' is not an annotation") from error
 
 
 def _union(schemas: list[dict[str, Any]]) -> dict[str, Any]:
@@ -77,125 +236,10 @@ def _union(schemas: list[dict[str, Any]]) -> dict[str, Any]:
     return distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
 
 
-def _plain(name: str | None, node: ast.expr) -> dict[str, Any]:
-    if name in _SCALARS:
-        return {"type": _SCALARS[name]}
-    if name in _SEQUENCES or name in _TUPLES:
-        return {"type": "array", "items": {}}
-    if name in _MAPPINGS:
-        return {"type": "object"}
-    if name in ("Any", "object"):
-        return {}
-    raise UnsupportedAnnotation(f"'{_shown(node)}' is not one of {SUPPORTED}")
-
-
-def _generic(name: str | None, items: list[ast.expr], node: ast.expr, depth: int) -> dict[str, Any]:
-    if name in _SEQUENCES and len(items) == 1:
-        return {"type": "array", "items": _schema(items[0], depth + 1)}
-    if name in _TUPLES:
-        return _tuple(items, depth)
-    if name in _MAPPINGS and len(items) == 2:
-        if _name(items[0]) != "str":
-            raise UnsupportedAnnotation(
-                f"the keys of '{_shown(node)}' must be str, because JSON objects have only such keys"
-            )
-        values = _schema(items[1], depth + 1)
-        return {"type": "object", "additionalProperties": values or True}
-    if name == "Literal":
-        return _literal(items, node)
-    raise UnsupportedAnnotation(f"'{_shown(node)}' is not one of {SUPPORTED}")
-
-
-def _tuple(items: list[ast.expr], depth: int) -> dict[str, Any]:
-    if len(items) > _MAX_MEMBERS:
-        raise UnsupportedAnnotation(f"it has more than {_MAX_MEMBERS} members")
-    if len(items) == 2 and isinstance(items[1], ast.Constant) and items[1].value is Ellipsis:
-        return {"type": "array", "items": _schema(items[0], depth + 1)}
-    prefix = [_schema(item, depth + 1) for item in items]
-    return {"type": "array", "prefixItems": prefix, "minItems": len(prefix), "maxItems": len(prefix)}
-
-
-def _literal(items: list[ast.expr], node: ast.expr) -> dict[str, Any]:
-    values: list[Any] = []
-    if len(items) > _MAX_MEMBERS:
-        raise UnsupportedAnnotation(f"it has more than {_MAX_MEMBERS} literals")
-    for item in items:
-        try:
-            value = ast.literal_eval(item)
-        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
-            raise UnsupportedAnnotation(f"'{_shown(node)}' contains a value that is not a literal") from error
-        if value is not None and type(value) not in _LITERALS:
-            raise UnsupportedAnnotation(f"'{_shown(node)}' may contain only str, int, bool and None")
-        if isinstance(value, str) and well_formed(value) != value:
-            raise UnsupportedAnnotation("a literal has a NUL character or half of a character (a lone surrogate)")
-        if type(value) is int and not -_MAX_INTEGER <= value < _MAX_INTEGER:
-            raise UnsupportedAnnotation("an int of a Literal must have at most 64 bits")
-        if value is not None:
-            values.append(value)
-    kinds = list(dict.fromkeys(_LITERALS[type(value)] for value in values))
-    return {"type": kinds[0] if len(kinds) == 1 else kinds, "enum": values} if kinds else {"type": "null"}
-
-
-def _unwrap(node: ast.expr) -> ast.expr:
-    """Returns the annotation without quotes, Annotated, Required and Final."""
-    for _ in range(_MAX_DEPTH):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            quoted = node.value
-            try:
-                node = ast.parse(quoted.strip(), mode="eval").body
-            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-                raise UnsupportedAnnotation(f"'{quoted[:_MAX_SHOWN]}' is not an annotation") from error
-        elif isinstance(node, ast.Subscript) and _name(node.value) in ("Annotated", "Final", "Required"):
-            items = _items(node.slice)
-            if not items:
-                raise UnsupportedAnnotation(f"'{_shown(node)}' names no type")
-            node = items[0]
-        else:
-            return node
-    raise UnsupportedAnnotation("it is nested too deeply")
-
-
-def _alternatives(node: ast.expr) -> list[ast.expr]:
-    """Returns the members of a union, flattened and unwrapped, or else the annotation itself, unwrapped."""
-    found: list[ast.expr] = []
-    waiting = [node]
-    while waiting:
-        node = _unwrap(waiting.pop())
-        name, items = (_name(node.value), _items(node.slice)) if isinstance(node, ast.Subscript) else (None, [])
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-            waiting += [node.right, node.left]
-        elif name == "Optional" and len(items) == 1:
-            waiting += [ast.Constant(None), items[0]]
-        elif name == "Union":
-            waiting += reversed(items)
-        elif name == "Literal" and any(_is_none(item) for item in items):
-            found += [node, ast.Constant(None)]
-        else:
-            found.append(node)
-        if len(waiting) + len(found) > _MAX_MEMBERS:
-            raise UnsupportedAnnotation(f"it has more than {_MAX_MEMBERS} members")
-    return found
-
-
-def _shown(node: ast.expr) -> str:
-    """Returns the beginning of the annotation's source."""
-    try:
-        return ast.unparse(node)[:_MAX_SHOWN]
-    except (RecursionError, ValueError):  # an integer can have too many digits to be shown
-        return "the annotation"
-
-
 def _is_none(node: ast.expr) -> bool:
     return (isinstance(node, ast.Constant) and node.value is None) or (
         isinstance(node, ast.Name) and node.id == "NoneType"
     )
-
-
-def _name(node: ast.expr) -> str | None:
-    """Returns the last part of a name: `List` for `typing.List` and `t.List`."""
-    if isinstance(node, ast.Constant) and node.value is None:
-        return "None"
-    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
 
 
 def _items(node: ast.expr) -> list[ast.expr]:

@@ -14,6 +14,7 @@ _INTEGER: Final = re.compile(r"[+-]?\d{1,400}")
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 _FALSE: Final = frozenset({"false", "0", "no", "off"})
 _NO_VALUE: Final = object()
+_MAX_REFERENCES: Final = 32
 
 
 class _Mismatch(Exception):
@@ -41,6 +42,7 @@ def coerce(arguments: Mapping[str, Any], parameters: Mapping[str, Any], field: s
     """
     properties: Mapping[str, Any] = parameters.get("properties") or {}
     required = parameters.get("required") or []
+    coercion = _Coercion(parameters)
     result: dict[str, Any] = {}
     for name, value in arguments.items():
         if name not in properties and not parameters.get("additionalProperties"):
@@ -54,7 +56,7 @@ def coerce(arguments: Mapping[str, Any], parameters: Mapping[str, Any], field: s
         if value is None and name not in required:
             continue
         try:
-            result[name] = _coerce_value(value, schema, name)
+            result[name] = coercion.value(value, schema, name)
         except _Mismatch as mismatch:
             text = f"Argument '{mismatch.path}' must be {mismatch.expected}, not {_quote(value)}."
             raise ToolArgumentsInvalid(text, field=field, parameter=name) from None
@@ -66,29 +68,91 @@ def coerce(arguments: Mapping[str, Any], parameters: Mapping[str, Any], field: s
     return result
 
 
-def _coerce_value(value: Any, schema: Any, path: str) -> Any:
-    if not isinstance(schema, Mapping) or not schema:
-        return value
-    alternatives = schema.get("anyOf") or schema.get("oneOf")
-    kinds = schema.get("type")
-    if alternatives:
-        return _first_match(value, list(alternatives), path)
-    if isinstance(kinds, list):
-        return _require_enum(_first_match(value, [{"type": kind} for kind in kinds], path), schema, path)
-    return _require_enum(_coerce_type(value, kinds, schema, path), schema, path)
+class _Coercion:
+    """Converts values to the types of their schemas. References are looked up in the schema of the parameters."""
 
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        self._parameters = parameters
 
-def _first_match(value: Any, schemas: list[Any], path: str) -> Any:
-    """Returns the value unchanged if it matches a schema, or else as the first schema that it can be converted to."""
-    for exact in (True, False):
-        for schema in schemas:
+    def value(self, value: Any, schema: Any, path: str) -> Any:
+        """Returns the value, converted. Raises _Mismatch."""
+        schema = self._resolved(schema)
+        if not isinstance(schema, Mapping) or not schema:
+            return value
+        alternatives = schema.get("anyOf") or schema.get("oneOf")
+        kinds = schema.get("type")
+        if alternatives:
+            return self._first_match(value, list(alternatives), path)
+        if isinstance(kinds, list):
+            return _require_enum(self._first_match(value, [{"type": kind} for kind in kinds], path), schema, path)
+        return _require_enum(self._typed(value, kinds, schema, path), schema, path)
+
+    def _resolved(self, schema: Any) -> Any:
+        """Returns the schema that a reference within the parameters names. Anything matches another reference."""
+        for _ in range(_MAX_REFERENCES):
+            reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+            if not isinstance(reference, str):
+                return schema
+            if not reference.startswith("#"):
+                return {}
+            schema = self._parameters
+            for part in reference[1:].split("/")[1:]:
+                name = part.replace("~1", "/").replace("~0", "~")
+                schema = schema.get(name) if isinstance(schema, Mapping) else None
+        return {}
+
+    def _first_match(self, value: Any, schemas: list[Any], path: str) -> Any:
+        """Returns the value unchanged if it matches a schema, else as the first schema that it can be converted to."""
+        for exact in (True, False):
+            for schema in schemas:
+                try:
+                    coerced = self.value(value, schema, path)
+                except _Mismatch:
+                    continue
+                if not exact or (type(coerced) is type(value) and coerced == value):
+                    return coerced
+        raise _Mismatch(path, "one of the declared types")
+
+    def _typed(self, value: Any, kind: Any, schema: Mapping[str, Any], path: str) -> Any:
+        if kind == "array":
+            return self._array(value, schema, path)
+        if kind == "object":
+            return self._object(value, schema, path)
+        return _SCALARS[kind](value, path) if isinstance(kind, str) and kind in _SCALARS else value
+
+    def _array(self, value: Any, schema: Mapping[str, Any], path: str) -> list[Any]:
+        value = _parse(value) if isinstance(value, str) else value
+        if not isinstance(value, list):
+            raise _Mismatch(path, "a list")
+        prefix = schema.get("prefixItems")
+        if prefix is not None:
+            if len(value) != len(prefix):
+                raise _Mismatch(path, f"a list of {len(prefix)}")
+            pairs = zip(value, prefix, strict=True)
+            return [self.value(item, one, f"{path}[{index}]") for index, (item, one) in enumerate(pairs)]
+        items = schema.get("items")
+        return [self.value(item, items, f"{path}[{index}]") for index, item in enumerate(value)]
+
+    def _object(self, value: Any, schema: Mapping[str, Any], path: str) -> dict[str, Any]:
+        value = _parse(value) if isinstance(value, str) else value
+        if not isinstance(value, dict):
+            raise _Mismatch(path, "an object")
+        properties: Mapping[str, Any] = schema.get("properties") or {}
+        required = schema.get("required") or []
+        for name in required:
+            if name not in value:
+                raise _Mismatch(f"{path}.{name}", "present")
+        rest = schema.get("additionalProperties")
+        result: dict[str, Any] = {}
+        for name, item in value.items():
+            if rest is False and name not in properties:
+                raise _Mismatch(path, f"an object with no other fields than {', '.join(properties) or 'none'}")
             try:
-                coerced = _coerce_value(value, schema, path)
+                result[name] = self.value(item, properties.get(name, rest), f"{path}.{name}")
             except _Mismatch:
-                continue
-            if not exact or (type(coerced) is type(value) and coerced == value):
-                return coerced
-    raise _Mismatch(path, "one of the declared types")
+                if item is not None or name in required:
+                    raise  # None stands for an absent value
+        return result
 
 
 def _require_enum(value: Any, schema: Mapping[str, Any], path: str) -> Any:
@@ -143,44 +207,6 @@ def _null(value: Any, path: str) -> None:
         raise _Mismatch(path, "null")
 
 
-def _array(value: Any, schema: Mapping[str, Any], path: str) -> list[Any]:
-    value = _parse(value) if isinstance(value, str) else value
-    if not isinstance(value, list):
-        raise _Mismatch(path, "a list")
-    prefix = schema.get("prefixItems")
-    if prefix is not None:
-        if len(value) != len(prefix):
-            raise _Mismatch(path, f"a list of {len(prefix)}")
-        return [
-            _coerce_value(item, one, f"{path}[{index}]")
-            for index, (item, one) in enumerate(zip(value, prefix, strict=True))
-        ]
-    items = schema.get("items")
-    return [_coerce_value(item, items, f"{path}[{index}]") for index, item in enumerate(value)]
-
-
-def _object(value: Any, schema: Mapping[str, Any], path: str) -> dict[str, Any]:
-    value = _parse(value) if isinstance(value, str) else value
-    if not isinstance(value, dict):
-        raise _Mismatch(path, "an object")
-    properties: Mapping[str, Any] = schema.get("properties") or {}
-    for name in schema.get("required") or []:
-        if name not in value:
-            raise _Mismatch(f"{path}.{name}", "present")
-    rest = schema.get("additionalProperties")
-    return {name: _coerce_value(item, properties.get(name, rest), f"{path}.{name}") for name, item in value.items()}
-
-
-def _coerce_type(value: Any, kind: Any, schema: Mapping[str, Any], path: str) -> Any:
-    if not isinstance(kind, str):
-        return value
-    if kind in _SCALARS:
-        return _SCALARS[kind](value, path)
-    if kind in _CONTAINERS:
-        return _CONTAINERS[kind](value, schema, path)
-    return value
-
-
 _SCALARS: Final[dict[str, Callable[[Any, str], Any]]] = {
     "string": _string,
     "integer": _integer,
@@ -188,7 +214,6 @@ _SCALARS: Final[dict[str, Callable[[Any, str], Any]]] = {
     "boolean": _boolean,
     "null": _null,
 }
-_CONTAINERS: Final[dict[str, Callable[[Any, Mapping[str, Any], str], Any]]] = {"array": _array, "object": _object}
 
 
 def _parse(text: str) -> Any:

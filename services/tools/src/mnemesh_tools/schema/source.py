@@ -12,7 +12,9 @@ import docstring_parser
 from mnemesh_kit.unicode import well_formed
 
 from mnemesh_tools.errors import ToolSourceInvalid
-from mnemesh_tools.schema.annotations import UnsupportedAnnotation, is_optional, schema_of
+from mnemesh_tools.schema.annotations import AnnotationReader
+from mnemesh_tools.schema.budget import UnsupportedAnnotation
+from mnemesh_tools.schema.declarations import read_declarations
 
 MAX_NAME_CHARS: Final = 48
 MAX_SOURCE_CHARS: Final = 250_000
@@ -37,13 +39,18 @@ class FunctionSchema:
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
 
+def is_name(name: str) -> bool:
+    """Returns whether a text is an ASCII identifier and no keyword of Python."""
+    return _NAME.fullmatch(name) is not None and not keyword.iskeyword(name)
+
+
 def check_name(name: str, field: str) -> None:
     """Checks that `name` can be the name of a tool: an ASCII identifier of at most 48 characters.
 
     Raises:
         ToolSourceInvalid: It cannot.
     """
-    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+    if not is_name(name):
         raise ToolSourceInvalid(f"The tool's name '{name[:100]}' is not an identifier.", field=field)
     if len(name) > MAX_NAME_CHARS:
         raise ToolSourceInvalid(
@@ -65,6 +72,12 @@ class SourceFacts:
     """Why there is no schema."""
     parameter: str | None = None
     """The parameter that causes the problem."""
+    model: str | None = None
+    """The first pydantic model that a parameter uses."""
+    parameters: tuple[str, ...] = ()
+    """The parameters of a function in TypeScript, in their order."""
+    takes_object: bool = False
+    """The function in TypeScript has one parameter, which is the object of all arguments."""
 
     def require_schema(self, field: str) -> FunctionSchema:
         """Returns the schema.
@@ -110,10 +123,11 @@ def read_source(source: str, field: str, *, name: str | None = None) -> SourceFa
     except _NoSchema as error:
         return SourceFacts(function.name, "", takes_agent, None, error.problem)
     try:
-        schema = FunctionSchema(function.name, docstring.text, _parameters_schema(module, function, docstring))
+        reader = AnnotationReader(read_declarations(module))
+        schema = FunctionSchema(function.name, docstring.text, _parameters_schema(reader, function, docstring))
     except _NoSchema as error:
         return SourceFacts(function.name, docstring.text, takes_agent, None, error.problem, error.parameter)
-    return SourceFacts(function.name, docstring.text, takes_agent, schema)
+    return SourceFacts(function.name, docstring.text, takes_agent, schema, model=reader.model)
 
 
 class _NoSchema(Exception):
@@ -152,6 +166,13 @@ def _parse(source: str, field: str, name: str | None) -> tuple[ast.Module, _Func
     return module, functions[-1]
 
 
+_OTHER_STYLES: Final = (
+    (re.compile(r"^[ \t]*:param[ \t]", re.MULTILINE), docstring_parser.DocstringStyle.REST),
+    (re.compile(r"^[ \t]*Parameters[ \t]*\n[ \t]*---", re.MULTILINE), docstring_parser.DocstringStyle.NUMPYDOC),
+)
+"""How the docstrings that are not in Google's style are recognised."""
+
+
 def _docstring(function: _Function) -> _Docstring:
     text = ast.get_docstring(function)
     if text is None or not text.strip():
@@ -161,8 +182,9 @@ def _docstring(function: _Function) -> _Docstring:
             f"The docstring of function '{function.name}' contains a NUL character or half of a character "
             "(a lone surrogate)."
         )
+    style = next((style for mark, style in _OTHER_STYLES if mark.search(text)), docstring_parser.DocstringStyle.GOOGLE)
     try:
-        parsed = docstring_parser.parse(text, style=docstring_parser.DocstringStyle.GOOGLE)
+        parsed = docstring_parser.parse(text, style=style)
     except docstring_parser.ParseError as error:
         raise _NoSchema(
             f"The docstring of function '{function.name}' cannot be read: one of its sections is empty or repeated."
@@ -172,27 +194,14 @@ def _docstring(function: _Function) -> _Docstring:
     return _Docstring("\n\n".join(parts), described)
 
 
-def _parameters_schema(module: ast.Module, function: _Function, docstring: _Docstring) -> dict[str, Any]:
+def _parameters_schema(reader: AnnotationReader, function: _Function, docstring: _Docstring) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     required: list[str] = []
-    models = _pydantic_models(module)
     for parameter, has_default in _parameters(function):
-        description = docstring.parameters.get(parameter.arg)
-        properties[parameter.arg] = _property(function, parameter, description, models)
-        if not has_default and not is_optional(parameter.annotation):
+        properties[parameter.arg] = _property(reader, function, parameter, docstring)
+        if not has_default and not reader.is_optional(parameter.annotation):
             required.append(parameter.arg)
     return {"type": "object", "properties": properties, "required": required}
-
-
-def _pydantic_models(module: ast.Module) -> frozenset[str]:
-    """Returns the names of classes of the source that inherit from BaseModel, and of BaseModel."""
-    names = {"BaseModel"}
-    for node in module.body:
-        if isinstance(node, ast.ClassDef):
-            bases = {base.id if isinstance(base, ast.Name) else getattr(base, "attr", "") for base in node.bases}
-            if bases & names:
-                names.add(node.name)
-    return frozenset(names)
 
 
 def _parameters(function: _Function) -> list[tuple[ast.arg, bool]]:
@@ -217,17 +226,21 @@ def _parameters(function: _Function) -> list[tuple[ast.arg, bool]]:
 
 
 def _property(
-    function: _Function, parameter: ast.arg, description: str | None, models: frozenset[str]
+    reader: AnnotationReader, function: _Function, parameter: ast.arg, docstring: _Docstring
 ) -> dict[str, Any]:
+    try:
+        schema = reader.parameter(parameter.annotation)
+        description = docstring.parameters.get(parameter.arg) or reader.description(parameter.annotation)
+    except UnsupportedAnnotation as error:
+        raise _invalid_parameter(function, parameter.arg, f"has an unsupported annotation: {error}") from error
     if not description:
         raise _NoSchema(
             f"Parameter '{parameter.arg}' in function '{function.name}' lacks a description in the docstring",
             parameter.arg,
         )
-    try:
-        return {**schema_of(parameter.annotation, models), "description": description}
-    except UnsupportedAnnotation as error:
-        raise _invalid_parameter(function, parameter.arg, f"has an unsupported annotation: {error}") from error
+    if well_formed(description) != description:
+        raise _invalid_parameter(function, parameter.arg, "has a description that is not text")
+    return {**schema, "description": description}
 
 
 def _invalid_parameter(function: _Function, parameter: str, problem: str) -> _NoSchema:

@@ -14,17 +14,25 @@ from typing import Any, Final
 
 from mnemesh_tools.errors import ToolSourceInvalid
 from mnemesh_tools.schema.source import FunctionSchema, SourceFacts, read_source
+from mnemesh_tools.schema.typescript import read_typescript
 
 _MEMORY_BYTES: Final = 1024**3
 
 
-def read_in_process(source: str, field: str, name: str | None, seconds: float) -> SourceFacts:
-    """Returns the facts about a source, as `read_source` does, from a process that runs for at most `seconds`.
+def read_in_process(language: str, source: str, field: str, name: str | None, seconds: float) -> SourceFacts:
+    """Returns the facts about a source, as `read_source` and `read_typescript` do, in a process of its own.
+
+    Args:
+        language: "python" or "typescript".
+        source: The source.
+        field: The request's field, for errors.
+        name: A function at the top level of the source.
+        seconds: The longest time that the process may run.
 
     Raises:
         ToolSourceInvalid: The source cannot be read, or not in this time.
     """
-    request = json.dumps({"source": source, "field": field, "name": name, "seconds": seconds})
+    request = json.dumps({"language": language, "source": source, "field": field, "name": name, "seconds": seconds})
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "mnemesh_tools.schema.worker"],
@@ -40,6 +48,7 @@ def read_in_process(source: str, field: str, name: str | None, seconds: float) -
     if "error" in answer:
         raise ToolSourceInvalid(answer["error"], **answer["metadata"])
     schema = answer.pop("schema")
+    answer["parameters"] = tuple(answer["parameters"])
     return SourceFacts(**answer, schema=None if schema is None else FunctionSchema(**schema))
 
 
@@ -51,7 +60,8 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     answer: dict[str, Any]
     try:
-        answer = asdict(read_source(request["source"], request["field"], name=request["name"]))
+        read = read_typescript if request["language"] == "typescript" else read_source
+        answer = asdict(read(request["source"], request["field"], name=request["name"]))
     except ToolSourceInvalid as error:
         answer = {"error": error.message, "metadata": dict(error.metadata)}
     sys.stdout.write(json.dumps(answer))

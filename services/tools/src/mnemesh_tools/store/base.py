@@ -13,15 +13,84 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
 from typing import Protocol, TypeVar
 
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
-from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder
+from mnemesh_tools.model.mcp_servers import McpServer, McpServerFilter, McpServerOrder
+from mnemesh_tools.model.mcp_tools import McpRun, McpTool, McpToolOrder, SchemaStatus
+from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder, ToolSpec
 
 T = TypeVar("T")
+
+
+class McpTransaction(Protocol):
+    """One transaction on the MCP servers of one organization, and on the tools that they report."""
+
+    def get_server(self, server_id: str) -> McpServer | None:
+        """Returns the server with this id, or None."""
+        ...
+
+    def get_server_by_name(self, name: str) -> McpServer | None:
+        """Returns the server with this name, or None."""
+        ...
+
+    def list_servers(self, filter_: McpServerFilter, order: McpServerOrder, page: PageQuery) -> Page[McpServer]:
+        """Returns a page of the servers that match the filter, sorted by `order` and then by id."""
+        ...
+
+    def insert_server(self, server: McpServer) -> None:
+        """Stores a new server."""
+        ...
+
+    def update_server(self, server: McpServer) -> None:
+        """Overwrites the server with the id of `server`, which was read in this transaction."""
+        ...
+
+    def delete_server(self, server_id: str) -> None:
+        """Deletes a server and what it reported; the definitions that agents attach are not touched."""
+        ...
+
+    def get_tool(self, server_id: str, *, tool_id: str | None = None, name: str | None = None) -> McpTool | None:
+        """Returns the tool of a server with this id or this name, or None."""
+        ...
+
+    def get_tools(self, server_id: str) -> Sequence[McpTool]:
+        """Returns all tools of a server, by name."""
+        ...
+
+    def list_tools(
+        self, server_id: str, statuses: Sequence[SchemaStatus], order: McpToolOrder, page: PageQuery
+    ) -> Page[McpTool]:
+        """Returns a page of a server's tools; without statuses, all of them."""
+        ...
+
+    def put_tool(self, tool: McpTool) -> None:
+        """Stores a tool, or overwrites the one with its id."""
+        ...
+
+    def delete_tools(self, tool_ids: Sequence[str]) -> None:
+        """Deletes tools."""
+        ...
+
+    def begin_run(self, key: RequestKey, at: datetime) -> McpRun | None:
+        """Records the beginning of a run, unless the request has begun one before; returns that one.
+
+        Raises:
+            RequestIdReused: The request id was used before with other content.
+        """
+        ...
+
+    def end_run(self, key: RequestKey, result: bytes) -> None:
+        """Records the result of a run that has begun."""
+        ...
+
+    def forget_run(self, key: RequestKey) -> None:
+        """Deletes the record of a run that had no effect."""
+        ...
 
 
 class ToolTransaction(Protocol):
@@ -29,6 +98,11 @@ class ToolTransaction(Protocol):
 
     Names are unique within an organization. Callers check that a name is free before they write it.
     """
+
+    @property
+    def mcp(self) -> McpTransaction:
+        """The MCP servers of the organization, in the same transaction."""
+        ...
 
     def get_tool(self, tool_id: str) -> Tool | None:
         """Returns the tool with this id, or None."""
@@ -46,6 +120,10 @@ class ToolTransaction(Protocol):
         """Returns a page of the tools that match the filter, sorted by `order` and then by id."""
         ...
 
+    def find_tools(self, filter_: ToolFilter, order: ToolOrder) -> Sequence[Tool]:
+        """Returns all tools that match the filter, in descending order."""
+        ...
+
     def count_tools(self, filter_: ToolFilter) -> int:
         """Returns the number of tools that match the filter."""
         ...
@@ -56,6 +134,14 @@ class ToolTransaction(Protocol):
 
     def update_tool(self, tool: Tool) -> None:
         """Overwrites the tool with the id of `tool`, which was read in this transaction."""
+        ...
+
+    def add_package_lock(self, tool_id: str, spec: ToolSpec, lock: str) -> str:
+        """Stores the lock of a tool that still has these requirements and no lock. The tool keeps its revision.
+
+        Returns:
+            The lock of these requirements: one that was stored before, or this one.
+        """
         ...
 
     def delete_tool(self, tool_id: str) -> bool:
@@ -107,4 +193,16 @@ class ToolStore(Protocol):
         Raises:
             RequestIdReused: The request id was used before with other content.
         """
+        ...
+
+    async def recorded(self, key: RequestKey | None) -> Sequence[str] | None:
+        """Returns the recorded strings of a request that has taken effect; None for another one.
+
+        Raises:
+            RequestIdReused: The request id was used before with other content.
+        """
+        ...
+
+    async def existing_mcp_servers(self, ids: Collection[str]) -> Collection[str]:
+        """Returns those of these ids that belong to MCP servers, of any organization."""
         ...

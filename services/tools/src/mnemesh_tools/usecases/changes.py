@@ -40,6 +40,9 @@ def update_tool(tx: ToolTransaction, tool: Tool, spec: ToolSpec, subject_id: str
     other = tx.get_tool_by_name(spec.name)
     if other is not None and other.id != tool.id:
         raise ToolNameTaken(spec.name)
-    after = replace(tool, spec=spec, revision=tool.revision + 1, updated_at=now, last_updated_by_id=subject_id)
+    lock = tool.package_lock if spec.packages_key == tool.spec.packages_key else None
+    after = replace(
+        tool, spec=spec, revision=tool.revision + 1, updated_at=now, last_updated_by_id=subject_id, package_lock=lock
+    )
     tx.update_tool(after)
     return after

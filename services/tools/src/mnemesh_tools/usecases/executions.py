@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import structlog
 from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.principal import Principal
+from mnemesh_sandbox import Access, AgentView, Language, Sandbox, SandboxUnavailable, Task
 
 from mnemesh_tools.errors import SandboxTooWeak
-from mnemesh_tools.model.definitions import python_source
+from mnemesh_tools.model.definitions import source_of
 from mnemesh_tools.model.executions import (
     AD_HOC_SOURCE,
     AdHocTool,
@@ -24,9 +28,14 @@ from mnemesh_tools.model.executions import (
     require_valid_ad_hoc,
     time_limit,
 )
-from mnemesh_tools.sandbox import Sandbox, SandboxUnavailable, Task
+from mnemesh_tools.model.support import ServerSupport
+from mnemesh_tools.model.tools import SourceType, Tool
+from mnemesh_tools.schema import SourceFacts, tool_module
 from mnemesh_tools.store.base import ToolStore
 from mnemesh_tools.usecases import lookups
+from mnemesh_tools.usecases.environments import ToolEnvironment, ToolEnvironments
+from mnemesh_tools.usecases.networks import ToolNetworks
+from mnemesh_tools.usecases.packages import PackageService
 from mnemesh_tools.usecases.slots import FairSlots
 from mnemesh_tools.usecases.sources import SourceReader
 
@@ -36,7 +45,21 @@ _log = structlog.get_logger("mnemesh.tools.executions")
 class ExecutionService:
     """Executes custom tools in the sandbox. An execution runs at most once and is not recorded."""
 
-    def __init__(self, store: ToolStore, sandbox: Sandbox, slots: FairSlots, sources: SourceReader) -> None:
+    def __init__(
+        self,
+        store: ToolStore,
+        sandbox: Sandbox,
+        slots: FairSlots,
+        sources: SourceReader,
+        networks: ToolNetworks,
+        packages: PackageService,
+        environments: ToolEnvironments,
+        support: ServerSupport,
+    ) -> None:
+        self._environments = environments
+        self._networks = networks
+        self._packages = packages
+        self._support = support
         self._store = store
         self._sources = sources
         self._sandbox = sandbox
@@ -48,18 +71,19 @@ class ExecutionService:
         Raises:
             ToolNotFound: The organization has no such tool.
             ToolArgumentsInvalid: The arguments do not match the tool's schema.
-            ToolRequirementsUnmet: The tool needs packages, or a language other than Python.
-            SandboxTooWeak: This host cannot isolate tools enough, or the tool needs the network.
+            ToolRequirementsUnmet: The tool needs packages or a language that this server does not provide.
+            SandboxTooWeak: This host cannot isolate tools enough, or the operator does not allow the network access.
             ToolSlotsBusy: Too many tools run.
+            SecretUnreadable: A variable of the tool cannot be decrypted with the keys of this server.
         """
         require_id(tool_id, "tool", "tool_id")
         tool = await self._store.read(caller.organization_id, lambda tx: lookups.get_tool(tx, tool_id))
-        source = python_source(tool.spec)
-        takes_agent = False
-        # Most tools do not contain the word, so they are not parsed.
-        if source is not None and "agent_state" in source:
-            takes_agent = (await self._sources.read(source, "tool_id")).takes_agent
-        return await self._execute(caller, executable_from_tool(tool, takes_agent=takes_agent), invocation)
+        source = source_of(tool.spec)
+        facts: SourceFacts | None = None
+        # Most tools in Python do not contain the word, so they are not parsed.
+        if source is not None and (source[0] is not SourceType.PYTHON or "agent_state" in source[1]):
+            facts = await self._sources.read(caller, source, "tool_id")
+        return await self._execute(caller, executable_from_tool(tool, facts), invocation, tool)
 
     async def execute_ad_hoc_tool(self, caller: Principal, tool: AdHocTool, invocation: Invocation) -> Execution:
         """Executes source that is not stored. An error or a timeout of the tool is a result, not an exception.
@@ -67,28 +91,58 @@ class ExecutionService:
         Raises:
             ToolSourceInvalid: The source has no such function, or yields no schema.
             ToolArgumentsInvalid: The arguments do not match the tool's schema.
-            ToolRequirementsUnmet: The tool needs packages, or a language other than Python.
-            SandboxTooWeak: This host cannot isolate tools enough, or the tool needs the network.
+            ToolRequirementsUnmet: The tool needs packages or a language that this server does not provide.
+            SandboxTooWeak: This host cannot isolate tools enough, or the operator does not allow the network access.
             ToolSlotsBusy: Too many tools run.
         """
-        require_valid_ad_hoc(tool)
-        facts = await self._sources.read(tool.source_code, AD_HOC_SOURCE, tool.name)
-        return await self._execute(caller, executable_from_ad_hoc(tool, facts), invocation)
+        require_valid_ad_hoc(tool, self._support)
+        source = (tool.source_type, tool.source_code)
+        facts = await self._sources.read(caller, source, AD_HOC_SOURCE, tool.name)
+        return await self._execute(caller, executable_from_ad_hoc(tool, facts), invocation, None)
 
-    async def _execute(self, caller: Principal, tool: ExecutableTool, invocation: Invocation) -> Execution:
-        require_executable(tool)
+    async def _execute(
+        self, caller: Principal, tool: ExecutableTool, invocation: Invocation, stored: Tool | None
+    ) -> Execution:
+        require_executable(tool, self._support)
         require_environment(invocation.environment)
         arguments = coerced_arguments(tool, invocation.arguments)
         seconds = time_limit(tool, invocation.timeout_seconds)
         agent = invocation.agent if tool.takes_agent else None
-        task = Task(tool.source, tool.function, arguments, invocation.environment, agent)
+        variables = self._environments.of(stored, invocation)
+        task = _task(tool, arguments, variables, agent)
+        proxy = self._networks.proxy(caller.organization_id, tool.function, tool.network, variables.secrets)
         await async_failpoint("sandbox.before_run", tool.function)
         try:
-            async with self._slots.hold(caller.organization_id):
-                outcome = await self._sandbox.run(task, seconds)
+            async with (
+                self._packages.hold(caller.organization_id, tool.packages, stored) as packages,
+                self._slots.hold(caller.organization_id),
+            ):
+                access = Access(
+                    serve=None if proxy is None else proxy.serve, packages=() if packages is None else (str(packages),)
+                )
+                outcome = await self._sandbox.run(task, seconds, access)
         except SandboxUnavailable as error:
             raise SandboxTooWeak(str(error), missing=",".join(error.missing)) from error
         await async_failpoint("sandbox.after_run", tool.function)
         milliseconds = round(outcome.duration * 1000, 1)
         _log.info("tool_executed", tool=tool.function, status=outcome.status.value, duration_ms=milliseconds)
-        return execution_from_outcome(tool, outcome)
+        return execution_from_outcome(tool.return_chars, outcome, () if proxy is None else proxy.connections)
+
+
+def _task(
+    tool: ExecutableTool, arguments: Mapping[str, Any], variables: ToolEnvironment, agent: AgentView | None
+) -> Task:
+    source, language = tool.source, Language.PYTHON
+    if tool.source_type is not SourceType.PYTHON:
+        source, language = tool_module(tool.source, tool.function), Language.TYPESCRIPT
+    return Task(
+        source,
+        tool.function,
+        arguments,
+        variables.plain,
+        variables.secrets,
+        agent,
+        language=language,
+        parameters=tool.signature,
+        takes_object=tool.takes_object,
+    )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from mnemesh_tools.errors import ToolNotFound
+from mnemesh_tools.errors import McpServerNotFound, ToolNotFound
+from mnemesh_tools.model.mcp_servers import McpServer
+from mnemesh_tools.model.mcp_tools import McpTool, McpToolKey
 from mnemesh_tools.model.tools import Tool
 from mnemesh_tools.store.base import ToolTransaction
 
@@ -28,4 +30,30 @@ def get_tool_by_name(tx: ToolTransaction, name: str) -> Tool:
     tool = tx.get_tool_by_name(name)
     if tool is None:
         raise ToolNotFound(name)
+    return tool
+
+
+def get_mcp_server(tx: ToolTransaction, server_id: str) -> McpServer:
+    """Returns the MCP server with this id.
+
+    Raises:
+        McpServerNotFound: The organization has no such server.
+    """
+    server = tx.mcp.get_server(server_id)
+    if server is None:
+        raise McpServerNotFound(server_id)
+    return server
+
+
+def get_mcp_tool(tx: ToolTransaction, server_id: str, key: McpToolKey) -> McpTool:
+    """Returns a tool of an MCP server.
+
+    Raises:
+        McpServerNotFound: The organization has no such server.
+        ToolNotFound: The server does not offer the tool.
+    """
+    get_mcp_server(tx, server_id)
+    tool = tx.mcp.get_tool(server_id, tool_id=key.tool_id, name=key.name)
+    if tool is None:
+        raise ToolNotFound(key.tool_id or key.name or "")
     return tool

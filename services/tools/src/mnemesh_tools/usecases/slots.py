@@ -1,4 +1,4 @@
-"""The slots of executions: how many tools run at the same time, and which organization is next."""
+"""Slots of work: how much runs at the same time, and which organization is next."""
 
 from __future__ import annotations
 
@@ -25,14 +25,18 @@ class FairSlots:
     end of its tools.
     """
 
-    def __init__(self, slots: int, per_organization: int, max_wait_seconds: float) -> None:
+    def __init__(
+        self, slots: int, per_organization: int, max_wait_seconds: float, work: str = "executions of tools"
+    ) -> None:
         """Creates free slots.
 
         Args:
             slots: The number of slots.
             per_organization: The number of slots that one organization can hold.
             max_wait_seconds: The longest wait for a slot.
+            work: What needs a slot, for errors.
         """
+        self._work = work
         self._slots = slots
         self._per_organization = per_organization
         self._max_wait_seconds = max_wait_seconds
@@ -129,4 +133,4 @@ class FairSlots:
 
     def _busy(self, organization_id: str) -> ToolSlotsBusy:
         self._refused.inc()
-        return ToolSlotsBusy(self._slots, self._held[organization_id], self._max_wait_seconds)
+        return ToolSlotsBusy(self._slots, self._held[organization_id], self._max_wait_seconds, self._work)

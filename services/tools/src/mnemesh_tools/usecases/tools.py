@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -18,28 +18,61 @@ from mnemesh_kit.text import require_no_nul
 from mnemesh_tools.errors import ToolNameTaken
 from mnemesh_tools.model.builtin_tools import BuiltinTools
 from mnemesh_tools.model.definitions import (
+    Source,
     complete_spec,
     merge_spec,
-    python_source,
-    require_runnable,
     require_valid_fields,
+    source_of,
 )
-from mnemesh_tools.model.tools import MAX_BATCH, Tool, ToolFilter, ToolOrder, ToolSpec, ToolType, require_valid_filter
+from mnemesh_tools.model.support import ServerSupport, require_runnable
+from mnemesh_tools.model.tools import (
+    MAX_BATCH,
+    SourceType,
+    Tool,
+    ToolFilter,
+    ToolOrder,
+    ToolSpec,
+    ToolType,
+    require_valid_filter,
+)
 from mnemesh_tools.schema import SourceFacts
 from mnemesh_tools.store.base import ToolStore, ToolTransaction
 from mnemesh_tools.usecases import changes, lookups
+from mnemesh_tools.usecases.environments import ToolEnvironments
 from mnemesh_tools.usecases.sources import SourceReader
 
-_DECIDES_RUNNABLE: Final = ("source_type", "pip_requirements", "npm_requirements", "allow_network")
+_DECIDES_RUNNABLE: Final = ("source_type", "pip_requirements", "npm_requirements", "allow_network", "network_hosts")
 
 
 class ToolService:
     """Creates, reads, changes and deletes the tools of the caller's organization."""
 
     def __init__(
-        self, store: ToolStore, clock: Clock, ids: IdSource, builtin_tools: BuiltinTools, sources: SourceReader
+        self,
+        store: ToolStore,
+        clock: Clock,
+        ids: IdSource,
+        builtin_tools: BuiltinTools,
+        sources: SourceReader,
+        support: ServerSupport,
+        prepare: Callable[[Tool], None],
+        environments: ToolEnvironments,
     ) -> None:
-        """Uses `builtin_tools` as the initial tools of each organization."""
+        """Stores the parts.
+
+        Args:
+            store: The tools.
+            clock: The times of changes.
+            ids: The ids of new tools.
+            builtin_tools: The initial tools of each organization.
+            sources: Reads the sources of tools.
+            support: What this server gives to tools.
+            prepare: Begins to install the packages of a tool, in the background.
+            environments: Stores the environment variables of tools.
+        """
+        self._environments = environments
+        self._support = support
+        self._prepare = prepare
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -56,14 +89,16 @@ class ToolService:
             ToolNameTaken: The organization has a tool with this name.
         """
         tool = await self._new_definition(caller, spec)
-        await self._seed_builtin_tools(caller)
-        return await self._store.write_once(
+        await self.seed_builtin_tools(caller)
+        stored = await self._store.write_once(
             caller.organization_id,
             key,
             lambda tx: changes.insert_tool(tx, tool),
             result_ids=lambda created: [created.id],
             replay=lambda tx, ids: lookups.get_tool(tx, ids[0]),
         )
+        self._prepare(stored)
+        return stored
 
     async def upsert_tool(
         self, caller: Principal, spec: ToolSpec, written: Collection[str], key: RequestKey | None
@@ -79,10 +114,10 @@ class ToolService:
             ToolNameTaken: A built-in tool has this name.
         """
         tool = await self._new_definition(caller, spec)
-        await self._seed_builtin_tools(caller)
+        await self.seed_builtin_tools(caller)
         name, kept = tool.spec.name, set(written) - {"name"}
         found = await self._store.read(caller.organization_id, lambda tx: tx.get_tool_by_name(name))
-        facts = await self._facts(spec, None if found is None else found.spec)
+        facts = await self._facts(caller, spec, None if found is None else found.spec)
 
         def upsert(tx: ToolTransaction) -> tuple[Tool, bool]:
             stored = tx.get_tool_by_name(name)
@@ -91,16 +126,18 @@ class ToolService:
                 return tool, True
             if stored.spec.type is ToolType.BUILTIN:
                 raise ToolNameTaken(stored.spec.name)
-            merged = _completed(merge_spec(stored.spec, spec, kept), facts)
+            merged = self._merged(stored, spec, kept, facts)
             return changes.update_tool(tx, stored, merged, caller.subject_id, self._clock.now()), False
 
-        return await self._store.write_once(
+        stored, created = await self._store.write_once(
             caller.organization_id,
             key,
             upsert,
             result_ids=lambda result: [result[0].id, "created" if result[1] else "updated"],
             replay=lambda tx, ids: (lookups.get_tool(tx, ids[0]), ids[1] == "created"),
         )
+        self._prepare(stored)
+        return stored, created
 
     async def update_tool(
         self, caller: Principal, tool_id: str, spec: ToolSpec, written: Collection[str], key: RequestKey | None
@@ -117,21 +154,23 @@ class ToolService:
         found = await self._store.read(caller.organization_id, lambda tx: tx.get_tool(tool_id))
         changed = spec if found is None else merge_spec(found.spec, spec, written)
         require_valid_fields(changed)
-        require_runnable(changed, written)
-        facts = await self._facts(changed, None if found is None else found.spec)
+        require_runnable(changed, written, self._support)
+        facts = await self._facts(caller, changed, None if found is None else found.spec)
 
         def update(tx: ToolTransaction) -> Tool:
             stored = lookups.get_tool(tx, tool_id)
-            merged = _completed(merge_spec(stored.spec, spec, written), facts)
+            merged = self._merged(stored, spec, written, facts)
             return changes.update_tool(tx, stored, merged, caller.subject_id, self._clock.now())
 
-        return await self._store.write_once(
+        stored = await self._store.write_once(
             caller.organization_id,
             key,
             update,
             result_ids=lambda updated: [updated.id],
             replay=lambda tx, ids: lookups.get_tool(tx, ids[0]),
         )
+        self._prepare(stored)
+        return stored
 
     async def delete_tool(self, caller: Principal, tool_id: str, key: RequestKey | None) -> None:
         """Deletes a tool. Succeeds if the tool does not exist."""
@@ -160,7 +199,7 @@ class ToolService:
             ToolNotFound: The organization has no such tool.
         """
         require_no_nul(name, "name")
-        await self._seed_builtin_tools(caller)
+        await self.seed_builtin_tools(caller)
         return await self._store.read(caller.organization_id, lambda tx: lookups.get_tool_by_name(tx, name))
 
     async def batch_get_tools(self, caller: Principal, ids: Sequence[str], names: Sequence[str]) -> Sequence[Tool]:
@@ -171,19 +210,19 @@ class ToolService:
             for text in texts:
                 require_no_nul(text, field)
         if names:
-            await self._seed_builtin_tools(caller)
+            await self.seed_builtin_tools(caller)
         return await self._store.read(caller.organization_id, lambda tx: tx.get_tools(ids, names))
 
     async def list_tools(self, caller: Principal, filter_: ToolFilter, order: ToolOrder, page: PageQuery) -> Page[Tool]:
         """Returns a page of the tools that match the filter, sorted by `order`."""
         require_valid_filter(filter_)
-        await self._seed_builtin_tools(caller)
+        await self.seed_builtin_tools(caller)
         return await self._store.read(caller.organization_id, lambda tx: tx.list_tools(filter_, order, page))
 
     async def count_tools(self, caller: Principal, filter_: ToolFilter) -> int:
         """Returns the number of tools that match the filter."""
         require_valid_filter(filter_)
-        await self._seed_builtin_tools(caller)
+        await self.seed_builtin_tools(caller)
         return await self._store.read(caller.organization_id, lambda tx: tx.count_tools(filter_))
 
     async def ensure_base_tools(
@@ -202,13 +241,13 @@ class ToolService:
         complete = [complete_spec(spec) for spec in specs]
         return [await self._overwrite_tool(caller, spec, key) for spec in complete]
 
-    async def generate_schema(self, source: str) -> str:
-        """Returns the schema of Python source as JSON text. The source is neither stored nor executed.
+    async def generate_schema(self, caller: Principal, source: str, source_type: SourceType) -> str:
+        """Returns the schema of a source as JSON text. The source is neither stored nor executed.
 
         Raises:
             ToolSourceInvalid: The source yields no schema.
         """
-        facts = await self._sources.read(source, "source_code")
+        facts = await self._sources.read(caller, (source_type, source), "source_code")
         return json.dumps(facts.require_schema("source_code").to_dict(), ensure_ascii=False)
 
     async def _new_definition(self, caller: Principal, spec: ToolSpec) -> Tool:
@@ -218,13 +257,21 @@ class ToolService:
                 "tool.type must not be BUILTIN. EnsureBaseTools writes built-in tools.", field="tool.type"
             )
         require_valid_fields(spec)
-        require_runnable(spec, _DECIDES_RUNNABLE)
-        return self._new_tool(caller, _completed(spec, await self._facts(spec)))
+        require_runnable(spec, _DECIDES_RUNNABLE, self._support)
+        tool = self._new_tool(caller, _completed(spec, await self._facts(caller, spec)))
+        return replace(tool, spec=self._environments.stored(tool.id, tool.spec))
 
-    async def _facts(self, *specs: ToolSpec | None) -> Mapping[str, SourceFacts]:
-        """Returns the facts about the Python sources of these definitions. Transactions do not parse sources."""
-        sources = {source for spec in specs if spec is not None and (source := python_source(spec))}
-        return {source: await self._sources.read(source, "tool.source_code") for source in sources}
+    def _merged(
+        self, tool: Tool, spec: ToolSpec, written: Collection[str], facts: Mapping[Source, SourceFacts]
+    ) -> ToolSpec:
+        """Returns the definition of a stored tool after the fields `written` were taken from `spec`."""
+        merged = _completed(merge_spec(tool.spec, spec, written), facts)
+        return self._environments.stored(tool.id, merged, tool.spec)
+
+    async def _facts(self, caller: Principal, *specs: ToolSpec | None) -> Mapping[Source, SourceFacts]:
+        """Returns the facts about the sources of these definitions. Transactions do not parse sources."""
+        sources = {source for spec in specs if spec is not None and (source := source_of(spec))}
+        return {source: await self._sources.read(caller, source, "tool.source_code") for source in sources}
 
     async def _overwrite_tool(self, caller: Principal, spec: ToolSpec, key: RequestKey | None) -> Tool:
         tool = self._new_tool(caller, spec)
@@ -244,7 +291,7 @@ class ToolService:
             replay=lambda tx, ids: lookups.get_tool(tx, ids[0]),
         )
 
-    async def _seed_builtin_tools(self, caller: Principal) -> None:
+    async def seed_builtin_tools(self, caller: Principal) -> None:
         """Stores the built-in tools of this release, once for each organization.
 
         An organization that has those of another release gets the new tools, and the new schemas of the tools that it
@@ -285,13 +332,13 @@ class ToolService:
         )
 
 
-def _completed(spec: ToolSpec, facts: Mapping[str, SourceFacts]) -> ToolSpec:
+def _completed(spec: ToolSpec, facts: Mapping[Source, SourceFacts]) -> ToolSpec:
     """Returns the completed definition.
 
     Raises:
         Aborted: Another request changed the source since the facts were read.
     """
-    source = python_source(spec)
+    source = source_of(spec)
     if source and source not in facts:
         raise Aborted("Another request changed the tool at the same time. Read it again and retry.")
     return complete_spec(spec, facts[source] if source else None)

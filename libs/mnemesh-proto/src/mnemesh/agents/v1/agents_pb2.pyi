@@ -30,7 +30,7 @@ class _AgentType:
 class _AgentTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AgentType.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     AGENT_TYPE_UNSPECIFIED: _AgentType.ValueType  # 0
-    """Same as MEMGPT_V2."""
+    """Same as LETTA_V1."""
     AGENT_TYPE_MEMGPT: _AgentType.ValueType  # 1
     AGENT_TYPE_MEMGPT_V2: _AgentType.ValueType  # 2
     """Speaks with send_message; continues the turn with request_heartbeat."""
@@ -47,7 +47,7 @@ class AgentType(_AgentType, metaclass=_AgentTypeEnumTypeWrapper):
     """Selects the prompt, the loop policy, the default tools, the default tool rules and the first messages of an agent."""
 
 AGENT_TYPE_UNSPECIFIED: AgentType.ValueType  # 0
-"""Same as MEMGPT_V2."""
+"""Same as LETTA_V1."""
 AGENT_TYPE_MEMGPT: AgentType.ValueType  # 1
 AGENT_TYPE_MEMGPT_V2: AgentType.ValueType  # 2
 """Speaks with send_message; continues the turn with request_heartbeat."""
@@ -130,6 +130,57 @@ COMPACTION_MODE_SELF_COMPACT_SLIDING_WINDOW: CompactionMode.ValueType  # 3
 COMPACTION_MODE_SELF_COMPACT_ALL: CompactionMode.ValueType  # 4
 COMPACTION_MODE_EPISODIC: CompactionMode.ValueType  # 5
 Global___CompactionMode: _TypeAlias = CompactionMode  # noqa: Y015
+
+class _MemoryExtractionMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MemoryExtractionModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MemoryExtractionMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MEMORY_EXTRACTION_MODE_UNSPECIFIED: _MemoryExtractionMode.ValueType  # 0
+    """ON_DEMAND."""
+    MEMORY_EXTRACTION_MODE_ON_DEMAND: _MemoryExtractionMode.ValueType  # 1
+    """By ExtractMemories only."""
+    MEMORY_EXTRACTION_MODE_PER_TURN: _MemoryExtractionMode.ValueType  # 2
+    """In the background, after every `frequency` completed turns in any conversation of the agent."""
+
+class MemoryExtractionMode(_MemoryExtractionMode, metaclass=_MemoryExtractionModeEnumTypeWrapper): ...
+
+MEMORY_EXTRACTION_MODE_UNSPECIFIED: MemoryExtractionMode.ValueType  # 0
+"""ON_DEMAND."""
+MEMORY_EXTRACTION_MODE_ON_DEMAND: MemoryExtractionMode.ValueType  # 1
+"""By ExtractMemories only."""
+MEMORY_EXTRACTION_MODE_PER_TURN: MemoryExtractionMode.ValueType  # 2
+"""In the background, after every `frequency` completed turns in any conversation of the agent."""
+Global___MemoryExtractionMode: _TypeAlias = MemoryExtractionMode  # noqa: Y015
+
+class _MemoryExtractionScope:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MemoryExtractionScopeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MemoryExtractionScope.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MEMORY_EXTRACTION_SCOPE_UNSPECIFIED: _MemoryExtractionScope.ValueType  # 0
+    """AGENT."""
+    MEMORY_EXTRACTION_SCOPE_AGENT: _MemoryExtractionScope.ValueType  # 1
+    """CompactionSettings.memory_scope, or the agent's own scope: every conversation of the agent finds them."""
+    MEMORY_EXTRACTION_SCOPE_SENDER: _MemoryExtractionScope.ValueType  # 2
+    """The identity that sent the input of the turn (sender_id): only turns of the same sender find them, in every agent
+    that its organization configures so. Turns without an identity: the scope of the conversation.
+    """
+
+class MemoryExtractionScope(_MemoryExtractionScope, metaclass=_MemoryExtractionScopeEnumTypeWrapper):
+    """Where the facts of an agent are stored."""
+
+MEMORY_EXTRACTION_SCOPE_UNSPECIFIED: MemoryExtractionScope.ValueType  # 0
+"""AGENT."""
+MEMORY_EXTRACTION_SCOPE_AGENT: MemoryExtractionScope.ValueType  # 1
+"""CompactionSettings.memory_scope, or the agent's own scope: every conversation of the agent finds them."""
+MEMORY_EXTRACTION_SCOPE_SENDER: MemoryExtractionScope.ValueType  # 2
+"""The identity that sent the input of the turn (sender_id): only turns of the same sender find them, in every agent
+that its organization configures so. Turns without an identity: the scope of the conversation.
+"""
+Global___MemoryExtractionScope: _TypeAlias = MemoryExtractionScope  # noqa: Y015
 
 class _StopReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -285,6 +336,8 @@ class Agent(_message.Message):
     CONTINUATION_MESSAGE_FIELD_NUMBER: _builtins.int
     APPROVAL_TIMEOUT_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    CREATED_FOR_AGENT_ID_FIELD_NUMBER: _builtins.int
+    MEMORY_EXTRACTION_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
@@ -300,8 +353,8 @@ class Agent(_message.Message):
     model: _builtins.str
     """Model handle, as "provider/model"."""
     embedder: _builtins.str
-    """Handle of the embedder of the archive that the agent's first passage creates. Absent means archival's default. A
-    later change has no effect on an archive that exists. Errors: EMBEDDER_UNKNOWN.
+    """Handle of the embedder of the archive that the agent's first passage creates, or its first partner. Absent means
+    archival's default. A later change has no effect on an archive that exists. Errors: EMBEDDER_UNKNOWN.
     """
     metadata: _builtins.str
     """A JSON object as text."""
@@ -311,6 +364,13 @@ class Agent(_message.Message):
     message_buffer_autoclear: _builtins.bool
     """If true, each turn starts with an empty window. The messages stay searchable."""
     enable_sleeptime: _builtins.bool
+    """If true, the agent has at least one partner that maintains its memory in the background, in a sleeptime group that
+    the agent manages. Setting it creates the partner, named "<name>-sleeptime", and the group, unless they exist. The
+    partner shares the agent's blocks and archives and has a block memory_persona of its own; its type is SLEEPTIME, or
+    VOICE_SLEEPTIME for agents of the type VOICE_CONVO. Clearing it keeps both, and starts no further runs of the
+    partner; setting it again continues with them: the next transcript has the messages of the time in between.
+    Agents of the types SLEEPTIME and VOICE_SLEEPTIME cannot have a partner: INVALID_ARGUMENT.
+    """
     max_files_open: _builtins.int
     per_file_view_window_char_limit: _builtins.int
     hidden: _builtins.bool
@@ -328,6 +388,8 @@ class Agent(_message.Message):
     """
     revision: _builtins.int
     """Starts at 1 and increases with every change of the agent's settings, tools and identities. Output only."""
+    created_for_agent_id: _builtins.str
+    """The agent whose partner this agent was created to be, and with which it is deleted. Output only."""
     @_builtins.property
     def model_settings(self) -> Global___ModelSettings:
         """The settings that the client set. Other values come from the model."""
@@ -347,7 +409,11 @@ class Agent(_message.Message):
     @_builtins.property
     def identity_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
-    def group_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def group_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of the groups of which the agent is a member or the manager. Output only. Returned only by views that ask for
+        them.
+        """
+
     @_builtins.property
     def message_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Ids of the messages in the default conversation's window. Returned only by views that ask for them."""
@@ -364,13 +430,19 @@ class Agent(_message.Message):
     def last_run_duration(self) -> _duration_pb2.Duration: ...
     @_builtins.property
     def secrets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Secret]:
-        """Environment variables of the agent's tools. Names are always returned, values only by views that ask for them."""
+        """Environment variables of the agent's tools, which override those of the tools (tools.v1.Tool.secrets), and variables
+        of the settings of MCP servers. Their values are never returned.
+        """
 
     @_builtins.property
     def approval_timeout(self) -> _duration_pb2.Duration:
         """Time after which a pending approval of the agent is denied. Absent means the server's setting
         (MNEMESH_APPROVAL_TIMEOUT_SECONDS); zero never denies. It applies to approvals that are requested after a change.
         """
+
+    @_builtins.property
+    def memory_extraction(self) -> Global___MemoryExtractionSettings:
+        """Facts that are extracted from the agent's messages without a compaction. Absent extracts none by itself."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
@@ -416,13 +488,15 @@ class Agent(_message.Message):
         continuation_message: _builtins.str | None = ...,
         approval_timeout: _duration_pb2.Duration | None = ...,
         revision: _builtins.int = ...,
+        created_for_agent_id: _builtins.str | None = ...,
+        memory_extraction: Global___MemoryExtractionSettings | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         provenance: _audit_pb2.Provenance | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_approval_timeout", b"_approval_timeout", "_compaction_settings", b"_compaction_settings", "_continuation_message", b"_continuation_message", "_description", b"_description", "_embedder", b"_embedder", "_enable_sleeptime", b"_enable_sleeptime", "_last_run_completion_time", b"_last_run_completion_time", "_last_run_duration", b"_last_run_duration", "_last_stop_reason", b"_last_stop_reason", "_max_files_open", b"_max_files_open", "_metadata", b"_metadata", "_pending_approval_request_id", b"_pending_approval_request_id", "_per_file_view_window_char_limit", b"_per_file_view_window_char_limit", "_response_format", b"_response_format", "approval_timeout", b"approval_timeout", "compaction_settings", b"compaction_settings", "continuation_message", b"continuation_message", "create_time", b"create_time", "description", b"description", "effective_model_settings", b"effective_model_settings", "embedder", b"embedder", "enable_sleeptime", b"enable_sleeptime", "last_run_completion_time", b"last_run_completion_time", "last_run_duration", b"last_run_duration", "last_stop_reason", b"last_stop_reason", "max_files_open", b"max_files_open", "metadata", b"metadata", "model_settings", b"model_settings", "pending_approval_request_id", b"pending_approval_request_id", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "provenance", b"provenance", "response_format", b"response_format", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_approval_timeout", b"_approval_timeout", "_compaction_settings", b"_compaction_settings", "_continuation_message", b"_continuation_message", "_created_for_agent_id", b"_created_for_agent_id", "_description", b"_description", "_embedder", b"_embedder", "_enable_sleeptime", b"_enable_sleeptime", "_last_run_completion_time", b"_last_run_completion_time", "_last_run_duration", b"_last_run_duration", "_last_stop_reason", b"_last_stop_reason", "_max_files_open", b"_max_files_open", "_memory_extraction", b"_memory_extraction", "_metadata", b"_metadata", "_pending_approval_request_id", b"_pending_approval_request_id", "_per_file_view_window_char_limit", b"_per_file_view_window_char_limit", "_response_format", b"_response_format", "approval_timeout", b"approval_timeout", "compaction_settings", b"compaction_settings", "continuation_message", b"continuation_message", "create_time", b"create_time", "created_for_agent_id", b"created_for_agent_id", "description", b"description", "effective_model_settings", b"effective_model_settings", "embedder", b"embedder", "enable_sleeptime", b"enable_sleeptime", "last_run_completion_time", b"last_run_completion_time", "last_run_duration", b"last_run_duration", "last_stop_reason", b"last_stop_reason", "max_files_open", b"max_files_open", "memory_extraction", b"memory_extraction", "metadata", b"metadata", "model_settings", b"model_settings", "pending_approval_request_id", b"pending_approval_request_id", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "provenance", b"provenance", "response_format", b"response_format", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_approval_timeout", b"_approval_timeout", "_compaction_settings", b"_compaction_settings", "_continuation_message", b"_continuation_message", "_description", b"_description", "_embedder", b"_embedder", "_enable_sleeptime", b"_enable_sleeptime", "_last_run_completion_time", b"_last_run_completion_time", "_last_run_duration", b"_last_run_duration", "_last_stop_reason", b"_last_stop_reason", "_max_files_open", b"_max_files_open", "_metadata", b"_metadata", "_pending_approval_request_id", b"_pending_approval_request_id", "_per_file_view_window_char_limit", b"_per_file_view_window_char_limit", "_response_format", b"_response_format", "approval_timeout", b"approval_timeout", "compaction_settings", b"compaction_settings", "continuation_message", b"continuation_message", "create_time", b"create_time", "default_conversation_id", b"default_conversation_id", "description", b"description", "effective_model_settings", b"effective_model_settings", "embedder", b"embedder", "enable_sleeptime", b"enable_sleeptime", "group_ids", b"group_ids", "hidden", b"hidden", "id", b"id", "identity_ids", b"identity_ids", "last_run_completion_time", b"last_run_completion_time", "last_run_duration", b"last_run_duration", "last_stop_reason", b"last_stop_reason", "max_files_open", b"max_files_open", "message_buffer_autoclear", b"message_buffer_autoclear", "message_ids", b"message_ids", "metadata", b"metadata", "model", b"model", "model_settings", b"model_settings", "name", b"name", "pending_approval_request_id", b"pending_approval_request_id", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "prompt_policy", b"prompt_policy", "provenance", b"provenance", "response_format", b"response_format", "revision", b"revision", "secrets", b"secrets", "state", b"state", "system", b"system", "tags", b"tags", "time_zone", b"time_zone", "tool_rules", b"tool_rules", "tools", b"tools", "type", b"type", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_approval_timeout", b"_approval_timeout", "_compaction_settings", b"_compaction_settings", "_continuation_message", b"_continuation_message", "_created_for_agent_id", b"_created_for_agent_id", "_description", b"_description", "_embedder", b"_embedder", "_enable_sleeptime", b"_enable_sleeptime", "_last_run_completion_time", b"_last_run_completion_time", "_last_run_duration", b"_last_run_duration", "_last_stop_reason", b"_last_stop_reason", "_max_files_open", b"_max_files_open", "_memory_extraction", b"_memory_extraction", "_metadata", b"_metadata", "_pending_approval_request_id", b"_pending_approval_request_id", "_per_file_view_window_char_limit", b"_per_file_view_window_char_limit", "_response_format", b"_response_format", "approval_timeout", b"approval_timeout", "compaction_settings", b"compaction_settings", "continuation_message", b"continuation_message", "create_time", b"create_time", "created_for_agent_id", b"created_for_agent_id", "default_conversation_id", b"default_conversation_id", "description", b"description", "effective_model_settings", b"effective_model_settings", "embedder", b"embedder", "enable_sleeptime", b"enable_sleeptime", "group_ids", b"group_ids", "hidden", b"hidden", "id", b"id", "identity_ids", b"identity_ids", "last_run_completion_time", b"last_run_completion_time", "last_run_duration", b"last_run_duration", "last_stop_reason", b"last_stop_reason", "max_files_open", b"max_files_open", "memory_extraction", b"memory_extraction", "message_buffer_autoclear", b"message_buffer_autoclear", "message_ids", b"message_ids", "metadata", b"metadata", "model", b"model", "model_settings", b"model_settings", "name", b"name", "pending_approval_request_id", b"pending_approval_request_id", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "prompt_policy", b"prompt_policy", "provenance", b"provenance", "response_format", b"response_format", "revision", b"revision", "secrets", b"secrets", "state", b"state", "system", b"system", "tags", b"tags", "time_zone", b"time_zone", "tool_rules", b"tool_rules", "tools", b"tools", "type", b"type", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__approval_timeout: _TypeAlias = _typing.Literal["approval_timeout"]  # noqa: Y015
     _WhichOneofArgType__approval_timeout: _TypeAlias = _typing.Literal["_approval_timeout", b"_approval_timeout"]  # noqa: Y015
@@ -430,6 +504,8 @@ class Agent(_message.Message):
     _WhichOneofArgType__compaction_settings: _TypeAlias = _typing.Literal["_compaction_settings", b"_compaction_settings"]  # noqa: Y015
     _WhichOneofReturnType__continuation_message: _TypeAlias = _typing.Literal["continuation_message"]  # noqa: Y015
     _WhichOneofArgType__continuation_message: _TypeAlias = _typing.Literal["_continuation_message", b"_continuation_message"]  # noqa: Y015
+    _WhichOneofReturnType__created_for_agent_id: _TypeAlias = _typing.Literal["created_for_agent_id"]  # noqa: Y015
+    _WhichOneofArgType__created_for_agent_id: _TypeAlias = _typing.Literal["_created_for_agent_id", b"_created_for_agent_id"]  # noqa: Y015
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
     _WhichOneofReturnType__embedder: _TypeAlias = _typing.Literal["embedder"]  # noqa: Y015
@@ -444,6 +520,8 @@ class Agent(_message.Message):
     _WhichOneofArgType__last_stop_reason: _TypeAlias = _typing.Literal["_last_stop_reason", b"_last_stop_reason"]  # noqa: Y015
     _WhichOneofReturnType__max_files_open: _TypeAlias = _typing.Literal["max_files_open"]  # noqa: Y015
     _WhichOneofArgType__max_files_open: _TypeAlias = _typing.Literal["_max_files_open", b"_max_files_open"]  # noqa: Y015
+    _WhichOneofReturnType__memory_extraction: _TypeAlias = _typing.Literal["memory_extraction"]  # noqa: Y015
+    _WhichOneofArgType__memory_extraction: _TypeAlias = _typing.Literal["_memory_extraction", b"_memory_extraction"]  # noqa: Y015
     _WhichOneofReturnType__metadata: _TypeAlias = _typing.Literal["metadata"]  # noqa: Y015
     _WhichOneofArgType__metadata: _TypeAlias = _typing.Literal["_metadata", b"_metadata"]  # noqa: Y015
     _WhichOneofReturnType__pending_approval_request_id: _TypeAlias = _typing.Literal["pending_approval_request_id"]  # noqa: Y015
@@ -459,6 +537,8 @@ class Agent(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__continuation_message) -> _WhichOneofReturnType__continuation_message | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__created_for_agent_id) -> _WhichOneofReturnType__created_for_agent_id | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__description) -> _WhichOneofReturnType__description | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__embedder) -> _WhichOneofReturnType__embedder | None: ...
@@ -472,6 +552,8 @@ class Agent(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__last_stop_reason) -> _WhichOneofReturnType__last_stop_reason | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_files_open) -> _WhichOneofReturnType__max_files_open | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_extraction) -> _WhichOneofReturnType__memory_extraction | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__metadata) -> _WhichOneofReturnType__metadata | None: ...
     @_typing.overload
@@ -492,20 +574,28 @@ class Secret(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
+    UPDATE_TIME_FIELD_NUMBER: _builtins.int
     id: _builtins.str
+    """Output only."""
     key: _builtins.str
+    """The name of the variable. See tools.v1.ToolSecret.name."""
     value: _builtins.str
-    """Returned only by views that ask for it."""
+    """Input only, never returned. In an update, an absent value keeps the stored one."""
+    @_builtins.property
+    def update_time(self) -> _timestamp_pb2.Timestamp:
+        """Time of the last change of the value. Output only."""
+
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
         key: _builtins.str = ...,
         value: _builtins.str | None = ...,
+        update_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "update_time", b"update_time", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "id", b"id", "key", b"key", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "id", b"id", "key", b"key", "update_time", b"update_time", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
     _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
@@ -1177,6 +1267,76 @@ class CompactionSettings(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__trigger_ratio) -> _WhichOneofReturnType__trigger_ratio | None: ...
 
 Global___CompactionSettings: _TypeAlias = CompactionSettings  # noqa: Y015
+
+@_typing.final
+class MemoryExtractionSettings(_message.Message):
+    """How facts are extracted from the agent's messages. Every message is processed once, in the order of their sequence
+    ids, whatever starts the extraction.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    FREQUENCY_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    MODEL_SETTINGS_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
+    MAX_CALLS_PER_DAY_FIELD_NUMBER: _builtins.int
+    mode: Global___MemoryExtractionMode.ValueType
+    frequency: _builtins.int
+    """Completed turns per extraction for PER_TURN, 1 to 1,000. Absent means 1."""
+    model: _builtins.str
+    """Handle of the model that extracts. Absent selects that of compaction: the provider's small model, or the agent's."""
+    prompt: _builtins.str
+    """Instructions to the model. Absent selects the built-in ones."""
+    scope: Global___MemoryExtractionScope.ValueType
+    """Also the scope of what compactions in the mode EPISODIC store, if all senders of the window are one identity; if
+    they are not, those store in the scope of the conversation.
+    """
+    max_calls_per_day: _builtins.int
+    """Calls of the model per UTC day for this agent, 0 to 1,000,000; messages beyond it wait for the next day. Absent means
+    no limit of its own: see MNEMESH_EXTRACTION_TOKENS_PER_DAY for that of the organization.
+    """
+    @_builtins.property
+    def model_settings(self) -> Global___ModelSettings: ...
+    def __init__(
+        self,
+        *,
+        mode: Global___MemoryExtractionMode.ValueType = ...,
+        frequency: _builtins.int | None = ...,
+        model: _builtins.str | None = ...,
+        model_settings: Global___ModelSettings | None = ...,
+        prompt: _builtins.str | None = ...,
+        scope: Global___MemoryExtractionScope.ValueType = ...,
+        max_calls_per_day: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_frequency", b"_frequency", "_max_calls_per_day", b"_max_calls_per_day", "_model", b"_model", "_model_settings", b"_model_settings", "_prompt", b"_prompt", "frequency", b"frequency", "max_calls_per_day", b"max_calls_per_day", "model", b"model", "model_settings", b"model_settings", "prompt", b"prompt"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_frequency", b"_frequency", "_max_calls_per_day", b"_max_calls_per_day", "_model", b"_model", "_model_settings", b"_model_settings", "_prompt", b"_prompt", "frequency", b"frequency", "max_calls_per_day", b"max_calls_per_day", "mode", b"mode", "model", b"model", "model_settings", b"model_settings", "prompt", b"prompt", "scope", b"scope"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__frequency: _TypeAlias = _typing.Literal["frequency"]  # noqa: Y015
+    _WhichOneofArgType__frequency: _TypeAlias = _typing.Literal["_frequency", b"_frequency"]  # noqa: Y015
+    _WhichOneofReturnType__max_calls_per_day: _TypeAlias = _typing.Literal["max_calls_per_day"]  # noqa: Y015
+    _WhichOneofArgType__max_calls_per_day: _TypeAlias = _typing.Literal["_max_calls_per_day", b"_max_calls_per_day"]  # noqa: Y015
+    _WhichOneofReturnType__model: _TypeAlias = _typing.Literal["model"]  # noqa: Y015
+    _WhichOneofArgType__model: _TypeAlias = _typing.Literal["_model", b"_model"]  # noqa: Y015
+    _WhichOneofReturnType__model_settings: _TypeAlias = _typing.Literal["model_settings"]  # noqa: Y015
+    _WhichOneofArgType__model_settings: _TypeAlias = _typing.Literal["_model_settings", b"_model_settings"]  # noqa: Y015
+    _WhichOneofReturnType__prompt: _TypeAlias = _typing.Literal["prompt"]  # noqa: Y015
+    _WhichOneofArgType__prompt: _TypeAlias = _typing.Literal["_prompt", b"_prompt"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__frequency) -> _WhichOneofReturnType__frequency | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_calls_per_day) -> _WhichOneofReturnType__max_calls_per_day | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__model) -> _WhichOneofReturnType__model | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__model_settings) -> _WhichOneofReturnType__model_settings | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt) -> _WhichOneofReturnType__prompt | None: ...
+
+Global___MemoryExtractionSettings: _TypeAlias = MemoryExtractionSettings  # noqa: Y015
 
 @_typing.final
 class ContextWindow(_message.Message):

@@ -139,10 +139,14 @@ class CreateAgentRequest(_message.Message):
     SYSTEM_PROMPT_KEY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     include_base_tools: _builtins.bool
-    """Absent means true, if the type has base tools."""
+    """Absent means true, if the type has base tools. With agent.enable_sleeptime, the base tools are send_message,
+    conversation_search and archival_memory_search, without send_message for types that speak in plain text; voice
+    agents keep those of their type.
+    """
     include_base_tool_rules: _builtins.bool
     """Absent uses the default of the type and model."""
     include_multi_agent_tools: _builtins.bool
+    """Adds send_message_to_agent_and_wait_for_reply, send_message_to_agent_async and send_message_to_agents_matching_tags."""
     include_default_folder: _builtins.bool
     system_prompt_key: _builtins.str
     """Uses the current text of the system prompt with this key; agent.system must be empty. Absent uses agent.system, or
@@ -179,7 +183,9 @@ class CreateAgentRequest(_message.Message):
         """Values for {{name}} placeholders in block values and the system prompt."""
 
     @_builtins.property
-    def secrets(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def secrets(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Environment variables of the agent's tools, by name. agent.secrets is ignored."""
+
     @_builtins.property
     def tool_sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Creates tools from these source texts and attaches them."""
@@ -290,6 +296,7 @@ class AgentView(_message.Message):
     message_ids: _builtins.bool
     blocks: _builtins.bool
     secrets: _builtins.bool
+    """Without effect: names are always returned, and values never."""
     identities: _builtins.bool
     groups: _builtins.bool
     def __init__(
@@ -815,6 +822,47 @@ class DetachToolResponse(_message.Message):
 Global___DetachToolResponse: _TypeAlias = DetachToolResponse  # noqa: Y015
 
 @_typing.final
+class RecordFoldersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    HOLDS_FOLDERS_FIELD_NUMBER: _builtins.int
+    DIRECTORIES_REVISION_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    holds_folders: _builtins.bool
+    directories_revision: _builtins.int
+    """The revision of the agent's directories in the files service, as of which this holds."""
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        holds_folders: _builtins.bool = ...,
+        directories_revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "directories_revision", b"directories_revision", "holds_folders", b"holds_folders"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordFoldersRequest: _TypeAlias = RecordFoldersRequest  # noqa: Y015
+
+@_typing.final
+class RecordFoldersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordFoldersResponse: _TypeAlias = RecordFoldersResponse  # noqa: Y015
+
+@_typing.final
 class SetToolApprovalRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1194,6 +1242,81 @@ class CompactConversationResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CompactConversationResponse: _TypeAlias = CompactConversationResponse  # noqa: Y015
+
+@_typing.final
+class ExtractMemoriesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    MAX_CALLS_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    agent_id: _builtins.str
+    max_calls: _builtins.int
+    """Largest number of calls of the model. 0 means 10; at most 100."""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        agent_id: _builtins.str = ...,
+        max_calls: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "max_calls", b"max_calls", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExtractMemoriesRequest: _TypeAlias = ExtractMemoriesRequest  # noqa: Y015
+
+@_typing.final
+class ExtractMemoriesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_COUNT_FIELD_NUMBER: _builtins.int
+    ADDED_COUNT_FIELD_NUMBER: _builtins.int
+    SUPERSEDED_COUNT_FIELD_NUMBER: _builtins.int
+    CONFIRMED_COUNT_FIELD_NUMBER: _builtins.int
+    RETRACTED_COUNT_FIELD_NUMBER: _builtins.int
+    CALL_COUNT_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    HAS_MORE_FIELD_NUMBER: _builtins.int
+    BUDGET_EXHAUSTED_FIELD_NUMBER: _builtins.int
+    message_count: _builtins.int
+    """Messages that were processed."""
+    added_count: _builtins.int
+    """Facts that were added, that replaced others, that were confirmed, and that were retracted."""
+    superseded_count: _builtins.int
+    confirmed_count: _builtins.int
+    retracted_count: _builtins.int
+    call_count: _builtins.int
+    """Calls of the model, and their tokens."""
+    has_more: _builtins.bool
+    """True if messages remain: max_calls was reached, or the budget of the day."""
+    budget_exhausted: _builtins.bool
+    """True if the budget of the day is used up."""
+    @_builtins.property
+    def usage(self) -> _message_pb2.Usage: ...
+    def __init__(
+        self,
+        *,
+        message_count: _builtins.int = ...,
+        added_count: _builtins.int = ...,
+        superseded_count: _builtins.int = ...,
+        confirmed_count: _builtins.int = ...,
+        retracted_count: _builtins.int = ...,
+        call_count: _builtins.int = ...,
+        usage: _message_pb2.Usage | None = ...,
+        has_more: _builtins.bool = ...,
+        budget_exhausted: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["added_count", b"added_count", "budget_exhausted", b"budget_exhausted", "call_count", b"call_count", "confirmed_count", b"confirmed_count", "has_more", b"has_more", "message_count", b"message_count", "retracted_count", b"retracted_count", "superseded_count", b"superseded_count", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExtractMemoriesResponse: _TypeAlias = ExtractMemoriesResponse  # noqa: Y015
 
 @_typing.final
 class ListTagsRequest(_message.Message):

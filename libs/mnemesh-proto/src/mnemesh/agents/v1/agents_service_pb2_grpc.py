@@ -84,6 +84,11 @@ class AgentServiceStub:
                 request_serializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.SetToolApprovalRequest.SerializeToString,
                 response_deserializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.SetToolApprovalResponse.FromString,
                 _registered_method=True)
+        self.RecordFolders = channel.unary_unary(
+                '/mnemesh.agents.v1.AgentService/RecordFolders',
+                request_serializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.RecordFoldersRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.RecordFoldersResponse.FromString,
+                _registered_method=True)
         self.RunTool = channel.unary_unary(
                 '/mnemesh.agents.v1.AgentService/RunTool',
                 request_serializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.RunToolRequest.SerializeToString,
@@ -113,6 +118,11 @@ class AgentServiceStub:
                 '/mnemesh.agents.v1.AgentService/CompactConversation',
                 request_serializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.CompactConversationRequest.SerializeToString,
                 response_deserializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.CompactConversationResponse.FromString,
+                _registered_method=True)
+        self.ExtractMemories = channel.unary_unary(
+                '/mnemesh.agents.v1.AgentService/ExtractMemories',
+                request_serializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.ExtractMemoriesRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.ExtractMemoriesResponse.FromString,
                 _registered_method=True)
         self.ListTags = channel.unary_unary(
                 '/mnemesh.agents.v1.AgentService/ListTags',
@@ -151,7 +161,8 @@ class AgentServiceServicer:
 
     def CreateAgent(self, request, context):
         """Creates the agent, its blocks, its default conversation and its first messages. The agent is invisible until all
-        parts exist. An interrupted creation is completed or rolled back in the background.
+        parts exist. An interrupted creation is completed or rolled back in the background. With agent.enable_sleeptime, its
+        partner and their group are parts of the creation.
 
         Idempotent: a repeated call with the same request_id resumes the creation and returns the same agent. Errors:
         MODEL_UNKNOWN, NOT_FOUND (a tool, block or system prompt), BLOCK_LABEL_TAKEN.
@@ -185,6 +196,11 @@ class AgentServiceServicer:
         """Updates the fields in update_mask. Runs in progress keep the settings with which they started. With if_revision, the
         agent is changed only if it still has that revision. Errors: NOT_FOUND, MODEL_UNKNOWN, EMBEDDER_UNKNOWN,
         AGENT_REVISION_MISMATCH.
+
+        An update that sets enable_sleeptime creates the partner and the group if they do not exist, before any field is
+        changed. The agent's tools stay as they are. If a service does not answer, the update is finished later, and a
+        repeat under the same request_id returns its result. Errors: BLOCK_LABEL_TAKEN; INVALID_ARGUMENT if agents of this
+        type have no partners; FAILED_PRECONDITION if the agent shares its blocks with the partners of another agent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -195,7 +211,9 @@ class AgentServiceServicer:
         CreateAgent request and the archive that its first passage created, unless another agent holds them. Blocks,
         archives, tools and folders that existed before are kept, also if no other agent holds them; the flags delete these
         blocks and archives too. Blocks of agents of earlier versions of the server, of which it is not known what they were
-        created for, are kept. Idempotent: a repeated call continues the deletion with the flags of the first.
+        created for, are kept. The partners that were created for the agent and its sleeptime group are deleted with it.
+        A sleeptime group without members is deleted, and enable_sleeptime of its manager is cleared. Idempotent: a repeated
+        call continues the deletion with the flags of the first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -218,6 +236,16 @@ class AgentServiceServicer:
 
     def SetToolApproval(self, request, context):
         """Sets whether calls of a tool by this agent wait for an approval. Errors: NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RecordFolders(self, request, context):
+        """Records whether an agent holds folders. The first folder attaches the tools open_files, grep_files and
+        semantic_search_files, and the last one detaches them; an agent without folders never asks the files service. A
+        call with a lower revision than that of an earlier one changes nothing.
+        Errors: NOT_FOUND; FAILED_PRECONDITION while the agent is being created. Requires the role service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -263,6 +291,18 @@ class AgentServiceServicer:
     def CompactConversation(self, request, context):
         """Compacts a conversation's window now. The call waits in the conversation's queue. Errors: NOTHING_TO_COMPACT,
         CONVERSATION_BUSY.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExtractMemories(self, request, context):
+        """Extracts facts from the messages of the agent that no extraction has processed, oldest first, and stores them. Works
+        for every agent, also without memory_extraction. It does not wait for runs: a message of a turn that has not ended is
+        processed once it is stored. Repeating a call processes what is new.
+
+        Errors: NOT_FOUND; ABORTED if another process extracts now; FAILED_PRECONDITION if no model can extract; the error of
+        the model if its first call fails. What was processed before an error is stored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -353,6 +393,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     request_deserializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.SetToolApprovalRequest.FromString,
                     response_serializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.SetToolApprovalResponse.SerializeToString,
             ),
+            'RecordFolders': grpc.unary_unary_rpc_method_handler(
+                    servicer.RecordFolders,
+                    request_deserializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.RecordFoldersRequest.FromString,
+                    response_serializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.RecordFoldersResponse.SerializeToString,
+            ),
             'RunTool': grpc.unary_unary_rpc_method_handler(
                     servicer.RunTool,
                     request_deserializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.RunToolRequest.FromString,
@@ -382,6 +427,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.CompactConversation,
                     request_deserializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.CompactConversationRequest.FromString,
                     response_serializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.CompactConversationResponse.SerializeToString,
+            ),
+            'ExtractMemories': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExtractMemories,
+                    request_deserializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.ExtractMemoriesRequest.FromString,
+                    response_serializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.ExtractMemoriesResponse.SerializeToString,
             ),
             'ListTags': grpc.unary_unary_rpc_method_handler(
                     servicer.ListTags,
@@ -668,6 +718,33 @@ class AgentService:
             _registered_method=True)
 
     @staticmethod
+    def RecordFolders(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.agents.v1.AgentService/RecordFolders',
+            mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.RecordFoldersRequest.SerializeToString,
+            mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.RecordFoldersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def RunTool(request,
             target,
             options=(),
@@ -819,6 +896,33 @@ class AgentService:
             '/mnemesh.agents.v1.AgentService/CompactConversation',
             mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.CompactConversationRequest.SerializeToString,
             mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.CompactConversationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExtractMemories(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.agents.v1.AgentService/ExtractMemories',
+            mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.ExtractMemoriesRequest.SerializeToString,
+            mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.ExtractMemoriesResponse.FromString,
             options,
             channel_credentials,
             insecure,

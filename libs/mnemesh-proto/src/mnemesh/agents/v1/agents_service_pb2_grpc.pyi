@@ -40,7 +40,8 @@ class AgentServiceStub:
     def __new__(cls, channel: _aio.Channel) -> AgentServiceAsyncStub: ...
     CreateAgent: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.CreateAgentRequest, _agents_service_pb2.CreateAgentResponse]
     """Creates the agent, its blocks, its default conversation and its first messages. The agent is invisible until all
-    parts exist. An interrupted creation is completed or rolled back in the background.
+    parts exist. An interrupted creation is completed or rolled back in the background. With agent.enable_sleeptime, its
+    partner and their group are parts of the creation.
 
     Idempotent: a repeated call with the same request_id resumes the creation and returns the same agent. Errors:
     MODEL_UNKNOWN, NOT_FOUND (a tool, block or system prompt), BLOCK_LABEL_TAKEN.
@@ -55,13 +56,20 @@ class AgentServiceStub:
     """Updates the fields in update_mask. Runs in progress keep the settings with which they started. With if_revision, the
     agent is changed only if it still has that revision. Errors: NOT_FOUND, MODEL_UNKNOWN, EMBEDDER_UNKNOWN,
     AGENT_REVISION_MISMATCH.
+
+    An update that sets enable_sleeptime creates the partner and the group if they do not exist, before any field is
+    changed. The agent's tools stay as they are. If a service does not answer, the update is finished later, and a
+    repeat under the same request_id returns its result. Errors: BLOCK_LABEL_TAKEN; INVALID_ARGUMENT if agents of this
+    type have no partners; FAILED_PRECONDITION if the agent shares its blocks with the partners of another agent.
     """
     DeleteAgent: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.DeleteAgentRequest, _agents_service_pb2.DeleteAgentResponse]
     """Deletes the agent, its messages and conversations, and what was created for it, in every service: the blocks of its
     CreateAgent request and the archive that its first passage created, unless another agent holds them. Blocks,
     archives, tools and folders that existed before are kept, also if no other agent holds them; the flags delete these
     blocks and archives too. Blocks of agents of earlier versions of the server, of which it is not known what they were
-    created for, are kept. Idempotent: a repeated call continues the deletion with the flags of the first.
+    created for, are kept. The partners that were created for the agent and its sleeptime group are deleted with it.
+    A sleeptime group without members is deleted, and enable_sleeptime of its manager is cleared. Idempotent: a repeated
+    call continues the deletion with the flags of the first.
     """
     AttachTool: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.AttachToolRequest, _agents_service_pb2.AttachToolResponse]
     """Attaches a tool by id or name; built-in tools by name. Attaching an attached tool succeeds and changes nothing.
@@ -71,6 +79,12 @@ class AgentServiceStub:
     """Detaches a tool from an agent. The tool is kept. Errors: NOT_FOUND."""
     SetToolApproval: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.SetToolApprovalRequest, _agents_service_pb2.SetToolApprovalResponse]
     """Sets whether calls of a tool by this agent wait for an approval. Errors: NOT_FOUND."""
+    RecordFolders: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.RecordFoldersRequest, _agents_service_pb2.RecordFoldersResponse]
+    """Records whether an agent holds folders. The first folder attaches the tools open_files, grep_files and
+    semantic_search_files, and the last one detaches them; an agent without folders never asks the files service. A
+    call with a lower revision than that of an earlier one changes nothing.
+    Errors: NOT_FOUND; FAILED_PRECONDITION while the agent is being created. Requires the role service.
+    """
     RunTool: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.RunToolRequest, _agents_service_pb2.RunToolResponse]
     """Runs an attached tool outside a turn. Errors: NOT_FOUND if the agent or tool does not exist."""
     GetContextWindow: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.GetContextWindowRequest, _agents_service_pb2.GetContextWindowResponse]
@@ -88,6 +102,14 @@ class AgentServiceStub:
     CompactConversation: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.CompactConversationRequest, _agents_service_pb2.CompactConversationResponse]
     """Compacts a conversation's window now. The call waits in the conversation's queue. Errors: NOTHING_TO_COMPACT,
     CONVERSATION_BUSY.
+    """
+    ExtractMemories: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.ExtractMemoriesRequest, _agents_service_pb2.ExtractMemoriesResponse]
+    """Extracts facts from the messages of the agent that no extraction has processed, oldest first, and stores them. Works
+    for every agent, also without memory_extraction. It does not wait for runs: a message of a turn that has not ended is
+    processed once it is stored. Repeating a call processes what is new.
+
+    Errors: NOT_FOUND; ABORTED if another process extracts now; FAILED_PRECONDITION if no model can extract; the error of
+    the model if its first call fails. What was processed before an error is stored.
     """
     ListTags: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.ListTagsRequest, _agents_service_pb2.ListTagsResponse]
     """Lists all tags in use, in alphabetical order."""
@@ -116,7 +138,8 @@ class AgentServiceAsyncStub(AgentServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateAgent: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.CreateAgentRequest, _agents_service_pb2.CreateAgentResponse]  # type: ignore[assignment]
     """Creates the agent, its blocks, its default conversation and its first messages. The agent is invisible until all
-    parts exist. An interrupted creation is completed or rolled back in the background.
+    parts exist. An interrupted creation is completed or rolled back in the background. With agent.enable_sleeptime, its
+    partner and their group are parts of the creation.
 
     Idempotent: a repeated call with the same request_id resumes the creation and returns the same agent. Errors:
     MODEL_UNKNOWN, NOT_FOUND (a tool, block or system prompt), BLOCK_LABEL_TAKEN.
@@ -131,13 +154,20 @@ class AgentServiceAsyncStub(AgentServiceStub):
     """Updates the fields in update_mask. Runs in progress keep the settings with which they started. With if_revision, the
     agent is changed only if it still has that revision. Errors: NOT_FOUND, MODEL_UNKNOWN, EMBEDDER_UNKNOWN,
     AGENT_REVISION_MISMATCH.
+
+    An update that sets enable_sleeptime creates the partner and the group if they do not exist, before any field is
+    changed. The agent's tools stay as they are. If a service does not answer, the update is finished later, and a
+    repeat under the same request_id returns its result. Errors: BLOCK_LABEL_TAKEN; INVALID_ARGUMENT if agents of this
+    type have no partners; FAILED_PRECONDITION if the agent shares its blocks with the partners of another agent.
     """
     DeleteAgent: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.DeleteAgentRequest, _agents_service_pb2.DeleteAgentResponse]  # type: ignore[assignment]
     """Deletes the agent, its messages and conversations, and what was created for it, in every service: the blocks of its
     CreateAgent request and the archive that its first passage created, unless another agent holds them. Blocks,
     archives, tools and folders that existed before are kept, also if no other agent holds them; the flags delete these
     blocks and archives too. Blocks of agents of earlier versions of the server, of which it is not known what they were
-    created for, are kept. Idempotent: a repeated call continues the deletion with the flags of the first.
+    created for, are kept. The partners that were created for the agent and its sleeptime group are deleted with it.
+    A sleeptime group without members is deleted, and enable_sleeptime of its manager is cleared. Idempotent: a repeated
+    call continues the deletion with the flags of the first.
     """
     AttachTool: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.AttachToolRequest, _agents_service_pb2.AttachToolResponse]  # type: ignore[assignment]
     """Attaches a tool by id or name; built-in tools by name. Attaching an attached tool succeeds and changes nothing.
@@ -147,6 +177,12 @@ class AgentServiceAsyncStub(AgentServiceStub):
     """Detaches a tool from an agent. The tool is kept. Errors: NOT_FOUND."""
     SetToolApproval: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.SetToolApprovalRequest, _agents_service_pb2.SetToolApprovalResponse]  # type: ignore[assignment]
     """Sets whether calls of a tool by this agent wait for an approval. Errors: NOT_FOUND."""
+    RecordFolders: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.RecordFoldersRequest, _agents_service_pb2.RecordFoldersResponse]  # type: ignore[assignment]
+    """Records whether an agent holds folders. The first folder attaches the tools open_files, grep_files and
+    semantic_search_files, and the last one detaches them; an agent without folders never asks the files service. A
+    call with a lower revision than that of an earlier one changes nothing.
+    Errors: NOT_FOUND; FAILED_PRECONDITION while the agent is being created. Requires the role service.
+    """
     RunTool: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.RunToolRequest, _agents_service_pb2.RunToolResponse]  # type: ignore[assignment]
     """Runs an attached tool outside a turn. Errors: NOT_FOUND if the agent or tool does not exist."""
     GetContextWindow: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.GetContextWindowRequest, _agents_service_pb2.GetContextWindowResponse]  # type: ignore[assignment]
@@ -164,6 +200,14 @@ class AgentServiceAsyncStub(AgentServiceStub):
     CompactConversation: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.CompactConversationRequest, _agents_service_pb2.CompactConversationResponse]  # type: ignore[assignment]
     """Compacts a conversation's window now. The call waits in the conversation's queue. Errors: NOTHING_TO_COMPACT,
     CONVERSATION_BUSY.
+    """
+    ExtractMemories: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.ExtractMemoriesRequest, _agents_service_pb2.ExtractMemoriesResponse]  # type: ignore[assignment]
+    """Extracts facts from the messages of the agent that no extraction has processed, oldest first, and stores them. Works
+    for every agent, also without memory_extraction. It does not wait for runs: a message of a turn that has not ended is
+    processed once it is stored. Repeating a call processes what is new.
+
+    Errors: NOT_FOUND; ABORTED if another process extracts now; FAILED_PRECONDITION if no model can extract; the error of
+    the model if its first call fails. What was processed before an error is stored.
     """
     ListTags: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.ListTagsRequest, _agents_service_pb2.ListTagsResponse]  # type: ignore[assignment]
     """Lists all tags in use, in alphabetical order."""
@@ -194,7 +238,8 @@ class AgentServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_agents_service_pb2.CreateAgentResponse, _abc.Awaitable[_agents_service_pb2.CreateAgentResponse]]:
         """Creates the agent, its blocks, its default conversation and its first messages. The agent is invisible until all
-        parts exist. An interrupted creation is completed or rolled back in the background.
+        parts exist. An interrupted creation is completed or rolled back in the background. With agent.enable_sleeptime, its
+        partner and their group are parts of the creation.
 
         Idempotent: a repeated call with the same request_id resumes the creation and returns the same agent. Errors:
         MODEL_UNKNOWN, NOT_FOUND (a tool, block or system prompt), BLOCK_LABEL_TAKEN.
@@ -229,6 +274,11 @@ class AgentServiceServicer:
         """Updates the fields in update_mask. Runs in progress keep the settings with which they started. With if_revision, the
         agent is changed only if it still has that revision. Errors: NOT_FOUND, MODEL_UNKNOWN, EMBEDDER_UNKNOWN,
         AGENT_REVISION_MISMATCH.
+
+        An update that sets enable_sleeptime creates the partner and the group if they do not exist, before any field is
+        changed. The agent's tools stay as they are. If a service does not answer, the update is finished later, and a
+        repeat under the same request_id returns its result. Errors: BLOCK_LABEL_TAKEN; INVALID_ARGUMENT if agents of this
+        type have no partners; FAILED_PRECONDITION if the agent shares its blocks with the partners of another agent.
         """
 
     def DeleteAgent(
@@ -240,7 +290,9 @@ class AgentServiceServicer:
         CreateAgent request and the archive that its first passage created, unless another agent holds them. Blocks,
         archives, tools and folders that existed before are kept, also if no other agent holds them; the flags delete these
         blocks and archives too. Blocks of agents of earlier versions of the server, of which it is not known what they were
-        created for, are kept. Idempotent: a repeated call continues the deletion with the flags of the first.
+        created for, are kept. The partners that were created for the agent and its sleeptime group are deleted with it.
+        A sleeptime group without members is deleted, and enable_sleeptime of its manager is cleared. Idempotent: a repeated
+        call continues the deletion with the flags of the first.
         """
 
     def AttachTool(
@@ -265,6 +317,17 @@ class AgentServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_agents_service_pb2.SetToolApprovalResponse, _abc.Awaitable[_agents_service_pb2.SetToolApprovalResponse]]:
         """Sets whether calls of a tool by this agent wait for an approval. Errors: NOT_FOUND."""
+
+    def RecordFolders(
+        self,
+        request: _agents_service_pb2.RecordFoldersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agents_service_pb2.RecordFoldersResponse, _abc.Awaitable[_agents_service_pb2.RecordFoldersResponse]]:
+        """Records whether an agent holds folders. The first folder attaches the tools open_files, grep_files and
+        semantic_search_files, and the last one detaches them; an agent without folders never asks the files service. A
+        call with a lower revision than that of an earlier one changes nothing.
+        Errors: NOT_FOUND; FAILED_PRECONDITION while the agent is being created. Requires the role service.
+        """
 
     def RunTool(
         self,
@@ -312,6 +375,19 @@ class AgentServiceServicer:
     ) -> _typing.Union[_agents_service_pb2.CompactConversationResponse, _abc.Awaitable[_agents_service_pb2.CompactConversationResponse]]:
         """Compacts a conversation's window now. The call waits in the conversation's queue. Errors: NOTHING_TO_COMPACT,
         CONVERSATION_BUSY.
+        """
+
+    def ExtractMemories(
+        self,
+        request: _agents_service_pb2.ExtractMemoriesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agents_service_pb2.ExtractMemoriesResponse, _abc.Awaitable[_agents_service_pb2.ExtractMemoriesResponse]]:
+        """Extracts facts from the messages of the agent that no extraction has processed, oldest first, and stores them. Works
+        for every agent, also without memory_extraction. It does not wait for runs: a message of a turn that has not ended is
+        processed once it is stored. Repeating a call processes what is new.
+
+        Errors: NOT_FOUND; ABORTED if another process extracts now; FAILED_PRECONDITION if no model can extract; the error of
+        the model if its first call fails. What was processed before an error is stored.
         """
 
     def ListTags(

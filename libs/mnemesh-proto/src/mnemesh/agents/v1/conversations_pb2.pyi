@@ -41,6 +41,7 @@ class Conversation(_message.Message):
     FORKED_FROM_ID_FIELD_NUMBER: _builtins.int
     MESSAGE_IDS_FIELD_NUMBER: _builtins.int
     LAST_MESSAGE_TIME_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     id: _builtins.str
@@ -53,6 +54,10 @@ class Conversation(_message.Message):
     model: _builtins.str
     """Overrides the agent's model and settings."""
     forked_from_id: _builtins.str
+    key: _builtins.str
+    """Name that the client assigns at creation, unique among the agent's conversations: 1 to 512 characters. It never
+    changes. A fork has none.
+    """
     @_builtins.property
     def model_settings(self) -> _agents_pb2.ModelSettings: ...
     @_builtins.property
@@ -87,17 +92,20 @@ class Conversation(_message.Message):
         forked_from_id: _builtins.str | None = ...,
         message_ids: _abc.Iterable[_builtins.str] | None = ...,
         last_message_time: _timestamp_pb2.Timestamp | None = ...,
+        key: _builtins.str | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_forked_from_id", b"_forked_from_id", "_last_message_time", b"_last_message_time", "_model", b"_model", "_model_settings", b"_model_settings", "_summary", b"_summary", "create_time", b"create_time", "description", b"description", "forked_from_id", b"forked_from_id", "last_message_time", b"last_message_time", "model", b"model", "model_settings", b"model_settings", "summary", b"summary", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_forked_from_id", b"_forked_from_id", "_key", b"_key", "_last_message_time", b"_last_message_time", "_model", b"_model", "_model_settings", b"_model_settings", "_summary", b"_summary", "create_time", b"create_time", "description", b"description", "forked_from_id", b"forked_from_id", "key", b"key", "last_message_time", b"last_message_time", "model", b"model", "model_settings", b"model_settings", "summary", b"summary", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_forked_from_id", b"_forked_from_id", "_last_message_time", b"_last_message_time", "_model", b"_model", "_model_settings", b"_model_settings", "_summary", b"_summary", "agent_id", b"agent_id", "archived", b"archived", "create_time", b"create_time", "description", b"description", "forked_from_id", b"forked_from_id", "id", b"id", "is_default", b"is_default", "isolated_block_ids", b"isolated_block_ids", "isolated_block_labels", b"isolated_block_labels", "last_message_time", b"last_message_time", "message_ids", b"message_ids", "model", b"model", "model_settings", b"model_settings", "summary", b"summary", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_forked_from_id", b"_forked_from_id", "_key", b"_key", "_last_message_time", b"_last_message_time", "_model", b"_model", "_model_settings", b"_model_settings", "_summary", b"_summary", "agent_id", b"agent_id", "archived", b"archived", "create_time", b"create_time", "description", b"description", "forked_from_id", b"forked_from_id", "id", b"id", "is_default", b"is_default", "isolated_block_ids", b"isolated_block_ids", "isolated_block_labels", b"isolated_block_labels", "key", b"key", "last_message_time", b"last_message_time", "message_ids", b"message_ids", "model", b"model", "model_settings", b"model_settings", "summary", b"summary", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
     _WhichOneofReturnType__forked_from_id: _TypeAlias = _typing.Literal["forked_from_id"]  # noqa: Y015
     _WhichOneofArgType__forked_from_id: _TypeAlias = _typing.Literal["_forked_from_id", b"_forked_from_id"]  # noqa: Y015
+    _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
+    _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
     _WhichOneofReturnType__last_message_time: _TypeAlias = _typing.Literal["last_message_time"]  # noqa: Y015
     _WhichOneofArgType__last_message_time: _TypeAlias = _typing.Literal["_last_message_time", b"_last_message_time"]  # noqa: Y015
     _WhichOneofReturnType__model: _TypeAlias = _typing.Literal["model"]  # noqa: Y015
@@ -110,6 +118,8 @@ class Conversation(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__description) -> _WhichOneofReturnType__description | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__forked_from_id) -> _WhichOneofReturnType__forked_from_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__last_message_time) -> _WhichOneofReturnType__last_message_time | None: ...
     @_typing.overload

@@ -50,7 +50,12 @@ class CreateConversationRequest(_message.Message):
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     CONVERSATION_FIELD_NUMBER: _builtins.int
+    CREATE_MISSING_BLOCKS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
+    create_missing_blocks: _builtins.bool
+    """If the agent has no block with a label of isolated_block_labels, the conversation gets an empty block of its own,
+    instead of the error BLOCK_LABEL_NOT_FOUND.
+    """
     @_builtins.property
     def conversation(self) -> _conversations_pb2.Conversation:
         """agent_id is required."""
@@ -60,10 +65,11 @@ class CreateConversationRequest(_message.Message):
         *,
         request_id: _builtins.str = ...,
         conversation: _conversations_pb2.Conversation | None = ...,
+        create_missing_blocks: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "create_missing_blocks", b"create_missing_blocks", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

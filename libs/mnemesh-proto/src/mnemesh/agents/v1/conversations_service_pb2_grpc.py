@@ -82,6 +82,9 @@ class ConversationServiceServicer:
     def CreateConversation(self, request, context):
         """Creates a conversation. Its window contains one message, a newly rendered system message. Errors: NOT_FOUND,
         MODEL_UNKNOWN, BLOCK_LABEL_NOT_FOUND.
+
+        If the agent has a conversation with the requested key, the call returns it and changes nothing. The key of a deleted
+        conversation can be used again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

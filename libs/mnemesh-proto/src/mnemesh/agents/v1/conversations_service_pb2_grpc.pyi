@@ -41,6 +41,9 @@ class ConversationServiceStub:
     CreateConversation: _grpc.UnaryUnaryMultiCallable[_conversations_service_pb2.CreateConversationRequest, _conversations_service_pb2.CreateConversationResponse]
     """Creates a conversation. Its window contains one message, a newly rendered system message. Errors: NOT_FOUND,
     MODEL_UNKNOWN, BLOCK_LABEL_NOT_FOUND.
+
+    If the agent has a conversation with the requested key, the call returns it and changes nothing. The key of a deleted
+    conversation can be used again.
     """
     GetConversation: _grpc.UnaryUnaryMultiCallable[_conversations_service_pb2.GetConversationRequest, _conversations_service_pb2.GetConversationResponse]
     """Returns one conversation. Errors: NOT_FOUND."""
@@ -71,6 +74,9 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     CreateConversation: _aio.UnaryUnaryMultiCallable[_conversations_service_pb2.CreateConversationRequest, _conversations_service_pb2.CreateConversationResponse]  # type: ignore[assignment]
     """Creates a conversation. Its window contains one message, a newly rendered system message. Errors: NOT_FOUND,
     MODEL_UNKNOWN, BLOCK_LABEL_NOT_FOUND.
+
+    If the agent has a conversation with the requested key, the call returns it and changes nothing. The key of a deleted
+    conversation can be used again.
     """
     GetConversation: _aio.UnaryUnaryMultiCallable[_conversations_service_pb2.GetConversationRequest, _conversations_service_pb2.GetConversationResponse]  # type: ignore[assignment]
     """Returns one conversation. Errors: NOT_FOUND."""
@@ -103,6 +109,9 @@ class ConversationServiceServicer:
     ) -> _typing.Union[_conversations_service_pb2.CreateConversationResponse, _abc.Awaitable[_conversations_service_pb2.CreateConversationResponse]]:
         """Creates a conversation. Its window contains one message, a newly rendered system message. Errors: NOT_FOUND,
         MODEL_UNKNOWN, BLOCK_LABEL_NOT_FOUND.
+
+        If the agent has a conversation with the requested key, the call returns it and changes nothing. The key of a deleted
+        conversation can be used again.
         """
 
     def GetConversation(

@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -62,6 +63,7 @@ class Group(_message.Message):
     TURNS_COUNTER_FIELD_NUMBER: _builtins.int
     LAST_PROCESSED_MESSAGE_ID_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    LAST_SLEEPTIME_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
@@ -70,20 +72,29 @@ class Group(_message.Message):
     description: _builtins.str
     hidden: _builtins.bool
     turns_counter: _builtins.int
-    """Sleeptime groups: number of turns of the foreground agent since the group was created. Output only."""
+    """Sleeptime groups: number of completed turns of the manager since the group was created. Output only."""
     last_processed_message_id: _builtins.str
-    """The last message that the background agents have processed. Output only."""
+    """Sleeptime groups: the last message of the manager that a transcript for the members contains. Output only."""
     metadata: _builtins.str
     """A JSON object as text."""
     @_builtins.property
     def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The members in order, without the manager."""
+        """The members in order, without the manager. At most 100 agents, the manager included. A deleted agent leaves its
+        groups; a deleted manager stays named until UpdateGroup names another one.
+        """
 
     @_builtins.property
     def manager_config(self) -> Global___ManagerConfig: ...
     @_builtins.property
     def shared_block_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Blocks that are attached to every member when it joins."""
+        """Blocks that are attached to every member and to the manager when they join, and detached when they leave. A block
+        that an agent held before stays with it. A deleted block stays named, and no agent can join, until UpdateGroup
+        removes it from this field. At most 50.
+        """
+
+    @_builtins.property
+    def last_sleeptime(self) -> _timestamp_pb2.Timestamp:
+        """Sleeptime groups: the time at which the newest runs of the members were started. Output only."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
@@ -103,22 +114,27 @@ class Group(_message.Message):
         turns_counter: _builtins.int | None = ...,
         last_processed_message_id: _builtins.str | None = ...,
         metadata: _builtins.str | None = ...,
+        last_sleeptime: _timestamp_pb2.Timestamp | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         provenance: _audit_pb2.Provenance | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_processed_message_id", b"_last_processed_message_id", "_metadata", b"_metadata", "_turns_counter", b"_turns_counter", "create_time", b"create_time", "last_processed_message_id", b"last_processed_message_id", "manager_config", b"manager_config", "metadata", b"metadata", "provenance", b"provenance", "turns_counter", b"turns_counter", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_processed_message_id", b"_last_processed_message_id", "_last_sleeptime", b"_last_sleeptime", "_metadata", b"_metadata", "_turns_counter", b"_turns_counter", "create_time", b"create_time", "last_processed_message_id", b"last_processed_message_id", "last_sleeptime", b"last_sleeptime", "manager_config", b"manager_config", "metadata", b"metadata", "provenance", b"provenance", "turns_counter", b"turns_counter", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_processed_message_id", b"_last_processed_message_id", "_metadata", b"_metadata", "_turns_counter", b"_turns_counter", "agent_ids", b"agent_ids", "create_time", b"create_time", "description", b"description", "hidden", b"hidden", "id", b"id", "last_processed_message_id", b"last_processed_message_id", "manager_config", b"manager_config", "metadata", b"metadata", "provenance", b"provenance", "shared_block_ids", b"shared_block_ids", "turns_counter", b"turns_counter", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_processed_message_id", b"_last_processed_message_id", "_last_sleeptime", b"_last_sleeptime", "_metadata", b"_metadata", "_turns_counter", b"_turns_counter", "agent_ids", b"agent_ids", "create_time", b"create_time", "description", b"description", "hidden", b"hidden", "id", b"id", "last_processed_message_id", b"last_processed_message_id", "last_sleeptime", b"last_sleeptime", "manager_config", b"manager_config", "metadata", b"metadata", "provenance", b"provenance", "shared_block_ids", b"shared_block_ids", "turns_counter", b"turns_counter", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_processed_message_id: _TypeAlias = _typing.Literal["last_processed_message_id"]  # noqa: Y015
     _WhichOneofArgType__last_processed_message_id: _TypeAlias = _typing.Literal["_last_processed_message_id", b"_last_processed_message_id"]  # noqa: Y015
+    _WhichOneofReturnType__last_sleeptime: _TypeAlias = _typing.Literal["last_sleeptime"]  # noqa: Y015
+    _WhichOneofArgType__last_sleeptime: _TypeAlias = _typing.Literal["_last_sleeptime", b"_last_sleeptime"]  # noqa: Y015
     _WhichOneofReturnType__metadata: _TypeAlias = _typing.Literal["metadata"]  # noqa: Y015
     _WhichOneofArgType__metadata: _TypeAlias = _typing.Literal["_metadata", b"_metadata"]  # noqa: Y015
     _WhichOneofReturnType__turns_counter: _TypeAlias = _typing.Literal["turns_counter"]  # noqa: Y015
     _WhichOneofArgType__turns_counter: _TypeAlias = _typing.Literal["_turns_counter", b"_turns_counter"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__last_processed_message_id) -> _WhichOneofReturnType__last_processed_message_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_sleeptime) -> _WhichOneofReturnType__last_sleeptime | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__metadata) -> _WhichOneofReturnType__metadata | None: ...
     @_typing.overload
@@ -172,7 +188,9 @@ Global___ManagerConfig: _TypeAlias = ManagerConfig  # noqa: Y015
 
 @_typing.final
 class RoundRobinManager(_message.Message):
-    """The members speak in order; each sees the messages of the others."""
+    """The members speak in order. A member sees the input, and the words of the others since its last turn as system
+    messages that begin with the speaker's name.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -196,7 +214,9 @@ Global___RoundRobinManager: _TypeAlias = RoundRobinManager  # noqa: Y015
 
 @_typing.final
 class SupervisorManager(_message.Message):
-    """The manager answers and calls the members with a tool."""
+    """The manager answers, after it has asked all members at once with the tool send_message_to_all_agents_in_group. Its
+    first call must be that tool. If it speaks by send_message, that call follows and ends its turn.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -217,7 +237,9 @@ Global___SupervisorManager: _TypeAlias = SupervisorManager  # noqa: Y015
 
 @_typing.final
 class DynamicManager(_message.Message):
-    """The manager selects the next speaker. The same member never speaks twice in a row."""
+    """The manager selects the next speaker by its exact id or name. The same member never speaks twice in a row. An
+    answer that names no member, several, or the last speaker is asked for again, up to two times; then the run fails.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -253,62 +275,133 @@ Global___DynamicManager: _TypeAlias = DynamicManager  # noqa: Y015
 
 @_typing.final
 class SleeptimeManager(_message.Message):
-    """The manager answers in the foreground. The members maintain its memory afterwards, in their own runs."""
+    """The manager answers in the foreground. The members maintain its memory afterwards, in their own runs. A message to
+    such a group is a turn of its manager. An agent manages at most one group of this kind.
+
+    Only turns that complete count; a turn that waits for an approval counts when it completes. The runs of the members
+    are stored in the transaction that ends the turn, at the end of the queue of each member's default conversation;
+    Run.child_run_ids and UsageEvent.child_run_ids of the turn name them. They have the origin SLEEPTIME and the group's
+    id. Members that are deleted are left out. If the agent's enable_sleeptime is false, its turns are not counted.
+
+    The input of a member's run is a transcript of the manager's messages in all its conversations, in the order of their
+    sequence ids. Each message is in exactly one transcript per member, whatever starts the runs: the messages of failed
+    and cancelled turns are in the next one. Messages from before the group was created are in none. The input is made
+    when the run begins, from the messages that exist then; it is the first event of the run. If it has the words of
+    several senders (sender_id), it is one message per sender, so that EraseSender erases them here, too. A transcript
+    that does not fit the member's model ends earlier, and a further run, the next one of the member, has the rest; a
+    single message that does not fit is clipped with a note. A run without any message to process completes at once.
+
+    Lines of a transcript: `user: ` with the user's words in the JSON form that the manager's model reads, which has the
+    local time; `assistant: ` with the manager's words (of send_message, too), `<thinking>…</thinking>`, `Calling tool T`,
+    and `Tool call returned X` for each return with a text; `[Image Here]`; `[User approved]`, `[User rejected: reason]`.
+    System messages, summaries, and mnemesh's own events (login, heartbeats) are left out. For a manager that speaks in
+    plain text (letta_v1), the lines follow a <system-reminder> that tells the member its task, and "Messages:".
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MANAGER_AGENT_ID_FIELD_NUMBER: _builtins.int
     SLEEPTIME_AGENT_FREQUENCY_FIELD_NUMBER: _builtins.int
+    INTERVAL_FIELD_NUMBER: _builtins.int
+    INACTIVITY_FIELD_NUMBER: _builtins.int
+    MAX_STEPS_FIELD_NUMBER: _builtins.int
     manager_agent_id: _builtins.str
     sleeptime_agent_frequency: _builtins.int
-    """The members run after every n-th turn. Absent means after every turn."""
+    """The members run after every n-th turn, n >= 1: when turns_counter is a multiple of it. Absent means after every turn."""
+    max_steps: _builtins.int
+    """The limit on the steps of a member's run. Absent means 50."""
+    @_builtins.property
+    def interval(self) -> _duration_pb2.Duration:
+        """The members also run when this time has passed since their last runs, or since the creation of the group, and a
+        turn has completed since. At least one minute.
+        """
+
+    @_builtins.property
+    def inactivity(self) -> _duration_pb2.Duration:
+        """The members also run when the manager has completed no turn for this time, and one since their last runs. At least
+        one minute.
+        """
+
     def __init__(
         self,
         *,
         manager_agent_id: _builtins.str = ...,
         sleeptime_agent_frequency: _builtins.int | None = ...,
+        interval: _duration_pb2.Duration | None = ...,
+        inactivity: _duration_pb2.Duration | None = ...,
+        max_steps: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_sleeptime_agent_frequency", b"_sleeptime_agent_frequency", "sleeptime_agent_frequency", b"sleeptime_agent_frequency"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_inactivity", b"_inactivity", "_interval", b"_interval", "_max_steps", b"_max_steps", "_sleeptime_agent_frequency", b"_sleeptime_agent_frequency", "inactivity", b"inactivity", "interval", b"interval", "max_steps", b"max_steps", "sleeptime_agent_frequency", b"sleeptime_agent_frequency"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sleeptime_agent_frequency", b"_sleeptime_agent_frequency", "manager_agent_id", b"manager_agent_id", "sleeptime_agent_frequency", b"sleeptime_agent_frequency"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_inactivity", b"_inactivity", "_interval", b"_interval", "_max_steps", b"_max_steps", "_sleeptime_agent_frequency", b"_sleeptime_agent_frequency", "inactivity", b"inactivity", "interval", b"interval", "manager_agent_id", b"manager_agent_id", "max_steps", b"max_steps", "sleeptime_agent_frequency", b"sleeptime_agent_frequency"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__inactivity: _TypeAlias = _typing.Literal["inactivity"]  # noqa: Y015
+    _WhichOneofArgType__inactivity: _TypeAlias = _typing.Literal["_inactivity", b"_inactivity"]  # noqa: Y015
+    _WhichOneofReturnType__interval: _TypeAlias = _typing.Literal["interval"]  # noqa: Y015
+    _WhichOneofArgType__interval: _TypeAlias = _typing.Literal["_interval", b"_interval"]  # noqa: Y015
+    _WhichOneofReturnType__max_steps: _TypeAlias = _typing.Literal["max_steps"]  # noqa: Y015
+    _WhichOneofArgType__max_steps: _TypeAlias = _typing.Literal["_max_steps", b"_max_steps"]  # noqa: Y015
     _WhichOneofReturnType__sleeptime_agent_frequency: _TypeAlias = _typing.Literal["sleeptime_agent_frequency"]  # noqa: Y015
     _WhichOneofArgType__sleeptime_agent_frequency: _TypeAlias = _typing.Literal["_sleeptime_agent_frequency", b"_sleeptime_agent_frequency"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__inactivity) -> _WhichOneofReturnType__inactivity | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__interval) -> _WhichOneofReturnType__interval | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_steps) -> _WhichOneofReturnType__max_steps | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sleeptime_agent_frequency) -> _WhichOneofReturnType__sleeptime_agent_frequency | None: ...
 
 Global___SleeptimeManager: _TypeAlias = SleeptimeManager  # noqa: Y015
 
 @_typing.final
 class VoiceSleeptimeManager(_message.Message):
-    """Same as SleeptimeManager, for a voice agent with a window of limited length."""
+    """Same as SleeptimeManager, for a voice agent with a window of limited length. A turn that begins with more messages
+    than max_message_buffer_length removes the oldest. At most min_message_buffer_length stay, from a message of the user
+    on, or the last turn if it alone is longer. The members run after the turn before that: what is about to leave the
+    window is marked "(Older)" in the transcript, what stays "(Newer)". Each message is marked "(Older)" in exactly one
+    transcript. Lines have an index: `0. (Older) user: …`. The windows of other types of agents are not cut; for such a
+    manager, the messages count that were not marked as older yet.
+
+    store_memories of a member stores into the manager's archive. Runs on demand mark all messages as older.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MANAGER_AGENT_ID_FIELD_NUMBER: _builtins.int
     MAX_MESSAGE_BUFFER_LENGTH_FIELD_NUMBER: _builtins.int
     MIN_MESSAGE_BUFFER_LENGTH_FIELD_NUMBER: _builtins.int
+    MAX_STEPS_FIELD_NUMBER: _builtins.int
     manager_agent_id: _builtins.str
+    """An agent of the type AGENT_TYPE_VOICE_CONVO."""
     max_message_buffer_length: _builtins.int
-    """Number of messages in the window at which older ones are passed to the members. Absent means 30."""
+    """Number of messages in the window, without the system message, above which older ones leave it. Absent means 30."""
     min_message_buffer_length: _builtins.int
-    """Number of messages that stay in the window. Absent means 15."""
+    """Number of messages that stay in the window, at most: the first one is a message of the user. Absent means 15."""
+    max_steps: _builtins.int
+    """The limit on the steps of a member's run. Absent means 50."""
     def __init__(
         self,
         *,
         manager_agent_id: _builtins.str = ...,
         max_message_buffer_length: _builtins.int | None = ...,
         min_message_buffer_length: _builtins.int | None = ...,
+        max_steps: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_message_buffer_length", b"_max_message_buffer_length", "_min_message_buffer_length", b"_min_message_buffer_length", "max_message_buffer_length", b"max_message_buffer_length", "min_message_buffer_length", b"min_message_buffer_length"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_message_buffer_length", b"_max_message_buffer_length", "_max_steps", b"_max_steps", "_min_message_buffer_length", b"_min_message_buffer_length", "max_message_buffer_length", b"max_message_buffer_length", "max_steps", b"max_steps", "min_message_buffer_length", b"min_message_buffer_length"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_message_buffer_length", b"_max_message_buffer_length", "_min_message_buffer_length", b"_min_message_buffer_length", "manager_agent_id", b"manager_agent_id", "max_message_buffer_length", b"max_message_buffer_length", "min_message_buffer_length", b"min_message_buffer_length"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_message_buffer_length", b"_max_message_buffer_length", "_max_steps", b"_max_steps", "_min_message_buffer_length", b"_min_message_buffer_length", "manager_agent_id", b"manager_agent_id", "max_message_buffer_length", b"max_message_buffer_length", "max_steps", b"max_steps", "min_message_buffer_length", b"min_message_buffer_length"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_message_buffer_length: _TypeAlias = _typing.Literal["max_message_buffer_length"]  # noqa: Y015
     _WhichOneofArgType__max_message_buffer_length: _TypeAlias = _typing.Literal["_max_message_buffer_length", b"_max_message_buffer_length"]  # noqa: Y015
+    _WhichOneofReturnType__max_steps: _TypeAlias = _typing.Literal["max_steps"]  # noqa: Y015
+    _WhichOneofArgType__max_steps: _TypeAlias = _typing.Literal["_max_steps", b"_max_steps"]  # noqa: Y015
     _WhichOneofReturnType__min_message_buffer_length: _TypeAlias = _typing.Literal["min_message_buffer_length"]  # noqa: Y015
     _WhichOneofArgType__min_message_buffer_length: _TypeAlias = _typing.Literal["_min_message_buffer_length", b"_min_message_buffer_length"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_message_buffer_length) -> _WhichOneofReturnType__max_message_buffer_length | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_steps) -> _WhichOneofReturnType__max_steps | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_message_buffer_length) -> _WhichOneofReturnType__min_message_buffer_length | None: ...
 
@@ -316,7 +409,7 @@ Global___VoiceSleeptimeManager: _TypeAlias = VoiceSleeptimeManager  # noqa: Y015
 
 @_typing.final
 class SwarmManager(_message.Message):
-    """Members hand over to one another. Such a group can be stored; running it is UNIMPLEMENTED."""
+    """Members hand over to one another. Such a group can be stored; a run of it fails with UNIMPLEMENTED."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

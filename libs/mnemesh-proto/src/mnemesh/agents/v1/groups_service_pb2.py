@@ -25,11 +25,12 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from mnemesh.agents.v1 import groups_pb2 as mnemesh_dot_agents_dot_v1_dot_groups__pb2
+from mnemesh.agents.v1 import runs_pb2 as mnemesh_dot_agents_dot_v1_dot_runs__pb2
 from mnemesh.types.v1 import message_pb2 as mnemesh_dot_types_dot_v1_dot_message__pb2
 from mnemesh.types.v1 import paging_pb2 as mnemesh_dot_types_dot_v1_dot_paging__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&mnemesh/agents/v1/groups_service.proto\x12\x11mnemesh.agents.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1emnemesh/agents/v1/groups.proto\x1a\x1emnemesh/types/v1/message.proto\x1a\x1dmnemesh/types/v1/paging.proto\"Q\n\x12\x43reateGroupRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\'\n\x05group\x18\x02 \x01(\x0b\x32\x18.mnemesh.agents.v1.Group\">\n\x13\x43reateGroupResponse\x12\'\n\x05group\x18\x01 \x01(\x0b\x32\x18.mnemesh.agents.v1.Group\"#\n\x0fGetGroupRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\";\n\x10GetGroupResponse\x12\'\n\x05group\x18\x01 \x01(\x0b\x32\x18.mnemesh.agents.v1.Group\"\xcf\x02\n\x0bGroupFilter\x12\x11\n\tgroup_ids\x18\x01 \x03(\t\x12\x35\n\rmanager_types\x18\x02 \x03(\x0e\x32\x1e.mnemesh.agents.v1.ManagerType\x12\x15\n\x08\x61gent_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x06hidden\x18\x04 \x01(\x08H\x01\x88\x01\x01\x12\x17\n\nproject_id\x18\x05 \x01(\tH\x02\x88\x01\x01\x12\x18\n\x0btemplate_id\x18\x06 \x01(\tH\x03\x88\x01\x01\x12\x1d\n\x10\x62\x61se_template_id\x18\x07 \x01(\tH\x04\x88\x01\x01\x12\x1a\n\rdeployment_id\x18\x08 \x01(\tH\x05\x88\x01\x01\x42\x0b\n\t_agent_idB\t\n\x07_hiddenB\r\n\x0b_project_idB\x0e\n\x0c_template_idB\x13\n\x11_base_template_idB\x10\n\x0e_deployment_id\"\x93\x02\n\x11ListGroupsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\x08\x61\x66ter_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tbefore_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x05order\x18\x05 \x01(\x0e\x32\x1b.mnemesh.types.v1.SortOrder\x12\x31\n\x08order_by\x18\x06 \x01(\x0e\x32\x1f.mnemesh.agents.v1.GroupOrderBy\x12.\n\x06\x66ilter\x18\n \x01(\x0b\x32\x1e.mnemesh.agents.v1.GroupFilterB\x0b\n\t_after_idB\x0c\n\n_before_id\"W\n\x12ListGroupsResponse\x12(\n\x06groups\x18\x01 \x03(\x0b\x32\x18.mnemesh.agents.v1.Group\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"D\n\x12\x43ountGroupsRequest\x12.\n\x06\x66ilter\x18\n \x01(\x0b\x32\x1e.mnemesh.agents.v1.GroupFilter\"$\n\x13\x43ountGroupsResponse\x12\r\n\x05\x63ount\x18\x01 \x01(\x03\"\x82\x01\n\x12UpdateGroupRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\'\n\x05group\x18\x02 \x01(\x0b\x32\x18.mnemesh.agents.v1.Group\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\">\n\x13UpdateGroupResponse\x12\'\n\x05group\x18\x01 \x01(\x0b\x32\x18.mnemesh.agents.v1.Group\":\n\x12\x44\x65leteGroupRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\"\x15\n\x13\x44\x65leteGroupResponse\"\xd2\x03\n\x18ListGroupMessagesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\x08\x61\x66ter_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tbefore_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x05order\x18\x05 \x01(\x0e\x32\x1b.mnemesh.types.v1.SortOrder\x12\x38\n\x08order_by\x18\x06 \x01(\x0e\x32&.mnemesh.agents.v1.GroupMessageOrderBy\x12\x10\n\x08group_id\x18\n \x01(\t\x12\x15\n\x08\x61gent_id\x18\x0b \x01(\tH\x02\x88\x01\x01\x12%\n\x05roles\x18\x0c \x03(\x0e\x32\x16.mnemesh.types.v1.Role\x12\x33\n\nstart_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x03\x88\x01\x01\x12\x31\n\x08\x65nd_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x04\x88\x01\x01\x42\x0b\n\t_after_idB\x0c\n\n_before_idB\x0b\n\t_agent_idB\r\n\x0b_start_timeB\x0b\n\t_end_time\"a\n\x19ListGroupMessagesResponse\x12+\n\x08messages\x18\x01 \x03(\x0b\x32\x19.mnemesh.types.v1.Message\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"A\n\x19ResetGroupMessagesRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\"E\n\x1aResetGroupMessagesResponse\x12\'\n\x05group\x18\x01 \x01(\x0b\x32\x18.mnemesh.agents.v1.Group*n\n\x0cGroupOrderBy\x12\x1e\n\x1aGROUP_ORDER_BY_UNSPECIFIED\x10\x00\x12\x1e\n\x1aGROUP_ORDER_BY_CREATE_TIME\x10\x01\x12\x1e\n\x1aGROUP_ORDER_BY_UPDATE_TIME\x10\x02*e\n\x13GroupMessageOrderBy\x12&\n\"GROUP_MESSAGE_ORDER_BY_UNSPECIFIED\x10\x00\x12&\n\"GROUP_MESSAGE_ORDER_BY_CREATE_TIME\x10\x01\x32\xad\x06\n\x0cGroupService\x12\\\n\x0b\x43reateGroup\x12%.mnemesh.agents.v1.CreateGroupRequest\x1a&.mnemesh.agents.v1.CreateGroupResponse\x12X\n\x08GetGroup\x12\".mnemesh.agents.v1.GetGroupRequest\x1a#.mnemesh.agents.v1.GetGroupResponse\"\x03\x90\x02\x01\x12^\n\nListGroups\x12$.mnemesh.agents.v1.ListGroupsRequest\x1a%.mnemesh.agents.v1.ListGroupsResponse\"\x03\x90\x02\x01\x12\x61\n\x0b\x43ountGroups\x12%.mnemesh.agents.v1.CountGroupsRequest\x1a&.mnemesh.agents.v1.CountGroupsResponse\"\x03\x90\x02\x01\x12\\\n\x0bUpdateGroup\x12%.mnemesh.agents.v1.UpdateGroupRequest\x1a&.mnemesh.agents.v1.UpdateGroupResponse\x12\\\n\x0b\x44\x65leteGroup\x12%.mnemesh.agents.v1.DeleteGroupRequest\x1a&.mnemesh.agents.v1.DeleteGroupResponse\x12s\n\x11ListGroupMessages\x12+.mnemesh.agents.v1.ListGroupMessagesRequest\x1a,.mnemesh.agents.v1.ListGroupMessagesResponse\"\x03\x90\x02\x01\x12q\n\x12ResetGroupMessages\x12,.mnemesh.agents.v1.ResetGroupMessagesRequest\x1a-.mnemesh.agents.v1.ResetGroupMessagesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&mnemesh/agents/v1/groups_service.proto\x12\x11mnemesh.agents.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1emnemesh/agents/v1/groups.proto\x1a\x1cmnemesh/agents/v1/runs.proto\x1a\x1emnemesh/types/v1/message.proto\x1a\x1dmnemesh/types/v1/paging.proto\"Q\n\x12\x43reateGroupRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\'\n\x05group\x18\x02 \x01(\x0b\x32\x18.mnemesh.agents.v1.Group\">\n\x13\x43reateGroupResponse\x12\'\n\x05group\x18\x01 \x01(\x0b\x32\x18.mnemesh.agents.v1.Group\"#\n\x0fGetGroupRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\";\n\x10GetGroupResponse\x12\'\n\x05group\x18\x01 \x01(\x0b\x32\x18.mnemesh.agents.v1.Group\"\xcf\x02\n\x0bGroupFilter\x12\x11\n\tgroup_ids\x18\x01 \x03(\t\x12\x35\n\rmanager_types\x18\x02 \x03(\x0e\x32\x1e.mnemesh.agents.v1.ManagerType\x12\x15\n\x08\x61gent_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x06hidden\x18\x04 \x01(\x08H\x01\x88\x01\x01\x12\x17\n\nproject_id\x18\x05 \x01(\tH\x02\x88\x01\x01\x12\x18\n\x0btemplate_id\x18\x06 \x01(\tH\x03\x88\x01\x01\x12\x1d\n\x10\x62\x61se_template_id\x18\x07 \x01(\tH\x04\x88\x01\x01\x12\x1a\n\rdeployment_id\x18\x08 \x01(\tH\x05\x88\x01\x01\x42\x0b\n\t_agent_idB\t\n\x07_hiddenB\r\n\x0b_project_idB\x0e\n\x0c_template_idB\x13\n\x11_base_template_idB\x10\n\x0e_deployment_id\"\x93\x02\n\x11ListGroupsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\x08\x61\x66ter_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tbefore_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x05order\x18\x05 \x01(\x0e\x32\x1b.mnemesh.types.v1.SortOrder\x12\x31\n\x08order_by\x18\x06 \x01(\x0e\x32\x1f.mnemesh.agents.v1.GroupOrderBy\x12.\n\x06\x66ilter\x18\n \x01(\x0b\x32\x1e.mnemesh.agents.v1.GroupFilterB\x0b\n\t_after_idB\x0c\n\n_before_id\"W\n\x12ListGroupsResponse\x12(\n\x06groups\x18\x01 \x03(\x0b\x32\x18.mnemesh.agents.v1.Group\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"D\n\x12\x43ountGroupsRequest\x12.\n\x06\x66ilter\x18\n \x01(\x0b\x32\x1e.mnemesh.agents.v1.GroupFilter\"$\n\x13\x43ountGroupsResponse\x12\r\n\x05\x63ount\x18\x01 \x01(\x03\"\x82\x01\n\x12UpdateGroupRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\'\n\x05group\x18\x02 \x01(\x0b\x32\x18.mnemesh.agents.v1.Group\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\">\n\x13UpdateGroupResponse\x12\'\n\x05group\x18\x01 \x01(\x0b\x32\x18.mnemesh.agents.v1.Group\":\n\x12\x44\x65leteGroupRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\"\x15\n\x13\x44\x65leteGroupResponse\"\xd2\x03\n\x18ListGroupMessagesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\x08\x61\x66ter_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tbefore_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x05order\x18\x05 \x01(\x0e\x32\x1b.mnemesh.types.v1.SortOrder\x12\x38\n\x08order_by\x18\x06 \x01(\x0e\x32&.mnemesh.agents.v1.GroupMessageOrderBy\x12\x10\n\x08group_id\x18\n \x01(\t\x12\x15\n\x08\x61gent_id\x18\x0b \x01(\tH\x02\x88\x01\x01\x12%\n\x05roles\x18\x0c \x03(\x0e\x32\x16.mnemesh.types.v1.Role\x12\x33\n\nstart_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x03\x88\x01\x01\x12\x31\n\x08\x65nd_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x04\x88\x01\x01\x42\x0b\n\t_after_idB\x0c\n\n_before_idB\x0b\n\t_agent_idB\r\n\x0b_start_timeB\x0b\n\t_end_time\"a\n\x19ListGroupMessagesResponse\x12+\n\x08messages\x18\x01 \x03(\x0b\x32\x19.mnemesh.types.v1.Message\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"A\n\x19ResetGroupMessagesRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\"E\n\x1aResetGroupMessagesResponse\x12\'\n\x05group\x18\x01 \x01(\x0b\x32\x18.mnemesh.agents.v1.Group\"C\n\x0fSleeptimeTarget\x12\x12\n\x08group_id\x18\x01 \x01(\tH\x00\x12\x12\n\x08\x61gent_id\x18\x02 \x01(\tH\x00\x42\x08\n\x06target\"c\n\x19StartSleeptimeRunsRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x32\n\x06target\x18\x02 \x01(\x0b\x32\".mnemesh.agents.v1.SleeptimeTarget\"B\n\x1aStartSleeptimeRunsResponse\x12$\n\x04runs\x18\x01 \x03(\x0b\x32\x16.mnemesh.agents.v1.Run\"Q\n\x1bPreviewSleeptimeRunsRequest\x12\x32\n\x06target\x18\x01 \x01(\x0b\x32\".mnemesh.agents.v1.SleeptimeTarget\"\x80\x01\n\x1cPreviewSleeptimeRunsResponse\x12\x12\n\ntranscript\x18\x01 \x01(\t\x12\x15\n\rmessage_count\x18\x02 \x01(\x05\x12\x35\n\x08previews\x18\x03 \x03(\x0b\x32#.mnemesh.agents.v1.SleeptimePreview\"5\n\x10SleeptimePreview\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0f\n\x07request\x18\x02 \x01(\t\"M\n\x11SleeptimeSettings\x12 \n\x13max_concurrent_runs\x18\x01 \x01(\x05H\x00\x88\x01\x01\x42\x16\n\x14_max_concurrent_runs\"\x1d\n\x1bGetSleeptimeSettingsRequest\"V\n\x1cGetSleeptimeSettingsResponse\x12\x36\n\x08settings\x18\x01 \x01(\x0b\x32$.mnemesh.agents.v1.SleeptimeSettings\"\x9d\x01\n\x1eUpdateSleeptimeSettingsRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x36\n\x08settings\x18\x02 \x01(\x0b\x32$.mnemesh.agents.v1.SleeptimeSettings\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"Y\n\x1fUpdateSleeptimeSettingsResponse\x12\x36\n\x08settings\x18\x01 \x01(\x0b\x32$.mnemesh.agents.v1.SleeptimeSettings*n\n\x0cGroupOrderBy\x12\x1e\n\x1aGROUP_ORDER_BY_UNSPECIFIED\x10\x00\x12\x1e\n\x1aGROUP_ORDER_BY_CREATE_TIME\x10\x01\x12\x1e\n\x1aGROUP_ORDER_BY_UPDATE_TIME\x10\x02*e\n\x13GroupMessageOrderBy\x12&\n\"GROUP_MESSAGE_ORDER_BY_UNSPECIFIED\x10\x00\x12&\n\"GROUP_MESSAGE_ORDER_BY_CREATE_TIME\x10\x01\x32\x9f\n\n\x0cGroupService\x12\\\n\x0b\x43reateGroup\x12%.mnemesh.agents.v1.CreateGroupRequest\x1a&.mnemesh.agents.v1.CreateGroupResponse\x12X\n\x08GetGroup\x12\".mnemesh.agents.v1.GetGroupRequest\x1a#.mnemesh.agents.v1.GetGroupResponse\"\x03\x90\x02\x01\x12^\n\nListGroups\x12$.mnemesh.agents.v1.ListGroupsRequest\x1a%.mnemesh.agents.v1.ListGroupsResponse\"\x03\x90\x02\x01\x12\x61\n\x0b\x43ountGroups\x12%.mnemesh.agents.v1.CountGroupsRequest\x1a&.mnemesh.agents.v1.CountGroupsResponse\"\x03\x90\x02\x01\x12\\\n\x0bUpdateGroup\x12%.mnemesh.agents.v1.UpdateGroupRequest\x1a&.mnemesh.agents.v1.UpdateGroupResponse\x12\\\n\x0b\x44\x65leteGroup\x12%.mnemesh.agents.v1.DeleteGroupRequest\x1a&.mnemesh.agents.v1.DeleteGroupResponse\x12s\n\x11ListGroupMessages\x12+.mnemesh.agents.v1.ListGroupMessagesRequest\x1a,.mnemesh.agents.v1.ListGroupMessagesResponse\"\x03\x90\x02\x01\x12q\n\x12ResetGroupMessages\x12,.mnemesh.agents.v1.ResetGroupMessagesRequest\x1a-.mnemesh.agents.v1.ResetGroupMessagesResponse\x12q\n\x12StartSleeptimeRuns\x12,.mnemesh.agents.v1.StartSleeptimeRunsRequest\x1a-.mnemesh.agents.v1.StartSleeptimeRunsResponse\x12|\n\x14PreviewSleeptimeRuns\x12..mnemesh.agents.v1.PreviewSleeptimeRunsRequest\x1a/.mnemesh.agents.v1.PreviewSleeptimeRunsResponse\"\x03\x90\x02\x01\x12|\n\x14GetSleeptimeSettings\x12..mnemesh.agents.v1.GetSleeptimeSettingsRequest\x1a/.mnemesh.agents.v1.GetSleeptimeSettingsResponse\"\x03\x90\x02\x01\x12\x80\x01\n\x17UpdateSleeptimeSettings\x12\x31.mnemesh.agents.v1.UpdateSleeptimeSettingsRequest\x1a\x32.mnemesh.agents.v1.UpdateSleeptimeSettingsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,44 +45,70 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GROUPSERVICE'].methods_by_name['CountGroups']._serialized_options = b'\220\002\001'
   _globals['_GROUPSERVICE'].methods_by_name['ListGroupMessages']._loaded_options = None
   _globals['_GROUPSERVICE'].methods_by_name['ListGroupMessages']._serialized_options = b'\220\002\001'
-  _globals['_GROUPORDERBY']._serialized_start=2267
-  _globals['_GROUPORDERBY']._serialized_end=2377
-  _globals['_GROUPMESSAGEORDERBY']._serialized_start=2379
-  _globals['_GROUPMESSAGEORDERBY']._serialized_end=2480
-  _globals['_CREATEGROUPREQUEST']._serialized_start=223
-  _globals['_CREATEGROUPREQUEST']._serialized_end=304
-  _globals['_CREATEGROUPRESPONSE']._serialized_start=306
-  _globals['_CREATEGROUPRESPONSE']._serialized_end=368
-  _globals['_GETGROUPREQUEST']._serialized_start=370
-  _globals['_GETGROUPREQUEST']._serialized_end=405
-  _globals['_GETGROUPRESPONSE']._serialized_start=407
-  _globals['_GETGROUPRESPONSE']._serialized_end=466
-  _globals['_GROUPFILTER']._serialized_start=469
-  _globals['_GROUPFILTER']._serialized_end=804
-  _globals['_LISTGROUPSREQUEST']._serialized_start=807
-  _globals['_LISTGROUPSREQUEST']._serialized_end=1082
-  _globals['_LISTGROUPSRESPONSE']._serialized_start=1084
-  _globals['_LISTGROUPSRESPONSE']._serialized_end=1171
-  _globals['_COUNTGROUPSREQUEST']._serialized_start=1173
-  _globals['_COUNTGROUPSREQUEST']._serialized_end=1241
-  _globals['_COUNTGROUPSRESPONSE']._serialized_start=1243
-  _globals['_COUNTGROUPSRESPONSE']._serialized_end=1279
-  _globals['_UPDATEGROUPREQUEST']._serialized_start=1282
-  _globals['_UPDATEGROUPREQUEST']._serialized_end=1412
-  _globals['_UPDATEGROUPRESPONSE']._serialized_start=1414
-  _globals['_UPDATEGROUPRESPONSE']._serialized_end=1476
-  _globals['_DELETEGROUPREQUEST']._serialized_start=1478
-  _globals['_DELETEGROUPREQUEST']._serialized_end=1536
-  _globals['_DELETEGROUPRESPONSE']._serialized_start=1538
-  _globals['_DELETEGROUPRESPONSE']._serialized_end=1559
-  _globals['_LISTGROUPMESSAGESREQUEST']._serialized_start=1562
-  _globals['_LISTGROUPMESSAGESREQUEST']._serialized_end=2028
-  _globals['_LISTGROUPMESSAGESRESPONSE']._serialized_start=2030
-  _globals['_LISTGROUPMESSAGESRESPONSE']._serialized_end=2127
-  _globals['_RESETGROUPMESSAGESREQUEST']._serialized_start=2129
-  _globals['_RESETGROUPMESSAGESREQUEST']._serialized_end=2194
-  _globals['_RESETGROUPMESSAGESRESPONSE']._serialized_start=2196
-  _globals['_RESETGROUPMESSAGESRESPONSE']._serialized_end=2265
-  _globals['_GROUPSERVICE']._serialized_start=2483
-  _globals['_GROUPSERVICE']._serialized_end=3296
+  _globals['_GROUPSERVICE'].methods_by_name['PreviewSleeptimeRuns']._loaded_options = None
+  _globals['_GROUPSERVICE'].methods_by_name['PreviewSleeptimeRuns']._serialized_options = b'\220\002\001'
+  _globals['_GROUPSERVICE'].methods_by_name['GetSleeptimeSettings']._loaded_options = None
+  _globals['_GROUPSERVICE'].methods_by_name['GetSleeptimeSettings']._serialized_options = b'\220\002\001'
+  _globals['_GROUPORDERBY']._serialized_start=3253
+  _globals['_GROUPORDERBY']._serialized_end=3363
+  _globals['_GROUPMESSAGEORDERBY']._serialized_start=3365
+  _globals['_GROUPMESSAGEORDERBY']._serialized_end=3466
+  _globals['_CREATEGROUPREQUEST']._serialized_start=253
+  _globals['_CREATEGROUPREQUEST']._serialized_end=334
+  _globals['_CREATEGROUPRESPONSE']._serialized_start=336
+  _globals['_CREATEGROUPRESPONSE']._serialized_end=398
+  _globals['_GETGROUPREQUEST']._serialized_start=400
+  _globals['_GETGROUPREQUEST']._serialized_end=435
+  _globals['_GETGROUPRESPONSE']._serialized_start=437
+  _globals['_GETGROUPRESPONSE']._serialized_end=496
+  _globals['_GROUPFILTER']._serialized_start=499
+  _globals['_GROUPFILTER']._serialized_end=834
+  _globals['_LISTGROUPSREQUEST']._serialized_start=837
+  _globals['_LISTGROUPSREQUEST']._serialized_end=1112
+  _globals['_LISTGROUPSRESPONSE']._serialized_start=1114
+  _globals['_LISTGROUPSRESPONSE']._serialized_end=1201
+  _globals['_COUNTGROUPSREQUEST']._serialized_start=1203
+  _globals['_COUNTGROUPSREQUEST']._serialized_end=1271
+  _globals['_COUNTGROUPSRESPONSE']._serialized_start=1273
+  _globals['_COUNTGROUPSRESPONSE']._serialized_end=1309
+  _globals['_UPDATEGROUPREQUEST']._serialized_start=1312
+  _globals['_UPDATEGROUPREQUEST']._serialized_end=1442
+  _globals['_UPDATEGROUPRESPONSE']._serialized_start=1444
+  _globals['_UPDATEGROUPRESPONSE']._serialized_end=1506
+  _globals['_DELETEGROUPREQUEST']._serialized_start=1508
+  _globals['_DELETEGROUPREQUEST']._serialized_end=1566
+  _globals['_DELETEGROUPRESPONSE']._serialized_start=1568
+  _globals['_DELETEGROUPRESPONSE']._serialized_end=1589
+  _globals['_LISTGROUPMESSAGESREQUEST']._serialized_start=1592
+  _globals['_LISTGROUPMESSAGESREQUEST']._serialized_end=2058
+  _globals['_LISTGROUPMESSAGESRESPONSE']._serialized_start=2060
+  _globals['_LISTGROUPMESSAGESRESPONSE']._serialized_end=2157
+  _globals['_RESETGROUPMESSAGESREQUEST']._serialized_start=2159
+  _globals['_RESETGROUPMESSAGESREQUEST']._serialized_end=2224
+  _globals['_RESETGROUPMESSAGESRESPONSE']._serialized_start=2226
+  _globals['_RESETGROUPMESSAGESRESPONSE']._serialized_end=2295
+  _globals['_SLEEPTIMETARGET']._serialized_start=2297
+  _globals['_SLEEPTIMETARGET']._serialized_end=2364
+  _globals['_STARTSLEEPTIMERUNSREQUEST']._serialized_start=2366
+  _globals['_STARTSLEEPTIMERUNSREQUEST']._serialized_end=2465
+  _globals['_STARTSLEEPTIMERUNSRESPONSE']._serialized_start=2467
+  _globals['_STARTSLEEPTIMERUNSRESPONSE']._serialized_end=2533
+  _globals['_PREVIEWSLEEPTIMERUNSREQUEST']._serialized_start=2535
+  _globals['_PREVIEWSLEEPTIMERUNSREQUEST']._serialized_end=2616
+  _globals['_PREVIEWSLEEPTIMERUNSRESPONSE']._serialized_start=2619
+  _globals['_PREVIEWSLEEPTIMERUNSRESPONSE']._serialized_end=2747
+  _globals['_SLEEPTIMEPREVIEW']._serialized_start=2749
+  _globals['_SLEEPTIMEPREVIEW']._serialized_end=2802
+  _globals['_SLEEPTIMESETTINGS']._serialized_start=2804
+  _globals['_SLEEPTIMESETTINGS']._serialized_end=2881
+  _globals['_GETSLEEPTIMESETTINGSREQUEST']._serialized_start=2883
+  _globals['_GETSLEEPTIMESETTINGSREQUEST']._serialized_end=2912
+  _globals['_GETSLEEPTIMESETTINGSRESPONSE']._serialized_start=2914
+  _globals['_GETSLEEPTIMESETTINGSRESPONSE']._serialized_end=3000
+  _globals['_UPDATESLEEPTIMESETTINGSREQUEST']._serialized_start=3003
+  _globals['_UPDATESLEEPTIMESETTINGSREQUEST']._serialized_end=3160
+  _globals['_UPDATESLEEPTIMESETTINGSRESPONSE']._serialized_start=3162
+  _globals['_UPDATESLEEPTIMESETTINGSRESPONSE']._serialized_end=3251
+  _globals['_GROUPSERVICE']._serialized_start=3469
+  _globals['_GROUPSERVICE']._serialized_end=4780
 # @@protoc_insertion_point(module_scope)

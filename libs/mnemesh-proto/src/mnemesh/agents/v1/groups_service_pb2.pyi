@@ -11,6 +11,7 @@ from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from mnemesh.agents.v1 import groups_pb2 as _groups_pb2
+from mnemesh.agents.v1 import runs_pb2 as _runs_pb2
 from mnemesh.types.v1 import message_pb2 as _message_pb2
 from mnemesh.types.v1 import paging_pb2 as _paging_pb2
 import builtins as _builtins
@@ -543,3 +544,258 @@ class ResetGroupMessagesResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResetGroupMessagesResponse: _TypeAlias = ResetGroupMessagesResponse  # noqa: Y015
+
+@_typing.final
+class SleeptimeTarget(_message.Message):
+    """The group of sleeptime runs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    group_id: _builtins.str
+    agent_id: _builtins.str
+    """The agent that manages the group."""
+    def __init__(
+        self,
+        *,
+        group_id: _builtins.str = ...,
+        agent_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "group_id", b"group_id", "target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "group_id", b"group_id", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_target: _TypeAlias = _typing.Literal["group_id", "agent_id"]  # noqa: Y015
+    _WhichOneofArgType_target: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_target) -> _WhichOneofReturnType_target | None: ...
+
+Global___SleeptimeTarget: _TypeAlias = SleeptimeTarget  # noqa: Y015
+
+@_typing.final
+class StartSleeptimeRunsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    @_builtins.property
+    def target(self) -> Global___SleeptimeTarget: ...
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        target: Global___SleeptimeTarget | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartSleeptimeRunsRequest: _TypeAlias = StartSleeptimeRunsRequest  # noqa: Y015
+
+@_typing.final
+class StartSleeptimeRunsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUNS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def runs(self) -> _containers.RepeatedCompositeFieldContainer[_runs_pb2.Run]:
+        """One per member, in the order of the members."""
+
+    def __init__(
+        self,
+        *,
+        runs: _abc.Iterable[_runs_pb2.Run] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["runs", b"runs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartSleeptimeRunsResponse: _TypeAlias = StartSleeptimeRunsResponse  # noqa: Y015
+
+@_typing.final
+class PreviewSleeptimeRunsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def target(self) -> Global___SleeptimeTarget: ...
+    def __init__(
+        self,
+        *,
+        target: Global___SleeptimeTarget | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreviewSleeptimeRunsRequest: _TypeAlias = PreviewSleeptimeRunsRequest  # noqa: Y015
+
+@_typing.final
+class PreviewSleeptimeRunsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSCRIPT_FIELD_NUMBER: _builtins.int
+    MESSAGE_COUNT_FIELD_NUMBER: _builtins.int
+    PREVIEWS_FIELD_NUMBER: _builtins.int
+    transcript: _builtins.str
+    """The text of the user message that the members would receive. Empty if there are no new messages. If it does not fit
+    the model of the first member, its first part.
+    """
+    message_count: _builtins.int
+    """The number of messages in the transcript."""
+    @_builtins.property
+    def previews(self) -> _containers.RepeatedCompositeFieldContainer[Global___SleeptimePreview]:
+        """One per member, in the order of the members."""
+
+    def __init__(
+        self,
+        *,
+        transcript: _builtins.str = ...,
+        message_count: _builtins.int = ...,
+        previews: _abc.Iterable[Global___SleeptimePreview] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_count", b"message_count", "previews", b"previews", "transcript", b"transcript"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreviewSleeptimeRunsResponse: _TypeAlias = PreviewSleeptimeRunsResponse  # noqa: Y015
+
+@_typing.final
+class SleeptimePreview(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    request: _builtins.str
+    """The request to the member's model: JSON text without credentials."""
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        request: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SleeptimePreview: _TypeAlias = SleeptimePreview  # noqa: Y015
+
+@_typing.final
+class SleeptimeSettings(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAX_CONCURRENT_RUNS_FIELD_NUMBER: _builtins.int
+    max_concurrent_runs: _builtins.int
+    """The number of sleeptime runs of the organization that run at the same time; others wait. 0 stops them. Absent means
+    the server's setting (MNEMESH_SLEEPTIME_RUNS).
+    """
+    def __init__(
+        self,
+        *,
+        max_concurrent_runs: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_concurrent_runs", b"_max_concurrent_runs", "max_concurrent_runs", b"max_concurrent_runs"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_concurrent_runs", b"_max_concurrent_runs", "max_concurrent_runs", b"max_concurrent_runs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_concurrent_runs: _TypeAlias = _typing.Literal["max_concurrent_runs"]  # noqa: Y015
+    _WhichOneofArgType__max_concurrent_runs: _TypeAlias = _typing.Literal["_max_concurrent_runs", b"_max_concurrent_runs"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_concurrent_runs) -> _WhichOneofReturnType__max_concurrent_runs | None: ...
+
+Global___SleeptimeSettings: _TypeAlias = SleeptimeSettings  # noqa: Y015
+
+@_typing.final
+class GetSleeptimeSettingsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSleeptimeSettingsRequest: _TypeAlias = GetSleeptimeSettingsRequest  # noqa: Y015
+
+@_typing.final
+class GetSleeptimeSettingsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def settings(self) -> Global___SleeptimeSettings: ...
+    def __init__(
+        self,
+        *,
+        settings: Global___SleeptimeSettings | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSleeptimeSettingsResponse: _TypeAlias = GetSleeptimeSettingsResponse  # noqa: Y015
+
+@_typing.final
+class UpdateSleeptimeSettingsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    @_builtins.property
+    def settings(self) -> Global___SleeptimeSettings: ...
+    @_builtins.property
+    def update_mask(self) -> _field_mask_pb2.FieldMask:
+        """Paths of SleeptimeSettings. A path whose field is absent clears the field."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        settings: Global___SleeptimeSettings | None = ...,
+        update_mask: _field_mask_pb2.FieldMask | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings", "update_mask", b"update_mask"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "settings", b"settings", "update_mask", b"update_mask"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateSleeptimeSettingsRequest: _TypeAlias = UpdateSleeptimeSettingsRequest  # noqa: Y015
+
+@_typing.final
+class UpdateSleeptimeSettingsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def settings(self) -> Global___SleeptimeSettings: ...
+    def __init__(
+        self,
+        *,
+        settings: Global___SleeptimeSettings | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateSleeptimeSettingsResponse: _TypeAlias = UpdateSleeptimeSettingsResponse  # noqa: Y015

@@ -78,6 +78,26 @@ class GroupServiceStub:
                 request_serializer=mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.ResetGroupMessagesRequest.SerializeToString,
                 response_deserializer=mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.ResetGroupMessagesResponse.FromString,
                 _registered_method=True)
+        self.StartSleeptimeRuns = channel.unary_unary(
+                '/mnemesh.agents.v1.GroupService/StartSleeptimeRuns',
+                request_serializer=mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.StartSleeptimeRunsRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.StartSleeptimeRunsResponse.FromString,
+                _registered_method=True)
+        self.PreviewSleeptimeRuns = channel.unary_unary(
+                '/mnemesh.agents.v1.GroupService/PreviewSleeptimeRuns',
+                request_serializer=mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.PreviewSleeptimeRunsRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.PreviewSleeptimeRunsResponse.FromString,
+                _registered_method=True)
+        self.GetSleeptimeSettings = channel.unary_unary(
+                '/mnemesh.agents.v1.GroupService/GetSleeptimeSettings',
+                request_serializer=mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.GetSleeptimeSettingsRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.GetSleeptimeSettingsResponse.FromString,
+                _registered_method=True)
+        self.UpdateSleeptimeSettings = channel.unary_unary(
+                '/mnemesh.agents.v1.GroupService/UpdateSleeptimeSettings',
+                request_serializer=mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.UpdateSleeptimeSettingsRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.UpdateSleeptimeSettingsResponse.FromString,
+                _registered_method=True)
 
 
 class GroupServiceServicer:
@@ -88,8 +108,12 @@ class GroupServiceServicer:
     """
 
     def CreateGroup(self, request, context):
-        """Creates a group. Errors: NOT_FOUND (a member, the manager or a shared block), BLOCK_LABEL_TAKEN, INVALID_ARGUMENT
-        (the manager is a member, or a member is named twice).
+        """Creates a group, with its shared blocks. Creating a sleeptime group links its agents: their attached blocks are kept
+        equal (BlockService.LinkAgents), and the manager gets enable_sleeptime. Errors: NOT_FOUND (a member, the manager or a
+        shared block), BLOCK_LABEL_TAKEN, INVALID_ARGUMENT (the manager is a member, a member is named twice, or the manager
+        of a sleeptime group manages another one), FAILED_PRECONDITION (a member of a sleeptime group works for another
+        manager). If a service does not answer, the creation is finished later, and a repeat under the same request_id
+        returns its result.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -117,30 +141,70 @@ class GroupServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateGroup(self, request, context):
-        """Updates the fields in update_mask. A run in progress keeps the settings with which it started. Errors: NOT_FOUND.
+        """Updates the fields in update_mask. A run in progress keeps the settings with which it started. The group is shown as
+        before until the update is complete. A new manager of a sleeptime group must not hold other blocks under the labels
+        of the blocks that the members have. Errors: those of CreateGroup; ABORTED if other requests change the group at the
+        same time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteGroup(self, request, context):
-        """Deletes the group. The agents and their messages are kept. Idempotent.
+        """Deletes the group, cancels its runs, and detaches the shared blocks from the agents that did not hold them before
+        they joined. The agents, their messages and the records of the runs are kept. A sleeptime manager loses
+        enable_sleeptime. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListGroupMessages(self, request, context):
-        """Lists the messages that members wrote or received in runs of the group, in the requested order; UNSPECIFIED means
-        ascending.
+        """Lists the messages that the agents of the group wrote or received in its runs, in the requested order; UNSPECIFIED
+        means ascending. A message that several members received is listed once per member. Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResetGroupMessages(self, request, context):
-        """Removes all messages except the system messages from the windows of the group and resets its counters. The
-        messages stay in recall. The call waits for running runs until the deadline. Errors: CONVERSATION_BUSY.
+        """Removes all messages except the system messages from the default windows of the group's agents and resets its
+        counters. The messages stay in recall; later transcripts do not contain them. The call waits for running runs of the
+        group and its agents until the deadline. After an error some windows may be reset; a repeat continues. Errors:
+        NOT_FOUND, CONVERSATION_BUSY.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StartSleeptimeRuns(self, request, context):
+        """Starts the background runs of a sleeptime group now, with all messages that no transcript contains yet, those of
+        turns in progress included. Returns no runs if there are none. Works if the agent's enable_sleeptime is false, too.
+        The counter of turns stays. The runs wait if the organization has no place for them. Errors: NOT_FOUND;
+        FAILED_PRECONDITION if the group is of another kind, or the agent manages no sleeptime group.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PreviewSleeptimeRuns(self, request, context):
+        """Returns what StartSleeptimeRuns would send. Stores nothing, and calls no model. Errors: those of
+        StartSleeptimeRuns.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetSleeptimeSettings(self, request, context):
+        """Returns the settings of sleeptime runs of the caller's organization.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateSleeptimeSettings(self, request, context):
+        """Updates the settings of sleeptime runs of the caller's organization. Runs that have begun continue. Waiting runs for
+        which there is a place now begin, oldest first. A message to a member waits behind its runs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -188,6 +252,26 @@ def add_GroupServiceServicer_to_server(servicer, server):
                     servicer.ResetGroupMessages,
                     request_deserializer=mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.ResetGroupMessagesRequest.FromString,
                     response_serializer=mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.ResetGroupMessagesResponse.SerializeToString,
+            ),
+            'StartSleeptimeRuns': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartSleeptimeRuns,
+                    request_deserializer=mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.StartSleeptimeRunsRequest.FromString,
+                    response_serializer=mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.StartSleeptimeRunsResponse.SerializeToString,
+            ),
+            'PreviewSleeptimeRuns': grpc.unary_unary_rpc_method_handler(
+                    servicer.PreviewSleeptimeRuns,
+                    request_deserializer=mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.PreviewSleeptimeRunsRequest.FromString,
+                    response_serializer=mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.PreviewSleeptimeRunsResponse.SerializeToString,
+            ),
+            'GetSleeptimeSettings': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSleeptimeSettings,
+                    request_deserializer=mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.GetSleeptimeSettingsRequest.FromString,
+                    response_serializer=mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.GetSleeptimeSettingsResponse.SerializeToString,
+            ),
+            'UpdateSleeptimeSettings': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateSleeptimeSettings,
+                    request_deserializer=mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.UpdateSleeptimeSettingsRequest.FromString,
+                    response_serializer=mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.UpdateSleeptimeSettingsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -410,6 +494,114 @@ class GroupService:
             '/mnemesh.agents.v1.GroupService/ResetGroupMessages',
             mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.ResetGroupMessagesRequest.SerializeToString,
             mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.ResetGroupMessagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartSleeptimeRuns(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.agents.v1.GroupService/StartSleeptimeRuns',
+            mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.StartSleeptimeRunsRequest.SerializeToString,
+            mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.StartSleeptimeRunsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PreviewSleeptimeRuns(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.agents.v1.GroupService/PreviewSleeptimeRuns',
+            mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.PreviewSleeptimeRunsRequest.SerializeToString,
+            mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.PreviewSleeptimeRunsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSleeptimeSettings(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.agents.v1.GroupService/GetSleeptimeSettings',
+            mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.GetSleeptimeSettingsRequest.SerializeToString,
+            mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.GetSleeptimeSettingsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateSleeptimeSettings(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.agents.v1.GroupService/UpdateSleeptimeSettings',
+            mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.UpdateSleeptimeSettingsRequest.SerializeToString,
+            mnemesh_dot_agents_dot_v1_dot_groups__service__pb2.UpdateSleeptimeSettingsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -38,8 +38,12 @@ class GroupServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> GroupServiceAsyncStub: ...
     CreateGroup: _grpc.UnaryUnaryMultiCallable[_groups_service_pb2.CreateGroupRequest, _groups_service_pb2.CreateGroupResponse]
-    """Creates a group. Errors: NOT_FOUND (a member, the manager or a shared block), BLOCK_LABEL_TAKEN, INVALID_ARGUMENT
-    (the manager is a member, or a member is named twice).
+    """Creates a group, with its shared blocks. Creating a sleeptime group links its agents: their attached blocks are kept
+    equal (BlockService.LinkAgents), and the manager gets enable_sleeptime. Errors: NOT_FOUND (a member, the manager or a
+    shared block), BLOCK_LABEL_TAKEN, INVALID_ARGUMENT (the manager is a member, a member is named twice, or the manager
+    of a sleeptime group manages another one), FAILED_PRECONDITION (a member of a sleeptime group works for another
+    manager). If a service does not answer, the creation is finished later, and a repeat under the same request_id
+    returns its result.
     """
     GetGroup: _grpc.UnaryUnaryMultiCallable[_groups_service_pb2.GetGroupRequest, _groups_service_pb2.GetGroupResponse]
     """Returns one group. Errors: NOT_FOUND."""
@@ -48,16 +52,41 @@ class GroupServiceStub:
     CountGroups: _grpc.UnaryUnaryMultiCallable[_groups_service_pb2.CountGroupsRequest, _groups_service_pb2.CountGroupsResponse]
     """Returns the number of groups that match a filter."""
     UpdateGroup: _grpc.UnaryUnaryMultiCallable[_groups_service_pb2.UpdateGroupRequest, _groups_service_pb2.UpdateGroupResponse]
-    """Updates the fields in update_mask. A run in progress keeps the settings with which it started. Errors: NOT_FOUND."""
+    """Updates the fields in update_mask. A run in progress keeps the settings with which it started. The group is shown as
+    before until the update is complete. A new manager of a sleeptime group must not hold other blocks under the labels
+    of the blocks that the members have. Errors: those of CreateGroup; ABORTED if other requests change the group at the
+    same time.
+    """
     DeleteGroup: _grpc.UnaryUnaryMultiCallable[_groups_service_pb2.DeleteGroupRequest, _groups_service_pb2.DeleteGroupResponse]
-    """Deletes the group. The agents and their messages are kept. Idempotent."""
+    """Deletes the group, cancels its runs, and detaches the shared blocks from the agents that did not hold them before
+    they joined. The agents, their messages and the records of the runs are kept. A sleeptime manager loses
+    enable_sleeptime. Idempotent.
+    """
     ListGroupMessages: _grpc.UnaryUnaryMultiCallable[_groups_service_pb2.ListGroupMessagesRequest, _groups_service_pb2.ListGroupMessagesResponse]
-    """Lists the messages that members wrote or received in runs of the group, in the requested order; UNSPECIFIED means
-    ascending.
+    """Lists the messages that the agents of the group wrote or received in its runs, in the requested order; UNSPECIFIED
+    means ascending. A message that several members received is listed once per member. Errors: NOT_FOUND.
     """
     ResetGroupMessages: _grpc.UnaryUnaryMultiCallable[_groups_service_pb2.ResetGroupMessagesRequest, _groups_service_pb2.ResetGroupMessagesResponse]
-    """Removes all messages except the system messages from the windows of the group and resets its counters. The
-    messages stay in recall. The call waits for running runs until the deadline. Errors: CONVERSATION_BUSY.
+    """Removes all messages except the system messages from the default windows of the group's agents and resets its
+    counters. The messages stay in recall; later transcripts do not contain them. The call waits for running runs of the
+    group and its agents until the deadline. After an error some windows may be reset; a repeat continues. Errors:
+    NOT_FOUND, CONVERSATION_BUSY.
+    """
+    StartSleeptimeRuns: _grpc.UnaryUnaryMultiCallable[_groups_service_pb2.StartSleeptimeRunsRequest, _groups_service_pb2.StartSleeptimeRunsResponse]
+    """Starts the background runs of a sleeptime group now, with all messages that no transcript contains yet, those of
+    turns in progress included. Returns no runs if there are none. Works if the agent's enable_sleeptime is false, too.
+    The counter of turns stays. The runs wait if the organization has no place for them. Errors: NOT_FOUND;
+    FAILED_PRECONDITION if the group is of another kind, or the agent manages no sleeptime group.
+    """
+    PreviewSleeptimeRuns: _grpc.UnaryUnaryMultiCallable[_groups_service_pb2.PreviewSleeptimeRunsRequest, _groups_service_pb2.PreviewSleeptimeRunsResponse]
+    """Returns what StartSleeptimeRuns would send. Stores nothing, and calls no model. Errors: those of
+    StartSleeptimeRuns.
+    """
+    GetSleeptimeSettings: _grpc.UnaryUnaryMultiCallable[_groups_service_pb2.GetSleeptimeSettingsRequest, _groups_service_pb2.GetSleeptimeSettingsResponse]
+    """Returns the settings of sleeptime runs of the caller's organization."""
+    UpdateSleeptimeSettings: _grpc.UnaryUnaryMultiCallable[_groups_service_pb2.UpdateSleeptimeSettingsRequest, _groups_service_pb2.UpdateSleeptimeSettingsResponse]
+    """Updates the settings of sleeptime runs of the caller's organization. Runs that have begun continue. Waiting runs for
+    which there is a place now begin, oldest first. A message to a member waits behind its runs.
     """
 
 @_typing.type_check_only
@@ -70,8 +99,12 @@ class GroupServiceAsyncStub(GroupServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateGroup: _aio.UnaryUnaryMultiCallable[_groups_service_pb2.CreateGroupRequest, _groups_service_pb2.CreateGroupResponse]  # type: ignore[assignment]
-    """Creates a group. Errors: NOT_FOUND (a member, the manager or a shared block), BLOCK_LABEL_TAKEN, INVALID_ARGUMENT
-    (the manager is a member, or a member is named twice).
+    """Creates a group, with its shared blocks. Creating a sleeptime group links its agents: their attached blocks are kept
+    equal (BlockService.LinkAgents), and the manager gets enable_sleeptime. Errors: NOT_FOUND (a member, the manager or a
+    shared block), BLOCK_LABEL_TAKEN, INVALID_ARGUMENT (the manager is a member, a member is named twice, or the manager
+    of a sleeptime group manages another one), FAILED_PRECONDITION (a member of a sleeptime group works for another
+    manager). If a service does not answer, the creation is finished later, and a repeat under the same request_id
+    returns its result.
     """
     GetGroup: _aio.UnaryUnaryMultiCallable[_groups_service_pb2.GetGroupRequest, _groups_service_pb2.GetGroupResponse]  # type: ignore[assignment]
     """Returns one group. Errors: NOT_FOUND."""
@@ -80,16 +113,41 @@ class GroupServiceAsyncStub(GroupServiceStub):
     CountGroups: _aio.UnaryUnaryMultiCallable[_groups_service_pb2.CountGroupsRequest, _groups_service_pb2.CountGroupsResponse]  # type: ignore[assignment]
     """Returns the number of groups that match a filter."""
     UpdateGroup: _aio.UnaryUnaryMultiCallable[_groups_service_pb2.UpdateGroupRequest, _groups_service_pb2.UpdateGroupResponse]  # type: ignore[assignment]
-    """Updates the fields in update_mask. A run in progress keeps the settings with which it started. Errors: NOT_FOUND."""
+    """Updates the fields in update_mask. A run in progress keeps the settings with which it started. The group is shown as
+    before until the update is complete. A new manager of a sleeptime group must not hold other blocks under the labels
+    of the blocks that the members have. Errors: those of CreateGroup; ABORTED if other requests change the group at the
+    same time.
+    """
     DeleteGroup: _aio.UnaryUnaryMultiCallable[_groups_service_pb2.DeleteGroupRequest, _groups_service_pb2.DeleteGroupResponse]  # type: ignore[assignment]
-    """Deletes the group. The agents and their messages are kept. Idempotent."""
+    """Deletes the group, cancels its runs, and detaches the shared blocks from the agents that did not hold them before
+    they joined. The agents, their messages and the records of the runs are kept. A sleeptime manager loses
+    enable_sleeptime. Idempotent.
+    """
     ListGroupMessages: _aio.UnaryUnaryMultiCallable[_groups_service_pb2.ListGroupMessagesRequest, _groups_service_pb2.ListGroupMessagesResponse]  # type: ignore[assignment]
-    """Lists the messages that members wrote or received in runs of the group, in the requested order; UNSPECIFIED means
-    ascending.
+    """Lists the messages that the agents of the group wrote or received in its runs, in the requested order; UNSPECIFIED
+    means ascending. A message that several members received is listed once per member. Errors: NOT_FOUND.
     """
     ResetGroupMessages: _aio.UnaryUnaryMultiCallable[_groups_service_pb2.ResetGroupMessagesRequest, _groups_service_pb2.ResetGroupMessagesResponse]  # type: ignore[assignment]
-    """Removes all messages except the system messages from the windows of the group and resets its counters. The
-    messages stay in recall. The call waits for running runs until the deadline. Errors: CONVERSATION_BUSY.
+    """Removes all messages except the system messages from the default windows of the group's agents and resets its
+    counters. The messages stay in recall; later transcripts do not contain them. The call waits for running runs of the
+    group and its agents until the deadline. After an error some windows may be reset; a repeat continues. Errors:
+    NOT_FOUND, CONVERSATION_BUSY.
+    """
+    StartSleeptimeRuns: _aio.UnaryUnaryMultiCallable[_groups_service_pb2.StartSleeptimeRunsRequest, _groups_service_pb2.StartSleeptimeRunsResponse]  # type: ignore[assignment]
+    """Starts the background runs of a sleeptime group now, with all messages that no transcript contains yet, those of
+    turns in progress included. Returns no runs if there are none. Works if the agent's enable_sleeptime is false, too.
+    The counter of turns stays. The runs wait if the organization has no place for them. Errors: NOT_FOUND;
+    FAILED_PRECONDITION if the group is of another kind, or the agent manages no sleeptime group.
+    """
+    PreviewSleeptimeRuns: _aio.UnaryUnaryMultiCallable[_groups_service_pb2.PreviewSleeptimeRunsRequest, _groups_service_pb2.PreviewSleeptimeRunsResponse]  # type: ignore[assignment]
+    """Returns what StartSleeptimeRuns would send. Stores nothing, and calls no model. Errors: those of
+    StartSleeptimeRuns.
+    """
+    GetSleeptimeSettings: _aio.UnaryUnaryMultiCallable[_groups_service_pb2.GetSleeptimeSettingsRequest, _groups_service_pb2.GetSleeptimeSettingsResponse]  # type: ignore[assignment]
+    """Returns the settings of sleeptime runs of the caller's organization."""
+    UpdateSleeptimeSettings: _aio.UnaryUnaryMultiCallable[_groups_service_pb2.UpdateSleeptimeSettingsRequest, _groups_service_pb2.UpdateSleeptimeSettingsResponse]  # type: ignore[assignment]
+    """Updates the settings of sleeptime runs of the caller's organization. Runs that have begun continue. Waiting runs for
+    which there is a place now begin, oldest first. A message to a member waits behind its runs.
     """
 
 class GroupServiceServicer:
@@ -104,8 +162,12 @@ class GroupServiceServicer:
         request: _groups_service_pb2.CreateGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_groups_service_pb2.CreateGroupResponse, _abc.Awaitable[_groups_service_pb2.CreateGroupResponse]]:
-        """Creates a group. Errors: NOT_FOUND (a member, the manager or a shared block), BLOCK_LABEL_TAKEN, INVALID_ARGUMENT
-        (the manager is a member, or a member is named twice).
+        """Creates a group, with its shared blocks. Creating a sleeptime group links its agents: their attached blocks are kept
+        equal (BlockService.LinkAgents), and the manager gets enable_sleeptime. Errors: NOT_FOUND (a member, the manager or a
+        shared block), BLOCK_LABEL_TAKEN, INVALID_ARGUMENT (the manager is a member, a member is named twice, or the manager
+        of a sleeptime group manages another one), FAILED_PRECONDITION (a member of a sleeptime group works for another
+        manager). If a service does not answer, the creation is finished later, and a repeat under the same request_id
+        returns its result.
         """
 
     def GetGroup(
@@ -134,22 +196,29 @@ class GroupServiceServicer:
         request: _groups_service_pb2.UpdateGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_groups_service_pb2.UpdateGroupResponse, _abc.Awaitable[_groups_service_pb2.UpdateGroupResponse]]:
-        """Updates the fields in update_mask. A run in progress keeps the settings with which it started. Errors: NOT_FOUND."""
+        """Updates the fields in update_mask. A run in progress keeps the settings with which it started. The group is shown as
+        before until the update is complete. A new manager of a sleeptime group must not hold other blocks under the labels
+        of the blocks that the members have. Errors: those of CreateGroup; ABORTED if other requests change the group at the
+        same time.
+        """
 
     def DeleteGroup(
         self,
         request: _groups_service_pb2.DeleteGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_groups_service_pb2.DeleteGroupResponse, _abc.Awaitable[_groups_service_pb2.DeleteGroupResponse]]:
-        """Deletes the group. The agents and their messages are kept. Idempotent."""
+        """Deletes the group, cancels its runs, and detaches the shared blocks from the agents that did not hold them before
+        they joined. The agents, their messages and the records of the runs are kept. A sleeptime manager loses
+        enable_sleeptime. Idempotent.
+        """
 
     def ListGroupMessages(
         self,
         request: _groups_service_pb2.ListGroupMessagesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_groups_service_pb2.ListGroupMessagesResponse, _abc.Awaitable[_groups_service_pb2.ListGroupMessagesResponse]]:
-        """Lists the messages that members wrote or received in runs of the group, in the requested order; UNSPECIFIED means
-        ascending.
+        """Lists the messages that the agents of the group wrote or received in its runs, in the requested order; UNSPECIFIED
+        means ascending. A message that several members received is listed once per member. Errors: NOT_FOUND.
         """
 
     def ResetGroupMessages(
@@ -157,8 +226,46 @@ class GroupServiceServicer:
         request: _groups_service_pb2.ResetGroupMessagesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_groups_service_pb2.ResetGroupMessagesResponse, _abc.Awaitable[_groups_service_pb2.ResetGroupMessagesResponse]]:
-        """Removes all messages except the system messages from the windows of the group and resets its counters. The
-        messages stay in recall. The call waits for running runs until the deadline. Errors: CONVERSATION_BUSY.
+        """Removes all messages except the system messages from the default windows of the group's agents and resets its
+        counters. The messages stay in recall; later transcripts do not contain them. The call waits for running runs of the
+        group and its agents until the deadline. After an error some windows may be reset; a repeat continues. Errors:
+        NOT_FOUND, CONVERSATION_BUSY.
+        """
+
+    def StartSleeptimeRuns(
+        self,
+        request: _groups_service_pb2.StartSleeptimeRunsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_groups_service_pb2.StartSleeptimeRunsResponse, _abc.Awaitable[_groups_service_pb2.StartSleeptimeRunsResponse]]:
+        """Starts the background runs of a sleeptime group now, with all messages that no transcript contains yet, those of
+        turns in progress included. Returns no runs if there are none. Works if the agent's enable_sleeptime is false, too.
+        The counter of turns stays. The runs wait if the organization has no place for them. Errors: NOT_FOUND;
+        FAILED_PRECONDITION if the group is of another kind, or the agent manages no sleeptime group.
+        """
+
+    def PreviewSleeptimeRuns(
+        self,
+        request: _groups_service_pb2.PreviewSleeptimeRunsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_groups_service_pb2.PreviewSleeptimeRunsResponse, _abc.Awaitable[_groups_service_pb2.PreviewSleeptimeRunsResponse]]:
+        """Returns what StartSleeptimeRuns would send. Stores nothing, and calls no model. Errors: those of
+        StartSleeptimeRuns.
+        """
+
+    def GetSleeptimeSettings(
+        self,
+        request: _groups_service_pb2.GetSleeptimeSettingsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_groups_service_pb2.GetSleeptimeSettingsResponse, _abc.Awaitable[_groups_service_pb2.GetSleeptimeSettingsResponse]]:
+        """Returns the settings of sleeptime runs of the caller's organization."""
+
+    def UpdateSleeptimeSettings(
+        self,
+        request: _groups_service_pb2.UpdateSleeptimeSettingsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_groups_service_pb2.UpdateSleeptimeSettingsResponse, _abc.Awaitable[_groups_service_pb2.UpdateSleeptimeSettingsResponse]]:
+        """Updates the settings of sleeptime runs of the caller's organization. Runs that have begun continue. Waiting runs for
+        which there is a place now begin, oldest first. A message to a member waits behind its runs.
         """
 
 def add_GroupServiceServicer_to_server(servicer: GroupServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

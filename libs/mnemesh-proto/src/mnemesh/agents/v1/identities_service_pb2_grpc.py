@@ -177,6 +177,8 @@ class IdentityServiceServicer:
         any scope, later summaries, and the records of the runs. Words of others are kept;
         - the identity itself. It is detached from agents and blocks that are kept.
         What an agent that is kept wrote into its core memory and its archives is kept, because it does not name a sender.
+        What an agent said to other agents, in a run of a group or with a tool, is kept as their input, with their answers
+        to it alone, because it names that agent as its sender.
         Step traces of others' runs may show the erased words until they expire (a week).
 
         Each erased agent is invisible at once. Errors: NOT_FOUND; RUN_UNDER_WAY if a run with a message of the identity has

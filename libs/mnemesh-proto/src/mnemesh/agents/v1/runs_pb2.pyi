@@ -112,6 +112,36 @@ RUN_STATUS_FAILED: RunStatus.ValueType  # 4
 RUN_STATUS_CANCELLED: RunStatus.ValueType  # 5
 Global___RunStatus: _TypeAlias = RunStatus  # noqa: Y015
 
+class _RunOrigin:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RunOriginEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunOrigin.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RUN_ORIGIN_UNSPECIFIED: _RunOrigin.ValueType  # 0
+    RUN_ORIGIN_CLIENT: _RunOrigin.ValueType  # 1
+    """A client, with SendMessage, StartRun or RetryRun."""
+    RUN_ORIGIN_GROUP: _RunOrigin.ValueType  # 2
+    """A run of a group: the turn of a member or of the manager."""
+    RUN_ORIGIN_AGENT: _RunOrigin.ValueType  # 3
+    """A tool call of another agent."""
+    RUN_ORIGIN_SLEEPTIME: _RunOrigin.ValueType  # 4
+    """The messages of another agent, whose memory this run maintains."""
+
+class RunOrigin(_RunOrigin, metaclass=_RunOriginEnumTypeWrapper):
+    """What started a run. A run that answers an approval has the origin and the parent of the run that asked for it."""
+
+RUN_ORIGIN_UNSPECIFIED: RunOrigin.ValueType  # 0
+RUN_ORIGIN_CLIENT: RunOrigin.ValueType  # 1
+"""A client, with SendMessage, StartRun or RetryRun."""
+RUN_ORIGIN_GROUP: RunOrigin.ValueType  # 2
+"""A run of a group: the turn of a member or of the manager."""
+RUN_ORIGIN_AGENT: RunOrigin.ValueType  # 3
+"""A tool call of another agent."""
+RUN_ORIGIN_SLEEPTIME: RunOrigin.ValueType  # 4
+"""The messages of another agent, whose memory this run maintains."""
+Global___RunOrigin: _TypeAlias = RunOrigin  # noqa: Y015
+
 class _StepStatus:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -246,6 +276,7 @@ class RunConfig(_message.Message):
     CALLBACK_URL_FIELD_NUMBER: _builtins.int
     KEEPALIVE_SECONDS_FIELD_NUMBER: _builtins.int
     RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
+    MODEL_SETTINGS_FIELD_NUMBER: _builtins.int
     max_steps: _builtins.int
     """Absent means 50."""
     stream_tokens: _builtins.bool
@@ -275,6 +306,10 @@ class RunConfig(_message.Message):
     def response_format(self) -> _agents_pb2.ResponseFormat:
         """Replaces the agent's response format."""
 
+    @_builtins.property
+    def model_settings(self) -> _agents_pb2.ModelSettings:
+        """Replaces those settings of the agent and of the conversation that it has."""
+
     def __init__(
         self,
         *,
@@ -293,10 +328,11 @@ class RunConfig(_message.Message):
         callback_url: _builtins.str | None = ...,
         keepalive_seconds: _builtins.int | None = ...,
         response_format: _agents_pb2.ResponseFormat | None = ...,
+        model_settings: _agents_pb2.ModelSettings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_assistant_messages", b"_assistant_messages", "_assistant_tool_argument", b"_assistant_tool_argument", "_assistant_tool_name", b"_assistant_tool_name", "_callback_url", b"_callback_url", "_keepalive_seconds", b"_keepalive_seconds", "_max_steps", b"_max_steps", "_metadata", b"_metadata", "_override_model", b"_override_model", "_override_system", b"_override_system", "_response_format", b"_response_format", "assistant_messages", b"assistant_messages", "assistant_tool_argument", b"assistant_tool_argument", "assistant_tool_name", b"assistant_tool_name", "callback_url", b"callback_url", "keepalive_seconds", b"keepalive_seconds", "max_steps", b"max_steps", "metadata", b"metadata", "override_model", b"override_model", "override_system", b"override_system", "response_format", b"response_format"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_assistant_messages", b"_assistant_messages", "_assistant_tool_argument", b"_assistant_tool_argument", "_assistant_tool_name", b"_assistant_tool_name", "_callback_url", b"_callback_url", "_keepalive_seconds", b"_keepalive_seconds", "_max_steps", b"_max_steps", "_metadata", b"_metadata", "_model_settings", b"_model_settings", "_override_model", b"_override_model", "_override_system", b"_override_system", "_response_format", b"_response_format", "assistant_messages", b"assistant_messages", "assistant_tool_argument", b"assistant_tool_argument", "assistant_tool_name", b"assistant_tool_name", "callback_url", b"callback_url", "keepalive_seconds", b"keepalive_seconds", "max_steps", b"max_steps", "metadata", b"metadata", "model_settings", b"model_settings", "override_model", b"override_model", "override_system", b"override_system", "response_format", b"response_format"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_assistant_messages", b"_assistant_messages", "_assistant_tool_argument", b"_assistant_tool_argument", "_assistant_tool_name", b"_assistant_tool_name", "_callback_url", b"_callback_url", "_keepalive_seconds", b"_keepalive_seconds", "_max_steps", b"_max_steps", "_metadata", b"_metadata", "_override_model", b"_override_model", "_override_system", b"_override_system", "_response_format", b"_response_format", "assistant_messages", b"assistant_messages", "assistant_tool_argument", b"assistant_tool_argument", "assistant_tool_name", b"assistant_tool_name", "callback_url", b"callback_url", "client_tools", b"client_tools", "include_compaction_events", b"include_compaction_events", "include_events", b"include_events", "keepalive_seconds", b"keepalive_seconds", "max_steps", b"max_steps", "metadata", b"metadata", "on_busy", b"on_busy", "override_model", b"override_model", "override_system", b"override_system", "response_format", b"response_format", "stream_tokens", b"stream_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_assistant_messages", b"_assistant_messages", "_assistant_tool_argument", b"_assistant_tool_argument", "_assistant_tool_name", b"_assistant_tool_name", "_callback_url", b"_callback_url", "_keepalive_seconds", b"_keepalive_seconds", "_max_steps", b"_max_steps", "_metadata", b"_metadata", "_model_settings", b"_model_settings", "_override_model", b"_override_model", "_override_system", b"_override_system", "_response_format", b"_response_format", "assistant_messages", b"assistant_messages", "assistant_tool_argument", b"assistant_tool_argument", "assistant_tool_name", b"assistant_tool_name", "callback_url", b"callback_url", "client_tools", b"client_tools", "include_compaction_events", b"include_compaction_events", "include_events", b"include_events", "keepalive_seconds", b"keepalive_seconds", "max_steps", b"max_steps", "metadata", b"metadata", "model_settings", b"model_settings", "on_busy", b"on_busy", "override_model", b"override_model", "override_system", b"override_system", "response_format", b"response_format", "stream_tokens", b"stream_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__assistant_messages: _TypeAlias = _typing.Literal["assistant_messages"]  # noqa: Y015
     _WhichOneofArgType__assistant_messages: _TypeAlias = _typing.Literal["_assistant_messages", b"_assistant_messages"]  # noqa: Y015
@@ -312,6 +348,8 @@ class RunConfig(_message.Message):
     _WhichOneofArgType__max_steps: _TypeAlias = _typing.Literal["_max_steps", b"_max_steps"]  # noqa: Y015
     _WhichOneofReturnType__metadata: _TypeAlias = _typing.Literal["metadata"]  # noqa: Y015
     _WhichOneofArgType__metadata: _TypeAlias = _typing.Literal["_metadata", b"_metadata"]  # noqa: Y015
+    _WhichOneofReturnType__model_settings: _TypeAlias = _typing.Literal["model_settings"]  # noqa: Y015
+    _WhichOneofArgType__model_settings: _TypeAlias = _typing.Literal["_model_settings", b"_model_settings"]  # noqa: Y015
     _WhichOneofReturnType__override_model: _TypeAlias = _typing.Literal["override_model"]  # noqa: Y015
     _WhichOneofArgType__override_model: _TypeAlias = _typing.Literal["_override_model", b"_override_model"]  # noqa: Y015
     _WhichOneofReturnType__override_system: _TypeAlias = _typing.Literal["override_system"]  # noqa: Y015
@@ -333,6 +371,8 @@ class RunConfig(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__metadata) -> _WhichOneofReturnType__metadata | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__model_settings) -> _WhichOneofReturnType__model_settings | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__override_model) -> _WhichOneofReturnType__override_model | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__override_system) -> _WhichOneofReturnType__override_system | None: ...
@@ -342,8 +382,37 @@ class RunConfig(_message.Message):
 Global___RunConfig: _TypeAlias = RunConfig  # noqa: Y015
 
 @_typing.final
+class MemberApproval(_message.Message):
+    """An approval that an agent of a group run waits for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    APPROVAL_REQUEST_ID_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    run_id: _builtins.str
+    approval_request_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        run_id: _builtins.str = ...,
+        approval_request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "approval_request_id", b"approval_request_id", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemberApproval: _TypeAlias = MemberApproval  # noqa: Y015
+
+@_typing.final
 class Run(_message.Message):
-    """One turn of an agent, from an input to a stop."""
+    """One turn of an agent, from an input to a stop; or, if agent_id is empty, one run of a group, whose turns are runs of
+    their own.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -368,12 +437,16 @@ class Run(_message.Message):
     CALLBACK_STATUS_FIELD_NUMBER: _builtins.int
     CALLBACK_ERROR_FIELD_NUMBER: _builtins.int
     CHILD_RUN_IDS_FIELD_NUMBER: _builtins.int
+    PARENT_RUN_ID_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    WAITING_FOR_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     COMPLETION_TIME_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Format: "run-" followed by a version-4 UUID."""
     agent_id: _builtins.str
+    """Empty for a run of a group."""
     conversation_id: _builtins.str
     status: Global___RunStatus.ValueType
     stop_reason: _agents_pb2.StopReason.ValueType
@@ -387,6 +460,9 @@ class Run(_message.Message):
     """The run whose input this run retries."""
     callback_status: _builtins.int
     callback_error: _builtins.str
+    parent_run_id: _builtins.str
+    """The run that started this one."""
+    origin: Global___RunOrigin.ValueType
     @_builtins.property
     def config(self) -> Global___RunConfig: ...
     @_builtins.property
@@ -405,7 +481,13 @@ class Run(_message.Message):
     def callback_sent_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def child_run_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Runs that this run started, such as those of sleeptime agents."""
+        """Runs that this run started, in the order of their start: turns of a group, messages to other agents, and the runs of
+        sleeptime agents. Those of sleeptime agents may still wait.
+        """
+
+    @_builtins.property
+    def waiting_for(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberApproval]:
+        """Runs of groups: the approvals that the run waits for. AnswerApproval answers them."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
@@ -437,13 +519,16 @@ class Run(_message.Message):
         callback_status: _builtins.int | None = ...,
         callback_error: _builtins.str | None = ...,
         child_run_ids: _abc.Iterable[_builtins.str] | None = ...,
+        parent_run_id: _builtins.str | None = ...,
+        origin: Global___RunOrigin.ValueType = ...,
+        waiting_for: _abc.Iterable[Global___MemberApproval] | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         completion_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_callback_error", b"_callback_error", "_callback_sent_time", b"_callback_sent_time", "_callback_status", b"_callback_status", "_completion_time", b"_completion_time", "_error", b"_error", "_group_id", b"_group_id", "_retry_of_run_id", b"_retry_of_run_id", "_stop_reason", b"_stop_reason", "_time_to_first_token", b"_time_to_first_token", "_total_duration", b"_total_duration", "_turn_id", b"_turn_id", "callback_error", b"callback_error", "callback_sent_time", b"callback_sent_time", "callback_status", b"callback_status", "completion_time", b"completion_time", "config", b"config", "create_time", b"create_time", "error", b"error", "group_id", b"group_id", "retry_of_run_id", b"retry_of_run_id", "stop_reason", b"stop_reason", "time_to_first_token", b"time_to_first_token", "total_duration", b"total_duration", "turn_id", b"turn_id", "update_time", b"update_time", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_callback_error", b"_callback_error", "_callback_sent_time", b"_callback_sent_time", "_callback_status", b"_callback_status", "_completion_time", b"_completion_time", "_error", b"_error", "_group_id", b"_group_id", "_parent_run_id", b"_parent_run_id", "_retry_of_run_id", b"_retry_of_run_id", "_stop_reason", b"_stop_reason", "_time_to_first_token", b"_time_to_first_token", "_total_duration", b"_total_duration", "_turn_id", b"_turn_id", "callback_error", b"callback_error", "callback_sent_time", b"callback_sent_time", "callback_status", b"callback_status", "completion_time", b"completion_time", "config", b"config", "create_time", b"create_time", "error", b"error", "group_id", b"group_id", "parent_run_id", b"parent_run_id", "retry_of_run_id", b"retry_of_run_id", "stop_reason", b"stop_reason", "time_to_first_token", b"time_to_first_token", "total_duration", b"total_duration", "turn_id", b"turn_id", "update_time", b"update_time", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_callback_error", b"_callback_error", "_callback_sent_time", b"_callback_sent_time", "_callback_status", b"_callback_status", "_completion_time", b"_completion_time", "_error", b"_error", "_group_id", b"_group_id", "_retry_of_run_id", b"_retry_of_run_id", "_stop_reason", b"_stop_reason", "_time_to_first_token", b"_time_to_first_token", "_total_duration", b"_total_duration", "_turn_id", b"_turn_id", "agent_id", b"agent_id", "background", b"background", "callback_error", b"callback_error", "callback_sent_time", b"callback_sent_time", "callback_status", b"callback_status", "child_run_ids", b"child_run_ids", "completion_time", b"completion_time", "config", b"config", "conversation_id", b"conversation_id", "create_time", b"create_time", "error", b"error", "group_id", b"group_id", "id", b"id", "input", b"input", "last_sequence", b"last_sequence", "retry_of_run_id", b"retry_of_run_id", "status", b"status", "step_count", b"step_count", "stop_reason", b"stop_reason", "time_to_first_token", b"time_to_first_token", "total_duration", b"total_duration", "turn_id", b"turn_id", "update_time", b"update_time", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_callback_error", b"_callback_error", "_callback_sent_time", b"_callback_sent_time", "_callback_status", b"_callback_status", "_completion_time", b"_completion_time", "_error", b"_error", "_group_id", b"_group_id", "_parent_run_id", b"_parent_run_id", "_retry_of_run_id", b"_retry_of_run_id", "_stop_reason", b"_stop_reason", "_time_to_first_token", b"_time_to_first_token", "_total_duration", b"_total_duration", "_turn_id", b"_turn_id", "agent_id", b"agent_id", "background", b"background", "callback_error", b"callback_error", "callback_sent_time", b"callback_sent_time", "callback_status", b"callback_status", "child_run_ids", b"child_run_ids", "completion_time", b"completion_time", "config", b"config", "conversation_id", b"conversation_id", "create_time", b"create_time", "error", b"error", "group_id", b"group_id", "id", b"id", "input", b"input", "last_sequence", b"last_sequence", "origin", b"origin", "parent_run_id", b"parent_run_id", "retry_of_run_id", b"retry_of_run_id", "status", b"status", "step_count", b"step_count", "stop_reason", b"stop_reason", "time_to_first_token", b"time_to_first_token", "total_duration", b"total_duration", "turn_id", b"turn_id", "update_time", b"update_time", "usage", b"usage", "waiting_for", b"waiting_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__callback_error: _TypeAlias = _typing.Literal["callback_error"]  # noqa: Y015
     _WhichOneofArgType__callback_error: _TypeAlias = _typing.Literal["_callback_error", b"_callback_error"]  # noqa: Y015
@@ -457,6 +542,8 @@ class Run(_message.Message):
     _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
     _WhichOneofReturnType__group_id: _TypeAlias = _typing.Literal["group_id"]  # noqa: Y015
     _WhichOneofArgType__group_id: _TypeAlias = _typing.Literal["_group_id", b"_group_id"]  # noqa: Y015
+    _WhichOneofReturnType__parent_run_id: _TypeAlias = _typing.Literal["parent_run_id"]  # noqa: Y015
+    _WhichOneofArgType__parent_run_id: _TypeAlias = _typing.Literal["_parent_run_id", b"_parent_run_id"]  # noqa: Y015
     _WhichOneofReturnType__retry_of_run_id: _TypeAlias = _typing.Literal["retry_of_run_id"]  # noqa: Y015
     _WhichOneofArgType__retry_of_run_id: _TypeAlias = _typing.Literal["_retry_of_run_id", b"_retry_of_run_id"]  # noqa: Y015
     _WhichOneofReturnType__stop_reason: _TypeAlias = _typing.Literal["stop_reason"]  # noqa: Y015
@@ -479,6 +566,8 @@ class Run(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__group_id) -> _WhichOneofReturnType__group_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__parent_run_id) -> _WhichOneofReturnType__parent_run_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__retry_of_run_id) -> _WhichOneofReturnType__retry_of_run_id | None: ...
     @_typing.overload
@@ -689,6 +778,8 @@ class RunEvent(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     STEP_ID_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    CHILD_RUN_ID_FIELD_NUMBER: _builtins.int
     ACCEPTED_FIELD_NUMBER: _builtins.int
     STEP_STARTED_FIELD_NUMBER: _builtins.int
     DELTA_FIELD_NUMBER: _builtins.int
@@ -698,10 +789,15 @@ class RunEvent(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
+    MEMBER_TURN_STARTED_FIELD_NUMBER: _builtins.int
+    MEMBER_TURN_ENDED_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     sequence: _builtins.int
     """Present on durable events."""
     step_id: _builtins.str
+    agent_id: _builtins.str
+    """Runs of groups: the agent that the event comes from, and its own run. Absent on events of the group run itself."""
+    child_run_id: _builtins.str
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -728,6 +824,10 @@ class RunEvent(_message.Message):
     def stop(self) -> Global___StopEvent: ...
     @_builtins.property
     def usage(self) -> Global___UsageEvent: ...
+    @_builtins.property
+    def member_turn_started(self) -> Global___MemberTurnStarted: ...
+    @_builtins.property
+    def member_turn_ended(self) -> Global___MemberTurnEnded: ...
     def __init__(
         self,
         *,
@@ -735,6 +835,8 @@ class RunEvent(_message.Message):
         sequence: _builtins.int | None = ...,
         step_id: _builtins.str | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
+        agent_id: _builtins.str | None = ...,
+        child_run_id: _builtins.str | None = ...,
         accepted: Global___RunAccepted | None = ...,
         step_started: Global___StepStarted | None = ...,
         delta: Global___Delta | None = ...,
@@ -744,17 +846,27 @@ class RunEvent(_message.Message):
         error: Global___ErrorEvent | None = ...,
         stop: Global___StopEvent | None = ...,
         usage: Global___UsageEvent | None = ...,
+        member_turn_started: Global___MemberTurnStarted | None = ...,
+        member_turn_ended: Global___MemberTurnEnded | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_sequence", b"_sequence", "_step_id", b"_step_id", "accepted", b"accepted", "compaction", b"compaction", "create_time", b"create_time", "delta", b"delta", "error", b"error", "event", b"event", "keepalive", b"keepalive", "message", b"message", "sequence", b"sequence", "step_id", b"step_id", "step_started", b"step_started", "stop", b"stop", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_child_run_id", b"_child_run_id", "_sequence", b"_sequence", "_step_id", b"_step_id", "accepted", b"accepted", "agent_id", b"agent_id", "child_run_id", b"child_run_id", "compaction", b"compaction", "create_time", b"create_time", "delta", b"delta", "error", b"error", "event", b"event", "keepalive", b"keepalive", "member_turn_ended", b"member_turn_ended", "member_turn_started", b"member_turn_started", "message", b"message", "sequence", b"sequence", "step_id", b"step_id", "step_started", b"step_started", "stop", b"stop", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sequence", b"_sequence", "_step_id", b"_step_id", "accepted", b"accepted", "compaction", b"compaction", "create_time", b"create_time", "delta", b"delta", "error", b"error", "event", b"event", "keepalive", b"keepalive", "message", b"message", "run_id", b"run_id", "sequence", b"sequence", "step_id", b"step_id", "step_started", b"step_started", "stop", b"stop", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_child_run_id", b"_child_run_id", "_sequence", b"_sequence", "_step_id", b"_step_id", "accepted", b"accepted", "agent_id", b"agent_id", "child_run_id", b"child_run_id", "compaction", b"compaction", "create_time", b"create_time", "delta", b"delta", "error", b"error", "event", b"event", "keepalive", b"keepalive", "member_turn_ended", b"member_turn_ended", "member_turn_started", b"member_turn_started", "message", b"message", "run_id", b"run_id", "sequence", b"sequence", "step_id", b"step_id", "step_started", b"step_started", "stop", b"stop", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__agent_id: _TypeAlias = _typing.Literal["agent_id"]  # noqa: Y015
+    _WhichOneofArgType__agent_id: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id"]  # noqa: Y015
+    _WhichOneofReturnType__child_run_id: _TypeAlias = _typing.Literal["child_run_id"]  # noqa: Y015
+    _WhichOneofArgType__child_run_id: _TypeAlias = _typing.Literal["_child_run_id", b"_child_run_id"]  # noqa: Y015
     _WhichOneofReturnType__sequence: _TypeAlias = _typing.Literal["sequence"]  # noqa: Y015
     _WhichOneofArgType__sequence: _TypeAlias = _typing.Literal["_sequence", b"_sequence"]  # noqa: Y015
     _WhichOneofReturnType__step_id: _TypeAlias = _typing.Literal["step_id"]  # noqa: Y015
     _WhichOneofArgType__step_id: _TypeAlias = _typing.Literal["_step_id", b"_step_id"]  # noqa: Y015
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["accepted", "step_started", "delta", "keepalive", "message", "compaction", "error", "stop", "usage"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["accepted", "step_started", "delta", "keepalive", "message", "compaction", "error", "stop", "usage", "member_turn_started", "member_turn_ended"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__agent_id) -> _WhichOneofReturnType__agent_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__child_run_id) -> _WhichOneofReturnType__child_run_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sequence) -> _WhichOneofReturnType__sequence | None: ...
     @_typing.overload
@@ -763,6 +875,71 @@ class RunEvent(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___RunEvent: _TypeAlias = RunEvent  # noqa: Y015
+
+@_typing.final
+class MemberTurnStarted(_message.Message):
+    """Runs of groups: an agent begins its turn. Durable. Events with its agent_id follow."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    AGENT_NAME_FIELD_NUMBER: _builtins.int
+    IS_SELECTION_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """1-based number of the turn within the run."""
+    agent_name: _builtins.str
+    is_selection: _builtins.bool
+    """True if the manager selects the next speaker. Its words are not shown to the members."""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        agent_name: _builtins.str = ...,
+        is_selection: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_name", b"agent_name", "is_selection", b"is_selection", "number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemberTurnStarted: _TypeAlias = MemberTurnStarted  # noqa: Y015
+
+@_typing.final
+class MemberTurnEnded(_message.Message):
+    """Runs of groups: an agent's turn has ended. Durable."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    STOP_REASON_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    stop_reason: _agents_pb2.StopReason.ValueType
+    @_builtins.property
+    def error(self) -> Global___RunError:
+        """Present if the turn failed. The run continues as its manager config says."""
+
+    @_builtins.property
+    def usage(self) -> _message_pb2.Usage: ...
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        stop_reason: _agents_pb2.StopReason.ValueType = ...,
+        error: Global___RunError | None = ...,
+        usage: _message_pb2.Usage | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "error", b"error", "usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "error", b"error", "number", b"number", "stop_reason", b"stop_reason", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
+    _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
+
+Global___MemberTurnEnded: _TypeAlias = MemberTurnEnded  # noqa: Y015
 
 @_typing.final
 class RunAccepted(_message.Message):
@@ -1282,9 +1459,13 @@ class UsageEvent(_message.Message):
     CHILD_RUN_IDS_FIELD_NUMBER: _builtins.int
     step_count: _builtins.int
     @_builtins.property
-    def usage(self) -> _message_pb2.Usage: ...
+    def usage(self) -> _message_pb2.Usage:
+        """Runs of groups: the sum of the members' turns."""
+
     @_builtins.property
-    def child_run_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def child_run_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """See Run.child_run_ids."""
+
     def __init__(
         self,
         *,

@@ -89,7 +89,7 @@ class SendMessageRequest(_message.Message):
     conversation_id: _builtins.str
     """Absent, "default" or the agent id mean the default conversation."""
     group_id: _builtins.str
-    """Sends to a group through its manager. agent_id must be empty."""
+    """Sends to a group. agent_id and conversation_id must be empty."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_runs_pb2.InputMessage]:
         """At least one."""
@@ -324,16 +324,22 @@ class RunFilter(_message.Message):
     CONVERSATION_ID_FIELD_NUMBER: _builtins.int
     ACTIVE_FIELD_NUMBER: _builtins.int
     GROUP_ID_FIELD_NUMBER: _builtins.int
+    ORIGINS_FIELD_NUMBER: _builtins.int
+    PARENT_RUN_ID_FIELD_NUMBER: _builtins.int
     background: _builtins.bool
     stop_reason: _agents_pb2.StopReason.ValueType
     conversation_id: _builtins.str
     active: _builtins.bool
     """Runs that are created or running."""
     group_id: _builtins.str
+    """Runs of the group, and the turns of its agents in them."""
+    parent_run_id: _builtins.str
     @_builtins.property
     def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def statuses(self) -> _containers.RepeatedScalarFieldContainer[_runs_pb2.RunStatus.ValueType]: ...
+    @_builtins.property
+    def origins(self) -> _containers.RepeatedScalarFieldContainer[_runs_pb2.RunOrigin.ValueType]: ...
     def __init__(
         self,
         *,
@@ -344,10 +350,12 @@ class RunFilter(_message.Message):
         conversation_id: _builtins.str | None = ...,
         active: _builtins.bool | None = ...,
         group_id: _builtins.str | None = ...,
+        origins: _abc.Iterable[_runs_pb2.RunOrigin.ValueType] | None = ...,
+        parent_run_id: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_background", b"_background", "_conversation_id", b"_conversation_id", "_group_id", b"_group_id", "_stop_reason", b"_stop_reason", "active", b"active", "background", b"background", "conversation_id", b"conversation_id", "group_id", b"group_id", "stop_reason", b"stop_reason"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_background", b"_background", "_conversation_id", b"_conversation_id", "_group_id", b"_group_id", "_parent_run_id", b"_parent_run_id", "_stop_reason", b"_stop_reason", "active", b"active", "background", b"background", "conversation_id", b"conversation_id", "group_id", b"group_id", "parent_run_id", b"parent_run_id", "stop_reason", b"stop_reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_background", b"_background", "_conversation_id", b"_conversation_id", "_group_id", b"_group_id", "_stop_reason", b"_stop_reason", "active", b"active", "agent_ids", b"agent_ids", "background", b"background", "conversation_id", b"conversation_id", "group_id", b"group_id", "statuses", b"statuses", "stop_reason", b"stop_reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_background", b"_background", "_conversation_id", b"_conversation_id", "_group_id", b"_group_id", "_parent_run_id", b"_parent_run_id", "_stop_reason", b"_stop_reason", "active", b"active", "agent_ids", b"agent_ids", "background", b"background", "conversation_id", b"conversation_id", "group_id", b"group_id", "origins", b"origins", "parent_run_id", b"parent_run_id", "statuses", b"statuses", "stop_reason", b"stop_reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__active: _TypeAlias = _typing.Literal["active"]  # noqa: Y015
     _WhichOneofArgType__active: _TypeAlias = _typing.Literal["_active", b"_active"]  # noqa: Y015
@@ -357,6 +365,8 @@ class RunFilter(_message.Message):
     _WhichOneofArgType__conversation_id: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id"]  # noqa: Y015
     _WhichOneofReturnType__group_id: _TypeAlias = _typing.Literal["group_id"]  # noqa: Y015
     _WhichOneofArgType__group_id: _TypeAlias = _typing.Literal["_group_id", b"_group_id"]  # noqa: Y015
+    _WhichOneofReturnType__parent_run_id: _TypeAlias = _typing.Literal["parent_run_id"]  # noqa: Y015
+    _WhichOneofArgType__parent_run_id: _TypeAlias = _typing.Literal["_parent_run_id", b"_parent_run_id"]  # noqa: Y015
     _WhichOneofReturnType__stop_reason: _TypeAlias = _typing.Literal["stop_reason"]  # noqa: Y015
     _WhichOneofArgType__stop_reason: _TypeAlias = _typing.Literal["_stop_reason", b"_stop_reason"]  # noqa: Y015
     @_typing.overload
@@ -367,6 +377,8 @@ class RunFilter(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__conversation_id) -> _WhichOneofReturnType__conversation_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__group_id) -> _WhichOneofReturnType__group_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__parent_run_id) -> _WhichOneofReturnType__parent_run_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__stop_reason) -> _WhichOneofReturnType__stop_reason | None: ...
 
@@ -448,9 +460,12 @@ class CancelRunsRequest(_message.Message):
     RUNS_FIELD_NUMBER: _builtins.int
     CONVERSATION_ID_FIELD_NUMBER: _builtins.int
     AGENT_ID_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     conversation_id: _builtins.str
     agent_id: _builtins.str
+    group_id: _builtins.str
+    """The runs of the group, with the turns of its agents in them."""
     @_builtins.property
     def runs(self) -> Global___RunIds: ...
     def __init__(
@@ -460,12 +475,13 @@ class CancelRunsRequest(_message.Message):
         runs: Global___RunIds | None = ...,
         conversation_id: _builtins.str = ...,
         agent_id: _builtins.str = ...,
+        group_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "runs", b"runs", "target", b"target"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "group_id", b"group_id", "runs", b"runs", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "request_id", b"request_id", "runs", b"runs", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "group_id", b"group_id", "request_id", b"request_id", "runs", b"runs", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_target: _TypeAlias = _typing.Literal["runs", "conversation_id", "agent_id"]  # noqa: Y015
+    _WhichOneofReturnType_target: _TypeAlias = _typing.Literal["runs", "conversation_id", "agent_id", "group_id"]  # noqa: Y015
     _WhichOneofArgType_target: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_target) -> _WhichOneofReturnType_target | None: ...
 
@@ -676,6 +692,7 @@ class StepFilter(_message.Message):
     TAGS_ANY_FIELD_NUMBER: _builtins.int
     TRACE_ID_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
+    """A run of a group has no steps of its own. Its child runs have them."""
     agent_id: _builtins.str
     model: _builtins.str
     feedback: _builtins.str

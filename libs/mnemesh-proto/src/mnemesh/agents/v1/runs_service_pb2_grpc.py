@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class RunServiceStub:
-    """Runs: the turns of agents.
+    """Runs: the turns of agents, and the runs of groups.
 
     A run, its input and its request_id are stored before the first model call. Losing a stream never cancels a run;
     StreamRun attaches to it again. After a crash a run resumes automatically: stored model answers are not requested
@@ -107,7 +107,7 @@ class RunServiceStub:
 
 
 class RunServiceServicer:
-    """Runs: the turns of agents.
+    """Runs: the turns of agents, and the runs of groups.
 
     A run, its input and its request_id are stored before the first model call. Losing a stream never cancels a run;
     StreamRun attaches to it again. After a crash a run resumes automatically: stored model answers are not requested
@@ -119,7 +119,15 @@ class RunServiceServicer:
 
         Idempotent: a repeated call with the same request_id, or with the same messages under the same otids, streams the
         same run. SendMessage and StartRun are one operation: the same request_id is the same run. Both keys are kept as
-        long as the run. Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN, OTID_REUSED.
+        long as the run. Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN, OTID_REUSED; for a group
+        also GROUP_UNUSABLE (it has no members, or its manager was deleted) and UNIMPLEMENTED (a swarm).
+
+        With group_id, the run is one of the group. Runs of a group are processed in order. Each turn of a member is a run
+        of its own in the member's default conversation. The stream has the events of all turns in order; agent_id names
+        the speaker. If a member's turn fails, the run continues with the next speaker; it fails if all turns, or a turn of
+        the manager, fail. If a member's turn waits for an approval, the run waits; see Run.waiting_for. CancelRuns ends
+        the turn that runs, and the group run with it. RetryRun continues with the first turn that did not complete;
+        a manager that selected no speaker is asked again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -297,7 +305,7 @@ def add_RunServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RunService:
-    """Runs: the turns of agents.
+    """Runs: the turns of agents, and the runs of groups.
 
     A run, its input and its request_id are stored before the first model call. Losing a stream never cancels a run;
     StreamRun attaches to it again. After a crash a run resumes automatically: stored model answers are not requested

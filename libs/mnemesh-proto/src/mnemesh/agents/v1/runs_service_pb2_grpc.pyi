@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class RunServiceStub:
-    """Runs: the turns of agents.
+    """Runs: the turns of agents, and the runs of groups.
 
     A run, its input and its request_id are stored before the first model call. Losing a stream never cancels a run;
     StreamRun attaches to it again. After a crash a run resumes automatically: stored model answers are not requested
@@ -43,7 +43,15 @@ class RunServiceStub:
 
     Idempotent: a repeated call with the same request_id, or with the same messages under the same otids, streams the
     same run. SendMessage and StartRun are one operation: the same request_id is the same run. Both keys are kept as
-    long as the run. Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN, OTID_REUSED.
+    long as the run. Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN, OTID_REUSED; for a group
+    also GROUP_UNUSABLE (it has no members, or its manager was deleted) and UNIMPLEMENTED (a swarm).
+
+    With group_id, the run is one of the group. Runs of a group are processed in order. Each turn of a member is a run
+    of its own in the member's default conversation. The stream has the events of all turns in order; agent_id names
+    the speaker. If a member's turn fails, the run continues with the next speaker; it fails if all turns, or a turn of
+    the manager, fail. If a member's turn waits for an approval, the run waits; see Run.waiting_for. CancelRuns ends
+    the turn that runs, and the group run with it. RetryRun continues with the first turn that did not complete;
+    a manager that selected no speaker is asked again.
     """
     StartRun: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.StartRunRequest, _runs_service_pb2.StartRunResponse]
     """Same as SendMessage, in the background. Use StreamRun to follow the run."""
@@ -87,7 +95,7 @@ class RunServiceStub:
 
 @_typing.type_check_only
 class RunServiceAsyncStub(RunServiceStub):
-    """Runs: the turns of agents.
+    """Runs: the turns of agents, and the runs of groups.
 
     A run, its input and its request_id are stored before the first model call. Losing a stream never cancels a run;
     StreamRun attaches to it again. After a crash a run resumes automatically: stored model answers are not requested
@@ -100,7 +108,15 @@ class RunServiceAsyncStub(RunServiceStub):
 
     Idempotent: a repeated call with the same request_id, or with the same messages under the same otids, streams the
     same run. SendMessage and StartRun are one operation: the same request_id is the same run. Both keys are kept as
-    long as the run. Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN, OTID_REUSED.
+    long as the run. Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN, OTID_REUSED; for a group
+    also GROUP_UNUSABLE (it has no members, or its manager was deleted) and UNIMPLEMENTED (a swarm).
+
+    With group_id, the run is one of the group. Runs of a group are processed in order. Each turn of a member is a run
+    of its own in the member's default conversation. The stream has the events of all turns in order; agent_id names
+    the speaker. If a member's turn fails, the run continues with the next speaker; it fails if all turns, or a turn of
+    the manager, fail. If a member's turn waits for an approval, the run waits; see Run.waiting_for. CancelRuns ends
+    the turn that runs, and the group run with it. RetryRun continues with the first turn that did not complete;
+    a manager that selected no speaker is asked again.
     """
     StartRun: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.StartRunRequest, _runs_service_pb2.StartRunResponse]  # type: ignore[assignment]
     """Same as SendMessage, in the background. Use StreamRun to follow the run."""
@@ -143,7 +159,7 @@ class RunServiceAsyncStub(RunServiceStub):
     """Stores user feedback on a step. Errors: NOT_FOUND."""
 
 class RunServiceServicer:
-    """Runs: the turns of agents.
+    """Runs: the turns of agents, and the runs of groups.
 
     A run, its input and its request_id are stored before the first model call. Losing a stream never cancels a run;
     StreamRun attaches to it again. After a crash a run resumes automatically: stored model answers are not requested
@@ -159,7 +175,15 @@ class RunServiceServicer:
 
         Idempotent: a repeated call with the same request_id, or with the same messages under the same otids, streams the
         same run. SendMessage and StartRun are one operation: the same request_id is the same run. Both keys are kept as
-        long as the run. Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN, OTID_REUSED.
+        long as the run. Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN, OTID_REUSED; for a group
+        also GROUP_UNUSABLE (it has no members, or its manager was deleted) and UNIMPLEMENTED (a swarm).
+
+        With group_id, the run is one of the group. Runs of a group are processed in order. Each turn of a member is a run
+        of its own in the member's default conversation. The stream has the events of all turns in order; agent_id names
+        the speaker. If a member's turn fails, the run continues with the next speaker; it fails if all turns, or a turn of
+        the manager, fail. If a member's turn waits for an approval, the run waits; see Run.waiting_for. CancelRuns ends
+        the turn that runs, and the group run with it. RetryRun continues with the first turn that did not complete;
+        a manager that selected no speaker is asked again.
         """
 
     def StartRun(

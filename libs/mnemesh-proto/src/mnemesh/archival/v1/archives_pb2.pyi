@@ -79,8 +79,8 @@ class Archive(_message.Message):
     another.
     """
     created_for_agent_id: _builtins.str
-    """Id of the agent for which InsertPassages created the archive. Absent on archives of CreateArchive. The archive is
-    deleted with the agent unless another agent holds it. Output only.
+    """Id of the agent for which the archive was created: by its first InsertPassages, or as CreateArchive named it. The
+    archive is deleted with the agent unless another agent holds it. Output only.
     """
     @_builtins.property
     def reembedding(self) -> Global___ReembeddingState: ...

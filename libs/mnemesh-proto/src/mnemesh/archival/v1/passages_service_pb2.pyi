@@ -23,6 +23,34 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _PassageContinuity:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PassageContinuityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PassageContinuity.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PASSAGE_CONTINUITY_UNSPECIFIED: _PassageContinuity.ValueType  # 0
+    """The service decides: passages of one file belong together, and passages that look like turns of a dialogue."""
+    PASSAGE_CONTINUITY_CONTINUOUS: _PassageContinuity.ValueType  # 1
+    """The passages of the request are consecutive parts of one text or dialogue, and continue the passages that were
+    inserted before them with this value.
+    """
+    PASSAGE_CONTINUITY_SEPARATE: _PassageContinuity.ValueType  # 2
+    """Every passage stands alone, such as a fact."""
+
+class PassageContinuity(_PassageContinuity, metaclass=_PassageContinuityEnumTypeWrapper):
+    """Whether consecutive passages belong together, so that a search may count the words of a passage for its neighbours."""
+
+PASSAGE_CONTINUITY_UNSPECIFIED: PassageContinuity.ValueType  # 0
+"""The service decides: passages of one file belong together, and passages that look like turns of a dialogue."""
+PASSAGE_CONTINUITY_CONTINUOUS: PassageContinuity.ValueType  # 1
+"""The passages of the request are consecutive parts of one text or dialogue, and continue the passages that were
+inserted before them with this value.
+"""
+PASSAGE_CONTINUITY_SEPARATE: PassageContinuity.ValueType  # 2
+"""Every passage stands alone, such as a fact."""
+Global___PassageContinuity: _TypeAlias = PassageContinuity  # noqa: Y015
+
 class _PassageOrderBy:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -65,7 +93,7 @@ class _PassageSearchModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Pas
     DESCRIPTOR: _descriptor.EnumDescriptor
     PASSAGE_SEARCH_MODE_UNSPECIFIED: _PassageSearchMode.ValueType  # 0
     PASSAGE_SEARCH_MODE_HYBRID: _PassageSearchMode.ValueType  # 1
-    """Full-text and vector results, fused by reciprocal rank. The default."""
+    """Full-text and vector results, fused by score. The default."""
     PASSAGE_SEARCH_MODE_TEXT: _PassageSearchMode.ValueType  # 2
     PASSAGE_SEARCH_MODE_VECTOR: _PassageSearchMode.ValueType  # 3
 
@@ -73,7 +101,7 @@ class PassageSearchMode(_PassageSearchMode, metaclass=_PassageSearchModeEnumType
 
 PASSAGE_SEARCH_MODE_UNSPECIFIED: PassageSearchMode.ValueType  # 0
 PASSAGE_SEARCH_MODE_HYBRID: PassageSearchMode.ValueType  # 1
-"""Full-text and vector results, fused by reciprocal rank. The default."""
+"""Full-text and vector results, fused by score. The default."""
 PASSAGE_SEARCH_MODE_TEXT: PassageSearchMode.ValueType  # 2
 PASSAGE_SEARCH_MODE_VECTOR: PassageSearchMode.ValueType  # 3
 Global___PassageSearchMode: _TypeAlias = PassageSearchMode  # noqa: Y015
@@ -87,6 +115,7 @@ class InsertPassagesRequest(_message.Message):
     AGENT_ID_FIELD_NUMBER: _builtins.int
     PASSAGES_FIELD_NUMBER: _builtins.int
     DEFAULT_EMBEDDER_FIELD_NUMBER: _builtins.int
+    CONTINUITY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     archive_id: _builtins.str
     agent_id: _builtins.str
@@ -94,6 +123,7 @@ class InsertPassagesRequest(_message.Message):
     """Embedder of the archive that is created if the agent has none, as "provider/model". Empty selects the service
     default.
     """
+    continuity: Global___PassageContinuity.ValueType
     @_builtins.property
     def passages(self) -> _containers.RepeatedCompositeFieldContainer[_archives_pb2.Passage]:
         """The service reads text, tags, metadata, source, the file fields and create_time. An importer may set id; otherwise
@@ -108,10 +138,11 @@ class InsertPassagesRequest(_message.Message):
         agent_id: _builtins.str = ...,
         passages: _abc.Iterable[_archives_pb2.Passage] | None = ...,
         default_embedder: _builtins.str = ...,
+        continuity: Global___PassageContinuity.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "archive_id", b"archive_id", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "archive_id", b"archive_id", "default_embedder", b"default_embedder", "passages", b"passages", "request_id", b"request_id", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "archive_id", b"archive_id", "continuity", b"continuity", "default_embedder", b"default_embedder", "passages", b"passages", "request_id", b"request_id", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_target: _TypeAlias = _typing.Literal["archive_id", "agent_id"]  # noqa: Y015
     _WhichOneofArgType_target: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
@@ -254,6 +285,8 @@ class PassageFilter(_message.Message):
     END_DATE_FIELD_NUMBER: _builtins.int
     TIME_ZONE_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
+    ARCHIVE_IDS_FIELD_NUMBER: _builtins.int
+    FILE_IDS_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """The archives of an agent, one archive, or (if both are absent) the whole organization."""
     archive_id: _builtins.str
@@ -271,6 +304,14 @@ class PassageFilter(_message.Message):
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def sources(self) -> _containers.RepeatedScalarFieldContainer[_archives_pb2.PassageSource.ValueType]: ...
+    @_builtins.property
+    def archive_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Several archives; at most 1000. Empty means no such condition. Errors: NOT_FOUND if one of them does not exist."""
+
+    @_builtins.property
+    def file_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Passages of one of these files; at most 1000. Empty means no such condition."""
+
     def __init__(
         self,
         *,
@@ -284,10 +325,12 @@ class PassageFilter(_message.Message):
         end_date: _builtins.str | None = ...,
         time_zone: _builtins.str | None = ...,
         sources: _abc.Iterable[_archives_pb2.PassageSource.ValueType] | None = ...,
+        archive_ids: _abc.Iterable[_builtins.str] | None = ...,
+        file_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_archive_id", b"_archive_id", "_end_date", b"_end_date", "_file_id", b"_file_id", "_folder_id", b"_folder_id", "_start_date", b"_start_date", "_time_zone", b"_time_zone", "agent_id", b"agent_id", "archive_id", b"archive_id", "end_date", b"end_date", "file_id", b"file_id", "folder_id", b"folder_id", "start_date", b"start_date", "time_zone", b"time_zone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_archive_id", b"_archive_id", "_end_date", b"_end_date", "_file_id", b"_file_id", "_folder_id", b"_folder_id", "_start_date", b"_start_date", "_time_zone", b"_time_zone", "agent_id", b"agent_id", "archive_id", b"archive_id", "end_date", b"end_date", "file_id", b"file_id", "folder_id", b"folder_id", "sources", b"sources", "start_date", b"start_date", "tag_match", b"tag_match", "tags", b"tags", "time_zone", b"time_zone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_archive_id", b"_archive_id", "_end_date", b"_end_date", "_file_id", b"_file_id", "_folder_id", b"_folder_id", "_start_date", b"_start_date", "_time_zone", b"_time_zone", "agent_id", b"agent_id", "archive_id", b"archive_id", "archive_ids", b"archive_ids", "end_date", b"end_date", "file_id", b"file_id", "file_ids", b"file_ids", "folder_id", b"folder_id", "sources", b"sources", "start_date", b"start_date", "tag_match", b"tag_match", "tags", b"tags", "time_zone", b"time_zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__agent_id: _TypeAlias = _typing.Literal["agent_id"]  # noqa: Y015
     _WhichOneofArgType__agent_id: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id"]  # noqa: Y015
@@ -486,6 +529,60 @@ class DeletePassageResponse(_message.Message):
 Global___DeletePassageResponse: _TypeAlias = DeletePassageResponse  # noqa: Y015
 
 @_typing.final
+class DeletePassagesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ARCHIVE_ID_FIELD_NUMBER: _builtins.int
+    PASSAGE_IDS_FIELD_NUMBER: _builtins.int
+    FILE_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    archive_id: _builtins.str
+    file_id: _builtins.str
+    @_builtins.property
+    def passage_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        archive_id: _builtins.str = ...,
+        passage_ids: _abc.Iterable[_builtins.str] | None = ...,
+        file_id: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_file_id", b"_file_id", "file_id", b"file_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_file_id", b"_file_id", "archive_id", b"archive_id", "file_id", b"file_id", "passage_ids", b"passage_ids", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__file_id: _TypeAlias = _typing.Literal["file_id"]  # noqa: Y015
+    _WhichOneofArgType__file_id: _TypeAlias = _typing.Literal["_file_id", b"_file_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__file_id) -> _WhichOneofReturnType__file_id | None: ...
+
+Global___DeletePassagesRequest: _TypeAlias = DeletePassagesRequest  # noqa: Y015
+
+@_typing.final
+class DeletePassagesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DELETED_PASSAGES_FIELD_NUMBER: _builtins.int
+    HAS_MORE_FIELD_NUMBER: _builtins.int
+    deleted_passages: _builtins.int
+    has_more: _builtins.bool
+    """True if the file has more passages. Repeat the call with another request_id."""
+    def __init__(
+        self,
+        *,
+        deleted_passages: _builtins.int = ...,
+        has_more: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_passages", b"deleted_passages", "has_more", b"has_more"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletePassagesResponse: _TypeAlias = DeletePassagesResponse  # noqa: Y015
+
+@_typing.final
 class SearchPassagesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -495,6 +592,11 @@ class SearchPassagesRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     FILTER_FIELD_NUMBER: _builtins.int
     INCLUDE_EMBEDDING_FIELD_NUMBER: _builtins.int
+    FURTHER_QUERIES_FIELD_NUMBER: _builtins.int
+    REFERENCE_TIME_FIELD_NUMBER: _builtins.int
+    PASSAGES_BEFORE_FIELD_NUMBER: _builtins.int
+    PASSAGES_AFTER_FIELD_NUMBER: _builtins.int
+    RERANK_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     """At most 10,000 characters."""
     mode: Global___PassageSearchMode.ValueType
@@ -503,8 +605,25 @@ class SearchPassagesRequest(_message.Message):
     page_token: _builtins.str
     """Continues a response with a next_page_token. limit counts the hits of all pages."""
     include_embedding: _builtins.bool
+    passages_before: _builtins.int
+    """The number of passages of the same dialogue or document to return before and after each hit; at most 10 each."""
+    passages_after: _builtins.int
+    rerank: _builtins.bool
+    """Whether the configured reranker orders the best candidates. Absent selects the service default."""
     @_builtins.property
     def filter(self) -> Global___PassageFilter: ...
+    @_builtins.property
+    def further_queries(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Further queries, for example other wordings of the question or its parts; at most 9, with the limits of query. A
+        passage counts with its best score over all queries. Blank ones are ignored.
+        """
+
+    @_builtins.property
+    def reference_time(self) -> _timestamp_pb2.Timestamp:
+        """The time from which expressions such as "last week" or "in May" in the queries are resolved, in filter.time_zone.
+        Present: passages of the resolved range rank higher. Absent: only complete dates in the queries are recognised.
+        """
+
     def __init__(
         self,
         *,
@@ -514,12 +633,24 @@ class SearchPassagesRequest(_message.Message):
         page_token: _builtins.str = ...,
         filter: Global___PassageFilter | None = ...,
         include_embedding: _builtins.bool = ...,
+        further_queries: _abc.Iterable[_builtins.str] | None = ...,
+        reference_time: _timestamp_pb2.Timestamp | None = ...,
+        passages_before: _builtins.int = ...,
+        passages_after: _builtins.int = ...,
+        rerank: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_reference_time", b"_reference_time", "_rerank", b"_rerank", "filter", b"filter", "reference_time", b"reference_time", "rerank", b"rerank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "include_embedding", b"include_embedding", "limit", b"limit", "mode", b"mode", "page_token", b"page_token", "query", b"query"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reference_time", b"_reference_time", "_rerank", b"_rerank", "filter", b"filter", "further_queries", b"further_queries", "include_embedding", b"include_embedding", "limit", b"limit", "mode", b"mode", "page_token", b"page_token", "passages_after", b"passages_after", "passages_before", b"passages_before", "query", b"query", "reference_time", b"reference_time", "rerank", b"rerank"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__reference_time: _TypeAlias = _typing.Literal["reference_time"]  # noqa: Y015
+    _WhichOneofArgType__reference_time: _TypeAlias = _typing.Literal["_reference_time", b"_reference_time"]  # noqa: Y015
+    _WhichOneofReturnType__rerank: _TypeAlias = _typing.Literal["rerank"]  # noqa: Y015
+    _WhichOneofArgType__rerank: _TypeAlias = _typing.Literal["_rerank", b"_rerank"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reference_time) -> _WhichOneofReturnType__reference_time | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rerank) -> _WhichOneofReturnType__rerank | None: ...
 
 Global___SearchPassagesRequest: _TypeAlias = SearchPassagesRequest  # noqa: Y015
 
@@ -530,28 +661,74 @@ class SearchPassagesResponse(_message.Message):
     HITS_FIELD_NUMBER: _builtins.int
     DEGRADED_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    RERANKED_FIELD_NUMBER: _builtins.int
+    TIME_RANGES_FIELD_NUMBER: _builtins.int
     degraded: _builtins.bool
     """True if the embedder was unreachable and only full-text search was used, or if the vector index was incomplete:
     full-text search then reads the passages themselves, and vector search may miss some.
     """
     next_page_token: _builtins.str
     """Set if the response would be larger than 3 MB with the remaining hits."""
+    reranked: _builtins.bool
+    """True if the reranker ordered the hits. False if none is configured or requested, or if it failed or exceeded its
+    time limit: the hits then have the order of the first ranking.
+    """
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___PassageHit]: ...
+    @_builtins.property
+    def time_ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResolvedTimeRange]:
+        """The time ranges to which expressions in the queries were resolved, in the order of the queries."""
+
     def __init__(
         self,
         *,
         hits: _abc.Iterable[Global___PassageHit] | None = ...,
         degraded: _builtins.bool = ...,
         next_page_token: _builtins.str = ...,
+        reranked: _builtins.bool = ...,
+        time_ranges: _abc.Iterable[Global___ResolvedTimeRange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "hits", b"hits", "next_page_token", b"next_page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "hits", b"hits", "next_page_token", b"next_page_token", "reranked", b"reranked", "time_ranges", b"time_ranges"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SearchPassagesResponse: _TypeAlias = SearchPassagesResponse  # noqa: Y015
+
+@_typing.final
+class ResolvedTimeRange(_message.Message):
+    """An expression of time in a query, and the range that it denotes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXPRESSION_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    expression: _builtins.str
+    """The words of the query, such as "last week"."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """Inclusive. Absent if the range has no beginning, as in "before May"."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """Exclusive. Absent if the range has no end."""
+
+    def __init__(
+        self,
+        *,
+        expression: _builtins.str = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "expression", b"expression", "start_time", b"start_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolvedTimeRange: _TypeAlias = ResolvedTimeRange  # noqa: Y015
 
 @_typing.final
 class PassageHit(_message.Message):
@@ -561,13 +738,30 @@ class PassageHit(_message.Message):
     SCORE_FIELD_NUMBER: _builtins.int
     VECTOR_RANK_FIELD_NUMBER: _builtins.int
     TEXT_RANK_FIELD_NUMBER: _builtins.int
+    TEXT_SCORE_FIELD_NUMBER: _builtins.int
+    VECTOR_SCORE_FIELD_NUMBER: _builtins.int
+    RERANK_SCORE_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
     score: _builtins.float
     """Higher is better. Scores are comparable within one response only."""
     vector_rank: _builtins.int
     """1-based ranks in the two result lists. Absent if the list does not contain the passage."""
     text_rank: _builtins.int
+    text_score: _builtins.float
+    """The scores from which `score` was computed: by words, by similarity, and of the reranker. Absent if the list does not
+    contain the passage, or if the reranker did not score it.
+    """
+    vector_score: _builtins.float
+    rerank_score: _builtins.float
     @_builtins.property
     def passage(self) -> _archives_pb2.Passage: ...
+    @_builtins.property
+    def before(self) -> _containers.RepeatedCompositeFieldContainer[_archives_pb2.Passage]:
+        """The passages before and after the hit, in insertion order, as passages_before and passages_after request."""
+
+    @_builtins.property
+    def after(self) -> _containers.RepeatedCompositeFieldContainer[_archives_pb2.Passage]: ...
     def __init__(
         self,
         *,
@@ -575,19 +769,36 @@ class PassageHit(_message.Message):
         score: _builtins.float = ...,
         vector_rank: _builtins.int | None = ...,
         text_rank: _builtins.int | None = ...,
+        text_score: _builtins.float | None = ...,
+        vector_score: _builtins.float | None = ...,
+        rerank_score: _builtins.float | None = ...,
+        before: _abc.Iterable[_archives_pb2.Passage] | None = ...,
+        after: _abc.Iterable[_archives_pb2.Passage] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_text_rank", b"_text_rank", "_vector_rank", b"_vector_rank", "passage", b"passage", "text_rank", b"text_rank", "vector_rank", b"vector_rank"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rerank_score", b"_rerank_score", "_text_rank", b"_text_rank", "_text_score", b"_text_score", "_vector_rank", b"_vector_rank", "_vector_score", b"_vector_score", "passage", b"passage", "rerank_score", b"rerank_score", "text_rank", b"text_rank", "text_score", b"text_score", "vector_rank", b"vector_rank", "vector_score", b"vector_score"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_text_rank", b"_text_rank", "_vector_rank", b"_vector_rank", "passage", b"passage", "score", b"score", "text_rank", b"text_rank", "vector_rank", b"vector_rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rerank_score", b"_rerank_score", "_text_rank", b"_text_rank", "_text_score", b"_text_score", "_vector_rank", b"_vector_rank", "_vector_score", b"_vector_score", "after", b"after", "before", b"before", "passage", b"passage", "rerank_score", b"rerank_score", "score", b"score", "text_rank", b"text_rank", "text_score", b"text_score", "vector_rank", b"vector_rank", "vector_score", b"vector_score"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__rerank_score: _TypeAlias = _typing.Literal["rerank_score"]  # noqa: Y015
+    _WhichOneofArgType__rerank_score: _TypeAlias = _typing.Literal["_rerank_score", b"_rerank_score"]  # noqa: Y015
     _WhichOneofReturnType__text_rank: _TypeAlias = _typing.Literal["text_rank"]  # noqa: Y015
     _WhichOneofArgType__text_rank: _TypeAlias = _typing.Literal["_text_rank", b"_text_rank"]  # noqa: Y015
+    _WhichOneofReturnType__text_score: _TypeAlias = _typing.Literal["text_score"]  # noqa: Y015
+    _WhichOneofArgType__text_score: _TypeAlias = _typing.Literal["_text_score", b"_text_score"]  # noqa: Y015
     _WhichOneofReturnType__vector_rank: _TypeAlias = _typing.Literal["vector_rank"]  # noqa: Y015
     _WhichOneofArgType__vector_rank: _TypeAlias = _typing.Literal["_vector_rank", b"_vector_rank"]  # noqa: Y015
+    _WhichOneofReturnType__vector_score: _TypeAlias = _typing.Literal["vector_score"]  # noqa: Y015
+    _WhichOneofArgType__vector_score: _TypeAlias = _typing.Literal["_vector_score", b"_vector_score"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rerank_score) -> _WhichOneofReturnType__rerank_score | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__text_rank) -> _WhichOneofReturnType__text_rank | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__text_score) -> _WhichOneofReturnType__text_score | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__vector_rank) -> _WhichOneofReturnType__vector_rank | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__vector_score) -> _WhichOneofReturnType__vector_score | None: ...
 
 Global___PassageHit: _TypeAlias = PassageHit  # noqa: Y015
 
@@ -660,12 +871,17 @@ class EraseAgentRequest(_message.Message):
     AGENT_ID_FIELD_NUMBER: _builtins.int
     DELETE_SHARED_PASSAGES_FIELD_NUMBER: _builtins.int
     DELETE_UNSHARED_ARCHIVES_FIELD_NUMBER: _builtins.int
+    TOGETHER_WITH_AGENT_IDS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     agent_id: _builtins.str
     delete_shared_passages: _builtins.bool
     """Also deletes the passages that the agent wrote to archives that are kept."""
     delete_unshared_archives: _builtins.bool
-    """Also deletes the archives that were created by CreateArchive and that no other agent holds."""
+    """Also deletes the archives that were not created for the agent and that no other agent holds."""
+    @_builtins.property
+    def together_with_agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Archives that were created for one of these agents are deleted like those that were created for agent_id."""
+
     def __init__(
         self,
         *,
@@ -673,10 +889,11 @@ class EraseAgentRequest(_message.Message):
         agent_id: _builtins.str = ...,
         delete_shared_passages: _builtins.bool = ...,
         delete_unshared_archives: _builtins.bool = ...,
+        together_with_agent_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "delete_shared_passages", b"delete_shared_passages", "delete_unshared_archives", b"delete_unshared_archives", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "delete_shared_passages", b"delete_shared_passages", "delete_unshared_archives", b"delete_unshared_archives", "request_id", b"request_id", "together_with_agent_ids", b"together_with_agent_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -64,6 +64,11 @@ class PassageServiceStub:
                 request_serializer=mnemesh_dot_archival_dot_v1_dot_passages__service__pb2.DeletePassageRequest.SerializeToString,
                 response_deserializer=mnemesh_dot_archival_dot_v1_dot_passages__service__pb2.DeletePassageResponse.FromString,
                 _registered_method=True)
+        self.DeletePassages = channel.unary_unary(
+                '/mnemesh.archival.v1.PassageService/DeletePassages',
+                request_serializer=mnemesh_dot_archival_dot_v1_dot_passages__service__pb2.DeletePassagesRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_archival_dot_v1_dot_passages__service__pb2.DeletePassagesResponse.FromString,
+                _registered_method=True)
         self.SearchPassages = channel.unary_unary(
                 '/mnemesh.archival.v1.PassageService/SearchPassages',
                 request_serializer=mnemesh_dot_archival_dot_v1_dot_passages__service__pb2.SearchPassagesRequest.SerializeToString,
@@ -134,13 +139,25 @@ class PassageServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def SearchPassages(self, request, context):
-        """Searches by full text, by vector similarity, or both, fused by reciprocal rank. The archives of an agent are
-        searched as one. A blank query lists the newest passages.
+    def DeletePassages(self, request, context):
+        """Deletes passages of one archive: those with passage_ids, or those of a file, at most 1000 of them per call. Ids
+        that do not exist in the archive are ignored. Idempotent.
 
-        Full-text search also scores neighbours with a lower weight: the two passages before and the two after a match in
-        insertion order, if they belong to the same archive, writer and file and were created within six hours of it. Such
-        a passage can be a hit with a text_rank although it does not contain the word.
+        Errors: ARCHIVE_NOT_FOUND; INVALID_ARGUMENT for more than 1000 ids, and unless exactly one of passage_ids and
+        file_id is given.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SearchPassages(self, request, context):
+        """Searches by full text, by vector similarity, or both, fused by score. The archives of an agent are searched as one.
+        A blank query lists the newest passages.
+
+        A passage of a dialogue or of a document also counts for a part of the words of its neighbours: the two passages
+        before and the two after it in insertion order, if they belong to the same archive, writer and file and were created
+        within six hours of it. See InsertPassagesRequest.continuity. A passage that matches neither by words nor by
+        similarity is no hit. A query that equals the text of a passage finds that passage first.
 
         Errors: EMBEDDER_UNAVAILABLE for mode VECTOR. HYBRID falls back to full-text search and sets degraded.
         """
@@ -157,10 +174,11 @@ class PassageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EraseAgent(self, request, context):
-        """Erases an agent: detaches its archives, and deletes the archive that InsertPassages created for it if no other agent
-        holds it. Archives that were created by CreateArchive are kept, with their passages, unless
-        delete_unshared_archives is set. With delete_shared_passages, also deletes the passages that the agent wrote to
-        archives that are kept. Later writes for the agent fail with ERASED. Idempotent.
+        """Erases an agent: detaches its archives, and deletes those that were created for it and that no other agent holds.
+        Other archives are kept, with their passages, unless delete_unshared_archives is set. With delete_shared_passages,
+        also deletes the passages that the agent wrote to archives that are kept. Agents that are erased together are erased
+        one after another, each with the ids of all in together_with_agent_ids. Later writes for the agent fail with ERASED.
+        Idempotent.
         Requires the role service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -194,6 +212,11 @@ def add_PassageServiceServicer_to_server(servicer, server):
                     servicer.DeletePassage,
                     request_deserializer=mnemesh_dot_archival_dot_v1_dot_passages__service__pb2.DeletePassageRequest.FromString,
                     response_serializer=mnemesh_dot_archival_dot_v1_dot_passages__service__pb2.DeletePassageResponse.SerializeToString,
+            ),
+            'DeletePassages': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeletePassages,
+                    request_deserializer=mnemesh_dot_archival_dot_v1_dot_passages__service__pb2.DeletePassagesRequest.FromString,
+                    response_serializer=mnemesh_dot_archival_dot_v1_dot_passages__service__pb2.DeletePassagesResponse.SerializeToString,
             ),
             'SearchPassages': grpc.unary_unary_rpc_method_handler(
                     servicer.SearchPassages,
@@ -351,6 +374,33 @@ class PassageService:
             '/mnemesh.archival.v1.PassageService/DeletePassage',
             mnemesh_dot_archival_dot_v1_dot_passages__service__pb2.DeletePassageRequest.SerializeToString,
             mnemesh_dot_archival_dot_v1_dot_passages__service__pb2.DeletePassageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeletePassages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.archival.v1.PassageService/DeletePassages',
+            mnemesh_dot_archival_dot_v1_dot_passages__service__pb2.DeletePassagesRequest.SerializeToString,
+            mnemesh_dot_archival_dot_v1_dot_passages__service__pb2.DeletePassagesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -60,13 +60,21 @@ class PassageServiceStub:
     """
     DeletePassage: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.DeletePassageRequest, _passages_service_pb2.DeletePassageResponse]
     """Deletes a passage. Idempotent."""
-    SearchPassages: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.SearchPassagesRequest, _passages_service_pb2.SearchPassagesResponse]
-    """Searches by full text, by vector similarity, or both, fused by reciprocal rank. The archives of an agent are
-    searched as one. A blank query lists the newest passages.
+    DeletePassages: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.DeletePassagesRequest, _passages_service_pb2.DeletePassagesResponse]
+    """Deletes passages of one archive: those with passage_ids, or those of a file, at most 1000 of them per call. Ids
+    that do not exist in the archive are ignored. Idempotent.
 
-    Full-text search also scores neighbours with a lower weight: the two passages before and the two after a match in
-    insertion order, if they belong to the same archive, writer and file and were created within six hours of it. Such
-    a passage can be a hit with a text_rank although it does not contain the word.
+    Errors: ARCHIVE_NOT_FOUND; INVALID_ARGUMENT for more than 1000 ids, and unless exactly one of passage_ids and
+    file_id is given.
+    """
+    SearchPassages: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.SearchPassagesRequest, _passages_service_pb2.SearchPassagesResponse]
+    """Searches by full text, by vector similarity, or both, fused by score. The archives of an agent are searched as one.
+    A blank query lists the newest passages.
+
+    A passage of a dialogue or of a document also counts for a part of the words of its neighbours: the two passages
+    before and the two after it in insertion order, if they belong to the same archive, writer and file and were created
+    within six hours of it. See InsertPassagesRequest.continuity. A passage that matches neither by words nor by
+    similarity is no hit. A query that equals the text of a passage finds that passage first.
 
     Errors: EMBEDDER_UNAVAILABLE for mode VECTOR. HYBRID falls back to full-text search and sets degraded.
     """
@@ -75,10 +83,11 @@ class PassageServiceStub:
     counters only. If if_revision equals the current revision, the response has not_modified set.
     """
     EraseAgent: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.EraseAgentRequest, _passages_service_pb2.EraseAgentResponse]
-    """Erases an agent: detaches its archives, and deletes the archive that InsertPassages created for it if no other agent
-    holds it. Archives that were created by CreateArchive are kept, with their passages, unless
-    delete_unshared_archives is set. With delete_shared_passages, also deletes the passages that the agent wrote to
-    archives that are kept. Later writes for the agent fail with ERASED. Idempotent.
+    """Erases an agent: detaches its archives, and deletes those that were created for it and that no other agent holds.
+    Other archives are kept, with their passages, unless delete_unshared_archives is set. With delete_shared_passages,
+    also deletes the passages that the agent wrote to archives that are kept. Agents that are erased together are erased
+    one after another, each with the ids of all in together_with_agent_ids. Later writes for the agent fail with ERASED.
+    Idempotent.
     Requires the role service.
     """
 
@@ -114,13 +123,21 @@ class PassageServiceAsyncStub(PassageServiceStub):
     """
     DeletePassage: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.DeletePassageRequest, _passages_service_pb2.DeletePassageResponse]  # type: ignore[assignment]
     """Deletes a passage. Idempotent."""
-    SearchPassages: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.SearchPassagesRequest, _passages_service_pb2.SearchPassagesResponse]  # type: ignore[assignment]
-    """Searches by full text, by vector similarity, or both, fused by reciprocal rank. The archives of an agent are
-    searched as one. A blank query lists the newest passages.
+    DeletePassages: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.DeletePassagesRequest, _passages_service_pb2.DeletePassagesResponse]  # type: ignore[assignment]
+    """Deletes passages of one archive: those with passage_ids, or those of a file, at most 1000 of them per call. Ids
+    that do not exist in the archive are ignored. Idempotent.
 
-    Full-text search also scores neighbours with a lower weight: the two passages before and the two after a match in
-    insertion order, if they belong to the same archive, writer and file and were created within six hours of it. Such
-    a passage can be a hit with a text_rank although it does not contain the word.
+    Errors: ARCHIVE_NOT_FOUND; INVALID_ARGUMENT for more than 1000 ids, and unless exactly one of passage_ids and
+    file_id is given.
+    """
+    SearchPassages: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.SearchPassagesRequest, _passages_service_pb2.SearchPassagesResponse]  # type: ignore[assignment]
+    """Searches by full text, by vector similarity, or both, fused by score. The archives of an agent are searched as one.
+    A blank query lists the newest passages.
+
+    A passage of a dialogue or of a document also counts for a part of the words of its neighbours: the two passages
+    before and the two after it in insertion order, if they belong to the same archive, writer and file and were created
+    within six hours of it. See InsertPassagesRequest.continuity. A passage that matches neither by words nor by
+    similarity is no hit. A query that equals the text of a passage finds that passage first.
 
     Errors: EMBEDDER_UNAVAILABLE for mode VECTOR. HYBRID falls back to full-text search and sets degraded.
     """
@@ -129,10 +146,11 @@ class PassageServiceAsyncStub(PassageServiceStub):
     counters only. If if_revision equals the current revision, the response has not_modified set.
     """
     EraseAgent: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.EraseAgentRequest, _passages_service_pb2.EraseAgentResponse]  # type: ignore[assignment]
-    """Erases an agent: detaches its archives, and deletes the archive that InsertPassages created for it if no other agent
-    holds it. Archives that were created by CreateArchive are kept, with their passages, unless
-    delete_unshared_archives is set. With delete_shared_passages, also deletes the passages that the agent wrote to
-    archives that are kept. Later writes for the agent fail with ERASED. Idempotent.
+    """Erases an agent: detaches its archives, and deletes those that were created for it and that no other agent holds.
+    Other archives are kept, with their passages, unless delete_unshared_archives is set. With delete_shared_passages,
+    also deletes the passages that the agent wrote to archives that are kept. Agents that are erased together are erased
+    one after another, each with the ids of all in together_with_agent_ids. Later writes for the agent fail with ERASED.
+    Idempotent.
     Requires the role service.
     """
 
@@ -191,17 +209,30 @@ class PassageServiceServicer:
     ) -> _typing.Union[_passages_service_pb2.DeletePassageResponse, _abc.Awaitable[_passages_service_pb2.DeletePassageResponse]]:
         """Deletes a passage. Idempotent."""
 
+    def DeletePassages(
+        self,
+        request: _passages_service_pb2.DeletePassagesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_passages_service_pb2.DeletePassagesResponse, _abc.Awaitable[_passages_service_pb2.DeletePassagesResponse]]:
+        """Deletes passages of one archive: those with passage_ids, or those of a file, at most 1000 of them per call. Ids
+        that do not exist in the archive are ignored. Idempotent.
+
+        Errors: ARCHIVE_NOT_FOUND; INVALID_ARGUMENT for more than 1000 ids, and unless exactly one of passage_ids and
+        file_id is given.
+        """
+
     def SearchPassages(
         self,
         request: _passages_service_pb2.SearchPassagesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_passages_service_pb2.SearchPassagesResponse, _abc.Awaitable[_passages_service_pb2.SearchPassagesResponse]]:
-        """Searches by full text, by vector similarity, or both, fused by reciprocal rank. The archives of an agent are
-        searched as one. A blank query lists the newest passages.
+        """Searches by full text, by vector similarity, or both, fused by score. The archives of an agent are searched as one.
+        A blank query lists the newest passages.
 
-        Full-text search also scores neighbours with a lower weight: the two passages before and the two after a match in
-        insertion order, if they belong to the same archive, writer and file and were created within six hours of it. Such
-        a passage can be a hit with a text_rank although it does not contain the word.
+        A passage of a dialogue or of a document also counts for a part of the words of its neighbours: the two passages
+        before and the two after it in insertion order, if they belong to the same archive, writer and file and were created
+        within six hours of it. See InsertPassagesRequest.continuity. A passage that matches neither by words nor by
+        similarity is no hit. A query that equals the text of a passage finds that passage first.
 
         Errors: EMBEDDER_UNAVAILABLE for mode VECTOR. HYBRID falls back to full-text search and sets degraded.
         """
@@ -220,10 +251,11 @@ class PassageServiceServicer:
         request: _passages_service_pb2.EraseAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_passages_service_pb2.EraseAgentResponse, _abc.Awaitable[_passages_service_pb2.EraseAgentResponse]]:
-        """Erases an agent: detaches its archives, and deletes the archive that InsertPassages created for it if no other agent
-        holds it. Archives that were created by CreateArchive are kept, with their passages, unless
-        delete_unshared_archives is set. With delete_shared_passages, also deletes the passages that the agent wrote to
-        archives that are kept. Later writes for the agent fail with ERASED. Idempotent.
+        """Erases an agent: detaches its archives, and deletes those that were created for it and that no other agent holds.
+        Other archives are kept, with their passages, unless delete_unshared_archives is set. With delete_shared_passages,
+        also deletes the passages that the agent wrote to archives that are kept. Agents that are erased together are erased
+        one after another, each with the ids of all in together_with_agent_ids. Later writes for the agent fail with ERASED.
+        Idempotent.
         Requires the role service.
         """
 

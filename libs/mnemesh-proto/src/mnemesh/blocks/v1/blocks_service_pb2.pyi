@@ -1189,11 +1189,14 @@ class IsolateBlocksRequest(_message.Message):
     CONVERSATION_ID_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     SOURCE_CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    CREATE_MISSING_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     agent_id: _builtins.str
     conversation_id: _builtins.str
     source_conversation_id: _builtins.str
     """Copies the blocks of this conversation instead of the agent's."""
+    create_missing: _builtins.bool
+    """Creates an empty block for a label under which the agent holds none, instead of failing."""
     @_builtins.property
     def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """At least one."""
@@ -1206,10 +1209,11 @@ class IsolateBlocksRequest(_message.Message):
         conversation_id: _builtins.str = ...,
         labels: _abc.Iterable[_builtins.str] | None = ...,
         source_conversation_id: _builtins.str | None = ...,
+        create_missing: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_source_conversation_id", b"_source_conversation_id", "source_conversation_id", b"source_conversation_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_source_conversation_id", b"_source_conversation_id", "agent_id", b"agent_id", "conversation_id", b"conversation_id", "labels", b"labels", "request_id", b"request_id", "source_conversation_id", b"source_conversation_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_source_conversation_id", b"_source_conversation_id", "agent_id", b"agent_id", "conversation_id", b"conversation_id", "create_missing", b"create_missing", "labels", b"labels", "request_id", b"request_id", "source_conversation_id", b"source_conversation_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__source_conversation_id: _TypeAlias = _typing.Literal["source_conversation_id"]  # noqa: Y015
     _WhichOneofArgType__source_conversation_id: _TypeAlias = _typing.Literal["_source_conversation_id", b"_source_conversation_id"]  # noqa: Y015
@@ -1290,20 +1294,26 @@ class EraseAgentRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     AGENT_ID_FIELD_NUMBER: _builtins.int
     DELETE_UNSHARED_BLOCKS_FIELD_NUMBER: _builtins.int
+    TOGETHER_WITH_AGENT_IDS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     agent_id: _builtins.str
     delete_unshared_blocks: _builtins.bool
     """Also deletes the blocks that were not created for the agent and that no other agent holds."""
+    @_builtins.property
+    def together_with_agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Blocks that were created for one of these agents are deleted like those that were created for agent_id."""
+
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
         agent_id: _builtins.str = ...,
         delete_unshared_blocks: _builtins.bool = ...,
+        together_with_agent_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "delete_unshared_blocks", b"delete_unshared_blocks", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "delete_unshared_blocks", b"delete_unshared_blocks", "request_id", b"request_id", "together_with_agent_ids", b"together_with_agent_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1330,3 +1340,88 @@ class EraseAgentResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EraseAgentResponse: _TypeAlias = EraseAgentResponse  # noqa: Y015
+
+@_typing.final
+class LinkAgentsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    LINK_ID_FIELD_NUMBER: _builtins.int
+    AGENT_IDS_FIELD_NUMBER: _builtins.int
+    SOURCE_AGENT_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    link_id: _builtins.str
+    """Identifies the set, such as the id of a group: 1 to 200 characters."""
+    source_agent_id: _builtins.str
+    """One of agent_ids."""
+    @_builtins.property
+    def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Two to 100, each once."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        link_id: _builtins.str = ...,
+        agent_ids: _abc.Iterable[_builtins.str] | None = ...,
+        source_agent_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_ids", b"agent_ids", "link_id", b"link_id", "request_id", b"request_id", "source_agent_id", b"source_agent_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinkAgentsRequest: _TypeAlias = LinkAgentsRequest  # noqa: Y015
+
+@_typing.final
+class LinkAgentsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinkAgentsResponse: _TypeAlias = LinkAgentsResponse  # noqa: Y015
+
+@_typing.final
+class UnlinkAgentsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    LINK_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    link_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        link_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["link_id", b"link_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnlinkAgentsRequest: _TypeAlias = UnlinkAgentsRequest  # noqa: Y015
+
+@_typing.final
+class UnlinkAgentsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnlinkAgentsResponse: _TypeAlias = UnlinkAgentsResponse  # noqa: Y015

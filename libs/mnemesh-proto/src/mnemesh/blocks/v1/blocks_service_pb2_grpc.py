@@ -119,6 +119,16 @@ class BlockServiceStub:
                 request_serializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.ReleaseBlocksRequest.SerializeToString,
                 response_deserializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.ReleaseBlocksResponse.FromString,
                 _registered_method=True)
+        self.LinkAgents = channel.unary_unary(
+                '/mnemesh.blocks.v1.BlockService/LinkAgents',
+                request_serializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.LinkAgentsRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.LinkAgentsResponse.FromString,
+                _registered_method=True)
+        self.UnlinkAgents = channel.unary_unary(
+                '/mnemesh.blocks.v1.BlockService/UnlinkAgents',
+                request_serializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.UnlinkAgentsRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.UnlinkAgentsResponse.FromString,
+                _registered_method=True)
         self.EraseAgent = channel.unary_unary(
                 '/mnemesh.blocks.v1.BlockService/EraseAgent',
                 request_serializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.EraseAgentRequest.SerializeToString,
@@ -260,10 +270,31 @@ class BlockServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LinkAgents(self, request, context):
+        """Keeps the attached blocks of agents equal from now on: AttachBlock, DetachBlock and the attachments of CreateBlock
+        for one of them apply to all, and fail for all. The blocks of source_agent_id are attached to the others at once;
+        other blocks stay with their agent, and DetachBlock detaches these from it alone. A repeat with other agents
+        replaces the set; an agent that is no longer in it keeps its blocks. The isolated blocks of conversations are not
+        shared. EraseAgent removes an agent from its set. Errors: BLOCK_LABEL_TAKEN, ERASED; FAILED_PRECONDITION if an agent
+        is in another set with an agent that is not erased. Requires the role service.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnlinkAgents(self, request, context):
+        """Ends a link. The blocks stay attached. Idempotent.
+        Requires the role service.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def EraseAgent(self, request, context):
         """Erases an agent: detaches all its blocks, and deletes those that were created for it and that no other agent holds.
-        Other blocks are kept unless delete_unshared_blocks is set. Later writes for the agent fail with ERASED. Idempotent.
-        Requires the role service.
+        Other blocks are kept unless delete_unshared_blocks is set. Agents that are erased together are erased one after
+        another, each with the ids of all in together_with_agent_ids. Later writes for the agent fail with ERASED.
+        Idempotent. Requires the role service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -351,6 +382,16 @@ def add_BlockServiceServicer_to_server(servicer, server):
                     servicer.ReleaseBlocks,
                     request_deserializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.ReleaseBlocksRequest.FromString,
                     response_serializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.ReleaseBlocksResponse.SerializeToString,
+            ),
+            'LinkAgents': grpc.unary_unary_rpc_method_handler(
+                    servicer.LinkAgents,
+                    request_deserializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.LinkAgentsRequest.FromString,
+                    response_serializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.LinkAgentsResponse.SerializeToString,
+            ),
+            'UnlinkAgents': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnlinkAgents,
+                    request_deserializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.UnlinkAgentsRequest.FromString,
+                    response_serializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.UnlinkAgentsResponse.SerializeToString,
             ),
             'EraseAgent': grpc.unary_unary_rpc_method_handler(
                     servicer.EraseAgent,
@@ -795,6 +836,60 @@ class BlockService:
             '/mnemesh.blocks.v1.BlockService/ReleaseBlocks',
             mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.ReleaseBlocksRequest.SerializeToString,
             mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.ReleaseBlocksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LinkAgents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.blocks.v1.BlockService/LinkAgents',
+            mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.LinkAgentsRequest.SerializeToString,
+            mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.LinkAgentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnlinkAgents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.blocks.v1.BlockService/UnlinkAgents',
+            mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.UnlinkAgentsRequest.SerializeToString,
+            mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.UnlinkAgentsResponse.FromString,
             options,
             channel_credentials,
             insecure,

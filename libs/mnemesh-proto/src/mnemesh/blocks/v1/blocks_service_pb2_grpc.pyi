@@ -92,10 +92,23 @@ class BlockServiceStub:
     """Deletes the blocks of a conversation and refuses later writes to them. Idempotent.
     Requires the role service.
     """
+    LinkAgents: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.LinkAgentsRequest, _blocks_service_pb2.LinkAgentsResponse]
+    """Keeps the attached blocks of agents equal from now on: AttachBlock, DetachBlock and the attachments of CreateBlock
+    for one of them apply to all, and fail for all. The blocks of source_agent_id are attached to the others at once;
+    other blocks stay with their agent, and DetachBlock detaches these from it alone. A repeat with other agents
+    replaces the set; an agent that is no longer in it keeps its blocks. The isolated blocks of conversations are not
+    shared. EraseAgent removes an agent from its set. Errors: BLOCK_LABEL_TAKEN, ERASED; FAILED_PRECONDITION if an agent
+    is in another set with an agent that is not erased. Requires the role service.
+    """
+    UnlinkAgents: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.UnlinkAgentsRequest, _blocks_service_pb2.UnlinkAgentsResponse]
+    """Ends a link. The blocks stay attached. Idempotent.
+    Requires the role service.
+    """
     EraseAgent: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.EraseAgentRequest, _blocks_service_pb2.EraseAgentResponse]
     """Erases an agent: detaches all its blocks, and deletes those that were created for it and that no other agent holds.
-    Other blocks are kept unless delete_unshared_blocks is set. Later writes for the agent fail with ERASED. Idempotent.
-    Requires the role service.
+    Other blocks are kept unless delete_unshared_blocks is set. Agents that are erased together are erased one after
+    another, each with the ids of all in together_with_agent_ids. Later writes for the agent fail with ERASED.
+    Idempotent. Requires the role service.
     """
 
 @_typing.type_check_only
@@ -162,10 +175,23 @@ class BlockServiceAsyncStub(BlockServiceStub):
     """Deletes the blocks of a conversation and refuses later writes to them. Idempotent.
     Requires the role service.
     """
+    LinkAgents: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.LinkAgentsRequest, _blocks_service_pb2.LinkAgentsResponse]  # type: ignore[assignment]
+    """Keeps the attached blocks of agents equal from now on: AttachBlock, DetachBlock and the attachments of CreateBlock
+    for one of them apply to all, and fail for all. The blocks of source_agent_id are attached to the others at once;
+    other blocks stay with their agent, and DetachBlock detaches these from it alone. A repeat with other agents
+    replaces the set; an agent that is no longer in it keeps its blocks. The isolated blocks of conversations are not
+    shared. EraseAgent removes an agent from its set. Errors: BLOCK_LABEL_TAKEN, ERASED; FAILED_PRECONDITION if an agent
+    is in another set with an agent that is not erased. Requires the role service.
+    """
+    UnlinkAgents: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.UnlinkAgentsRequest, _blocks_service_pb2.UnlinkAgentsResponse]  # type: ignore[assignment]
+    """Ends a link. The blocks stay attached. Idempotent.
+    Requires the role service.
+    """
     EraseAgent: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.EraseAgentRequest, _blocks_service_pb2.EraseAgentResponse]  # type: ignore[assignment]
     """Erases an agent: detaches all its blocks, and deletes those that were created for it and that no other agent holds.
-    Other blocks are kept unless delete_unshared_blocks is set. Later writes for the agent fail with ERASED. Idempotent.
-    Requires the role service.
+    Other blocks are kept unless delete_unshared_blocks is set. Agents that are erased together are erased one after
+    another, each with the ids of all in together_with_agent_ids. Later writes for the agent fail with ERASED.
+    Idempotent. Requires the role service.
     """
 
 class BlockServiceServicer:
@@ -310,14 +336,37 @@ class BlockServiceServicer:
         Requires the role service.
         """
 
+    def LinkAgents(
+        self,
+        request: _blocks_service_pb2.LinkAgentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_blocks_service_pb2.LinkAgentsResponse, _abc.Awaitable[_blocks_service_pb2.LinkAgentsResponse]]:
+        """Keeps the attached blocks of agents equal from now on: AttachBlock, DetachBlock and the attachments of CreateBlock
+        for one of them apply to all, and fail for all. The blocks of source_agent_id are attached to the others at once;
+        other blocks stay with their agent, and DetachBlock detaches these from it alone. A repeat with other agents
+        replaces the set; an agent that is no longer in it keeps its blocks. The isolated blocks of conversations are not
+        shared. EraseAgent removes an agent from its set. Errors: BLOCK_LABEL_TAKEN, ERASED; FAILED_PRECONDITION if an agent
+        is in another set with an agent that is not erased. Requires the role service.
+        """
+
+    def UnlinkAgents(
+        self,
+        request: _blocks_service_pb2.UnlinkAgentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_blocks_service_pb2.UnlinkAgentsResponse, _abc.Awaitable[_blocks_service_pb2.UnlinkAgentsResponse]]:
+        """Ends a link. The blocks stay attached. Idempotent.
+        Requires the role service.
+        """
+
     def EraseAgent(
         self,
         request: _blocks_service_pb2.EraseAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_blocks_service_pb2.EraseAgentResponse, _abc.Awaitable[_blocks_service_pb2.EraseAgentResponse]]:
         """Erases an agent: detaches all its blocks, and deletes those that were created for it and that no other agent holds.
-        Other blocks are kept unless delete_unshared_blocks is set. Later writes for the agent fail with ERASED. Idempotent.
-        Requires the role service.
+        Other blocks are kept unless delete_unshared_blocks is set. Agents that are erased together are erased one after
+        another, each with the ids of all in together_with_agent_ids. Later writes for the agent fail with ERASED.
+        Idempotent. Requires the role service.
         """
 
 def add_BlockServiceServicer_to_server(servicer: BlockServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -663,12 +663,15 @@ class GrepMatch(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     LINES_BEFORE_FIELD_NUMBER: _builtins.int
     LINES_AFTER_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
     file_id: _builtins.str
     file_name: _builtins.str
     """As in AgentFile.name."""
     line: _builtins.int
     """1-based, like the lines of windows."""
     text: _builtins.str
+    page: _builtins.int
+    """The page of the line, from 1. Absent if the file has no pages."""
     @_builtins.property
     def lines_before(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -682,12 +685,15 @@ class GrepMatch(_message.Message):
         text: _builtins.str = ...,
         lines_before: _abc.Iterable[_builtins.str] | None = ...,
         lines_after: _abc.Iterable[_builtins.str] | None = ...,
+        page: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_page", b"_page", "page", b"page"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["file_id", b"file_id", "file_name", b"file_name", "line", b"line", "lines_after", b"lines_after", "lines_before", b"lines_before", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_page", b"_page", "file_id", b"file_id", "file_name", b"file_name", "line", b"line", "lines_after", b"lines_after", "lines_before", b"lines_before", "page", b"page", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__page: _TypeAlias = _typing.Literal["page"]  # noqa: Y015
+    _WhichOneofArgType__page: _TypeAlias = _typing.Literal["_page", b"_page"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__page) -> _WhichOneofReturnType__page | None: ...
 
 Global___GrepMatch: _TypeAlias = GrepMatch  # noqa: Y015
 
@@ -816,6 +822,8 @@ class FileHit(_message.Message):
     SCORE_FIELD_NUMBER: _builtins.int
     START_LINE_FIELD_NUMBER: _builtins.int
     END_LINE_FIELD_NUMBER: _builtins.int
+    START_PAGE_FIELD_NUMBER: _builtins.int
+    END_PAGE_FIELD_NUMBER: _builtins.int
     file_id: _builtins.str
     file_name: _builtins.str
     """As in AgentFile.name."""
@@ -826,6 +834,9 @@ class FileHit(_message.Message):
     start_line: _builtins.int
     """First line of the passage in the text. Absent if unknown."""
     end_line: _builtins.int
+    start_page: _builtins.int
+    """The pages of these lines, from 1. Absent if the file has no pages."""
+    end_page: _builtins.int
     def __init__(
         self,
         *,
@@ -836,21 +847,135 @@ class FileHit(_message.Message):
         score: _builtins.float = ...,
         start_line: _builtins.int | None = ...,
         end_line: _builtins.int | None = ...,
+        start_page: _builtins.int | None = ...,
+        end_page: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_line", b"_end_line", "_start_line", b"_start_line", "end_line", b"end_line", "start_line", b"start_line"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_line", b"_end_line", "_end_page", b"_end_page", "_start_line", b"_start_line", "_start_page", b"_start_page", "end_line", b"end_line", "end_page", b"end_page", "start_line", b"start_line", "start_page", b"start_page"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_line", b"_end_line", "_start_line", b"_start_line", "end_line", b"end_line", "file_id", b"file_id", "file_name", b"file_name", "passage_id", b"passage_id", "score", b"score", "start_line", b"start_line", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_line", b"_end_line", "_end_page", b"_end_page", "_start_line", b"_start_line", "_start_page", b"_start_page", "end_line", b"end_line", "end_page", b"end_page", "file_id", b"file_id", "file_name", b"file_name", "passage_id", b"passage_id", "score", b"score", "start_line", b"start_line", "start_page", b"start_page", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_line: _TypeAlias = _typing.Literal["end_line"]  # noqa: Y015
     _WhichOneofArgType__end_line: _TypeAlias = _typing.Literal["_end_line", b"_end_line"]  # noqa: Y015
+    _WhichOneofReturnType__end_page: _TypeAlias = _typing.Literal["end_page"]  # noqa: Y015
+    _WhichOneofArgType__end_page: _TypeAlias = _typing.Literal["_end_page", b"_end_page"]  # noqa: Y015
     _WhichOneofReturnType__start_line: _TypeAlias = _typing.Literal["start_line"]  # noqa: Y015
     _WhichOneofArgType__start_line: _TypeAlias = _typing.Literal["_start_line", b"_start_line"]  # noqa: Y015
+    _WhichOneofReturnType__start_page: _TypeAlias = _typing.Literal["start_page"]  # noqa: Y015
+    _WhichOneofArgType__start_page: _TypeAlias = _typing.Literal["_start_page", b"_start_page"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end_line) -> _WhichOneofReturnType__end_line | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end_page) -> _WhichOneofReturnType__end_page | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__start_line) -> _WhichOneofReturnType__start_line | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__start_page) -> _WhichOneofReturnType__start_page | None: ...
 
 Global___FileHit: _TypeAlias = FileHit  # noqa: Y015
+
+@_typing.final
+class ResolveCitationsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    text: _builtins.str
+    """At most 1 MB of UTF-8."""
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolveCitationsRequest: _TypeAlias = ResolveCitationsRequest  # noqa: Y015
+
+@_typing.final
+class ResolveCitationsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CITATIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def citations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Citation]:
+        """In the order of the text; at most 1000."""
+
+    def __init__(
+        self,
+        *,
+        citations: _abc.Iterable[Global___Citation] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["citations", b"citations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolveCitationsResponse: _TypeAlias = ResolveCitationsResponse  # noqa: Y015
+
+@_typing.final
+class Citation(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    FILE_NAME_FIELD_NUMBER: _builtins.int
+    FILE_ID_FIELD_NUMBER: _builtins.int
+    START_LINE_FIELD_NUMBER: _builtins.int
+    END_LINE_FIELD_NUMBER: _builtins.int
+    START_PAGE_FIELD_NUMBER: _builtins.int
+    END_PAGE_FIELD_NUMBER: _builtins.int
+    QUOTE_FIELD_NUMBER: _builtins.int
+    start: _builtins.int
+    """The position in the text, in characters (Unicode code points): the first, and the one after the last."""
+    end: _builtins.int
+    file_name: _builtins.str
+    """As in AgentFile.name."""
+    file_id: _builtins.str
+    """Absent if the citation is unresolved."""
+    start_line: _builtins.int
+    end_line: _builtins.int
+    start_page: _builtins.int
+    """From 1. Absent if the file has no pages."""
+    end_page: _builtins.int
+    quote: _builtins.str
+    """The cited lines, at most 2000 characters. Empty if the citation is unresolved."""
+    def __init__(
+        self,
+        *,
+        start: _builtins.int = ...,
+        end: _builtins.int = ...,
+        file_name: _builtins.str = ...,
+        file_id: _builtins.str | None = ...,
+        start_line: _builtins.int = ...,
+        end_line: _builtins.int = ...,
+        start_page: _builtins.int | None = ...,
+        end_page: _builtins.int | None = ...,
+        quote: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_page", b"_end_page", "_file_id", b"_file_id", "_start_page", b"_start_page", "end_page", b"end_page", "file_id", b"file_id", "start_page", b"start_page"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_page", b"_end_page", "_file_id", b"_file_id", "_start_page", b"_start_page", "end", b"end", "end_line", b"end_line", "end_page", b"end_page", "file_id", b"file_id", "file_name", b"file_name", "quote", b"quote", "start", b"start", "start_line", b"start_line", "start_page", b"start_page"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__end_page: _TypeAlias = _typing.Literal["end_page"]  # noqa: Y015
+    _WhichOneofArgType__end_page: _TypeAlias = _typing.Literal["_end_page", b"_end_page"]  # noqa: Y015
+    _WhichOneofReturnType__file_id: _TypeAlias = _typing.Literal["file_id"]  # noqa: Y015
+    _WhichOneofArgType__file_id: _TypeAlias = _typing.Literal["_file_id", b"_file_id"]  # noqa: Y015
+    _WhichOneofReturnType__start_page: _TypeAlias = _typing.Literal["start_page"]  # noqa: Y015
+    _WhichOneofArgType__start_page: _TypeAlias = _typing.Literal["_start_page", b"_start_page"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end_page) -> _WhichOneofReturnType__end_page | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__file_id) -> _WhichOneofReturnType__file_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__start_page) -> _WhichOneofReturnType__start_page | None: ...
+
+Global___Citation: _TypeAlias = Citation  # noqa: Y015
 
 @_typing.final
 class GetDirectoriesRequest(_message.Message):

@@ -79,6 +79,11 @@ class AgentFileServiceStub:
                 request_serializer=mnemesh_dot_files_dot_v1_dot_agent__files__service__pb2.SearchFilesRequest.SerializeToString,
                 response_deserializer=mnemesh_dot_files_dot_v1_dot_agent__files__service__pb2.SearchFilesResponse.FromString,
                 _registered_method=True)
+        self.ResolveCitations = channel.unary_unary(
+                '/mnemesh.files.v1.AgentFileService/ResolveCitations',
+                request_serializer=mnemesh_dot_files_dot_v1_dot_agent__files__service__pb2.ResolveCitationsRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_files_dot_v1_dot_agent__files__service__pb2.ResolveCitationsResponse.FromString,
+                _registered_method=True)
         self.GetDirectories = channel.unary_unary(
                 '/mnemesh.files.v1.AgentFileService/GetDirectories',
                 request_serializer=mnemesh_dot_files_dot_v1_dot_agent__files__service__pb2.GetDirectoriesRequest.SerializeToString,
@@ -179,6 +184,15 @@ class AgentFileServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ResolveCitations(self, request, context):
+        """Finds the citations in a text of an agent and resolves each to its file, lines and pages. A citation is the name of
+        a file of the agent with lines, in square brackets: "[reports/annual.pdf:120-134]", or with one line:
+        "[notes/todo.md:7]". A citation that names no file of the agent, or no line of it, is returned as unresolved.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetDirectories(self, request, context):
         """Returns the files section of the prompt as one consistent read with one revision. An agent that never held a
         folder has revision 0 and no directories.
@@ -205,6 +219,7 @@ class AgentFileServiceServicer:
     def EraseAgent(self, request, context):
         """Erases an agent: detaches all folders. The folders are kept. Later writes for the agent fail with ERASED.
         Idempotent.
+        Requires the role service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -252,6 +267,11 @@ def add_AgentFileServiceServicer_to_server(servicer, server):
                     servicer.SearchFiles,
                     request_deserializer=mnemesh_dot_files_dot_v1_dot_agent__files__service__pb2.SearchFilesRequest.FromString,
                     response_serializer=mnemesh_dot_files_dot_v1_dot_agent__files__service__pb2.SearchFilesResponse.SerializeToString,
+            ),
+            'ResolveCitations': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResolveCitations,
+                    request_deserializer=mnemesh_dot_files_dot_v1_dot_agent__files__service__pb2.ResolveCitationsRequest.FromString,
+                    response_serializer=mnemesh_dot_files_dot_v1_dot_agent__files__service__pb2.ResolveCitationsResponse.SerializeToString,
             ),
             'GetDirectories': grpc.unary_unary_rpc_method_handler(
                     servicer.GetDirectories,
@@ -495,6 +515,33 @@ class AgentFileService:
             '/mnemesh.files.v1.AgentFileService/SearchFiles',
             mnemesh_dot_files_dot_v1_dot_agent__files__service__pb2.SearchFilesRequest.SerializeToString,
             mnemesh_dot_files_dot_v1_dot_agent__files__service__pb2.SearchFilesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResolveCitations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.files.v1.AgentFileService/ResolveCitations',
+            mnemesh_dot_files_dot_v1_dot_agent__files__service__pb2.ResolveCitationsRequest.SerializeToString,
+            mnemesh_dot_files_dot_v1_dot_agent__files__service__pb2.ResolveCitationsResponse.FromString,
             options,
             channel_credentials,
             insecure,

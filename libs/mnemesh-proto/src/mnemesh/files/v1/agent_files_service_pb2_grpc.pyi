@@ -74,6 +74,11 @@ class AgentFileServiceStub:
     call does not change that again. If the embedder is unreachable, only full-text search is used and degraded is
     set.
     """
+    ResolveCitations: _grpc.UnaryUnaryMultiCallable[_agent_files_service_pb2.ResolveCitationsRequest, _agent_files_service_pb2.ResolveCitationsResponse]
+    """Finds the citations in a text of an agent and resolves each to its file, lines and pages. A citation is the name of
+    a file of the agent with lines, in square brackets: "[reports/annual.pdf:120-134]", or with one line:
+    "[notes/todo.md:7]". A citation that names no file of the agent, or no line of it, is returned as unresolved.
+    """
     GetDirectories: _grpc.UnaryUnaryMultiCallable[_agent_files_service_pb2.GetDirectoriesRequest, _agent_files_service_pb2.GetDirectoriesResponse]
     """Returns the files section of the prompt as one consistent read with one revision. An agent that never held a
     folder has revision 0 and no directories.
@@ -87,6 +92,7 @@ class AgentFileServiceStub:
     EraseAgent: _grpc.UnaryUnaryMultiCallable[_agent_files_service_pb2.EraseAgentRequest, _agent_files_service_pb2.EraseAgentResponse]
     """Erases an agent: detaches all folders. The folders are kept. Later writes for the agent fail with ERASED.
     Idempotent.
+    Requires the role service.
     """
 
 @_typing.type_check_only
@@ -135,6 +141,11 @@ class AgentFileServiceAsyncStub(AgentFileServiceStub):
     call does not change that again. If the embedder is unreachable, only full-text search is used and degraded is
     set.
     """
+    ResolveCitations: _aio.UnaryUnaryMultiCallable[_agent_files_service_pb2.ResolveCitationsRequest, _agent_files_service_pb2.ResolveCitationsResponse]  # type: ignore[assignment]
+    """Finds the citations in a text of an agent and resolves each to its file, lines and pages. A citation is the name of
+    a file of the agent with lines, in square brackets: "[reports/annual.pdf:120-134]", or with one line:
+    "[notes/todo.md:7]". A citation that names no file of the agent, or no line of it, is returned as unresolved.
+    """
     GetDirectories: _aio.UnaryUnaryMultiCallable[_agent_files_service_pb2.GetDirectoriesRequest, _agent_files_service_pb2.GetDirectoriesResponse]  # type: ignore[assignment]
     """Returns the files section of the prompt as one consistent read with one revision. An agent that never held a
     folder has revision 0 and no directories.
@@ -148,6 +159,7 @@ class AgentFileServiceAsyncStub(AgentFileServiceStub):
     EraseAgent: _aio.UnaryUnaryMultiCallable[_agent_files_service_pb2.EraseAgentRequest, _agent_files_service_pb2.EraseAgentResponse]  # type: ignore[assignment]
     """Erases an agent: detaches all folders. The folders are kept. Later writes for the agent fail with ERASED.
     Idempotent.
+    Requires the role service.
     """
 
 class AgentFileServiceServicer:
@@ -234,6 +246,16 @@ class AgentFileServiceServicer:
         set.
         """
 
+    def ResolveCitations(
+        self,
+        request: _agent_files_service_pb2.ResolveCitationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_files_service_pb2.ResolveCitationsResponse, _abc.Awaitable[_agent_files_service_pb2.ResolveCitationsResponse]]:
+        """Finds the citations in a text of an agent and resolves each to its file, lines and pages. A citation is the name of
+        a file of the agent with lines, in square brackets: "[reports/annual.pdf:120-134]", or with one line:
+        "[notes/todo.md:7]". A citation that names no file of the agent, or no line of it, is returned as unresolved.
+        """
+
     def GetDirectories(
         self,
         request: _agent_files_service_pb2.GetDirectoriesRequest,
@@ -266,6 +288,7 @@ class AgentFileServiceServicer:
     ) -> _typing.Union[_agent_files_service_pb2.EraseAgentResponse, _abc.Awaitable[_agent_files_service_pb2.EraseAgentResponse]]:
         """Erases an agent: detaches all folders. The folders are kept. Later writes for the agent fail with ERASED.
         Idempotent.
+        Requires the role service.
         """
 
 def add_AgentFileServiceServicer_to_server(servicer: AgentFileServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

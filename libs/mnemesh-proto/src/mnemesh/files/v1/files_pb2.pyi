@@ -35,6 +35,8 @@ class _FileStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FileStatus
     FILE_STATUS_COMPLETED: _FileStatus.ValueType  # 4
     FILE_STATUS_ERROR: _FileStatus.ValueType  # 5
     """Processing failed; error_message states the cause. The status stays until RetryFile or DeleteFile."""
+    FILE_STATUS_FETCHING: _FileStatus.ValueType  # 6
+    """The content is being downloaded from source_url."""
 
 class FileStatus(_FileStatus, metaclass=_FileStatusEnumTypeWrapper):
     """Processing status of a file. A file can be opened from EMBEDDING on and is found by SearchFiles from COMPLETED on."""
@@ -47,6 +49,8 @@ FILE_STATUS_EMBEDDING: FileStatus.ValueType  # 3
 FILE_STATUS_COMPLETED: FileStatus.ValueType  # 4
 FILE_STATUS_ERROR: FileStatus.ValueType  # 5
 """Processing failed; error_message states the cause. The status stays until RetryFile or DeleteFile."""
+FILE_STATUS_FETCHING: FileStatus.ValueType  # 6
+"""The content is being downloaded from source_url."""
 Global___FileStatus: _TypeAlias = FileStatus  # noqa: Y015
 
 @_typing.final
@@ -156,6 +160,9 @@ class File(_message.Message):
     ORIGINAL_UPDATE_TIME_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    SOURCE_URL_FIELD_NUMBER: _builtins.int
+    TOTAL_PAGES_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
@@ -187,12 +194,20 @@ class File(_message.Message):
     """A JSON object as text."""
     revision: _builtins.int
     """Starts at 1 and increases with every replacement of the content."""
+    source_url: _builtins.str
+    """The URL from which ImportFile downloads the content."""
+    total_pages: _builtins.int
+    """Number of pages, slides or sheets. Absent for files without them, and before the file is parsed."""
     @_builtins.property
     def original_create_time(self) -> _timestamp_pb2.Timestamp:
         """Times of the original file, given by the client."""
 
     @_builtins.property
     def original_update_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the parser left out, and why, for example "pages 501 to 900 are beyond the limit of 500 pages"."""
+
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -220,13 +235,16 @@ class File(_message.Message):
         original_update_time: _timestamp_pb2.Timestamp | None = ...,
         metadata: _builtins.str | None = ...,
         revision: _builtins.int = ...,
+        source_url: _builtins.str | None = ...,
+        total_pages: _builtins.int | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         provenance: _audit_pb2.Provenance | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_chunks_embedded", b"_chunks_embedded", "_error_message", b"_error_message", "_metadata", b"_metadata", "_original_create_time", b"_original_create_time", "_original_update_time", b"_original_update_time", "_path", b"_path", "_total_chars", b"_total_chars", "_total_chunks", b"_total_chunks", "_total_lines", b"_total_lines", "chunks_embedded", b"chunks_embedded", "create_time", b"create_time", "error_message", b"error_message", "metadata", b"metadata", "original_create_time", b"original_create_time", "original_update_time", b"original_update_time", "path", b"path", "provenance", b"provenance", "total_chars", b"total_chars", "total_chunks", b"total_chunks", "total_lines", b"total_lines", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_chunks_embedded", b"_chunks_embedded", "_error_message", b"_error_message", "_metadata", b"_metadata", "_original_create_time", b"_original_create_time", "_original_update_time", b"_original_update_time", "_path", b"_path", "_source_url", b"_source_url", "_total_chars", b"_total_chars", "_total_chunks", b"_total_chunks", "_total_lines", b"_total_lines", "_total_pages", b"_total_pages", "chunks_embedded", b"chunks_embedded", "create_time", b"create_time", "error_message", b"error_message", "metadata", b"metadata", "original_create_time", b"original_create_time", "original_update_time", b"original_update_time", "path", b"path", "provenance", b"provenance", "source_url", b"source_url", "total_chars", b"total_chars", "total_chunks", b"total_chunks", "total_lines", b"total_lines", "total_pages", b"total_pages", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chunks_embedded", b"_chunks_embedded", "_error_message", b"_error_message", "_metadata", b"_metadata", "_original_create_time", b"_original_create_time", "_original_update_time", b"_original_update_time", "_path", b"_path", "_total_chars", b"_total_chars", "_total_chunks", b"_total_chunks", "_total_lines", b"_total_lines", "chunks_embedded", b"chunks_embedded", "create_time", b"create_time", "error_message", b"error_message", "folder_id", b"folder_id", "id", b"id", "media_type", b"media_type", "metadata", b"metadata", "name", b"name", "original_create_time", b"original_create_time", "original_name", b"original_name", "original_update_time", b"original_update_time", "path", b"path", "provenance", b"provenance", "revision", b"revision", "sha256", b"sha256", "size_bytes", b"size_bytes", "status", b"status", "total_chars", b"total_chars", "total_chunks", b"total_chunks", "total_lines", b"total_lines", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chunks_embedded", b"_chunks_embedded", "_error_message", b"_error_message", "_metadata", b"_metadata", "_original_create_time", b"_original_create_time", "_original_update_time", b"_original_update_time", "_path", b"_path", "_source_url", b"_source_url", "_total_chars", b"_total_chars", "_total_chunks", b"_total_chunks", "_total_lines", b"_total_lines", "_total_pages", b"_total_pages", "chunks_embedded", b"chunks_embedded", "create_time", b"create_time", "error_message", b"error_message", "folder_id", b"folder_id", "id", b"id", "media_type", b"media_type", "metadata", b"metadata", "name", b"name", "original_create_time", b"original_create_time", "original_name", b"original_name", "original_update_time", b"original_update_time", "path", b"path", "provenance", b"provenance", "revision", b"revision", "sha256", b"sha256", "size_bytes", b"size_bytes", "source_url", b"source_url", "status", b"status", "total_chars", b"total_chars", "total_chunks", b"total_chunks", "total_lines", b"total_lines", "total_pages", b"total_pages", "update_time", b"update_time", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__chunks_embedded: _TypeAlias = _typing.Literal["chunks_embedded"]  # noqa: Y015
     _WhichOneofArgType__chunks_embedded: _TypeAlias = _typing.Literal["_chunks_embedded", b"_chunks_embedded"]  # noqa: Y015
@@ -240,12 +258,16 @@ class File(_message.Message):
     _WhichOneofArgType__original_update_time: _TypeAlias = _typing.Literal["_original_update_time", b"_original_update_time"]  # noqa: Y015
     _WhichOneofReturnType__path: _TypeAlias = _typing.Literal["path"]  # noqa: Y015
     _WhichOneofArgType__path: _TypeAlias = _typing.Literal["_path", b"_path"]  # noqa: Y015
+    _WhichOneofReturnType__source_url: _TypeAlias = _typing.Literal["source_url"]  # noqa: Y015
+    _WhichOneofArgType__source_url: _TypeAlias = _typing.Literal["_source_url", b"_source_url"]  # noqa: Y015
     _WhichOneofReturnType__total_chars: _TypeAlias = _typing.Literal["total_chars"]  # noqa: Y015
     _WhichOneofArgType__total_chars: _TypeAlias = _typing.Literal["_total_chars", b"_total_chars"]  # noqa: Y015
     _WhichOneofReturnType__total_chunks: _TypeAlias = _typing.Literal["total_chunks"]  # noqa: Y015
     _WhichOneofArgType__total_chunks: _TypeAlias = _typing.Literal["_total_chunks", b"_total_chunks"]  # noqa: Y015
     _WhichOneofReturnType__total_lines: _TypeAlias = _typing.Literal["total_lines"]  # noqa: Y015
     _WhichOneofArgType__total_lines: _TypeAlias = _typing.Literal["_total_lines", b"_total_lines"]  # noqa: Y015
+    _WhichOneofReturnType__total_pages: _TypeAlias = _typing.Literal["total_pages"]  # noqa: Y015
+    _WhichOneofArgType__total_pages: _TypeAlias = _typing.Literal["_total_pages", b"_total_pages"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__chunks_embedded) -> _WhichOneofReturnType__chunks_embedded | None: ...
     @_typing.overload
@@ -259,11 +281,15 @@ class File(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__path) -> _WhichOneofReturnType__path | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__source_url) -> _WhichOneofReturnType__source_url | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__total_chars) -> _WhichOneofReturnType__total_chars | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__total_chunks) -> _WhichOneofReturnType__total_chunks | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__total_lines) -> _WhichOneofReturnType__total_lines | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__total_pages) -> _WhichOneofReturnType__total_pages | None: ...
 
 Global___File: _TypeAlias = File  # noqa: Y015
 
@@ -276,30 +302,45 @@ class FileView(_message.Message):
     START_LINE_FIELD_NUMBER: _builtins.int
     END_LINE_FIELD_NUMBER: _builtins.int
     TOTAL_LINES_FIELD_NUMBER: _builtins.int
+    START_PAGE_FIELD_NUMBER: _builtins.int
+    END_PAGE_FIELD_NUMBER: _builtins.int
     start_line: _builtins.int
     """Absent means from the beginning."""
     end_line: _builtins.int
     """Absent means to the end."""
     total_lines: _builtins.int
+    start_page: _builtins.int
+    """The pages that contain the first and the last line, from 1. Absent if the file has no pages."""
+    end_page: _builtins.int
     def __init__(
         self,
         *,
         start_line: _builtins.int | None = ...,
         end_line: _builtins.int | None = ...,
         total_lines: _builtins.int = ...,
+        start_page: _builtins.int | None = ...,
+        end_page: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_line", b"_end_line", "_start_line", b"_start_line", "end_line", b"end_line", "start_line", b"start_line"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_line", b"_end_line", "_end_page", b"_end_page", "_start_line", b"_start_line", "_start_page", b"_start_page", "end_line", b"end_line", "end_page", b"end_page", "start_line", b"start_line", "start_page", b"start_page"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_line", b"_end_line", "_start_line", b"_start_line", "end_line", b"end_line", "start_line", b"start_line", "total_lines", b"total_lines"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_line", b"_end_line", "_end_page", b"_end_page", "_start_line", b"_start_line", "_start_page", b"_start_page", "end_line", b"end_line", "end_page", b"end_page", "start_line", b"start_line", "start_page", b"start_page", "total_lines", b"total_lines"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_line: _TypeAlias = _typing.Literal["end_line"]  # noqa: Y015
     _WhichOneofArgType__end_line: _TypeAlias = _typing.Literal["_end_line", b"_end_line"]  # noqa: Y015
+    _WhichOneofReturnType__end_page: _TypeAlias = _typing.Literal["end_page"]  # noqa: Y015
+    _WhichOneofArgType__end_page: _TypeAlias = _typing.Literal["_end_page", b"_end_page"]  # noqa: Y015
     _WhichOneofReturnType__start_line: _TypeAlias = _typing.Literal["start_line"]  # noqa: Y015
     _WhichOneofArgType__start_line: _TypeAlias = _typing.Literal["_start_line", b"_start_line"]  # noqa: Y015
+    _WhichOneofReturnType__start_page: _TypeAlias = _typing.Literal["start_page"]  # noqa: Y015
+    _WhichOneofArgType__start_page: _TypeAlias = _typing.Literal["_start_page", b"_start_page"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end_line) -> _WhichOneofReturnType__end_line | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end_page) -> _WhichOneofReturnType__end_page | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__start_line) -> _WhichOneofReturnType__start_line | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__start_page) -> _WhichOneofReturnType__start_page | None: ...
 
 Global___FileView: _TypeAlias = FileView  # noqa: Y015
 
@@ -461,13 +502,16 @@ class Directory(_message.Message):
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     INSTRUCTIONS_FIELD_NUMBER: _builtins.int
     FILES_FIELD_NUMBER: _builtins.int
+    FILE_COUNT_FIELD_NUMBER: _builtins.int
     folder_id: _builtins.str
     name: _builtins.str
     description: _builtins.str
     instructions: _builtins.str
+    file_count: _builtins.int
+    """Number of files in the folder."""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___DirectoryFile]:
-        """Ordered by name."""
+        """Ordered by name: the open files, and the first 200 files of the folder."""
 
     def __init__(
         self,
@@ -477,10 +521,11 @@ class Directory(_message.Message):
         description: _builtins.str | None = ...,
         instructions: _builtins.str | None = ...,
         files: _abc.Iterable[Global___DirectoryFile] | None = ...,
+        file_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_instructions", b"_instructions", "description", b"description", "instructions", b"instructions"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_instructions", b"_instructions", "description", b"description", "files", b"files", "folder_id", b"folder_id", "instructions", b"instructions", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_instructions", b"_instructions", "description", b"description", "file_count", b"file_count", "files", b"files", "folder_id", b"folder_id", "instructions", b"instructions", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015

@@ -235,6 +235,311 @@ class UploadFileResponse(_message.Message):
 Global___UploadFileResponse: _TypeAlias = UploadFileResponse  # noqa: Y015
 
 @_typing.final
+class Upload(_message.Message):
+    """An unfinished upload."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    HEADER_FIELD_NUMBER: _builtins.int
+    RECEIVED_BYTES_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Format: "upload-" followed by a version-4 UUID."""
+    received_bytes: _builtins.int
+    """Number of bytes that the server has; the offset at which the upload continues."""
+    @_builtins.property
+    def header(self) -> Global___UploadFileHeader: ...
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp:
+        """The upload is discarded then, unless data arrives before."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        header: Global___UploadFileHeader | None = ...,
+        received_bytes: _builtins.int = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "header", b"header", "id", b"id", "received_bytes", b"received_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Upload: _TypeAlias = Upload  # noqa: Y015
+
+@_typing.final
+class StartUploadRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    HEADER_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    @_builtins.property
+    def header(self) -> Global___UploadFileHeader: ...
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        header: Global___UploadFileHeader | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartUploadRequest: _TypeAlias = StartUploadRequest  # noqa: Y015
+
+@_typing.final
+class StartUploadResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UPLOAD_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def upload(self) -> Global___Upload: ...
+    def __init__(
+        self,
+        *,
+        upload: Global___Upload | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["upload", b"upload"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["upload", b"upload"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartUploadResponse: _TypeAlias = StartUploadResponse  # noqa: Y015
+
+@_typing.final
+class WriteUploadRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UPLOAD_ID_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    upload_id: _builtins.str
+    """In the first message only."""
+    offset: _builtins.int
+    """In the first message only: the number of bytes before this data."""
+    data: _builtins.bytes
+    """At most 1 MB."""
+    def __init__(
+        self,
+        *,
+        upload_id: _builtins.str = ...,
+        offset: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "offset", b"offset", "upload_id", b"upload_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WriteUploadRequest: _TypeAlias = WriteUploadRequest  # noqa: Y015
+
+@_typing.final
+class WriteUploadResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UPLOAD_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def upload(self) -> Global___Upload: ...
+    def __init__(
+        self,
+        *,
+        upload: Global___Upload | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["upload", b"upload"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["upload", b"upload"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WriteUploadResponse: _TypeAlias = WriteUploadResponse  # noqa: Y015
+
+@_typing.final
+class GetUploadRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UPLOAD_ID_FIELD_NUMBER: _builtins.int
+    upload_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        upload_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["upload_id", b"upload_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetUploadRequest: _TypeAlias = GetUploadRequest  # noqa: Y015
+
+@_typing.final
+class GetUploadResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UPLOAD_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def upload(self) -> Global___Upload: ...
+    def __init__(
+        self,
+        *,
+        upload: Global___Upload | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["upload", b"upload"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["upload", b"upload"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetUploadResponse: _TypeAlias = GetUploadResponse  # noqa: Y015
+
+@_typing.final
+class FinishUploadRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    UPLOAD_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    upload_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        upload_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "upload_id", b"upload_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinishUploadRequest: _TypeAlias = FinishUploadRequest  # noqa: Y015
+
+@_typing.final
+class FinishUploadResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILE_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    outcome: Global___UploadOutcome.ValueType
+    @_builtins.property
+    def file(self) -> _files_pb2.File: ...
+    def __init__(
+        self,
+        *,
+        file: _files_pb2.File | None = ...,
+        outcome: Global___UploadOutcome.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["file", b"file"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file", b"file", "outcome", b"outcome"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinishUploadResponse: _TypeAlias = FinishUploadResponse  # noqa: Y015
+
+@_typing.final
+class CancelUploadRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    UPLOAD_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    upload_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        upload_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "upload_id", b"upload_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelUploadRequest: _TypeAlias = CancelUploadRequest  # noqa: Y015
+
+@_typing.final
+class CancelUploadResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelUploadResponse: _TypeAlias = CancelUploadResponse  # noqa: Y015
+
+@_typing.final
+class ImportFileRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    URL_FIELD_NUMBER: _builtins.int
+    HEADER_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    url: _builtins.str
+    @_builtins.property
+    def header(self) -> Global___UploadFileHeader:
+        """An empty original_name means the last part of the path of the URL. size_bytes and sha256 are verified after the
+        download.
+        """
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        url: _builtins.str = ...,
+        header: Global___UploadFileHeader | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "request_id", b"request_id", "url", b"url"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportFileRequest: _TypeAlias = ImportFileRequest  # noqa: Y015
+
+@_typing.final
+class ImportFileResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILE_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    outcome: Global___UploadOutcome.ValueType
+    @_builtins.property
+    def file(self) -> _files_pb2.File: ...
+    def __init__(
+        self,
+        *,
+        file: _files_pb2.File | None = ...,
+        outcome: Global___UploadOutcome.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["file", b"file"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file", b"file", "outcome", b"outcome"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportFileResponse: _TypeAlias = ImportFileResponse  # noqa: Y015
+
+@_typing.final
 class GetFileRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

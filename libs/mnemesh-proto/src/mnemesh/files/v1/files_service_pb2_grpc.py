@@ -44,6 +44,36 @@ class FileServiceStub:
                 request_serializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.UploadFileRequest.SerializeToString,
                 response_deserializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.UploadFileResponse.FromString,
                 _registered_method=True)
+        self.StartUpload = channel.unary_unary(
+                '/mnemesh.files.v1.FileService/StartUpload',
+                request_serializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.StartUploadRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.StartUploadResponse.FromString,
+                _registered_method=True)
+        self.WriteUpload = channel.stream_unary(
+                '/mnemesh.files.v1.FileService/WriteUpload',
+                request_serializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.WriteUploadRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.WriteUploadResponse.FromString,
+                _registered_method=True)
+        self.GetUpload = channel.unary_unary(
+                '/mnemesh.files.v1.FileService/GetUpload',
+                request_serializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.GetUploadRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.GetUploadResponse.FromString,
+                _registered_method=True)
+        self.FinishUpload = channel.unary_unary(
+                '/mnemesh.files.v1.FileService/FinishUpload',
+                request_serializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.FinishUploadRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.FinishUploadResponse.FromString,
+                _registered_method=True)
+        self.CancelUpload = channel.unary_unary(
+                '/mnemesh.files.v1.FileService/CancelUpload',
+                request_serializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.CancelUploadRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.CancelUploadResponse.FromString,
+                _registered_method=True)
+        self.ImportFile = channel.unary_unary(
+                '/mnemesh.files.v1.FileService/ImportFile',
+                request_serializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.ImportFileRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.ImportFileResponse.FromString,
+                _registered_method=True)
         self.GetFile = channel.unary_unary(
                 '/mnemesh.files.v1.FileService/GetFile',
                 request_serializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.GetFileRequest.SerializeToString,
@@ -96,6 +126,63 @@ class FileServiceServicer:
 
         Errors: ALREADY_EXISTS (name, if duplicates are an error); INVALID_ARGUMENT, also if the size or hash does not
         match the header; RESOURCE_EXHAUSTED (the server's size limit).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StartUpload(self, request, context):
+        """Starts an upload that can be interrupted and continued. Its data is kept for a day after the last write.
+
+        Errors: NOT_FOUND (folder); INVALID_ARGUMENT; RESOURCE_EXHAUSTED (the server's size limit, or the number of
+        unfinished uploads of the organization).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WriteUpload(self, request_iterator, context):
+        """Appends data to an upload. The first message has the offset, which must not be greater than the number of bytes
+        that the server has; data that the server has already is skipped. Data that arrived before a stream broke is kept.
+        Idempotent.
+
+        Errors: NOT_FOUND (the upload is finished, cancelled or expired); FAILED_PRECONDITION (a gap; metadata: offset);
+        RESOURCE_EXHAUSTED (the server's size limit).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetUpload(self, request, context):
+        """Returns an upload with the offset at which it continues. Errors: NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FinishUpload(self, request, context):
+        """Verifies size and hash of an upload, stores it as a file and queues it for processing, as UploadFile does.
+
+        Errors: as UploadFile, and NOT_FOUND. After INVALID_ARGUMENT for a size or hash, the upload can be continued or
+        cancelled.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelUpload(self, request, context):
+        """Discards an unfinished upload. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ImportFile(self, request, context):
+        """Stores a file whose content the server downloads from a URL of the scheme http or https, in the background. Only
+        public addresses are allowed, also after redirects, unless the operator allows others. A failed download is an
+        ERROR of the file.
+
+        Errors: as UploadFile; INVALID_ARGUMENT for a URL that is not allowed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -159,6 +246,36 @@ def add_FileServiceServicer_to_server(servicer, server):
                     servicer.UploadFile,
                     request_deserializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.UploadFileRequest.FromString,
                     response_serializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.UploadFileResponse.SerializeToString,
+            ),
+            'StartUpload': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartUpload,
+                    request_deserializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.StartUploadRequest.FromString,
+                    response_serializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.StartUploadResponse.SerializeToString,
+            ),
+            'WriteUpload': grpc.stream_unary_rpc_method_handler(
+                    servicer.WriteUpload,
+                    request_deserializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.WriteUploadRequest.FromString,
+                    response_serializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.WriteUploadResponse.SerializeToString,
+            ),
+            'GetUpload': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetUpload,
+                    request_deserializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.GetUploadRequest.FromString,
+                    response_serializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.GetUploadResponse.SerializeToString,
+            ),
+            'FinishUpload': grpc.unary_unary_rpc_method_handler(
+                    servicer.FinishUpload,
+                    request_deserializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.FinishUploadRequest.FromString,
+                    response_serializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.FinishUploadResponse.SerializeToString,
+            ),
+            'CancelUpload': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelUpload,
+                    request_deserializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.CancelUploadRequest.FromString,
+                    response_serializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.CancelUploadResponse.SerializeToString,
+            ),
+            'ImportFile': grpc.unary_unary_rpc_method_handler(
+                    servicer.ImportFile,
+                    request_deserializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.ImportFileRequest.FromString,
+                    response_serializer=mnemesh_dot_files_dot_v1_dot_files__service__pb2.ImportFileResponse.SerializeToString,
             ),
             'GetFile': grpc.unary_unary_rpc_method_handler(
                     servicer.GetFile,
@@ -228,6 +345,168 @@ class FileService:
             '/mnemesh.files.v1.FileService/UploadFile',
             mnemesh_dot_files_dot_v1_dot_files__service__pb2.UploadFileRequest.SerializeToString,
             mnemesh_dot_files_dot_v1_dot_files__service__pb2.UploadFileResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartUpload(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.files.v1.FileService/StartUpload',
+            mnemesh_dot_files_dot_v1_dot_files__service__pb2.StartUploadRequest.SerializeToString,
+            mnemesh_dot_files_dot_v1_dot_files__service__pb2.StartUploadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WriteUpload(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/mnemesh.files.v1.FileService/WriteUpload',
+            mnemesh_dot_files_dot_v1_dot_files__service__pb2.WriteUploadRequest.SerializeToString,
+            mnemesh_dot_files_dot_v1_dot_files__service__pb2.WriteUploadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetUpload(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.files.v1.FileService/GetUpload',
+            mnemesh_dot_files_dot_v1_dot_files__service__pb2.GetUploadRequest.SerializeToString,
+            mnemesh_dot_files_dot_v1_dot_files__service__pb2.GetUploadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FinishUpload(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.files.v1.FileService/FinishUpload',
+            mnemesh_dot_files_dot_v1_dot_files__service__pb2.FinishUploadRequest.SerializeToString,
+            mnemesh_dot_files_dot_v1_dot_files__service__pb2.FinishUploadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelUpload(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.files.v1.FileService/CancelUpload',
+            mnemesh_dot_files_dot_v1_dot_files__service__pb2.CancelUploadRequest.SerializeToString,
+            mnemesh_dot_files_dot_v1_dot_files__service__pb2.CancelUploadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportFile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.files.v1.FileService/ImportFile',
+            mnemesh_dot_files_dot_v1_dot_files__service__pb2.ImportFileRequest.SerializeToString,
+            mnemesh_dot_files_dot_v1_dot_files__service__pb2.ImportFileResponse.FromString,
             options,
             channel_credentials,
             insecure,

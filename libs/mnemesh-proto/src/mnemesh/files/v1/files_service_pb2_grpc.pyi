@@ -46,6 +46,37 @@ class FileServiceStub:
     Errors: ALREADY_EXISTS (name, if duplicates are an error); INVALID_ARGUMENT, also if the size or hash does not
     match the header; RESOURCE_EXHAUSTED (the server's size limit).
     """
+    StartUpload: _grpc.UnaryUnaryMultiCallable[_files_service_pb2.StartUploadRequest, _files_service_pb2.StartUploadResponse]
+    """Starts an upload that can be interrupted and continued. Its data is kept for a day after the last write.
+
+    Errors: NOT_FOUND (folder); INVALID_ARGUMENT; RESOURCE_EXHAUSTED (the server's size limit, or the number of
+    unfinished uploads of the organization).
+    """
+    WriteUpload: _grpc.StreamUnaryMultiCallable[_files_service_pb2.WriteUploadRequest, _files_service_pb2.WriteUploadResponse]
+    """Appends data to an upload. The first message has the offset, which must not be greater than the number of bytes
+    that the server has; data that the server has already is skipped. Data that arrived before a stream broke is kept.
+    Idempotent.
+
+    Errors: NOT_FOUND (the upload is finished, cancelled or expired); FAILED_PRECONDITION (a gap; metadata: offset);
+    RESOURCE_EXHAUSTED (the server's size limit).
+    """
+    GetUpload: _grpc.UnaryUnaryMultiCallable[_files_service_pb2.GetUploadRequest, _files_service_pb2.GetUploadResponse]
+    """Returns an upload with the offset at which it continues. Errors: NOT_FOUND."""
+    FinishUpload: _grpc.UnaryUnaryMultiCallable[_files_service_pb2.FinishUploadRequest, _files_service_pb2.FinishUploadResponse]
+    """Verifies size and hash of an upload, stores it as a file and queues it for processing, as UploadFile does.
+
+    Errors: as UploadFile, and NOT_FOUND. After INVALID_ARGUMENT for a size or hash, the upload can be continued or
+    cancelled.
+    """
+    CancelUpload: _grpc.UnaryUnaryMultiCallable[_files_service_pb2.CancelUploadRequest, _files_service_pb2.CancelUploadResponse]
+    """Discards an unfinished upload. Idempotent."""
+    ImportFile: _grpc.UnaryUnaryMultiCallable[_files_service_pb2.ImportFileRequest, _files_service_pb2.ImportFileResponse]
+    """Stores a file whose content the server downloads from a URL of the scheme http or https, in the background. Only
+    public addresses are allowed, also after redirects, unless the operator allows others. A failed download is an
+    ERROR of the file.
+
+    Errors: as UploadFile; INVALID_ARGUMENT for a URL that is not allowed.
+    """
     GetFile: _grpc.UnaryUnaryMultiCallable[_files_service_pb2.GetFileRequest, _files_service_pb2.GetFileResponse]
     """Returns one file. Errors: NOT_FOUND."""
     ListFiles: _grpc.UnaryUnaryMultiCallable[_files_service_pb2.ListFilesRequest, _files_service_pb2.ListFilesResponse]
@@ -82,6 +113,37 @@ class FileServiceAsyncStub(FileServiceStub):
 
     Errors: ALREADY_EXISTS (name, if duplicates are an error); INVALID_ARGUMENT, also if the size or hash does not
     match the header; RESOURCE_EXHAUSTED (the server's size limit).
+    """
+    StartUpload: _aio.UnaryUnaryMultiCallable[_files_service_pb2.StartUploadRequest, _files_service_pb2.StartUploadResponse]  # type: ignore[assignment]
+    """Starts an upload that can be interrupted and continued. Its data is kept for a day after the last write.
+
+    Errors: NOT_FOUND (folder); INVALID_ARGUMENT; RESOURCE_EXHAUSTED (the server's size limit, or the number of
+    unfinished uploads of the organization).
+    """
+    WriteUpload: _aio.StreamUnaryMultiCallable[_files_service_pb2.WriteUploadRequest, _files_service_pb2.WriteUploadResponse]  # type: ignore[assignment]
+    """Appends data to an upload. The first message has the offset, which must not be greater than the number of bytes
+    that the server has; data that the server has already is skipped. Data that arrived before a stream broke is kept.
+    Idempotent.
+
+    Errors: NOT_FOUND (the upload is finished, cancelled or expired); FAILED_PRECONDITION (a gap; metadata: offset);
+    RESOURCE_EXHAUSTED (the server's size limit).
+    """
+    GetUpload: _aio.UnaryUnaryMultiCallable[_files_service_pb2.GetUploadRequest, _files_service_pb2.GetUploadResponse]  # type: ignore[assignment]
+    """Returns an upload with the offset at which it continues. Errors: NOT_FOUND."""
+    FinishUpload: _aio.UnaryUnaryMultiCallable[_files_service_pb2.FinishUploadRequest, _files_service_pb2.FinishUploadResponse]  # type: ignore[assignment]
+    """Verifies size and hash of an upload, stores it as a file and queues it for processing, as UploadFile does.
+
+    Errors: as UploadFile, and NOT_FOUND. After INVALID_ARGUMENT for a size or hash, the upload can be continued or
+    cancelled.
+    """
+    CancelUpload: _aio.UnaryUnaryMultiCallable[_files_service_pb2.CancelUploadRequest, _files_service_pb2.CancelUploadResponse]  # type: ignore[assignment]
+    """Discards an unfinished upload. Idempotent."""
+    ImportFile: _aio.UnaryUnaryMultiCallable[_files_service_pb2.ImportFileRequest, _files_service_pb2.ImportFileResponse]  # type: ignore[assignment]
+    """Stores a file whose content the server downloads from a URL of the scheme http or https, in the background. Only
+    public addresses are allowed, also after redirects, unless the operator allows others. A failed download is an
+    ERROR of the file.
+
+    Errors: as UploadFile; INVALID_ARGUMENT for a URL that is not allowed.
     """
     GetFile: _aio.UnaryUnaryMultiCallable[_files_service_pb2.GetFileRequest, _files_service_pb2.GetFileResponse]  # type: ignore[assignment]
     """Returns one file. Errors: NOT_FOUND."""
@@ -121,6 +183,67 @@ class FileServiceServicer:
 
         Errors: ALREADY_EXISTS (name, if duplicates are an error); INVALID_ARGUMENT, also if the size or hash does not
         match the header; RESOURCE_EXHAUSTED (the server's size limit).
+        """
+
+    def StartUpload(
+        self,
+        request: _files_service_pb2.StartUploadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_files_service_pb2.StartUploadResponse, _abc.Awaitable[_files_service_pb2.StartUploadResponse]]:
+        """Starts an upload that can be interrupted and continued. Its data is kept for a day after the last write.
+
+        Errors: NOT_FOUND (folder); INVALID_ARGUMENT; RESOURCE_EXHAUSTED (the server's size limit, or the number of
+        unfinished uploads of the organization).
+        """
+
+    def WriteUpload(
+        self,
+        request_iterator: _MaybeAsyncIterator[_files_service_pb2.WriteUploadRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_files_service_pb2.WriteUploadResponse, _abc.Awaitable[_files_service_pb2.WriteUploadResponse]]:
+        """Appends data to an upload. The first message has the offset, which must not be greater than the number of bytes
+        that the server has; data that the server has already is skipped. Data that arrived before a stream broke is kept.
+        Idempotent.
+
+        Errors: NOT_FOUND (the upload is finished, cancelled or expired); FAILED_PRECONDITION (a gap; metadata: offset);
+        RESOURCE_EXHAUSTED (the server's size limit).
+        """
+
+    def GetUpload(
+        self,
+        request: _files_service_pb2.GetUploadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_files_service_pb2.GetUploadResponse, _abc.Awaitable[_files_service_pb2.GetUploadResponse]]:
+        """Returns an upload with the offset at which it continues. Errors: NOT_FOUND."""
+
+    def FinishUpload(
+        self,
+        request: _files_service_pb2.FinishUploadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_files_service_pb2.FinishUploadResponse, _abc.Awaitable[_files_service_pb2.FinishUploadResponse]]:
+        """Verifies size and hash of an upload, stores it as a file and queues it for processing, as UploadFile does.
+
+        Errors: as UploadFile, and NOT_FOUND. After INVALID_ARGUMENT for a size or hash, the upload can be continued or
+        cancelled.
+        """
+
+    def CancelUpload(
+        self,
+        request: _files_service_pb2.CancelUploadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_files_service_pb2.CancelUploadResponse, _abc.Awaitable[_files_service_pb2.CancelUploadResponse]]:
+        """Discards an unfinished upload. Idempotent."""
+
+    def ImportFile(
+        self,
+        request: _files_service_pb2.ImportFileRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_files_service_pb2.ImportFileResponse, _abc.Awaitable[_files_service_pb2.ImportFileResponse]]:
+        """Stores a file whose content the server downloads from a URL of the scheme http or https, in the background. Only
+        public addresses are allowed, also after redirects, unless the operator allows others. A failed download is an
+        ERROR of the file.
+
+        Errors: as UploadFile; INVALID_ARGUMENT for a URL that is not allowed.
         """
 
     def GetFile(

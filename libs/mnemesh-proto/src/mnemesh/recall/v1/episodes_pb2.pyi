@@ -395,7 +395,9 @@ class FactOperation(_message.Message):
     CONFIRM_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def add(self) -> Global___Fact:
-        """id, close_time and links are ignored. An absent scope is the scope of the episode."""
+        """id, close_time and links are ignored. An absent scope is the scope of the episode. If the scope contains a valid
+        fact that says the same in nearly the same words (MEMORY_FINDING_KIND_NEAR_DUPLICATE), that fact is confirmed.
+        """
 
     @_builtins.property
     def supersede(self) -> Global___SupersedeOperation: ...
@@ -429,7 +431,10 @@ class SupersedeOperation(_message.Message):
 
     FACT_ID_FIELD_NUMBER: _builtins.int
     FACT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     fact_id: _builtins.str
+    reason: _builtins.str
+    """Why the old fact is replaced; stored as its invalid_reason. At most 2,000 characters."""
     @_builtins.property
     def fact(self) -> Global___Fact:
         """Absent fields are copied from the old fact, except text, source and the validity range."""
@@ -439,12 +444,15 @@ class SupersedeOperation(_message.Message):
         *,
         fact_id: _builtins.str = ...,
         fact: Global___Fact | None = ...,
+        reason: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["fact", b"fact"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_reason", b"_reason", "fact", b"fact", "reason", b"reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fact", b"fact", "fact_id", b"fact_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reason", b"_reason", "fact", b"fact", "fact_id", b"fact_id", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__reason: _TypeAlias = _typing.Literal["reason"]  # noqa: Y015
+    _WhichOneofArgType__reason: _TypeAlias = _typing.Literal["_reason", b"_reason"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reason) -> _WhichOneofReturnType__reason | None: ...
 
 Global___SupersedeOperation: _TypeAlias = SupersedeOperation  # noqa: Y015
 
@@ -458,8 +466,14 @@ class InvalidateOperation(_message.Message):
     INVALID_TIME_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
+    SUPERSEDED_BY_ID_FIELD_NUMBER: _builtins.int
     fact_id: _builtins.str
     reason: _builtins.str
+    superseded_by_id: _builtins.str
+    """An open fact of the same scope that takes the place of the closed one. Both then have one history, so a duplicate or
+    a contradicted fact can be closed in favour of a fact that exists already. Not allowed if that fact supersedes
+    another one.
+    """
     @_builtins.property
     def invalid_time(self) -> _timestamp_pb2.Timestamp:
         """Absent means now."""
@@ -475,19 +489,24 @@ class InvalidateOperation(_message.Message):
         invalid_time: _timestamp_pb2.Timestamp | None = ...,
         reason: _builtins.str | None = ...,
         source: Global___MemorySource | None = ...,
+        superseded_by_id: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_invalid_time", b"_invalid_time", "_reason", b"_reason", "invalid_time", b"invalid_time", "reason", b"reason", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_invalid_time", b"_invalid_time", "_reason", b"_reason", "_superseded_by_id", b"_superseded_by_id", "invalid_time", b"invalid_time", "reason", b"reason", "source", b"source", "superseded_by_id", b"superseded_by_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_invalid_time", b"_invalid_time", "_reason", b"_reason", "fact_id", b"fact_id", "invalid_time", b"invalid_time", "reason", b"reason", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_invalid_time", b"_invalid_time", "_reason", b"_reason", "_superseded_by_id", b"_superseded_by_id", "fact_id", b"fact_id", "invalid_time", b"invalid_time", "reason", b"reason", "source", b"source", "superseded_by_id", b"superseded_by_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__invalid_time: _TypeAlias = _typing.Literal["invalid_time"]  # noqa: Y015
     _WhichOneofArgType__invalid_time: _TypeAlias = _typing.Literal["_invalid_time", b"_invalid_time"]  # noqa: Y015
     _WhichOneofReturnType__reason: _TypeAlias = _typing.Literal["reason"]  # noqa: Y015
     _WhichOneofArgType__reason: _TypeAlias = _typing.Literal["_reason", b"_reason"]  # noqa: Y015
+    _WhichOneofReturnType__superseded_by_id: _TypeAlias = _typing.Literal["superseded_by_id"]  # noqa: Y015
+    _WhichOneofArgType__superseded_by_id: _TypeAlias = _typing.Literal["_superseded_by_id", b"_superseded_by_id"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__invalid_time) -> _WhichOneofReturnType__invalid_time | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__reason) -> _WhichOneofReturnType__reason | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__superseded_by_id) -> _WhichOneofReturnType__superseded_by_id | None: ...
 
 Global___InvalidateOperation: _TypeAlias = InvalidateOperation  # noqa: Y015
 

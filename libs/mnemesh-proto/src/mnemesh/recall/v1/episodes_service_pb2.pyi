@@ -12,6 +12,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from mnemesh.recall.v1 import contexts_pb2 as _contexts_pb2
 from mnemesh.recall.v1 import episodes_pb2 as _episodes_pb2
+from mnemesh.recall.v1 import memory_findings_pb2 as _memory_findings_pb2
 from mnemesh.recall.v1 import messages_service_pb2 as _messages_service_pb2
 from mnemesh.types.v1 import paging_pb2 as _paging_pb2
 import builtins as _builtins
@@ -109,10 +110,15 @@ class CommitEpisodeRequest(_message.Message):
     OPERATIONS_FIELD_NUMBER: _builtins.int
     CONVERSATION_ID_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
+    REQUIRE_SOURCE_MESSAGES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     conversation_id: _builtins.str
     """The conversation that the memories come from, and the lease on it. Absent if an owner acts outside a run: a lease
     requires the role service.
+    """
+    require_source_messages: _builtins.bool
+    """Refuses the request with NOT_FOUND (metadata: resource_id) if a message that it names as a source does not exist. A
+    caller sets it if the messages may have been erased while it worked on them.
     """
     @_builtins.property
     def scope(self) -> _episodes_pb2.MemoryScope:
@@ -135,10 +141,11 @@ class CommitEpisodeRequest(_message.Message):
         operations: _abc.Iterable[_episodes_pb2.FactOperation] | None = ...,
         conversation_id: _builtins.str | None = ...,
         lease: _contexts_pb2.WriterLease | None = ...,
+        require_source_messages: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "conversation_id", b"conversation_id", "episode", b"episode", "lease", b"lease", "scope", b"scope"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "conversation_id", b"conversation_id", "episode", b"episode", "lease", b"lease", "operations", b"operations", "request_id", b"request_id", "scope", b"scope"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "conversation_id", b"conversation_id", "episode", b"episode", "lease", b"lease", "operations", b"operations", "request_id", b"request_id", "require_source_messages", b"require_source_messages", "scope", b"scope"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__conversation_id: _TypeAlias = _typing.Literal["conversation_id"]  # noqa: Y015
     _WhichOneofArgType__conversation_id: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id"]  # noqa: Y015
@@ -643,6 +650,7 @@ class FactFilter(_message.Message):
     VALID_AT_TIME_FIELD_NUMBER: _builtins.int
     KNOWN_AT_TIME_FIELD_NUMBER: _builtins.int
     INCLUDE_INVALID_FIELD_NUMBER: _builtins.int
+    VALID_SINCE_TIME_FIELD_NUMBER: _builtins.int
     min_confidence: _builtins.float
     episode_id: _builtins.str
     """Extracted from this episode."""
@@ -662,6 +670,12 @@ class FactFilter(_message.Message):
     def valid_at_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def known_at_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def valid_since_time(self) -> _timestamp_pb2.Timestamp:
+        """Selects the facts that were valid at any time from valid_since_time (inclusive) to valid_at_time. At most
+        valid_at_time.
+        """
+
     def __init__(
         self,
         *,
@@ -674,10 +688,11 @@ class FactFilter(_message.Message):
         valid_at_time: _timestamp_pb2.Timestamp | None = ...,
         known_at_time: _timestamp_pb2.Timestamp | None = ...,
         include_invalid: _builtins.bool = ...,
+        valid_since_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_episode_id", b"_episode_id", "_known_at_time", b"_known_at_time", "_message_id", b"_message_id", "_min_confidence", b"_min_confidence", "_valid_at_time", b"_valid_at_time", "episode_id", b"episode_id", "known_at_time", b"known_at_time", "message_id", b"message_id", "min_confidence", b"min_confidence", "valid_at_time", b"valid_at_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_episode_id", b"_episode_id", "_known_at_time", b"_known_at_time", "_message_id", b"_message_id", "_min_confidence", b"_min_confidence", "_valid_at_time", b"_valid_at_time", "_valid_since_time", b"_valid_since_time", "episode_id", b"episode_id", "known_at_time", b"known_at_time", "message_id", b"message_id", "min_confidence", b"min_confidence", "valid_at_time", b"valid_at_time", "valid_since_time", b"valid_since_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_episode_id", b"_episode_id", "_known_at_time", b"_known_at_time", "_message_id", b"_message_id", "_min_confidence", b"_min_confidence", "_valid_at_time", b"_valid_at_time", "episode_id", b"episode_id", "include_invalid", b"include_invalid", "known_at_time", b"known_at_time", "message_id", b"message_id", "min_confidence", b"min_confidence", "scopes", b"scopes", "tags_all", b"tags_all", "tags_any", b"tags_any", "valid_at_time", b"valid_at_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_episode_id", b"_episode_id", "_known_at_time", b"_known_at_time", "_message_id", b"_message_id", "_min_confidence", b"_min_confidence", "_valid_at_time", b"_valid_at_time", "_valid_since_time", b"_valid_since_time", "episode_id", b"episode_id", "include_invalid", b"include_invalid", "known_at_time", b"known_at_time", "message_id", b"message_id", "min_confidence", b"min_confidence", "scopes", b"scopes", "tags_all", b"tags_all", "tags_any", b"tags_any", "valid_at_time", b"valid_at_time", "valid_since_time", b"valid_since_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__episode_id: _TypeAlias = _typing.Literal["episode_id"]  # noqa: Y015
     _WhichOneofArgType__episode_id: _TypeAlias = _typing.Literal["_episode_id", b"_episode_id"]  # noqa: Y015
@@ -689,6 +704,8 @@ class FactFilter(_message.Message):
     _WhichOneofArgType__min_confidence: _TypeAlias = _typing.Literal["_min_confidence", b"_min_confidence"]  # noqa: Y015
     _WhichOneofReturnType__valid_at_time: _TypeAlias = _typing.Literal["valid_at_time"]  # noqa: Y015
     _WhichOneofArgType__valid_at_time: _TypeAlias = _typing.Literal["_valid_at_time", b"_valid_at_time"]  # noqa: Y015
+    _WhichOneofReturnType__valid_since_time: _TypeAlias = _typing.Literal["valid_since_time"]  # noqa: Y015
+    _WhichOneofArgType__valid_since_time: _TypeAlias = _typing.Literal["_valid_since_time", b"_valid_since_time"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__episode_id) -> _WhichOneofReturnType__episode_id | None: ...
     @_typing.overload
@@ -699,6 +716,8 @@ class FactFilter(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_confidence) -> _WhichOneofReturnType__min_confidence | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__valid_at_time) -> _WhichOneofReturnType__valid_at_time | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__valid_since_time) -> _WhichOneofReturnType__valid_since_time | None: ...
 
 Global___FactFilter: _TypeAlias = FactFilter  # noqa: Y015
 
@@ -778,13 +797,24 @@ class SearchFactsRequest(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     FILTER_FIELD_NUMBER: _builtins.int
+    REFERENCE_TIME_FIELD_NUMBER: _builtins.int
+    TIME_ZONE_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     """At most 10,000 characters."""
     mode: _messages_service_pb2.SearchMode.ValueType
     limit: _builtins.int
     """Maximum number of hits. 0 means 20; more than 100 is INVALID_ARGUMENT."""
+    time_zone: _builtins.str
+    """IANA time zone name of the expressions. Absent means UTC."""
     @_builtins.property
     def filter(self) -> Global___FactFilter: ...
+    @_builtins.property
+    def reference_time(self) -> _timestamp_pb2.Timestamp:
+        """Present: expressions of time in the query, such as "last year" or "in May", are resolved from this time, and select
+        the facts that were valid then, or that were known then if the query asks for knowledge ("what did you know in
+        May", "what did you think then"). Ignored if the filter has a time.
+        """
+
     def __init__(
         self,
         *,
@@ -792,12 +822,21 @@ class SearchFactsRequest(_message.Message):
         mode: _messages_service_pb2.SearchMode.ValueType = ...,
         limit: _builtins.int = ...,
         filter: Global___FactFilter | None = ...,
+        reference_time: _timestamp_pb2.Timestamp | None = ...,
+        time_zone: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_reference_time", b"_reference_time", "_time_zone", b"_time_zone", "filter", b"filter", "reference_time", b"reference_time", "time_zone", b"time_zone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "limit", b"limit", "mode", b"mode", "query", b"query"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reference_time", b"_reference_time", "_time_zone", b"_time_zone", "filter", b"filter", "limit", b"limit", "mode", b"mode", "query", b"query", "reference_time", b"reference_time", "time_zone", b"time_zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__reference_time: _TypeAlias = _typing.Literal["reference_time"]  # noqa: Y015
+    _WhichOneofArgType__reference_time: _TypeAlias = _typing.Literal["_reference_time", b"_reference_time"]  # noqa: Y015
+    _WhichOneofReturnType__time_zone: _TypeAlias = _typing.Literal["time_zone"]  # noqa: Y015
+    _WhichOneofArgType__time_zone: _TypeAlias = _typing.Literal["_time_zone", b"_time_zone"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reference_time) -> _WhichOneofReturnType__reference_time | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__time_zone) -> _WhichOneofReturnType__time_zone | None: ...
 
 Global___SearchFactsRequest: _TypeAlias = SearchFactsRequest  # noqa: Y015
 
@@ -807,23 +846,78 @@ class SearchFactsResponse(_message.Message):
 
     HITS_FIELD_NUMBER: _builtins.int
     DEGRADED_FIELD_NUMBER: _builtins.int
+    TIMES_FIELD_NUMBER: _builtins.int
     degraded: _builtins.bool
     """True if the embedder was unreachable and only full-text search was used."""
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___FactHit]: ...
+    @_builtins.property
+    def times(self) -> Global___ResolvedFactTimes:
+        """Absent if the query has no expression of time, or if none was to be resolved."""
+
     def __init__(
         self,
         *,
         hits: _abc.Iterable[Global___FactHit] | None = ...,
         degraded: _builtins.bool = ...,
+        times: Global___ResolvedFactTimes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "hits", b"hits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "hits", b"hits", "times", b"times"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SearchFactsResponse: _TypeAlias = SearchFactsResponse  # noqa: Y015
+
+@_typing.final
+class ResolvedFactTimes(_message.Message):
+    """The times to which the expressions of a query were resolved."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXPRESSION_FIELD_NUMBER: _builtins.int
+    VALID_SINCE_TIME_FIELD_NUMBER: _builtins.int
+    VALID_AT_TIME_FIELD_NUMBER: _builtins.int
+    KNOWN_AT_TIME_FIELD_NUMBER: _builtins.int
+    expression: _builtins.str
+    """The words of the query, such as "last year"."""
+    @_builtins.property
+    def valid_since_time(self) -> _timestamp_pb2.Timestamp:
+        """The range of validity. Absent if the query asks what was known."""
+
+    @_builtins.property
+    def valid_at_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def known_at_time(self) -> _timestamp_pb2.Timestamp:
+        """The time of knowledge."""
+
+    def __init__(
+        self,
+        *,
+        expression: _builtins.str = ...,
+        valid_since_time: _timestamp_pb2.Timestamp | None = ...,
+        valid_at_time: _timestamp_pb2.Timestamp | None = ...,
+        known_at_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_known_at_time", b"_known_at_time", "_valid_at_time", b"_valid_at_time", "_valid_since_time", b"_valid_since_time", "known_at_time", b"known_at_time", "valid_at_time", b"valid_at_time", "valid_since_time", b"valid_since_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_known_at_time", b"_known_at_time", "_valid_at_time", b"_valid_at_time", "_valid_since_time", b"_valid_since_time", "expression", b"expression", "known_at_time", b"known_at_time", "valid_at_time", b"valid_at_time", "valid_since_time", b"valid_since_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__known_at_time: _TypeAlias = _typing.Literal["known_at_time"]  # noqa: Y015
+    _WhichOneofArgType__known_at_time: _TypeAlias = _typing.Literal["_known_at_time", b"_known_at_time"]  # noqa: Y015
+    _WhichOneofReturnType__valid_at_time: _TypeAlias = _typing.Literal["valid_at_time"]  # noqa: Y015
+    _WhichOneofArgType__valid_at_time: _TypeAlias = _typing.Literal["_valid_at_time", b"_valid_at_time"]  # noqa: Y015
+    _WhichOneofReturnType__valid_since_time: _TypeAlias = _typing.Literal["valid_since_time"]  # noqa: Y015
+    _WhichOneofArgType__valid_since_time: _TypeAlias = _typing.Literal["_valid_since_time", b"_valid_since_time"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__known_at_time) -> _WhichOneofReturnType__known_at_time | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__valid_at_time) -> _WhichOneofReturnType__valid_at_time | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__valid_since_time) -> _WhichOneofReturnType__valid_since_time | None: ...
+
+Global___ResolvedFactTimes: _TypeAlias = ResolvedFactTimes  # noqa: Y015
 
 @_typing.final
 class FactHit(_message.Message):
@@ -993,6 +1087,68 @@ class InvalidateFactResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___InvalidateFactResponse: _TypeAlias = InvalidateFactResponse  # noqa: Y015
+
+@_typing.final
+class RestoreFactRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    FACT_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    fact_id: _builtins.str
+    reason: _builtins.str
+    """Why; stored as the invalid_reason of the fact that is superseded. At most 2,000 characters."""
+    @_builtins.property
+    def source(self) -> _episodes_pb2.MemorySource:
+        """Evidence for the restored fact, in addition to that of the closed one."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        fact_id: _builtins.str = ...,
+        reason: _builtins.str | None = ...,
+        source: _episodes_pb2.MemorySource | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_reason", b"_reason", "reason", b"reason", "source", b"source"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reason", b"_reason", "fact_id", b"fact_id", "reason", b"reason", "request_id", b"request_id", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__reason: _TypeAlias = _typing.Literal["reason"]  # noqa: Y015
+    _WhichOneofArgType__reason: _TypeAlias = _typing.Literal["_reason", b"_reason"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reason) -> _WhichOneofReturnType__reason | None: ...
+
+Global___RestoreFactRequest: _TypeAlias = RestoreFactRequest  # noqa: Y015
+
+@_typing.final
+class RestoreFactResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FACT_FIELD_NUMBER: _builtins.int
+    SUPERSEDED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def fact(self) -> _episodes_pb2.Fact:
+        """The restored fact."""
+
+    @_builtins.property
+    def superseded(self) -> _episodes_pb2.Fact:
+        """The fact that it superseded, if one was open."""
+
+    def __init__(
+        self,
+        *,
+        fact: _episodes_pb2.Fact | None = ...,
+        superseded: _episodes_pb2.Fact | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fact", b"fact", "superseded", b"superseded"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fact", b"fact", "superseded", b"superseded"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RestoreFactResponse: _TypeAlias = RestoreFactResponse  # noqa: Y015
 
 @_typing.final
 class DeleteFactRequest(_message.Message):
@@ -1328,3 +1484,73 @@ class EraseMemoryScopeResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EraseMemoryScopeResponse: _TypeAlias = EraseMemoryScopeResponse  # noqa: Y015
+
+@_typing.final
+class AuditMemoryRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    SCOPES_FIELD_NUMBER: _builtins.int
+    KINDS_FIELD_NUMBER: _builtins.int
+    STALE_DAYS_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Memories examined per page, including those without a finding. 0 means 200; at most 1,000."""
+    page_token: _builtins.str
+    stale_days: _builtins.int
+    """A fact is stale if nothing confirmed it for this number of days; 1 to 36,500. Absent means 365."""
+    @_builtins.property
+    def scopes(self) -> _containers.RepeatedCompositeFieldContainer[_episodes_pb2.MemoryScope]:
+        """Matches any of the scopes. Empty means the whole organization."""
+
+    @_builtins.property
+    def kinds(self) -> _containers.RepeatedScalarFieldContainer[_memory_findings_pb2.MemoryFindingKind.ValueType]:
+        """Only findings of these kinds. Empty means all."""
+
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        scopes: _abc.Iterable[_episodes_pb2.MemoryScope] | None = ...,
+        kinds: _abc.Iterable[_memory_findings_pb2.MemoryFindingKind.ValueType] | None = ...,
+        stale_days: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_stale_days", b"_stale_days", "stale_days", b"stale_days"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stale_days", b"_stale_days", "kinds", b"kinds", "page_size", b"page_size", "page_token", b"page_token", "scopes", b"scopes", "stale_days", b"stale_days"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__stale_days: _TypeAlias = _typing.Literal["stale_days"]  # noqa: Y015
+    _WhichOneofArgType__stale_days: _TypeAlias = _typing.Literal["_stale_days", b"_stale_days"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stale_days) -> _WhichOneofReturnType__stale_days | None: ...
+
+Global___AuditMemoryRequest: _TypeAlias = AuditMemoryRequest  # noqa: Y015
+
+@_typing.final
+class AuditMemoryResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FINDINGS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    EXAMINED_COUNT_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    examined_count: _builtins.int
+    """The number of memories that this page examined."""
+    @_builtins.property
+    def findings(self) -> _containers.RepeatedCompositeFieldContainer[_memory_findings_pb2.MemoryFinding]:
+        """In the order of the examined memories."""
+
+    def __init__(
+        self,
+        *,
+        findings: _abc.Iterable[_memory_findings_pb2.MemoryFinding] | None = ...,
+        next_page_token: _builtins.str = ...,
+        examined_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["examined_count", b"examined_count", "findings", b"findings", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditMemoryResponse: _TypeAlias = AuditMemoryResponse  # noqa: Y015

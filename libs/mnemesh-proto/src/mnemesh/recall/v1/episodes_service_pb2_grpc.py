@@ -108,6 +108,11 @@ class EpisodeServiceStub:
                 request_serializer=mnemesh_dot_recall_dot_v1_dot_episodes__service__pb2.InvalidateFactRequest.SerializeToString,
                 response_deserializer=mnemesh_dot_recall_dot_v1_dot_episodes__service__pb2.InvalidateFactResponse.FromString,
                 _registered_method=True)
+        self.RestoreFact = channel.unary_unary(
+                '/mnemesh.recall.v1.EpisodeService/RestoreFact',
+                request_serializer=mnemesh_dot_recall_dot_v1_dot_episodes__service__pb2.RestoreFactRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_recall_dot_v1_dot_episodes__service__pb2.RestoreFactResponse.FromString,
+                _registered_method=True)
         self.DeleteFact = channel.unary_unary(
                 '/mnemesh.recall.v1.EpisodeService/DeleteFact',
                 request_serializer=mnemesh_dot_recall_dot_v1_dot_episodes__service__pb2.DeleteFactRequest.SerializeToString,
@@ -132,6 +137,11 @@ class EpisodeServiceStub:
                 '/mnemesh.recall.v1.EpisodeService/EraseMemoryScope',
                 request_serializer=mnemesh_dot_recall_dot_v1_dot_episodes__service__pb2.EraseMemoryScopeRequest.SerializeToString,
                 response_deserializer=mnemesh_dot_recall_dot_v1_dot_episodes__service__pb2.EraseMemoryScopeResponse.FromString,
+                _registered_method=True)
+        self.AuditMemory = channel.unary_unary(
+                '/mnemesh.recall.v1.EpisodeService/AuditMemory',
+                request_serializer=mnemesh_dot_recall_dot_v1_dot_episodes__service__pb2.AuditMemoryRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_recall_dot_v1_dot_episodes__service__pb2.AuditMemoryResponse.FromString,
                 _registered_method=True)
 
 
@@ -194,8 +204,9 @@ class EpisodeServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreateFact(self, request, context):
-        """Adds a fact. If the scope contains a valid fact with the same text (ignoring case and white space), that fact is
-        confirmed and returned instead.
+        """Adds a fact. If the scope contains a valid fact with the same text, that fact is confirmed and returned instead.
+        Case, white space, articles ("the") and punctuation around words make no difference; tense, numbers and the order of
+        words do.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -246,6 +257,16 @@ class EpisodeServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RestoreFact(self, request, context):
+        """States a closed fact again, as the newest of its chain: a new fact with its text, which supersedes the open fact of
+        the chain from the start of that fact on, or which continues the fact from its end. Earlier facts stay as they are,
+        so the history shows the change and its undoing. If the newest fact of the chain is open and has the same text,
+        it is returned, and nothing changes. Errors: NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteFact(self, request, context):
         """Erases a fact. The facts before and after it in its chain are kept. Idempotent.
         """
@@ -278,6 +299,16 @@ class EpisodeServiceServicer:
 
     def EraseMemoryScope(self, request, context):
         """Erases all episodes and facts of a scope. Memories written later are kept. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AuditMemory(self, request, context):
+        """Looks for memories that should not stay as they are: duplicates, contradictions, stale facts, secrets and facts
+        without evidence. Changes nothing. The rules are deterministic and call no model. Each page examines at most
+        page_size memories in the order of their storage, so a page may have no findings although more pages follow. A pair
+        of facts is reported once, with the newer one, which is compared with the newest 5,000 valid facts of its scope.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -351,6 +382,11 @@ def add_EpisodeServiceServicer_to_server(servicer, server):
                     request_deserializer=mnemesh_dot_recall_dot_v1_dot_episodes__service__pb2.InvalidateFactRequest.FromString,
                     response_serializer=mnemesh_dot_recall_dot_v1_dot_episodes__service__pb2.InvalidateFactResponse.SerializeToString,
             ),
+            'RestoreFact': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestoreFact,
+                    request_deserializer=mnemesh_dot_recall_dot_v1_dot_episodes__service__pb2.RestoreFactRequest.FromString,
+                    response_serializer=mnemesh_dot_recall_dot_v1_dot_episodes__service__pb2.RestoreFactResponse.SerializeToString,
+            ),
             'DeleteFact': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteFact,
                     request_deserializer=mnemesh_dot_recall_dot_v1_dot_episodes__service__pb2.DeleteFactRequest.FromString,
@@ -375,6 +411,11 @@ def add_EpisodeServiceServicer_to_server(servicer, server):
                     servicer.EraseMemoryScope,
                     request_deserializer=mnemesh_dot_recall_dot_v1_dot_episodes__service__pb2.EraseMemoryScopeRequest.FromString,
                     response_serializer=mnemesh_dot_recall_dot_v1_dot_episodes__service__pb2.EraseMemoryScopeResponse.SerializeToString,
+            ),
+            'AuditMemory': grpc.unary_unary_rpc_method_handler(
+                    servicer.AuditMemory,
+                    request_deserializer=mnemesh_dot_recall_dot_v1_dot_episodes__service__pb2.AuditMemoryRequest.FromString,
+                    response_serializer=mnemesh_dot_recall_dot_v1_dot_episodes__service__pb2.AuditMemoryResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -748,6 +789,33 @@ class EpisodeService:
             _registered_method=True)
 
     @staticmethod
+    def RestoreFact(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.recall.v1.EpisodeService/RestoreFact',
+            mnemesh_dot_recall_dot_v1_dot_episodes__service__pb2.RestoreFactRequest.SerializeToString,
+            mnemesh_dot_recall_dot_v1_dot_episodes__service__pb2.RestoreFactResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def DeleteFact(request,
             target,
             options=(),
@@ -872,6 +940,33 @@ class EpisodeService:
             '/mnemesh.recall.v1.EpisodeService/EraseMemoryScope',
             mnemesh_dot_recall_dot_v1_dot_episodes__service__pb2.EraseMemoryScopeRequest.SerializeToString,
             mnemesh_dot_recall_dot_v1_dot_episodes__service__pb2.EraseMemoryScopeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AuditMemory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.recall.v1.EpisodeService/AuditMemory',
+            mnemesh_dot_recall_dot_v1_dot_episodes__service__pb2.AuditMemoryRequest.SerializeToString,
+            mnemesh_dot_recall_dot_v1_dot_episodes__service__pb2.AuditMemoryResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -61,8 +61,9 @@ class EpisodeServiceStub:
     DeleteEpisode: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.DeleteEpisodeRequest, _episodes_service_pb2.DeleteEpisodeResponse]
     """Erases an episode. The facts extracted from it are kept. Idempotent."""
     CreateFact: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.CreateFactRequest, _episodes_service_pb2.CreateFactResponse]
-    """Adds a fact. If the scope contains a valid fact with the same text (ignoring case and white space), that fact is
-    confirmed and returned instead.
+    """Adds a fact. If the scope contains a valid fact with the same text, that fact is confirmed and returned instead.
+    Case, white space, articles ("the") and punctuation around words make no difference; tense, numbers and the order of
+    words do.
     """
     GetFact: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.GetFactRequest, _episodes_service_pb2.GetFactResponse]
     """Returns one fact, closed or not. Errors: NOT_FOUND."""
@@ -82,6 +83,12 @@ class EpisodeServiceStub:
     """Closes a fact. Closing a closed fact with the same invalid_time succeeds and changes nothing; with a different
     time it fails with FACT_CLOSED.
     """
+    RestoreFact: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.RestoreFactRequest, _episodes_service_pb2.RestoreFactResponse]
+    """States a closed fact again, as the newest of its chain: a new fact with its text, which supersedes the open fact of
+    the chain from the start of that fact on, or which continues the fact from its end. Earlier facts stay as they are,
+    so the history shows the change and its undoing. If the newest fact of the chain is open and has the same text,
+    it is returned, and nothing changes. Errors: NOT_FOUND.
+    """
     DeleteFact: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.DeleteFactRequest, _episodes_service_pb2.DeleteFactResponse]
     """Erases a fact. The facts before and after it in its chain are kept. Idempotent."""
     ListFactHistory: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.ListFactHistoryRequest, _episodes_service_pb2.ListFactHistoryResponse]
@@ -96,6 +103,12 @@ class EpisodeServiceStub:
     """
     EraseMemoryScope: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.EraseMemoryScopeRequest, _episodes_service_pb2.EraseMemoryScopeResponse]
     """Erases all episodes and facts of a scope. Memories written later are kept. Idempotent."""
+    AuditMemory: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.AuditMemoryRequest, _episodes_service_pb2.AuditMemoryResponse]
+    """Looks for memories that should not stay as they are: duplicates, contradictions, stale facts, secrets and facts
+    without evidence. Changes nothing. The rules are deterministic and call no model. Each page examines at most
+    page_size memories in the order of their storage, so a page may have no findings although more pages follow. A pair
+    of facts is reported once, with the newer one, which is compared with the newest 5,000 valid facts of its scope.
+    """
 
 @_typing.type_check_only
 class EpisodeServiceAsyncStub(EpisodeServiceStub):
@@ -130,8 +143,9 @@ class EpisodeServiceAsyncStub(EpisodeServiceStub):
     DeleteEpisode: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.DeleteEpisodeRequest, _episodes_service_pb2.DeleteEpisodeResponse]  # type: ignore[assignment]
     """Erases an episode. The facts extracted from it are kept. Idempotent."""
     CreateFact: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.CreateFactRequest, _episodes_service_pb2.CreateFactResponse]  # type: ignore[assignment]
-    """Adds a fact. If the scope contains a valid fact with the same text (ignoring case and white space), that fact is
-    confirmed and returned instead.
+    """Adds a fact. If the scope contains a valid fact with the same text, that fact is confirmed and returned instead.
+    Case, white space, articles ("the") and punctuation around words make no difference; tense, numbers and the order of
+    words do.
     """
     GetFact: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.GetFactRequest, _episodes_service_pb2.GetFactResponse]  # type: ignore[assignment]
     """Returns one fact, closed or not. Errors: NOT_FOUND."""
@@ -151,6 +165,12 @@ class EpisodeServiceAsyncStub(EpisodeServiceStub):
     """Closes a fact. Closing a closed fact with the same invalid_time succeeds and changes nothing; with a different
     time it fails with FACT_CLOSED.
     """
+    RestoreFact: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.RestoreFactRequest, _episodes_service_pb2.RestoreFactResponse]  # type: ignore[assignment]
+    """States a closed fact again, as the newest of its chain: a new fact with its text, which supersedes the open fact of
+    the chain from the start of that fact on, or which continues the fact from its end. Earlier facts stay as they are,
+    so the history shows the change and its undoing. If the newest fact of the chain is open and has the same text,
+    it is returned, and nothing changes. Errors: NOT_FOUND.
+    """
     DeleteFact: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.DeleteFactRequest, _episodes_service_pb2.DeleteFactResponse]  # type: ignore[assignment]
     """Erases a fact. The facts before and after it in its chain are kept. Idempotent."""
     ListFactHistory: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.ListFactHistoryRequest, _episodes_service_pb2.ListFactHistoryResponse]  # type: ignore[assignment]
@@ -165,6 +185,12 @@ class EpisodeServiceAsyncStub(EpisodeServiceStub):
     """
     EraseMemoryScope: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.EraseMemoryScopeRequest, _episodes_service_pb2.EraseMemoryScopeResponse]  # type: ignore[assignment]
     """Erases all episodes and facts of a scope. Memories written later are kept. Idempotent."""
+    AuditMemory: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.AuditMemoryRequest, _episodes_service_pb2.AuditMemoryResponse]  # type: ignore[assignment]
+    """Looks for memories that should not stay as they are: duplicates, contradictions, stale facts, secrets and facts
+    without evidence. Changes nothing. The rules are deterministic and call no model. Each page examines at most
+    page_size memories in the order of their storage, so a page may have no findings although more pages follow. A pair
+    of facts is reported once, with the newer one, which is compared with the newest 5,000 valid facts of its scope.
+    """
 
 class EpisodeServiceServicer:
     """Episodes and facts: memories of messages that left a context window. The messages themselves stay in recall.
@@ -231,8 +257,9 @@ class EpisodeServiceServicer:
         request: _episodes_service_pb2.CreateFactRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_episodes_service_pb2.CreateFactResponse, _abc.Awaitable[_episodes_service_pb2.CreateFactResponse]]:
-        """Adds a fact. If the scope contains a valid fact with the same text (ignoring case and white space), that fact is
-        confirmed and returned instead.
+        """Adds a fact. If the scope contains a valid fact with the same text, that fact is confirmed and returned instead.
+        Case, white space, articles ("the") and punctuation around words make no difference; tense, numbers and the order of
+        words do.
         """
 
     def GetFact(
@@ -283,6 +310,17 @@ class EpisodeServiceServicer:
         time it fails with FACT_CLOSED.
         """
 
+    def RestoreFact(
+        self,
+        request: _episodes_service_pb2.RestoreFactRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_episodes_service_pb2.RestoreFactResponse, _abc.Awaitable[_episodes_service_pb2.RestoreFactResponse]]:
+        """States a closed fact again, as the newest of its chain: a new fact with its text, which supersedes the open fact of
+        the chain from the start of that fact on, or which continues the fact from its end. Earlier facts stay as they are,
+        so the history shows the change and its undoing. If the newest fact of the chain is open and has the same text,
+        it is returned, and nothing changes. Errors: NOT_FOUND.
+        """
+
     def DeleteFact(
         self,
         request: _episodes_service_pb2.DeleteFactRequest,
@@ -321,5 +359,16 @@ class EpisodeServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_episodes_service_pb2.EraseMemoryScopeResponse, _abc.Awaitable[_episodes_service_pb2.EraseMemoryScopeResponse]]:
         """Erases all episodes and facts of a scope. Memories written later are kept. Idempotent."""
+
+    def AuditMemory(
+        self,
+        request: _episodes_service_pb2.AuditMemoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_episodes_service_pb2.AuditMemoryResponse, _abc.Awaitable[_episodes_service_pb2.AuditMemoryResponse]]:
+        """Looks for memories that should not stay as they are: duplicates, contradictions, stale facts, secrets and facts
+        without evidence. Changes nothing. The rules are deterministic and call no model. Each page examines at most
+        page_size memories in the order of their storage, so a page may have no findings although more pages follow. A pair
+        of facts is reported once, with the newer one, which is compared with the newest 5,000 valid facts of its scope.
+        """
 
 def add_EpisodeServiceServicer_to_server(servicer: EpisodeServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

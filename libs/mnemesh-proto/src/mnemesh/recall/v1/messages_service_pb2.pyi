@@ -50,7 +50,7 @@ class _SearchModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SearchMode
     DESCRIPTOR: _descriptor.EnumDescriptor
     SEARCH_MODE_UNSPECIFIED: _SearchMode.ValueType  # 0
     SEARCH_MODE_HYBRID: _SearchMode.ValueType  # 1
-    """Full-text and vector results, fused by reciprocal rank. The default."""
+    """Full-text and vector results, fused by score. The default."""
     SEARCH_MODE_TEXT: _SearchMode.ValueType  # 2
     SEARCH_MODE_VECTOR: _SearchMode.ValueType  # 3
 
@@ -58,7 +58,7 @@ class SearchMode(_SearchMode, metaclass=_SearchModeEnumTypeWrapper): ...
 
 SEARCH_MODE_UNSPECIFIED: SearchMode.ValueType  # 0
 SEARCH_MODE_HYBRID: SearchMode.ValueType  # 1
-"""Full-text and vector results, fused by reciprocal rank. The default."""
+"""Full-text and vector results, fused by score. The default."""
 SEARCH_MODE_TEXT: SearchMode.ValueType  # 2
 SEARCH_MODE_VECTOR: SearchMode.ValueType  # 3
 Global___SearchMode: _TypeAlias = SearchMode  # noqa: Y015
@@ -679,6 +679,8 @@ class ListMessagesRequest(_message.Message):
     TEXT_SEARCH_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
+    AFTER_SEQUENCE_ID_FIELD_NUMBER: _builtins.int
+    UNTIL_SEQUENCE_ID_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     page_token: _builtins.str
     after_id: _builtins.str
@@ -696,6 +698,12 @@ class ListMessagesRequest(_message.Message):
     """Messages that contain the call or the return of this tool call."""
     text_search: _builtins.str
     """Case-insensitive substring of the searchable text."""
+    after_sequence_id: _builtins.int
+    """Messages of one agent with a higher sequence id. Fails with INVALID_ARGUMENT unless agent_ids names exactly one."""
+    until_sequence_id: _builtins.int
+    """Messages of one agent with this sequence id or a lower one. Fails with INVALID_ARGUMENT unless agent_ids names
+    exactly one.
+    """
     @_builtins.property
     def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Usually at least one of agent_ids, run_id, step_id, group_id or conversation is set. Without any, the whole
@@ -734,13 +742,17 @@ class ListMessagesRequest(_message.Message):
         text_search: _builtins.str | None = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
         end_time: _timestamp_pb2.Timestamp | None = ...,
+        after_sequence_id: _builtins.int | None = ...,
+        until_sequence_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_after_id", b"_after_id", "_before_id", b"_before_id", "_end_time", b"_end_time", "_group_id", b"_group_id", "_include_err", b"_include_err", "_otid", b"_otid", "_run_id", b"_run_id", "_start_time", b"_start_time", "_step_id", b"_step_id", "_text_search", b"_text_search", "_tool_call_id", b"_tool_call_id", "_turn_id", b"_turn_id", "after_id", b"after_id", "before_id", b"before_id", "conversation", b"conversation", "end_time", b"end_time", "group_id", b"group_id", "include_err", b"include_err", "otid", b"otid", "run_id", b"run_id", "start_time", b"start_time", "step_id", b"step_id", "text_search", b"text_search", "tool_call_id", b"tool_call_id", "turn_id", b"turn_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after_id", b"_after_id", "_after_sequence_id", b"_after_sequence_id", "_before_id", b"_before_id", "_end_time", b"_end_time", "_group_id", b"_group_id", "_include_err", b"_include_err", "_otid", b"_otid", "_run_id", b"_run_id", "_start_time", b"_start_time", "_step_id", b"_step_id", "_text_search", b"_text_search", "_tool_call_id", b"_tool_call_id", "_turn_id", b"_turn_id", "_until_sequence_id", b"_until_sequence_id", "after_id", b"after_id", "after_sequence_id", b"after_sequence_id", "before_id", b"before_id", "conversation", b"conversation", "end_time", b"end_time", "group_id", b"group_id", "include_err", b"include_err", "otid", b"otid", "run_id", b"run_id", "start_time", b"start_time", "step_id", b"step_id", "text_search", b"text_search", "tool_call_id", b"tool_call_id", "turn_id", b"turn_id", "until_sequence_id", b"until_sequence_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after_id", b"_after_id", "_before_id", b"_before_id", "_end_time", b"_end_time", "_group_id", b"_group_id", "_include_err", b"_include_err", "_otid", b"_otid", "_run_id", b"_run_id", "_start_time", b"_start_time", "_step_id", b"_step_id", "_text_search", b"_text_search", "_tool_call_id", b"_tool_call_id", "_turn_id", b"_turn_id", "after_id", b"after_id", "agent_ids", b"agent_ids", "before_id", b"before_id", "conversation", b"conversation", "end_time", b"end_time", "group_id", b"group_id", "include_err", b"include_err", "order", b"order", "order_by", b"order_by", "otid", b"otid", "page_size", b"page_size", "page_token", b"page_token", "roles", b"roles", "run_id", b"run_id", "start_time", b"start_time", "step_id", b"step_id", "text_search", b"text_search", "tool_call_id", b"tool_call_id", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after_id", b"_after_id", "_after_sequence_id", b"_after_sequence_id", "_before_id", b"_before_id", "_end_time", b"_end_time", "_group_id", b"_group_id", "_include_err", b"_include_err", "_otid", b"_otid", "_run_id", b"_run_id", "_start_time", b"_start_time", "_step_id", b"_step_id", "_text_search", b"_text_search", "_tool_call_id", b"_tool_call_id", "_turn_id", b"_turn_id", "_until_sequence_id", b"_until_sequence_id", "after_id", b"after_id", "after_sequence_id", b"after_sequence_id", "agent_ids", b"agent_ids", "before_id", b"before_id", "conversation", b"conversation", "end_time", b"end_time", "group_id", b"group_id", "include_err", b"include_err", "order", b"order", "order_by", b"order_by", "otid", b"otid", "page_size", b"page_size", "page_token", b"page_token", "roles", b"roles", "run_id", b"run_id", "start_time", b"start_time", "step_id", b"step_id", "text_search", b"text_search", "tool_call_id", b"tool_call_id", "turn_id", b"turn_id", "until_sequence_id", b"until_sequence_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after_id: _TypeAlias = _typing.Literal["after_id"]  # noqa: Y015
     _WhichOneofArgType__after_id: _TypeAlias = _typing.Literal["_after_id", b"_after_id"]  # noqa: Y015
+    _WhichOneofReturnType__after_sequence_id: _TypeAlias = _typing.Literal["after_sequence_id"]  # noqa: Y015
+    _WhichOneofArgType__after_sequence_id: _TypeAlias = _typing.Literal["_after_sequence_id", b"_after_sequence_id"]  # noqa: Y015
     _WhichOneofReturnType__before_id: _TypeAlias = _typing.Literal["before_id"]  # noqa: Y015
     _WhichOneofArgType__before_id: _TypeAlias = _typing.Literal["_before_id", b"_before_id"]  # noqa: Y015
     _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
@@ -763,8 +775,12 @@ class ListMessagesRequest(_message.Message):
     _WhichOneofArgType__tool_call_id: _TypeAlias = _typing.Literal["_tool_call_id", b"_tool_call_id"]  # noqa: Y015
     _WhichOneofReturnType__turn_id: _TypeAlias = _typing.Literal["turn_id"]  # noqa: Y015
     _WhichOneofArgType__turn_id: _TypeAlias = _typing.Literal["_turn_id", b"_turn_id"]  # noqa: Y015
+    _WhichOneofReturnType__until_sequence_id: _TypeAlias = _typing.Literal["until_sequence_id"]  # noqa: Y015
+    _WhichOneofArgType__until_sequence_id: _TypeAlias = _typing.Literal["_until_sequence_id", b"_until_sequence_id"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__after_id) -> _WhichOneofReturnType__after_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after_sequence_id) -> _WhichOneofReturnType__after_sequence_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__before_id) -> _WhichOneofReturnType__before_id | None: ...
     @_typing.overload
@@ -787,6 +803,8 @@ class ListMessagesRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__tool_call_id) -> _WhichOneofReturnType__tool_call_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__turn_id) -> _WhichOneofReturnType__turn_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__until_sequence_id) -> _WhichOneofReturnType__until_sequence_id | None: ...
 
 Global___ListMessagesRequest: _TypeAlias = ListMessagesRequest  # noqa: Y015
 
@@ -915,6 +933,13 @@ class SearchMessagesRequest(_message.Message):
     END_DATE_FIELD_NUMBER: _builtins.int
     TIME_ZONE_FIELD_NUMBER: _builtins.int
     EXCLUDE_MESSAGE_IDS_FIELD_NUMBER: _builtins.int
+    FURTHER_QUERIES_FIELD_NUMBER: _builtins.int
+    SPEAKERS_FIELD_NUMBER: _builtins.int
+    SENDER_IDS_FIELD_NUMBER: _builtins.int
+    REFERENCE_TIME_FIELD_NUMBER: _builtins.int
+    MESSAGES_BEFORE_FIELD_NUMBER: _builtins.int
+    MESSAGES_AFTER_FIELD_NUMBER: _builtins.int
+    RERANK_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     """At most 10,000 characters."""
     mode: Global___SearchMode.ValueType
@@ -929,6 +954,13 @@ class SearchMessagesRequest(_message.Message):
     end_date: _builtins.str
     time_zone: _builtins.str
     """IANA time zone name. Absent means UTC."""
+    messages_before: _builtins.int
+    """The number of messages of the same conversation to return before and after each hit; at most 10 each. Only messages
+    of users and agents that a search can find count. Beyond 4 MB in total, those of the last hits are left out.
+    """
+    messages_after: _builtins.int
+    rerank: _builtins.bool
+    """Whether the configured reranker orders the best candidates. Absent selects the service default."""
     @_builtins.property
     def conversation(self) -> Global___ConversationScope: ...
     @_builtins.property
@@ -938,6 +970,29 @@ class SearchMessagesRequest(_message.Message):
     @_builtins.property
     def exclude_message_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Messages to exclude, such as those in the window."""
+
+    @_builtins.property
+    def further_queries(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Further queries, for example other wordings of the question or its parts; at most 9, with the limits of query. A
+        message counts with its best score over all queries. Blank ones are ignored.
+        """
+
+    @_builtins.property
+    def speakers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only messages of these speakers: Message.name, or for a message without one the name at the beginning of its text
+        ("Name: "). Compared without case. Empty means all. At most 20.
+        """
+
+    @_builtins.property
+    def sender_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only messages of these senders (Message.sender_id). Empty means all. At most 20."""
+
+    @_builtins.property
+    def reference_time(self) -> _timestamp_pb2.Timestamp:
+        """The time from which expressions such as "last week" or "in May" in the queries are resolved, in time_zone. Present:
+        messages of the resolved range rank higher. Absent: only complete dates in the queries are recognised. start_date and
+        end_date exclude messages; an expression in a query never does.
+        """
 
     def __init__(
         self,
@@ -952,15 +1007,26 @@ class SearchMessagesRequest(_message.Message):
         end_date: _builtins.str | None = ...,
         time_zone: _builtins.str | None = ...,
         exclude_message_ids: _abc.Iterable[_builtins.str] | None = ...,
+        further_queries: _abc.Iterable[_builtins.str] | None = ...,
+        speakers: _abc.Iterable[_builtins.str] | None = ...,
+        sender_ids: _abc.Iterable[_builtins.str] | None = ...,
+        reference_time: _timestamp_pb2.Timestamp | None = ...,
+        messages_before: _builtins.int = ...,
+        messages_after: _builtins.int = ...,
+        rerank: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_end_date", b"_end_date", "_start_date", b"_start_date", "_time_zone", b"_time_zone", "agent_id", b"agent_id", "conversation", b"conversation", "end_date", b"end_date", "start_date", b"start_date", "time_zone", b"time_zone"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_end_date", b"_end_date", "_reference_time", b"_reference_time", "_rerank", b"_rerank", "_start_date", b"_start_date", "_time_zone", b"_time_zone", "agent_id", b"agent_id", "conversation", b"conversation", "end_date", b"end_date", "reference_time", b"reference_time", "rerank", b"rerank", "start_date", b"start_date", "time_zone", b"time_zone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_end_date", b"_end_date", "_start_date", b"_start_date", "_time_zone", b"_time_zone", "agent_id", b"agent_id", "conversation", b"conversation", "end_date", b"end_date", "exclude_message_ids", b"exclude_message_ids", "limit", b"limit", "mode", b"mode", "query", b"query", "roles", b"roles", "start_date", b"start_date", "time_zone", b"time_zone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_end_date", b"_end_date", "_reference_time", b"_reference_time", "_rerank", b"_rerank", "_start_date", b"_start_date", "_time_zone", b"_time_zone", "agent_id", b"agent_id", "conversation", b"conversation", "end_date", b"end_date", "exclude_message_ids", b"exclude_message_ids", "further_queries", b"further_queries", "limit", b"limit", "messages_after", b"messages_after", "messages_before", b"messages_before", "mode", b"mode", "query", b"query", "reference_time", b"reference_time", "rerank", b"rerank", "roles", b"roles", "sender_ids", b"sender_ids", "speakers", b"speakers", "start_date", b"start_date", "time_zone", b"time_zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__agent_id: _TypeAlias = _typing.Literal["agent_id"]  # noqa: Y015
     _WhichOneofArgType__agent_id: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id"]  # noqa: Y015
     _WhichOneofReturnType__end_date: _TypeAlias = _typing.Literal["end_date"]  # noqa: Y015
     _WhichOneofArgType__end_date: _TypeAlias = _typing.Literal["_end_date", b"_end_date"]  # noqa: Y015
+    _WhichOneofReturnType__reference_time: _TypeAlias = _typing.Literal["reference_time"]  # noqa: Y015
+    _WhichOneofArgType__reference_time: _TypeAlias = _typing.Literal["_reference_time", b"_reference_time"]  # noqa: Y015
+    _WhichOneofReturnType__rerank: _TypeAlias = _typing.Literal["rerank"]  # noqa: Y015
+    _WhichOneofArgType__rerank: _TypeAlias = _typing.Literal["_rerank", b"_rerank"]  # noqa: Y015
     _WhichOneofReturnType__start_date: _TypeAlias = _typing.Literal["start_date"]  # noqa: Y015
     _WhichOneofArgType__start_date: _TypeAlias = _typing.Literal["_start_date", b"_start_date"]  # noqa: Y015
     _WhichOneofReturnType__time_zone: _TypeAlias = _typing.Literal["time_zone"]  # noqa: Y015
@@ -969,6 +1035,10 @@ class SearchMessagesRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__agent_id) -> _WhichOneofReturnType__agent_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end_date) -> _WhichOneofReturnType__end_date | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reference_time) -> _WhichOneofReturnType__reference_time | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rerank) -> _WhichOneofReturnType__rerank | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__start_date) -> _WhichOneofReturnType__start_date | None: ...
     @_typing.overload
@@ -982,25 +1052,71 @@ class SearchMessagesResponse(_message.Message):
 
     HITS_FIELD_NUMBER: _builtins.int
     DEGRADED_FIELD_NUMBER: _builtins.int
+    RERANKED_FIELD_NUMBER: _builtins.int
+    TIME_RANGES_FIELD_NUMBER: _builtins.int
     degraded: _builtins.bool
     """True if similar messages may be missing: the embedder or the vector index is unavailable, or the index is being
     rebuilt. Hits by words are complete.
     """
+    reranked: _builtins.bool
+    """True if the reranker ordered the hits. False if none is configured or requested, or if it failed or exceeded its
+    time limit: the hits then have the order of the first ranking.
+    """
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___MessageHit]: ...
+    @_builtins.property
+    def time_ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResolvedTimeRange]:
+        """The time ranges to which expressions in the queries were resolved, in the order of the queries."""
+
     def __init__(
         self,
         *,
         hits: _abc.Iterable[Global___MessageHit] | None = ...,
         degraded: _builtins.bool = ...,
+        reranked: _builtins.bool = ...,
+        time_ranges: _abc.Iterable[Global___ResolvedTimeRange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "hits", b"hits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "hits", b"hits", "reranked", b"reranked", "time_ranges", b"time_ranges"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SearchMessagesResponse: _TypeAlias = SearchMessagesResponse  # noqa: Y015
+
+@_typing.final
+class ResolvedTimeRange(_message.Message):
+    """An expression of time in a query, and the range that it denotes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXPRESSION_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    expression: _builtins.str
+    """The words of the query, such as "last week"."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """Inclusive. Absent if the range has no beginning, as in "before May"."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """Exclusive. Absent if the range has no end."""
+
+    def __init__(
+        self,
+        *,
+        expression: _builtins.str = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "expression", b"expression", "start_time", b"start_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolvedTimeRange: _TypeAlias = ResolvedTimeRange  # noqa: Y015
 
 @_typing.final
 class MessageHit(_message.Message):
@@ -1012,6 +1128,12 @@ class MessageHit(_message.Message):
     VECTOR_RANK_FIELD_NUMBER: _builtins.int
     TEXT_RANK_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
+    TEXT_SCORE_FIELD_NUMBER: _builtins.int
+    VECTOR_SCORE_FIELD_NUMBER: _builtins.int
+    RERANK_SCORE_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    QUESTION_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """The searched text, without formatting around it."""
     score: _builtins.float
@@ -1023,8 +1145,24 @@ class MessageHit(_message.Message):
     """The mode that was applied, the same for all hits. It is the requested mode, except that HYBRID becomes TEXT if the
     embedder or the vector index is unavailable. UNSPECIFIED if the query was blank: such hits have no score and no ranks.
     """
+    text_score: _builtins.float
+    """The scores from which `score` was computed: by words, by similarity, and of the reranker. Absent if the list does not
+    contain the message, or if the reranker did not score it.
+    """
+    vector_score: _builtins.float
+    rerank_score: _builtins.float
     @_builtins.property
     def message(self) -> _message_pb2.Message: ...
+    @_builtins.property
+    def before(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
+        """The messages before and after the hit, oldest first, as messages_before and messages_after request."""
+
+    @_builtins.property
+    def after(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]: ...
+    @_builtins.property
+    def question(self) -> _message_pb2.Message:
+        """The previous message of the conversation if it asks a question that the hit may answer."""
+
     def __init__(
         self,
         *,
@@ -1034,19 +1172,37 @@ class MessageHit(_message.Message):
         vector_rank: _builtins.int | None = ...,
         text_rank: _builtins.int | None = ...,
         mode: Global___SearchMode.ValueType = ...,
+        text_score: _builtins.float | None = ...,
+        vector_score: _builtins.float | None = ...,
+        rerank_score: _builtins.float | None = ...,
+        before: _abc.Iterable[_message_pb2.Message] | None = ...,
+        after: _abc.Iterable[_message_pb2.Message] | None = ...,
+        question: _message_pb2.Message | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_text_rank", b"_text_rank", "_vector_rank", b"_vector_rank", "message", b"message", "text_rank", b"text_rank", "vector_rank", b"vector_rank"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rerank_score", b"_rerank_score", "_text_rank", b"_text_rank", "_text_score", b"_text_score", "_vector_rank", b"_vector_rank", "_vector_score", b"_vector_score", "message", b"message", "question", b"question", "rerank_score", b"rerank_score", "text_rank", b"text_rank", "text_score", b"text_score", "vector_rank", b"vector_rank", "vector_score", b"vector_score"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_text_rank", b"_text_rank", "_vector_rank", b"_vector_rank", "message", b"message", "mode", b"mode", "score", b"score", "text", b"text", "text_rank", b"text_rank", "vector_rank", b"vector_rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rerank_score", b"_rerank_score", "_text_rank", b"_text_rank", "_text_score", b"_text_score", "_vector_rank", b"_vector_rank", "_vector_score", b"_vector_score", "after", b"after", "before", b"before", "message", b"message", "mode", b"mode", "question", b"question", "rerank_score", b"rerank_score", "score", b"score", "text", b"text", "text_rank", b"text_rank", "text_score", b"text_score", "vector_rank", b"vector_rank", "vector_score", b"vector_score"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__rerank_score: _TypeAlias = _typing.Literal["rerank_score"]  # noqa: Y015
+    _WhichOneofArgType__rerank_score: _TypeAlias = _typing.Literal["_rerank_score", b"_rerank_score"]  # noqa: Y015
     _WhichOneofReturnType__text_rank: _TypeAlias = _typing.Literal["text_rank"]  # noqa: Y015
     _WhichOneofArgType__text_rank: _TypeAlias = _typing.Literal["_text_rank", b"_text_rank"]  # noqa: Y015
+    _WhichOneofReturnType__text_score: _TypeAlias = _typing.Literal["text_score"]  # noqa: Y015
+    _WhichOneofArgType__text_score: _TypeAlias = _typing.Literal["_text_score", b"_text_score"]  # noqa: Y015
     _WhichOneofReturnType__vector_rank: _TypeAlias = _typing.Literal["vector_rank"]  # noqa: Y015
     _WhichOneofArgType__vector_rank: _TypeAlias = _typing.Literal["_vector_rank", b"_vector_rank"]  # noqa: Y015
+    _WhichOneofReturnType__vector_score: _TypeAlias = _typing.Literal["vector_score"]  # noqa: Y015
+    _WhichOneofArgType__vector_score: _TypeAlias = _typing.Literal["_vector_score", b"_vector_score"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rerank_score) -> _WhichOneofReturnType__rerank_score | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__text_rank) -> _WhichOneofReturnType__text_rank | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__text_score) -> _WhichOneofReturnType__text_score | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__vector_rank) -> _WhichOneofReturnType__vector_rank | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__vector_score) -> _WhichOneofReturnType__vector_score | None: ...
 
 Global___MessageHit: _TypeAlias = MessageHit  # noqa: Y015
 

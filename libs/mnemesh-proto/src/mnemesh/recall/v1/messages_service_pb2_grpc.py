@@ -268,6 +268,10 @@ class MessageServiceServicer:
         an agent or a conversation (the newest 20,000 if neither is given), in groups of up to 64 messages of one agent,
         and the messages that full-text search found.
 
+        Messages beside a hit share words with it, so a message also counts for a part of the words of its neighbours in the
+        same conversation, most of all for those of a question before it. A message that matches neither by words nor by
+        similarity is no hit. A query that equals the text of a message finds that message first.
+
         Errors: INVALID_ARGUMENT; EMBEDDER_UNAVAILABLE for mode VECTOR.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -288,8 +292,8 @@ class MessageServiceServicer:
     def EraseSender(self, request, context):
         """Erases the messages of a sender in all agents of the organization, with what derives from them: the other messages
         of their turns, except for the input of other senders; the episodes and facts, of any scope, that were learned from
-        the erased messages; and the summaries that the agents' windows got after the first of them. A call erases a bounded
-        number of turns: repeat it until `remaining` is false. Idempotent.
+        the erased messages; those of the scope of an identity; and the summaries that the agents' windows got after the first
+        of them. A call erases a bounded number of turns: repeat it until `remaining` is false. Idempotent.
         Requires the role service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

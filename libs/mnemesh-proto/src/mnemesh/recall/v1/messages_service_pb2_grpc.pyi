@@ -126,6 +126,10 @@ class MessageServiceStub:
     an agent or a conversation (the newest 20,000 if neither is given), in groups of up to 64 messages of one agent,
     and the messages that full-text search found.
 
+    Messages beside a hit share words with it, so a message also counts for a part of the words of its neighbours in the
+    same conversation, most of all for those of a question before it. A message that matches neither by words nor by
+    similarity is no hit. A query that equals the text of a message finds that message first.
+
     Errors: INVALID_ARGUMENT; EMBEDDER_UNAVAILABLE for mode VECTOR.
     """
     EraseAgent: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.EraseAgentRequest, _messages_service_pb2.EraseAgentResponse]
@@ -138,8 +142,8 @@ class MessageServiceStub:
     EraseSender: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.EraseSenderRequest, _messages_service_pb2.EraseSenderResponse]
     """Erases the messages of a sender in all agents of the organization, with what derives from them: the other messages
     of their turns, except for the input of other senders; the episodes and facts, of any scope, that were learned from
-    the erased messages; and the summaries that the agents' windows got after the first of them. A call erases a bounded
-    number of turns: repeat it until `remaining` is false. Idempotent.
+    the erased messages; those of the scope of an identity; and the summaries that the agents' windows got after the first
+    of them. A call erases a bounded number of turns: repeat it until `remaining` is false. Idempotent.
     Requires the role service.
     """
 
@@ -241,6 +245,10 @@ class MessageServiceAsyncStub(MessageServiceStub):
     an agent or a conversation (the newest 20,000 if neither is given), in groups of up to 64 messages of one agent,
     and the messages that full-text search found.
 
+    Messages beside a hit share words with it, so a message also counts for a part of the words of its neighbours in the
+    same conversation, most of all for those of a question before it. A message that matches neither by words nor by
+    similarity is no hit. A query that equals the text of a message finds that message first.
+
     Errors: INVALID_ARGUMENT; EMBEDDER_UNAVAILABLE for mode VECTOR.
     """
     EraseAgent: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.EraseAgentRequest, _messages_service_pb2.EraseAgentResponse]  # type: ignore[assignment]
@@ -253,8 +261,8 @@ class MessageServiceAsyncStub(MessageServiceStub):
     EraseSender: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.EraseSenderRequest, _messages_service_pb2.EraseSenderResponse]  # type: ignore[assignment]
     """Erases the messages of a sender in all agents of the organization, with what derives from them: the other messages
     of their turns, except for the input of other senders; the episodes and facts, of any scope, that were learned from
-    the erased messages; and the summaries that the agents' windows got after the first of them. A call erases a bounded
-    number of turns: repeat it until `remaining` is false. Idempotent.
+    the erased messages; those of the scope of an identity; and the summaries that the agents' windows got after the first
+    of them. A call erases a bounded number of turns: repeat it until `remaining` is false. Idempotent.
     Requires the role service.
     """
 
@@ -418,6 +426,10 @@ class MessageServiceServicer:
         an agent or a conversation (the newest 20,000 if neither is given), in groups of up to 64 messages of one agent,
         and the messages that full-text search found.
 
+        Messages beside a hit share words with it, so a message also counts for a part of the words of its neighbours in the
+        same conversation, most of all for those of a question before it. A message that matches neither by words nor by
+        similarity is no hit. A query that equals the text of a message finds that message first.
+
         Errors: INVALID_ARGUMENT; EMBEDDER_UNAVAILABLE for mode VECTOR.
         """
 
@@ -440,8 +452,8 @@ class MessageServiceServicer:
     ) -> _typing.Union[_messages_service_pb2.EraseSenderResponse, _abc.Awaitable[_messages_service_pb2.EraseSenderResponse]]:
         """Erases the messages of a sender in all agents of the organization, with what derives from them: the other messages
         of their turns, except for the input of other senders; the episodes and facts, of any scope, that were learned from
-        the erased messages; and the summaries that the agents' windows got after the first of them. A call erases a bounded
-        number of turns: repeat it until `remaining` is false. Idempotent.
+        the erased messages; those of the scope of an identity; and the summaries that the agents' windows got after the first
+        of them. A call erases a bounded number of turns: repeat it until `remaining` is false. Idempotent.
         Requires the role service.
         """
 

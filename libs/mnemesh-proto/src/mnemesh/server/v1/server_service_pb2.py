@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&mnemesh/server/v1/server_service.proto\x12\x11mnemesh.server.v1\"\x16\n\x14GetServerInfoRequest\"\xec\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x18\n\x10\x63ontract_version\x18\x03 \x01(\t\x12\x16\n\x0eproto_services\x18\x04 \x03(\t\x12L\n\nproperties\x18\x05 \x03(\x0b\x32\x38.mnemesh.server.v1.GetServerInfoResponse.PropertiesEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32x\n\rServerService\x12g\n\rGetServerInfo\x12\'.mnemesh.server.v1.GetServerInfoRequest\x1a(.mnemesh.server.v1.GetServerInfoResponse\"\x03\x90\x02\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&mnemesh/server/v1/server_service.proto\x12\x11mnemesh.server.v1\"\'\n\x14GetServerInfoRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\"\xec\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x18\n\x10\x63ontract_version\x18\x03 \x01(\t\x12\x16\n\x0eproto_services\x18\x04 \x03(\t\x12L\n\nproperties\x18\x05 \x03(\x0b\x32\x38.mnemesh.server.v1.GetServerInfoResponse.PropertiesEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32x\n\rServerService\x12g\n\rGetServerInfo\x12\'.mnemesh.server.v1.GetServerInfoRequest\x1a(.mnemesh.server.v1.GetServerInfoResponse\"\x03\x90\x02\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,11 +36,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SERVERSERVICE'].methods_by_name['GetServerInfo']._loaded_options = None
   _globals['_SERVERSERVICE'].methods_by_name['GetServerInfo']._serialized_options = b'\220\002\001'
   _globals['_GETSERVERINFOREQUEST']._serialized_start=61
-  _globals['_GETSERVERINFOREQUEST']._serialized_end=83
-  _globals['_GETSERVERINFORESPONSE']._serialized_start=86
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=322
-  _globals['_GETSERVERINFORESPONSE_PROPERTIESENTRY']._serialized_start=273
-  _globals['_GETSERVERINFORESPONSE_PROPERTIESENTRY']._serialized_end=322
-  _globals['_SERVERSERVICE']._serialized_start=324
-  _globals['_SERVERSERVICE']._serialized_end=444
+  _globals['_GETSERVERINFOREQUEST']._serialized_end=100
+  _globals['_GETSERVERINFORESPONSE']._serialized_start=103
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=339
+  _globals['_GETSERVERINFORESPONSE_PROPERTIESENTRY']._serialized_start=290
+  _globals['_GETSERVERINFORESPONSE_PROPERTIESENTRY']._serialized_end=339
+  _globals['_SERVERSERVICE']._serialized_start=341
+  _globals['_SERVERSERVICE']._serialized_end=461
 # @@protoc_insertion_point(module_scope)

@@ -22,12 +22,19 @@ DESCRIPTOR: _descriptor.FileDescriptor
 class GetServerInfoRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    SERVICE_FIELD_NUMBER: _builtins.int
+    service: _builtins.str
+    """Name of the service in the mesh, such as "blocks". Empty means the server
+    that answers.
+    """
     def __init__(
         self,
+        *,
+        service: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["service", b"service"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -49,8 +49,10 @@ class ServerServiceServicer:
     """
 
     def GetServerInfo(self, request, context):
-        """Returns the name and the version of the server. The answer is constant
-        while the process runs.
+        """Returns the name and the version of the server, or of a service whose
+        calls it forwards. The answer is constant while the process runs.
+
+        Errors: NOT_FOUND for a service that is not served here; UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

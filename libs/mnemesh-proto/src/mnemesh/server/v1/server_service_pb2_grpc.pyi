@@ -36,8 +36,10 @@ class ServerServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ServerServiceAsyncStub: ...
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_server_service_pb2.GetServerInfoRequest, _server_service_pb2.GetServerInfoResponse]
-    """Returns the name and the version of the server. The answer is constant
-    while the process runs.
+    """Returns the name and the version of the server, or of a service whose
+    calls it forwards. The answer is constant while the process runs.
+
+    Errors: NOT_FOUND for a service that is not served here; UNAVAILABLE.
     """
 
 @_typing.type_check_only
@@ -48,8 +50,10 @@ class ServerServiceAsyncStub(ServerServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_server_service_pb2.GetServerInfoRequest, _server_service_pb2.GetServerInfoResponse]  # type: ignore[assignment]
-    """Returns the name and the version of the server. The answer is constant
-    while the process runs.
+    """Returns the name and the version of the server, or of a service whose
+    calls it forwards. The answer is constant while the process runs.
+
+    Errors: NOT_FOUND for a service that is not served here; UNAVAILABLE.
     """
 
 class ServerServiceServicer:
@@ -62,8 +66,10 @@ class ServerServiceServicer:
         request: _server_service_pb2.GetServerInfoRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_server_service_pb2.GetServerInfoResponse, _abc.Awaitable[_server_service_pb2.GetServerInfoResponse]]:
-        """Returns the name and the version of the server. The answer is constant
-        while the process runs.
+        """Returns the name and the version of the server, or of a service whose
+        calls it forwards. The answer is constant while the process runs.
+
+        Errors: NOT_FOUND for a service that is not served here; UNAVAILABLE.
         """
 
 def add_ServerServiceServicer_to_server(servicer: ServerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

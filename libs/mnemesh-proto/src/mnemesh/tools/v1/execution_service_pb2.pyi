@@ -21,6 +21,39 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _CodeLanguage:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CodeLanguageEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CodeLanguage.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CODE_LANGUAGE_UNSPECIFIED: _CodeLanguage.ValueType  # 0
+    """Python."""
+    CODE_LANGUAGE_PYTHON: _CodeLanguage.ValueType  # 1
+    CODE_LANGUAGE_JAVASCRIPT: _CodeLanguage.ValueType  # 2
+    """An ECMAScript module in Node.js."""
+    CODE_LANGUAGE_TYPESCRIPT: _CodeLanguage.ValueType  # 3
+    """A module in Node.js. Types are removed and not checked."""
+    CODE_LANGUAGE_R: _CodeLanguage.ValueType  # 4
+    """Not implemented."""
+    CODE_LANGUAGE_JAVA: _CodeLanguage.ValueType  # 5
+    """Not implemented."""
+
+class CodeLanguage(_CodeLanguage, metaclass=_CodeLanguageEnumTypeWrapper): ...
+
+CODE_LANGUAGE_UNSPECIFIED: CodeLanguage.ValueType  # 0
+"""Python."""
+CODE_LANGUAGE_PYTHON: CodeLanguage.ValueType  # 1
+CODE_LANGUAGE_JAVASCRIPT: CodeLanguage.ValueType  # 2
+"""An ECMAScript module in Node.js."""
+CODE_LANGUAGE_TYPESCRIPT: CodeLanguage.ValueType  # 3
+"""A module in Node.js. Types are removed and not checked."""
+CODE_LANGUAGE_R: CodeLanguage.ValueType  # 4
+"""Not implemented."""
+CODE_LANGUAGE_JAVA: CodeLanguage.ValueType  # 5
+"""Not implemented."""
+Global___CodeLanguage: _TypeAlias = CodeLanguage  # noqa: Y015
+
 class _ExecutionStatus:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -45,6 +78,274 @@ EXECUTION_STATUS_TIMED_OUT: ExecutionStatus.ValueType  # 3
 EXECUTION_STATUS_KILLED: ExecutionStatus.ValueType  # 4
 """The tool was killed by a limit on memory, CPU time, processes or output."""
 Global___ExecutionStatus: _TypeAlias = ExecutionStatus  # noqa: Y015
+
+@_typing.final
+class RunCodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class EnvironmentEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    LANGUAGE_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    ENVIRONMENT_FIELD_NUMBER: _builtins.int
+    NETWORK_HOSTS_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
+    language: Global___CodeLanguage.ValueType
+    code: _builtins.str
+    """The program, at most 250,000 characters. await is possible at its top level."""
+    @_builtins.property
+    def environment(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Environment variables. Names follow the rules of ToolSecret.name. Values are never logged."""
+
+    @_builtins.property
+    def network_hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The hosts that the program may connect to; see Tool.network_hosts."""
+
+    @_builtins.property
+    def timeout(self) -> _duration_pb2.Duration:
+        """Seconds after which the program is killed. Absent means 180, which is also the maximum."""
+
+    def __init__(
+        self,
+        *,
+        language: Global___CodeLanguage.ValueType = ...,
+        code: _builtins.str = ...,
+        environment: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        network_hosts: _abc.Iterable[_builtins.str] | None = ...,
+        timeout: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_timeout", b"_timeout", "timeout", b"timeout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_timeout", b"_timeout", "code", b"code", "environment", b"environment", "language", b"language", "network_hosts", b"network_hosts", "timeout", b"timeout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__timeout: _TypeAlias = _typing.Literal["timeout"]  # noqa: Y015
+    _WhichOneofArgType__timeout: _TypeAlias = _typing.Literal["_timeout", b"_timeout"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__timeout) -> _WhichOneofReturnType__timeout | None: ...
+
+Global___RunCodeRequest: _TypeAlias = RunCodeRequest  # noqa: Y015
+
+@_typing.final
+class RunCodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    STDOUT_FIELD_NUMBER: _builtins.int
+    STDERR_FIELD_NUMBER: _builtins.int
+    DURATION_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
+    CONNECTIONS_FIELD_NUMBER: _builtins.int
+    status: Global___ExecutionStatus.ValueType
+    result: _builtins.str
+    """The value of the last expression as text: a string unchanged, None and undefined as "", other values as JSON if
+    possible. At most 50,000 characters. For an error, the error text.
+    """
+    stdout: _builtins.str
+    stderr: _builtins.str
+    """With the trace of an exception."""
+    truncated: _builtins.bool
+    """True if the result was truncated."""
+    @_builtins.property
+    def duration(self) -> _duration_pb2.Duration: ...
+    @_builtins.property
+    def connections(self) -> _containers.RepeatedCompositeFieldContainer[Global___NetworkConnection]:
+        """The first 100 connections of the program, in the order in which they ended."""
+
+    def __init__(
+        self,
+        *,
+        status: Global___ExecutionStatus.ValueType = ...,
+        result: _builtins.str = ...,
+        stdout: _builtins.str = ...,
+        stderr: _builtins.str = ...,
+        duration: _duration_pb2.Duration | None = ...,
+        truncated: _builtins.bool = ...,
+        connections: _abc.Iterable[Global___NetworkConnection] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connections", b"connections", "duration", b"duration", "result", b"result", "status", b"status", "stderr", b"stderr", "stdout", b"stdout", "truncated", b"truncated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunCodeResponse: _TypeAlias = RunCodeResponse  # noqa: Y015
+
+@_typing.final
+class CallableTool(_message.Message):
+    """A function that a program can call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """An identifier."""
+    @_builtins.property
+    def parameters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The names of its parameters, in the order of positional arguments."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        parameters: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "parameters", b"parameters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CallableTool: _TypeAlias = CallableTool  # noqa: Y015
+
+@_typing.final
+class RunCodeStart(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROGRAM_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def program(self) -> Global___RunCodeRequest: ...
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___CallableTool]:
+        """At most 200."""
+
+    def __init__(
+        self,
+        *,
+        program: Global___RunCodeRequest | None = ...,
+        tools: _abc.Iterable[Global___CallableTool] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["program", b"program"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["program", b"program", "tools", b"tools"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunCodeStart: _TypeAlias = RunCodeStart  # noqa: Y015
+
+@_typing.final
+class CodeToolCall(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.int
+    name: _builtins.str
+    arguments: _builtins.str
+    """A JSON object as text."""
+    def __init__(
+        self,
+        *,
+        call_id: _builtins.int = ...,
+        name: _builtins.str = ...,
+        arguments: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "call_id", b"call_id", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CodeToolCall: _TypeAlias = CodeToolCall  # noqa: Y015
+
+@_typing.final
+class CodeToolResult(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    OK_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.int
+    ok: _builtins.bool
+    """False raises an exception in the program."""
+    text: _builtins.str
+    """The return value, or the error."""
+    def __init__(
+        self,
+        *,
+        call_id: _builtins.int = ...,
+        ok: _builtins.bool = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "ok", b"ok", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CodeToolResult: _TypeAlias = CodeToolResult  # noqa: Y015
+
+@_typing.final
+class RunCodeWithToolsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def start(self) -> Global___RunCodeStart: ...
+    @_builtins.property
+    def result(self) -> Global___CodeToolResult: ...
+    def __init__(
+        self,
+        *,
+        start: Global___RunCodeStart | None = ...,
+        result: Global___CodeToolResult | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "result", b"result", "start", b"start"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "result", b"result", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["start", "result"]  # noqa: Y015
+    _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
+
+Global___RunCodeWithToolsRequest: _TypeAlias = RunCodeWithToolsRequest  # noqa: Y015
+
+@_typing.final
+class RunCodeWithToolsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def call(self) -> Global___CodeToolCall: ...
+    @_builtins.property
+    def result(self) -> Global___RunCodeResponse: ...
+    def __init__(
+        self,
+        *,
+        call: Global___CodeToolCall | None = ...,
+        result: Global___RunCodeResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "message", b"message", "result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "message", b"message", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["call", "result"]  # noqa: Y015
+    _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
+
+Global___RunCodeWithToolsResponse: _TypeAlias = RunCodeWithToolsResponse  # noqa: Y015
 
 @_typing.final
 class ExecuteToolRequest(_message.Message):
@@ -91,7 +392,10 @@ class ExecuteToolRequest(_message.Message):
 
     @_builtins.property
     def environment(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """The complete environment of the tool. Values are never logged."""
+        """Environment variables. They override those of the tool (Tool.secrets); the server's own environment is not passed.
+        Names follow the rules of ToolSecret.name. Values are never logged, and removed from the response as those of
+        Tool.secrets.
+        """
 
     @_builtins.property
     def agent_state(self) -> Global___AgentState:
@@ -142,6 +446,7 @@ class AdHocTool(_message.Message):
     PIP_REQUIREMENTS_FIELD_NUMBER: _builtins.int
     NPM_REQUIREMENTS_FIELD_NUMBER: _builtins.int
     ALLOW_NETWORK_FIELD_NUMBER: _builtins.int
+    NETWORK_HOSTS_FIELD_NUMBER: _builtins.int
     source_code: _builtins.str
     source_type: _tools_pb2.SourceType.ValueType
     name: _builtins.str
@@ -152,6 +457,10 @@ class AdHocTool(_message.Message):
     def pip_requirements(self) -> _containers.RepeatedCompositeFieldContainer[_tools_pb2.PackageRequirement]: ...
     @_builtins.property
     def npm_requirements(self) -> _containers.RepeatedCompositeFieldContainer[_tools_pb2.PackageRequirement]: ...
+    @_builtins.property
+    def network_hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """See Tool.network_hosts."""
+
     def __init__(
         self,
         *,
@@ -162,10 +471,11 @@ class AdHocTool(_message.Message):
         pip_requirements: _abc.Iterable[_tools_pb2.PackageRequirement] | None = ...,
         npm_requirements: _abc.Iterable[_tools_pb2.PackageRequirement] | None = ...,
         allow_network: _builtins.bool = ...,
+        network_hosts: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_args_json_schema", b"_args_json_schema", "_name", b"_name", "args_json_schema", b"args_json_schema", "name", b"name"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_args_json_schema", b"_args_json_schema", "_name", b"_name", "allow_network", b"allow_network", "args_json_schema", b"args_json_schema", "name", b"name", "npm_requirements", b"npm_requirements", "pip_requirements", b"pip_requirements", "source_code", b"source_code", "source_type", b"source_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_args_json_schema", b"_args_json_schema", "_name", b"_name", "allow_network", b"allow_network", "args_json_schema", b"args_json_schema", "name", b"name", "network_hosts", b"network_hosts", "npm_requirements", b"npm_requirements", "pip_requirements", b"pip_requirements", "source_code", b"source_code", "source_type", b"source_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__args_json_schema: _TypeAlias = _typing.Literal["args_json_schema"]  # noqa: Y015
     _WhichOneofArgType__args_json_schema: _TypeAlias = _typing.Literal["_args_json_schema", b"_args_json_schema"]  # noqa: Y015
@@ -180,7 +490,9 @@ Global___AdHocTool: _TypeAlias = AdHocTool  # noqa: Y015
 
 @_typing.final
 class AgentState(_message.Message):
-    """The part of an agent that a tool can read and change: the values of its blocks."""
+    """The agent that calls a tool. The tool can read and change the values of its blocks. The environment of the tool has
+    AGENT_ID and LETTA_AGENT_ID, and PROJECT_ID if there is one, unless other variables have these names.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -207,8 +519,10 @@ class AgentState(_message.Message):
     AGENT_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     BLOCKS_FIELD_NUMBER: _builtins.int
+    PROJECT_ID_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     name: _builtins.str
+    project_id: _builtins.str
     @_builtins.property
     def blocks(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Block values by label."""
@@ -219,12 +533,15 @@ class AgentState(_message.Message):
         agent_id: _builtins.str = ...,
         name: _builtins.str = ...,
         blocks: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        project_id: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_project_id", b"_project_id", "project_id", b"project_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "blocks", b"blocks", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_project_id", b"_project_id", "agent_id", b"agent_id", "blocks", b"blocks", "name", b"name", "project_id", b"project_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__project_id: _TypeAlias = _typing.Literal["project_id"]  # noqa: Y015
+    _WhichOneofArgType__project_id: _TypeAlias = _typing.Literal["_project_id", b"_project_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__project_id) -> _WhichOneofReturnType__project_id | None: ...
 
 Global___AgentState: _TypeAlias = AgentState  # noqa: Y015
 
@@ -259,6 +576,7 @@ class ExecuteToolResponse(_message.Message):
     DURATION_FIELD_NUMBER: _builtins.int
     TRUNCATED_FIELD_NUMBER: _builtins.int
     CHANGED_BLOCKS_FIELD_NUMBER: _builtins.int
+    CONNECTIONS_FIELD_NUMBER: _builtins.int
     status: Global___ExecutionStatus.ValueType
     result: _builtins.str
     """The return value as text: a string unchanged, None as "None", other values as JSON. For an error, the error text."""
@@ -273,6 +591,10 @@ class ExecuteToolResponse(_message.Message):
     def changed_blocks(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Block values that the tool changed through agent_state."""
 
+    @_builtins.property
+    def connections(self) -> _containers.RepeatedCompositeFieldContainer[Global___NetworkConnection]:
+        """The first 100 connections of the tool, in the order in which they ended."""
+
     def __init__(
         self,
         *,
@@ -283,11 +605,56 @@ class ExecuteToolResponse(_message.Message):
         duration: _duration_pb2.Duration | None = ...,
         truncated: _builtins.bool = ...,
         changed_blocks: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        connections: _abc.Iterable[Global___NetworkConnection] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_blocks", b"changed_blocks", "duration", b"duration", "result", b"result", "status", b"status", "stderr", b"stderr", "stdout", b"stdout", "truncated", b"truncated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_blocks", b"changed_blocks", "connections", b"connections", "duration", b"duration", "result", b"result", "status", b"status", "stderr", b"stderr", "stdout", b"stdout", "truncated", b"truncated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExecuteToolResponse: _TypeAlias = ExecuteToolResponse  # noqa: Y015
+
+@_typing.final
+class NetworkConnection(_message.Message):
+    """A connection of a tool, or its attempt to make one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOST_FIELD_NUMBER: _builtins.int
+    PORT_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    SENT_BYTES_FIELD_NUMBER: _builtins.int
+    RECEIVED_BYTES_FIELD_NUMBER: _builtins.int
+    DURATION_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    host: _builtins.str
+    port: _builtins.int
+    address: _builtins.str
+    """The IP address; empty if there was no connection."""
+    sent_bytes: _builtins.int
+    received_bytes: _builtins.int
+    refusal: _builtins.str
+    """Why the connection was not made, or was cut: not_granted, address_not_allowed, unresolved, unreachable,
+    too_many_connections, too_many_bytes or invalid_request. Empty otherwise.
+    """
+    @_builtins.property
+    def duration(self) -> _duration_pb2.Duration: ...
+    def __init__(
+        self,
+        *,
+        host: _builtins.str = ...,
+        port: _builtins.int = ...,
+        address: _builtins.str = ...,
+        sent_bytes: _builtins.int = ...,
+        received_bytes: _builtins.int = ...,
+        duration: _duration_pb2.Duration | None = ...,
+        refusal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "duration", b"duration", "host", b"host", "port", b"port", "received_bytes", b"received_bytes", "refusal", b"refusal", "sent_bytes", b"sent_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NetworkConnection: _TypeAlias = NetworkConnection  # noqa: Y015

@@ -40,6 +40,16 @@ class ExecutionServiceStub:
                 request_serializer=mnemesh_dot_tools_dot_v1_dot_execution__service__pb2.ExecuteToolRequest.SerializeToString,
                 response_deserializer=mnemesh_dot_tools_dot_v1_dot_execution__service__pb2.ExecuteToolResponse.FromString,
                 _registered_method=True)
+        self.RunCode = channel.unary_unary(
+                '/mnemesh.tools.v1.ExecutionService/RunCode',
+                request_serializer=mnemesh_dot_tools_dot_v1_dot_execution__service__pb2.RunCodeRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_tools_dot_v1_dot_execution__service__pb2.RunCodeResponse.FromString,
+                _registered_method=True)
+        self.RunCodeWithTools = channel.stream_stream(
+                '/mnemesh.tools.v1.ExecutionService/RunCodeWithTools',
+                request_serializer=mnemesh_dot_tools_dot_v1_dot_execution__service__pb2.RunCodeWithToolsRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_tools_dot_v1_dot_execution__service__pb2.RunCodeWithToolsResponse.FromString,
+                _registered_method=True)
 
 
 class ExecutionServiceServicer:
@@ -62,6 +72,29 @@ class ExecutionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RunCode(self, request, context):
+        """Runs a program once, in the sandbox of tools and with its limits. The result is the value of its last expression.
+
+        A failing program is a result with status ERROR, not an error of the call. Not idempotent, and never retried by
+        mnemesh. Errors: UNIMPLEMENTED for a language that this service does not execute, TOOL_REQUIREMENTS_UNMET without
+        Node.js, SANDBOX_UNAVAILABLE, TOOL_SLOTS_BUSY.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RunCodeWithTools(self, request_iterator, context):
+        """Runs a program as RunCode does, which can call functions of the caller.
+
+        The first request has start, which names the functions. Each response with call is answered by a request with result
+        and the id of the call; calls of one program come one after another. The last response has the result of the program.
+        The program is killed when the caller disconnects. Calls beyond 100, and calls after the caller closed its side,
+        fail in the program. Errors: as RunCode.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ExecutionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -69,6 +102,16 @@ def add_ExecutionServiceServicer_to_server(servicer, server):
                     servicer.ExecuteTool,
                     request_deserializer=mnemesh_dot_tools_dot_v1_dot_execution__service__pb2.ExecuteToolRequest.FromString,
                     response_serializer=mnemesh_dot_tools_dot_v1_dot_execution__service__pb2.ExecuteToolResponse.SerializeToString,
+            ),
+            'RunCode': grpc.unary_unary_rpc_method_handler(
+                    servicer.RunCode,
+                    request_deserializer=mnemesh_dot_tools_dot_v1_dot_execution__service__pb2.RunCodeRequest.FromString,
+                    response_serializer=mnemesh_dot_tools_dot_v1_dot_execution__service__pb2.RunCodeResponse.SerializeToString,
+            ),
+            'RunCodeWithTools': grpc.stream_stream_rpc_method_handler(
+                    servicer.RunCodeWithTools,
+                    request_deserializer=mnemesh_dot_tools_dot_v1_dot_execution__service__pb2.RunCodeWithToolsRequest.FromString,
+                    response_serializer=mnemesh_dot_tools_dot_v1_dot_execution__service__pb2.RunCodeWithToolsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -99,6 +142,60 @@ class ExecutionService:
             '/mnemesh.tools.v1.ExecutionService/ExecuteTool',
             mnemesh_dot_tools_dot_v1_dot_execution__service__pb2.ExecuteToolRequest.SerializeToString,
             mnemesh_dot_tools_dot_v1_dot_execution__service__pb2.ExecuteToolResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RunCode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.tools.v1.ExecutionService/RunCode',
+            mnemesh_dot_tools_dot_v1_dot_execution__service__pb2.RunCodeRequest.SerializeToString,
+            mnemesh_dot_tools_dot_v1_dot_execution__service__pb2.RunCodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RunCodeWithTools(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/mnemesh.tools.v1.ExecutionService/RunCodeWithTools',
+            mnemesh_dot_tools_dot_v1_dot_execution__service__pb2.RunCodeWithToolsRequest.SerializeToString,
+            mnemesh_dot_tools_dot_v1_dot_execution__service__pb2.RunCodeWithToolsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,21 @@ class ExecutionServiceStub:
     A tool reads and changes agent_state only if its function has the parameter agent_state. A function that returns
     None has an empty result.
     """
+    RunCode: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.RunCodeRequest, _execution_service_pb2.RunCodeResponse]
+    """Runs a program once, in the sandbox of tools and with its limits. The result is the value of its last expression.
+
+    A failing program is a result with status ERROR, not an error of the call. Not idempotent, and never retried by
+    mnemesh. Errors: UNIMPLEMENTED for a language that this service does not execute, TOOL_REQUIREMENTS_UNMET without
+    Node.js, SANDBOX_UNAVAILABLE, TOOL_SLOTS_BUSY.
+    """
+    RunCodeWithTools: _grpc.StreamStreamMultiCallable[_execution_service_pb2.RunCodeWithToolsRequest, _execution_service_pb2.RunCodeWithToolsResponse]
+    """Runs a program as RunCode does, which can call functions of the caller.
+
+    The first request has start, which names the functions. Each response with call is answered by a request with result
+    and the id of the call; calls of one program come one after another. The last response has the result of the program.
+    The program is killed when the caller disconnects. Calls beyond 100, and calls after the caller closed its side,
+    fail in the program. Errors: as RunCode.
+    """
 
 @_typing.type_check_only
 class ExecutionServiceAsyncStub(ExecutionServiceStub):
@@ -62,6 +77,21 @@ class ExecutionServiceAsyncStub(ExecutionServiceStub):
 
     A tool reads and changes agent_state only if its function has the parameter agent_state. A function that returns
     None has an empty result.
+    """
+    RunCode: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.RunCodeRequest, _execution_service_pb2.RunCodeResponse]  # type: ignore[assignment]
+    """Runs a program once, in the sandbox of tools and with its limits. The result is the value of its last expression.
+
+    A failing program is a result with status ERROR, not an error of the call. Not idempotent, and never retried by
+    mnemesh. Errors: UNIMPLEMENTED for a language that this service does not execute, TOOL_REQUIREMENTS_UNMET without
+    Node.js, SANDBOX_UNAVAILABLE, TOOL_SLOTS_BUSY.
+    """
+    RunCodeWithTools: _aio.StreamStreamMultiCallable[_execution_service_pb2.RunCodeWithToolsRequest, _execution_service_pb2.RunCodeWithToolsResponse]  # type: ignore[assignment]
+    """Runs a program as RunCode does, which can call functions of the caller.
+
+    The first request has start, which names the functions. Each response with call is answered by a request with result
+    and the id of the call; calls of one program come one after another. The last response has the result of the program.
+    The program is killed when the caller disconnects. Calls beyond 100, and calls after the caller closed its side,
+    fail in the program. Errors: as RunCode.
     """
 
 class ExecutionServiceServicer:
@@ -82,6 +112,31 @@ class ExecutionServiceServicer:
 
         A tool reads and changes agent_state only if its function has the parameter agent_state. A function that returns
         None has an empty result.
+        """
+
+    def RunCode(
+        self,
+        request: _execution_service_pb2.RunCodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_execution_service_pb2.RunCodeResponse, _abc.Awaitable[_execution_service_pb2.RunCodeResponse]]:
+        """Runs a program once, in the sandbox of tools and with its limits. The result is the value of its last expression.
+
+        A failing program is a result with status ERROR, not an error of the call. Not idempotent, and never retried by
+        mnemesh. Errors: UNIMPLEMENTED for a language that this service does not execute, TOOL_REQUIREMENTS_UNMET without
+        Node.js, SANDBOX_UNAVAILABLE, TOOL_SLOTS_BUSY.
+        """
+
+    def RunCodeWithTools(
+        self,
+        request_iterator: _MaybeAsyncIterator[_execution_service_pb2.RunCodeWithToolsRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_execution_service_pb2.RunCodeWithToolsResponse], _abc.AsyncIterator[_execution_service_pb2.RunCodeWithToolsResponse]]:
+        """Runs a program as RunCode does, which can call functions of the caller.
+
+        The first request has start, which names the functions. Each response with call is answered by a request with result
+        and the id of the call; calls of one program come one after another. The last response has the result of the program.
+        The program is killed when the caller disconnects. Calls beyond 100, and calls after the caller closed its side,
+        fail in the program. Errors: as RunCode.
         """
 
 def add_ExecutionServiceServicer_to_server(servicer: ExecutionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

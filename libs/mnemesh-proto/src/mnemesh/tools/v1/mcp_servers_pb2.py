@@ -23,34 +23,41 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from mnemesh.tools.v1 import tools_pb2 as mnemesh_dot_tools_dot_v1_dot_tools__pb2
 from mnemesh.types.v1 import audit_pb2 as mnemesh_dot_types_dot_v1_dot_audit__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"mnemesh/tools/v1/mcp_servers.proto\x12\x10mnemesh.tools.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cmnemesh/types/v1/audit.proto\"\xf3\x05\n\tMcpServer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x31\n\x05stdio\x18\x03 \x01(\x0b\x32 .mnemesh.tools.v1.StdioTransportH\x00\x12-\n\x03sse\x18\x04 \x01(\x0b\x32\x1e.mnemesh.tools.v1.SseTransportH\x00\x12\x44\n\x0fstreamable_http\x18\x05 \x01(\x0b\x32).mnemesh.tools.v1.StreamableHttpTransportH\x00\x12\x15\n\x08metadata\x18\x06 \x01(\tH\x01\x88\x01\x01\x12\x31\n\x06status\x18\n \x01(\x0e\x32!.mnemesh.tools.v1.McpServerStatus\x12\x1b\n\x0estatus_message\x18\x0b \x01(\tH\x02\x88\x01\x01\x12:\n\x11last_contact_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x03\x88\x01\x01\x12:\n\x11last_refresh_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x04\x88\x01\x01\x12\x12\n\ntool_count\x18\x0e \x01(\x05\x12\x1d\n\x10protocol_version\x18\x0f \x01(\tH\x05\x88\x01\x01\x12\x10\n\x08revision\x18\x10 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x1e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x1f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\nprovenance\x18  \x01(\x0b\x32\x1c.mnemesh.types.v1.ProvenanceB\x0b\n\ttransportB\x0b\n\t_metadataB\x11\n\x0f_status_messageB\x14\n\x12_last_contact_timeB\x14\n\x12_last_refresh_timeB\x13\n\x11_protocol_version\"Y\n\x0eStdioTransport\x12\x0f\n\x07\x63ommand\x18\x01 \x01(\t\x12\x0c\n\x04\x61rgs\x18\x02 \x03(\t\x12(\n\x03\x65nv\x18\x03 \x03(\x0b\x32\x1b.mnemesh.tools.v1.McpSecret\"s\n\x0cSseTransport\x12\x0b\n\x03url\x18\x01 \x01(\t\x12(\n\x04\x61uth\x18\x02 \x01(\x0b\x32\x1a.mnemesh.tools.v1.HttpAuth\x12,\n\x07headers\x18\x03 \x03(\x0b\x32\x1b.mnemesh.tools.v1.McpSecret\"~\n\x17StreamableHttpTransport\x12\x0b\n\x03url\x18\x01 \x01(\t\x12(\n\x04\x61uth\x18\x02 \x01(\x0b\x32\x1a.mnemesh.tools.v1.HttpAuth\x12,\n\x07headers\x18\x03 \x03(\x0b\x32\x1b.mnemesh.tools.v1.McpSecret\"V\n\x08HttpAuth\x12\x13\n\x06header\x18\x01 \x01(\tH\x00\x88\x01\x01\x12*\n\x05token\x18\x02 \x01(\x0b\x32\x1b.mnemesh.tools.v1.McpSecretB\t\n\x07_header\"J\n\tMcpSecret\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x11\n\thas_value\x18\x03 \x01(\x08\x42\x08\n\x06_value\"U\n\x0fMcpSchemaHealth\x12\x31\n\x06status\x18\x01 \x01(\x0e\x32!.mnemesh.tools.v1.McpSchemaStatus\x12\x0f\n\x07reasons\x18\x02 \x03(\t\"\x9d\x03\n\x07McpTool\x12\x0f\n\x07tool_id\x18\x01 \x01(\t\x12\x15\n\rmcp_server_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x18\n\x0b\x64\x65scription\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x14\n\x0cinput_schema\x18\x05 \x01(\t\x12\x18\n\x0bjson_schema\x18\x06 \x01(\tH\x01\x88\x01\x01\x12\x1a\n\routput_schema\x18\x07 \x01(\tH\x02\x88\x01\x01\x12\x18\n\x0b\x61nnotations\x18\x08 \x01(\tH\x03\x88\x01\x01\x12\x38\n\rschema_health\x18\t \x01(\x0b\x32!.mnemesh.tools.v1.McpSchemaHealth\x12/\n\x0b\x63reate_time\x18\x1e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x1f \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x0e\n\x0c_descriptionB\x0e\n\x0c_json_schemaB\x10\n\x0e_output_schemaB\x0e\n\x0c_annotations*\xb7\x01\n\x0fMcpServerStatus\x12!\n\x1dMCP_SERVER_STATUS_UNSPECIFIED\x10\x00\x12\x1d\n\x19MCP_SERVER_STATUS_UNKNOWN\x10\x01\x12\x1f\n\x1bMCP_SERVER_STATUS_REACHABLE\x10\x02\x12!\n\x1dMCP_SERVER_STATUS_UNREACHABLE\x10\x03\x12\x1e\n\x1aMCP_SERVER_STATUS_DISABLED\x10\x04*\x93\x01\n\x0fMcpSchemaStatus\x12!\n\x1dMCP_SCHEMA_STATUS_UNSPECIFIED\x10\x00\x12\x1c\n\x18MCP_SCHEMA_STATUS_STRICT\x10\x01\x12 \n\x1cMCP_SCHEMA_STATUS_NON_STRICT\x10\x02\x12\x1d\n\x19MCP_SCHEMA_STATUS_INVALID\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"mnemesh/tools/v1/mcp_servers.proto\x12\x10mnemesh.tools.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cmnemesh/tools/v1/tools.proto\x1a\x1cmnemesh/types/v1/audit.proto\"\xb9\x06\n\tMcpServer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x31\n\x05stdio\x18\x03 \x01(\x0b\x32 .mnemesh.tools.v1.StdioTransportH\x00\x12-\n\x03sse\x18\x04 \x01(\x0b\x32\x1e.mnemesh.tools.v1.SseTransportH\x00\x12\x44\n\x0fstreamable_http\x18\x05 \x01(\x0b\x32).mnemesh.tools.v1.StreamableHttpTransportH\x00\x12\x15\n\x08metadata\x18\x06 \x01(\tH\x01\x88\x01\x01\x12\x31\n\x06status\x18\n \x01(\x0e\x32!.mnemesh.tools.v1.McpServerStatus\x12\x1b\n\x0estatus_message\x18\x0b \x01(\tH\x02\x88\x01\x01\x12:\n\x11last_contact_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x03\x88\x01\x01\x12:\n\x11last_refresh_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x04\x88\x01\x01\x12\x12\n\ntool_count\x18\x0e \x01(\x05\x12\x1d\n\x10protocol_version\x18\x0f \x01(\tH\x05\x88\x01\x01\x12\x10\n\x08revision\x18\x10 \x01(\x03\x12\x38\n\x07program\x18\x11 \x01(\x0b\x32\".mnemesh.tools.v1.McpProgramHealthH\x06\x88\x01\x01\x12/\n\x0b\x63reate_time\x18\x1e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x1f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\nprovenance\x18  \x01(\x0b\x32\x1c.mnemesh.types.v1.ProvenanceB\x0b\n\ttransportB\x0b\n\t_metadataB\x11\n\x0f_status_messageB\x14\n\x12_last_contact_timeB\x14\n\x12_last_refresh_timeB\x13\n\x11_protocol_versionB\n\n\x08_program\"\x8e\x02\n\x0eStdioTransport\x12\x0f\n\x07\x63ommand\x18\x01 \x01(\t\x12\x0c\n\x04\x61rgs\x18\x02 \x03(\t\x12(\n\x03\x65nv\x18\x03 \x03(\x0b\x32\x1b.mnemesh.tools.v1.McpSecret\x12>\n\x10pip_requirements\x18\x04 \x03(\x0b\x32$.mnemesh.tools.v1.PackageRequirement\x12>\n\x10npm_requirements\x18\x05 \x03(\x0b\x32$.mnemesh.tools.v1.PackageRequirement\x12\x15\n\rnetwork_hosts\x18\x06 \x03(\t\x12\x1c\n\x14persistent_directory\x18\x07 \x01(\x08\"\x98\x01\n\x10McpProgramHealth\x12\x0f\n\x07running\x18\x01 \x01(\x05\x12\x0e\n\x06starts\x18\x02 \x01(\x05\x12\x0f\n\x07\x63rashes\x18\x03 \x01(\x05\x12\x33\n\nstart_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x88\x01\x01\x12\x0e\n\x06stderr\x18\x05 \x01(\tB\r\n\x0b_start_time\"\x9e\x01\n\x0cSseTransport\x12\x0b\n\x03url\x18\x01 \x01(\t\x12(\n\x04\x61uth\x18\x02 \x01(\x0b\x32\x1a.mnemesh.tools.v1.HttpAuth\x12,\n\x07headers\x18\x03 \x03(\x0b\x32\x1b.mnemesh.tools.v1.McpSecret\x12)\n\x05oauth\x18\x04 \x01(\x0b\x32\x1a.mnemesh.tools.v1.McpOAuth\"\xa9\x01\n\x17StreamableHttpTransport\x12\x0b\n\x03url\x18\x01 \x01(\t\x12(\n\x04\x61uth\x18\x02 \x01(\x0b\x32\x1a.mnemesh.tools.v1.HttpAuth\x12,\n\x07headers\x18\x03 \x03(\x0b\x32\x1b.mnemesh.tools.v1.McpSecret\x12)\n\x05oauth\x18\x04 \x01(\x0b\x32\x1a.mnemesh.tools.v1.McpOAuth\"\xb4\x02\n\x08McpOAuth\x12\x36\n\x05grant\x18\x01 \x01(\x0e\x32\'.mnemesh.tools.v1.McpAuthorizationGrant\x12\x16\n\tclient_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x32\n\rclient_secret\x18\x03 \x01(\x0b\x32\x1b.mnemesh.tools.v1.McpSecret\x12\x12\n\x05scope\x18\x04 \x01(\tH\x01\x88\x01\x01\x12\x13\n\x06issuer\x18\x05 \x01(\tH\x02\x88\x01\x01\x12\x12\n\nauthorized\x18\n \x01(\x08\x12\x34\n\x0b\x65xpire_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x03\x88\x01\x01\x42\x0c\n\n_client_idB\x08\n\x06_scopeB\t\n\x07_issuerB\x0e\n\x0c_expire_time\"V\n\x08HttpAuth\x12\x13\n\x06header\x18\x01 \x01(\tH\x00\x88\x01\x01\x12*\n\x05token\x18\x02 \x01(\x0b\x32\x1b.mnemesh.tools.v1.McpSecretB\t\n\x07_header\"J\n\tMcpSecret\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x11\n\thas_value\x18\x03 \x01(\x08\x42\x08\n\x06_value\"U\n\x0fMcpSchemaHealth\x12\x31\n\x06status\x18\x01 \x01(\x0e\x32!.mnemesh.tools.v1.McpSchemaStatus\x12\x0f\n\x07reasons\x18\x02 \x03(\t\"\x9d\x03\n\x07McpTool\x12\x0f\n\x07tool_id\x18\x01 \x01(\t\x12\x15\n\rmcp_server_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x18\n\x0b\x64\x65scription\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x14\n\x0cinput_schema\x18\x05 \x01(\t\x12\x18\n\x0bjson_schema\x18\x06 \x01(\tH\x01\x88\x01\x01\x12\x1a\n\routput_schema\x18\x07 \x01(\tH\x02\x88\x01\x01\x12\x18\n\x0b\x61nnotations\x18\x08 \x01(\tH\x03\x88\x01\x01\x12\x38\n\rschema_health\x18\t \x01(\x0b\x32!.mnemesh.tools.v1.McpSchemaHealth\x12/\n\x0b\x63reate_time\x18\x1e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x1f \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x0e\n\x0c_descriptionB\x0e\n\x0c_json_schemaB\x10\n\x0e_output_schemaB\x0e\n\x0c_annotations*\xdb\x01\n\x0fMcpServerStatus\x12!\n\x1dMCP_SERVER_STATUS_UNSPECIFIED\x10\x00\x12\x1d\n\x19MCP_SERVER_STATUS_UNKNOWN\x10\x01\x12\x1f\n\x1bMCP_SERVER_STATUS_REACHABLE\x10\x02\x12!\n\x1dMCP_SERVER_STATUS_UNREACHABLE\x10\x03\x12\x1e\n\x1aMCP_SERVER_STATUS_DISABLED\x10\x04\x12\"\n\x1eMCP_SERVER_STATUS_UNAUTHORIZED\x10\x05*\xa0\x01\n\x15McpAuthorizationGrant\x12\'\n#MCP_AUTHORIZATION_GRANT_UNSPECIFIED\x10\x00\x12.\n*MCP_AUTHORIZATION_GRANT_AUTHORIZATION_CODE\x10\x01\x12.\n*MCP_AUTHORIZATION_GRANT_CLIENT_CREDENTIALS\x10\x02*\x93\x01\n\x0fMcpSchemaStatus\x12!\n\x1dMCP_SCHEMA_STATUS_UNSPECIFIED\x10\x00\x12\x1c\n\x18MCP_SCHEMA_STATUS_STRICT\x10\x01\x12 \n\x1cMCP_SCHEMA_STATUS_NON_STRICT\x10\x02\x12\x1d\n\x19MCP_SCHEMA_STATUS_INVALID\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'mnemesh.tools.v1.mcp_servers_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MCPSERVERSTATUS']._serialized_start=1881
-  _globals['_MCPSERVERSTATUS']._serialized_end=2064
-  _globals['_MCPSCHEMASTATUS']._serialized_start=2067
-  _globals['_MCPSCHEMASTATUS']._serialized_end=2214
-  _globals['_MCPSERVER']._serialized_start=120
-  _globals['_MCPSERVER']._serialized_end=875
-  _globals['_STDIOTRANSPORT']._serialized_start=877
-  _globals['_STDIOTRANSPORT']._serialized_end=966
-  _globals['_SSETRANSPORT']._serialized_start=968
-  _globals['_SSETRANSPORT']._serialized_end=1083
-  _globals['_STREAMABLEHTTPTRANSPORT']._serialized_start=1085
-  _globals['_STREAMABLEHTTPTRANSPORT']._serialized_end=1211
-  _globals['_HTTPAUTH']._serialized_start=1213
-  _globals['_HTTPAUTH']._serialized_end=1299
-  _globals['_MCPSECRET']._serialized_start=1301
-  _globals['_MCPSECRET']._serialized_end=1375
-  _globals['_MCPSCHEMAHEALTH']._serialized_start=1377
-  _globals['_MCPSCHEMAHEALTH']._serialized_end=1462
-  _globals['_MCPTOOL']._serialized_start=1465
-  _globals['_MCPTOOL']._serialized_end=1878
+  _globals['_MCPSERVERSTATUS']._serialized_start=2717
+  _globals['_MCPSERVERSTATUS']._serialized_end=2936
+  _globals['_MCPAUTHORIZATIONGRANT']._serialized_start=2939
+  _globals['_MCPAUTHORIZATIONGRANT']._serialized_end=3099
+  _globals['_MCPSCHEMASTATUS']._serialized_start=3102
+  _globals['_MCPSCHEMASTATUS']._serialized_end=3249
+  _globals['_MCPSERVER']._serialized_start=150
+  _globals['_MCPSERVER']._serialized_end=975
+  _globals['_STDIOTRANSPORT']._serialized_start=978
+  _globals['_STDIOTRANSPORT']._serialized_end=1248
+  _globals['_MCPPROGRAMHEALTH']._serialized_start=1251
+  _globals['_MCPPROGRAMHEALTH']._serialized_end=1403
+  _globals['_SSETRANSPORT']._serialized_start=1406
+  _globals['_SSETRANSPORT']._serialized_end=1564
+  _globals['_STREAMABLEHTTPTRANSPORT']._serialized_start=1567
+  _globals['_STREAMABLEHTTPTRANSPORT']._serialized_end=1736
+  _globals['_MCPOAUTH']._serialized_start=1739
+  _globals['_MCPOAUTH']._serialized_end=2047
+  _globals['_HTTPAUTH']._serialized_start=2049
+  _globals['_HTTPAUTH']._serialized_end=2135
+  _globals['_MCPSECRET']._serialized_start=2137
+  _globals['_MCPSECRET']._serialized_end=2211
+  _globals['_MCPSCHEMAHEALTH']._serialized_start=2213
+  _globals['_MCPSCHEMAHEALTH']._serialized_end=2298
+  _globals['_MCPTOOL']._serialized_start=2301
+  _globals['_MCPTOOL']._serialized_end=2714
 # @@protoc_insertion_point(module_scope)

@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from mnemesh.tools.v1 import tools_pb2 as _tools_pb2
 from mnemesh.types.v1 import audit_pb2 as _audit_pb2
 import builtins as _builtins
 import sys
@@ -34,6 +35,8 @@ class _McpServerStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_McpSe
     MCP_SERVER_STATUS_UNREACHABLE: _McpServerStatus.ValueType  # 3
     MCP_SERVER_STATUS_DISABLED: _McpServerStatus.ValueType  # 4
     """The transport is disabled on this mnemesh server."""
+    MCP_SERVER_STATUS_UNAUTHORIZED: _McpServerStatus.ValueType  # 5
+    """The server asks for an authorization by a person: see StartMcpAuthorization."""
 
 class McpServerStatus(_McpServerStatus, metaclass=_McpServerStatusEnumTypeWrapper): ...
 
@@ -44,7 +47,32 @@ MCP_SERVER_STATUS_REACHABLE: McpServerStatus.ValueType  # 2
 MCP_SERVER_STATUS_UNREACHABLE: McpServerStatus.ValueType  # 3
 MCP_SERVER_STATUS_DISABLED: McpServerStatus.ValueType  # 4
 """The transport is disabled on this mnemesh server."""
+MCP_SERVER_STATUS_UNAUTHORIZED: McpServerStatus.ValueType  # 5
+"""The server asks for an authorization by a person: see StartMcpAuthorization."""
 Global___McpServerStatus: _TypeAlias = McpServerStatus  # noqa: Y015
+
+class _McpAuthorizationGrant:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _McpAuthorizationGrantEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_McpAuthorizationGrant.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MCP_AUTHORIZATION_GRANT_UNSPECIFIED: _McpAuthorizationGrant.ValueType  # 0
+    """AUTHORIZATION_CODE."""
+    MCP_AUTHORIZATION_GRANT_AUTHORIZATION_CODE: _McpAuthorizationGrant.ValueType  # 1
+    """A person authorizes mnemesh once, with PKCE: StartMcpAuthorization, then CompleteMcpAuthorization."""
+    MCP_AUTHORIZATION_GRANT_CLIENT_CREDENTIALS: _McpAuthorizationGrant.ValueType  # 2
+    """mnemesh authorizes itself. client_id, client_secret and issuer are required."""
+
+class McpAuthorizationGrant(_McpAuthorizationGrant, metaclass=_McpAuthorizationGrantEnumTypeWrapper): ...
+
+MCP_AUTHORIZATION_GRANT_UNSPECIFIED: McpAuthorizationGrant.ValueType  # 0
+"""AUTHORIZATION_CODE."""
+MCP_AUTHORIZATION_GRANT_AUTHORIZATION_CODE: McpAuthorizationGrant.ValueType  # 1
+"""A person authorizes mnemesh once, with PKCE: StartMcpAuthorization, then CompleteMcpAuthorization."""
+MCP_AUTHORIZATION_GRANT_CLIENT_CREDENTIALS: McpAuthorizationGrant.ValueType  # 2
+"""mnemesh authorizes itself. client_id, client_secret and issuer are required."""
+Global___McpAuthorizationGrant: _TypeAlias = McpAuthorizationGrant  # noqa: Y015
 
 class _McpSchemaStatus:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -91,6 +119,7 @@ class McpServer(_message.Message):
     TOOL_COUNT_FIELD_NUMBER: _builtins.int
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    PROGRAM_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
@@ -124,6 +153,10 @@ class McpServer(_message.Message):
         """Time at which its tools were last read."""
 
     @_builtins.property
+    def program(self) -> Global___McpProgramHealth:
+        """The processes of a stdio server on the answering host. Absent for other transports, and if none was started yet."""
+
+    @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def update_time(self) -> _timestamp_pb2.Timestamp: ...
@@ -145,13 +178,14 @@ class McpServer(_message.Message):
         tool_count: _builtins.int = ...,
         protocol_version: _builtins.str | None = ...,
         revision: _builtins.int = ...,
+        program: Global___McpProgramHealth | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         provenance: _audit_pb2.Provenance | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_contact_time", b"_last_contact_time", "_last_refresh_time", b"_last_refresh_time", "_metadata", b"_metadata", "_protocol_version", b"_protocol_version", "_status_message", b"_status_message", "create_time", b"create_time", "last_contact_time", b"last_contact_time", "last_refresh_time", b"last_refresh_time", "metadata", b"metadata", "protocol_version", b"protocol_version", "provenance", b"provenance", "sse", b"sse", "status_message", b"status_message", "stdio", b"stdio", "streamable_http", b"streamable_http", "transport", b"transport", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_contact_time", b"_last_contact_time", "_last_refresh_time", b"_last_refresh_time", "_metadata", b"_metadata", "_program", b"_program", "_protocol_version", b"_protocol_version", "_status_message", b"_status_message", "create_time", b"create_time", "last_contact_time", b"last_contact_time", "last_refresh_time", b"last_refresh_time", "metadata", b"metadata", "program", b"program", "protocol_version", b"protocol_version", "provenance", b"provenance", "sse", b"sse", "status_message", b"status_message", "stdio", b"stdio", "streamable_http", b"streamable_http", "transport", b"transport", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_contact_time", b"_last_contact_time", "_last_refresh_time", b"_last_refresh_time", "_metadata", b"_metadata", "_protocol_version", b"_protocol_version", "_status_message", b"_status_message", "create_time", b"create_time", "id", b"id", "last_contact_time", b"last_contact_time", "last_refresh_time", b"last_refresh_time", "metadata", b"metadata", "name", b"name", "protocol_version", b"protocol_version", "provenance", b"provenance", "revision", b"revision", "sse", b"sse", "status", b"status", "status_message", b"status_message", "stdio", b"stdio", "streamable_http", b"streamable_http", "tool_count", b"tool_count", "transport", b"transport", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_contact_time", b"_last_contact_time", "_last_refresh_time", b"_last_refresh_time", "_metadata", b"_metadata", "_program", b"_program", "_protocol_version", b"_protocol_version", "_status_message", b"_status_message", "create_time", b"create_time", "id", b"id", "last_contact_time", b"last_contact_time", "last_refresh_time", b"last_refresh_time", "metadata", b"metadata", "name", b"name", "program", b"program", "protocol_version", b"protocol_version", "provenance", b"provenance", "revision", b"revision", "sse", b"sse", "status", b"status", "status_message", b"status_message", "stdio", b"stdio", "streamable_http", b"streamable_http", "tool_count", b"tool_count", "transport", b"transport", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_contact_time: _TypeAlias = _typing.Literal["last_contact_time"]  # noqa: Y015
     _WhichOneofArgType__last_contact_time: _TypeAlias = _typing.Literal["_last_contact_time", b"_last_contact_time"]  # noqa: Y015
@@ -159,6 +193,8 @@ class McpServer(_message.Message):
     _WhichOneofArgType__last_refresh_time: _TypeAlias = _typing.Literal["_last_refresh_time", b"_last_refresh_time"]  # noqa: Y015
     _WhichOneofReturnType__metadata: _TypeAlias = _typing.Literal["metadata"]  # noqa: Y015
     _WhichOneofArgType__metadata: _TypeAlias = _typing.Literal["_metadata", b"_metadata"]  # noqa: Y015
+    _WhichOneofReturnType__program: _TypeAlias = _typing.Literal["program"]  # noqa: Y015
+    _WhichOneofArgType__program: _TypeAlias = _typing.Literal["_program", b"_program"]  # noqa: Y015
     _WhichOneofReturnType__protocol_version: _TypeAlias = _typing.Literal["protocol_version"]  # noqa: Y015
     _WhichOneofArgType__protocol_version: _TypeAlias = _typing.Literal["_protocol_version", b"_protocol_version"]  # noqa: Y015
     _WhichOneofReturnType__status_message: _TypeAlias = _typing.Literal["status_message"]  # noqa: Y015
@@ -172,6 +208,8 @@ class McpServer(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__metadata) -> _WhichOneofReturnType__metadata | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__program) -> _WhichOneofReturnType__program | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__protocol_version) -> _WhichOneofReturnType__protocol_version | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__status_message) -> _WhichOneofReturnType__status_message | None: ...
@@ -182,19 +220,45 @@ Global___McpServer: _TypeAlias = McpServer  # noqa: Y015
 
 @_typing.final
 class StdioTransport(_message.Message):
-    """A program that the tools service starts. Operators can disable this transport."""
+    """A program that the tools service starts when a tool is called, and keeps until it was not used for some time. It runs in
+    the sandbox of tools, unless the operator trusts the organization. Operators can disable this transport. Agents share a
+    process if the variables in the settings have equal values.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     COMMAND_FIELD_NUMBER: _builtins.int
     ARGS_FIELD_NUMBER: _builtins.int
     ENV_FIELD_NUMBER: _builtins.int
+    PIP_REQUIREMENTS_FIELD_NUMBER: _builtins.int
+    NPM_REQUIREMENTS_FIELD_NUMBER: _builtins.int
+    NETWORK_HOSTS_FIELD_NUMBER: _builtins.int
+    PERSISTENT_DIRECTORY_FIELD_NUMBER: _builtins.int
     command: _builtins.str
+    """Name of a program of the packages or of the system; with packages, the names are those of their scripts. "uvx" and
+    "npx" are replaced by the package that their arguments name: nothing is installed when the program starts.
+    """
+    persistent_directory: _builtins.bool
+    """HOME and the working directory of the program are a directory of the server that outlives the process, on this host.
+    There is one for each set of values of the variables in the settings. It is deleted with the server.
+    """
     @_builtins.property
     def args(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def env(self) -> _containers.RepeatedCompositeFieldContainer[Global___McpSecret]:
-        """The complete environment of the program; nothing is inherited."""
+        """The complete environment of the program, beside PATH, HOME and the variables of packages and of the proxy. Nothing is
+        inherited.
+        """
+
+    @_builtins.property
+    def pip_requirements(self) -> _containers.RepeatedCompositeFieldContainer[_tools_pb2.PackageRequirement]:
+        """The packages that contain the program, installed as those of tools."""
+
+    @_builtins.property
+    def npm_requirements(self) -> _containers.RepeatedCompositeFieldContainer[_tools_pb2.PackageRequirement]: ...
+    @_builtins.property
+    def network_hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The hosts that the program may connect to, as Tool.network_hosts."""
 
     def __init__(
         self,
@@ -202,14 +266,59 @@ class StdioTransport(_message.Message):
         command: _builtins.str = ...,
         args: _abc.Iterable[_builtins.str] | None = ...,
         env: _abc.Iterable[Global___McpSecret] | None = ...,
+        pip_requirements: _abc.Iterable[_tools_pb2.PackageRequirement] | None = ...,
+        npm_requirements: _abc.Iterable[_tools_pb2.PackageRequirement] | None = ...,
+        network_hosts: _abc.Iterable[_builtins.str] | None = ...,
+        persistent_directory: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "command", b"command", "env", b"env"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "command", b"command", "env", b"env", "network_hosts", b"network_hosts", "npm_requirements", b"npm_requirements", "persistent_directory", b"persistent_directory", "pip_requirements", b"pip_requirements"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StdioTransport: _TypeAlias = StdioTransport  # noqa: Y015
+
+@_typing.final
+class McpProgramHealth(_message.Message):
+    """The processes of a stdio server on one host. This is not stored."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUNNING_FIELD_NUMBER: _builtins.int
+    STARTS_FIELD_NUMBER: _builtins.int
+    CRASHES_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    STDERR_FIELD_NUMBER: _builtins.int
+    running: _builtins.int
+    """Number of processes that run now."""
+    starts: _builtins.int
+    """Number of starts, and of ends that no idle time or update caused."""
+    crashes: _builtins.int
+    stderr: _builtins.str
+    """The end of what the newest process wrote to standard error, without secrets."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """Start of the newest process."""
+
+    def __init__(
+        self,
+        *,
+        running: _builtins.int = ...,
+        starts: _builtins.int = ...,
+        crashes: _builtins.int = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        stderr: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_start_time", b"_start_time", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_start_time", b"_start_time", "crashes", b"crashes", "running", b"running", "start_time", b"start_time", "starts", b"starts", "stderr", b"stderr"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__start_time: _TypeAlias = _typing.Literal["start_time"]  # noqa: Y015
+    _WhichOneofArgType__start_time: _TypeAlias = _typing.Literal["_start_time", b"_start_time"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__start_time) -> _WhichOneofReturnType__start_time | None: ...
+
+Global___McpProgramHealth: _TypeAlias = McpProgramHealth  # noqa: Y015
 
 @_typing.final
 class SseTransport(_message.Message):
@@ -220,22 +329,28 @@ class SseTransport(_message.Message):
     URL_FIELD_NUMBER: _builtins.int
     AUTH_FIELD_NUMBER: _builtins.int
     HEADERS_FIELD_NUMBER: _builtins.int
+    OAUTH_FIELD_NUMBER: _builtins.int
     url: _builtins.str
     """"http" or "https"."""
     @_builtins.property
     def auth(self) -> Global___HttpAuth: ...
     @_builtins.property
     def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___McpSecret]: ...
+    @_builtins.property
+    def oauth(self) -> Global___McpOAuth:
+        """Excludes auth."""
+
     def __init__(
         self,
         *,
         url: _builtins.str = ...,
         auth: Global___HttpAuth | None = ...,
         headers: _abc.Iterable[Global___McpSecret] | None = ...,
+        oauth: Global___McpOAuth | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["auth", b"auth"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["auth", b"auth", "oauth", b"oauth"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["auth", b"auth", "headers", b"headers", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["auth", b"auth", "headers", b"headers", "oauth", b"oauth", "url", b"url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -248,26 +363,98 @@ class StreamableHttpTransport(_message.Message):
     URL_FIELD_NUMBER: _builtins.int
     AUTH_FIELD_NUMBER: _builtins.int
     HEADERS_FIELD_NUMBER: _builtins.int
+    OAUTH_FIELD_NUMBER: _builtins.int
     url: _builtins.str
     """"http" or "https"."""
     @_builtins.property
     def auth(self) -> Global___HttpAuth: ...
     @_builtins.property
     def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___McpSecret]: ...
+    @_builtins.property
+    def oauth(self) -> Global___McpOAuth:
+        """Excludes auth."""
+
     def __init__(
         self,
         *,
         url: _builtins.str = ...,
         auth: Global___HttpAuth | None = ...,
         headers: _abc.Iterable[Global___McpSecret] | None = ...,
+        oauth: Global___McpOAuth | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["auth", b"auth"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["auth", b"auth", "oauth", b"oauth"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["auth", b"auth", "headers", b"headers", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["auth", b"auth", "headers", b"headers", "oauth", b"oauth", "url", b"url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StreamableHttpTransport: _TypeAlias = StreamableHttpTransport  # noqa: Y015
+
+@_typing.final
+class McpOAuth(_message.Message):
+    """OAuth 2.1 as the Model Context Protocol describes it. The server names its authorization server (protected resource
+    metadata); tokens are refreshed when they expire. Registrations and tokens are stored encrypted and never returned.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRANT_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    CLIENT_SECRET_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
+    ISSUER_FIELD_NUMBER: _builtins.int
+    AUTHORIZED_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    grant: Global___McpAuthorizationGrant.ValueType
+    client_id: _builtins.str
+    """Absent: mnemesh registers itself with the authorization server."""
+    scope: _builtins.str
+    """Scopes, with spaces between them. Absent: those that the server asks for."""
+    issuer: _builtins.str
+    """URL of the authorization server that knows the client. Its credentials are sent to no other one."""
+    authorized: _builtins.bool
+    """Output only: mnemesh has tokens for the server."""
+    @_builtins.property
+    def client_secret(self) -> Global___McpSecret:
+        """Value of a client that has one; name is empty. Requires client_id."""
+
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp:
+        """Output only: when the access token expires. It is refreshed if the authorization server allows it."""
+
+    def __init__(
+        self,
+        *,
+        grant: Global___McpAuthorizationGrant.ValueType = ...,
+        client_id: _builtins.str | None = ...,
+        client_secret: Global___McpSecret | None = ...,
+        scope: _builtins.str | None = ...,
+        issuer: _builtins.str | None = ...,
+        authorized: _builtins.bool = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "_expire_time", b"_expire_time", "_issuer", b"_issuer", "_scope", b"_scope", "client_id", b"client_id", "client_secret", b"client_secret", "expire_time", b"expire_time", "issuer", b"issuer", "scope", b"scope"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "_expire_time", b"_expire_time", "_issuer", b"_issuer", "_scope", b"_scope", "authorized", b"authorized", "client_id", b"client_id", "client_secret", b"client_secret", "expire_time", b"expire_time", "grant", b"grant", "issuer", b"issuer", "scope", b"scope"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__client_id: _TypeAlias = _typing.Literal["client_id"]  # noqa: Y015
+    _WhichOneofArgType__client_id: _TypeAlias = _typing.Literal["_client_id", b"_client_id"]  # noqa: Y015
+    _WhichOneofReturnType__expire_time: _TypeAlias = _typing.Literal["expire_time"]  # noqa: Y015
+    _WhichOneofArgType__expire_time: _TypeAlias = _typing.Literal["_expire_time", b"_expire_time"]  # noqa: Y015
+    _WhichOneofReturnType__issuer: _TypeAlias = _typing.Literal["issuer"]  # noqa: Y015
+    _WhichOneofArgType__issuer: _TypeAlias = _typing.Literal["_issuer", b"_issuer"]  # noqa: Y015
+    _WhichOneofReturnType__scope: _TypeAlias = _typing.Literal["scope"]  # noqa: Y015
+    _WhichOneofArgType__scope: _TypeAlias = _typing.Literal["_scope", b"_scope"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__client_id) -> _WhichOneofReturnType__client_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expire_time) -> _WhichOneofReturnType__expire_time | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__issuer) -> _WhichOneofReturnType__issuer | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__scope) -> _WhichOneofReturnType__scope | None: ...
+
+Global___McpOAuth: _TypeAlias = McpOAuth  # noqa: Y015
 
 @_typing.final
 class HttpAuth(_message.Message):
@@ -314,7 +501,8 @@ class McpSecret(_message.Message):
     """Name of the header or environment variable; empty for a token."""
     value: _builtins.str
     """Input only, except for a value that consists of variables without defaults. In an update, an absent value keeps
-    the value stored under the name.
+    the value stored under the name. It must be given again if the URL names another host, port or scheme: a value is
+    sent only where it was written for.
     """
     has_value: _builtins.bool
     """True if a value is stored. Output only."""

@@ -24,12 +24,13 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from mnemesh.tools.v1 import mcp_servers_pb2 as mnemesh_dot_tools_dot_v1_dot_mcp__servers__pb2
 from mnemesh.types.v1 import message_pb2 as mnemesh_dot_types_dot_v1_dot_message__pb2
 from mnemesh.types.v1 import paging_pb2 as mnemesh_dot_types_dot_v1_dot_paging__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*mnemesh/tools/v1/mcp_servers_service.proto\x12\x10mnemesh.tools.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\"mnemesh/tools/v1/mcp_servers.proto\x1a\x1emnemesh/types/v1/message.proto\x1a\x1dmnemesh/types/v1/paging.proto\"]\n\x16\x43reateMcpServerRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12/\n\nmcp_server\x18\x02 \x01(\x0b\x32\x1b.mnemesh.tools.v1.McpServer\"J\n\x17\x43reateMcpServerResponse\x12/\n\nmcp_server\x18\x01 \x01(\x0b\x32\x1b.mnemesh.tools.v1.McpServer\",\n\x13GetMcpServerRequest\x12\x15\n\rmcp_server_id\x18\x01 \x01(\t\"G\n\x14GetMcpServerResponse\x12/\n\nmcp_server\x18\x01 \x01(\x0b\x32\x1b.mnemesh.tools.v1.McpServer\"\xdb\x02\n\x15ListMcpServersRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\x08\x61\x66ter_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tbefore_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x05order\x18\x05 \x01(\x0e\x32\x1b.mnemesh.types.v1.SortOrder\x12\x34\n\x08order_by\x18\x06 \x01(\x0e\x32\".mnemesh.tools.v1.McpServerOrderBy\x12\x16\n\x0emcp_server_ids\x18\n \x03(\t\x12\x11\n\x04name\x18\x0b \x01(\tH\x02\x88\x01\x01\x12;\n\x0ftransport_types\x18\x0c \x03(\x0e\x32\".mnemesh.tools.v1.McpTransportTypeB\x0b\n\t_after_idB\x0c\n\n_before_idB\x07\n\x05_name\"c\n\x16ListMcpServersResponse\x12\x30\n\x0bmcp_servers\x18\x01 \x03(\x0b\x32\x1b.mnemesh.tools.v1.McpServer\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xbc\x01\n\x16UpdateMcpServerRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12/\n\nmcp_server\x18\x02 \x01(\x0b\x32\x1b.mnemesh.tools.v1.McpServer\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x1a\n\rbase_revision\x18\x04 \x01(\x03H\x00\x88\x01\x01\x42\x10\n\x0e_base_revision\"J\n\x17UpdateMcpServerResponse\x12/\n\nmcp_server\x18\x01 \x01(\x0b\x32\x1b.mnemesh.tools.v1.McpServer\"C\n\x16\x44\x65leteMcpServerRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x15\n\rmcp_server_id\x18\x02 \x01(\t\"\x19\n\x17\x44\x65leteMcpServerResponse\"\xc5\x02\n\x19ListMcpServerToolsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\x08\x61\x66ter_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tbefore_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x05order\x18\x05 \x01(\x0e\x32\x1b.mnemesh.types.v1.SortOrder\x12\x38\n\x08order_by\x18\x06 \x01(\x0e\x32&.mnemesh.tools.v1.McpServerToolOrderBy\x12\x15\n\rmcp_server_id\x18\n \x01(\t\x12:\n\x0fschema_statuses\x18\x0b \x03(\x0e\x32!.mnemesh.tools.v1.McpSchemaStatusB\x0b\n\t_after_idB\x0c\n\n_before_id\"_\n\x1aListMcpServerToolsResponse\x12(\n\x05tools\x18\x01 \x03(\x0b\x32\x19.mnemesh.tools.v1.McpTool\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"=\n\x10McpToolReference\x12\x11\n\x07tool_id\x18\x01 \x01(\tH\x00\x12\x0e\n\x04name\x18\x02 \x01(\tH\x00\x42\x06\n\x04tool\"b\n\x17GetMcpServerToolRequest\x12\x15\n\rmcp_server_id\x18\x01 \x01(\t\x12\x30\n\x04tool\x18\x02 \x01(\x0b\x32\".mnemesh.tools.v1.McpToolReference\"C\n\x18GetMcpServerToolResponse\x12\'\n\x04tool\x18\x01 \x01(\x0b\x32\x19.mnemesh.tools.v1.McpTool\"q\n\x17RefreshMcpServerRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x15\n\rmcp_server_id\x18\x02 \x01(\t\x12+\n\x06\x63\x61ller\x18\x03 \x01(\x0b\x32\x1b.mnemesh.tools.v1.McpCaller\"\xcd\x01\n\x18RefreshMcpServerResponse\x12/\n\nmcp_server\x18\x01 \x01(\x0b\x32\x1b.mnemesh.tools.v1.McpServer\x12(\n\x05\x61\x64\x64\x65\x64\x18\x02 \x03(\x0b\x32\x19.mnemesh.tools.v1.McpTool\x12*\n\x07updated\x18\x03 \x03(\x0b\x32\x19.mnemesh.tools.v1.McpTool\x12*\n\x07removed\x18\x04 \x03(\x0b\x32\x19.mnemesh.tools.v1.McpTool\"\xa0\x01\n\tMcpCaller\x12\x15\n\x08\x61gent_id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12=\n\tvariables\x18\x02 \x03(\x0b\x32*.mnemesh.tools.v1.McpCaller.VariablesEntry\x1a\x30\n\x0eVariablesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0b\n\t_agent_id\"\xe2\x01\n\x17RunMcpServerToolRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x15\n\rmcp_server_id\x18\x02 \x01(\t\x12\x30\n\x04tool\x18\x03 \x01(\x0b\x32\".mnemesh.tools.v1.McpToolReference\x12\x11\n\targuments\x18\x04 \x01(\t\x12+\n\x06\x63\x61ller\x18\x05 \x01(\x0b\x32\x1b.mnemesh.tools.v1.McpCaller\x12*\n\x07timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xe3\x01\n\x18RunMcpServerToolResponse\x12\x32\n\x06status\x18\x01 \x01(\x0e\x32\".mnemesh.types.v1.ToolReturnStatus\x12.\n\x07\x63ontent\x18\x02 \x03(\x0b\x32\x1d.mnemesh.types.v1.ContentPart\x12\x1f\n\x12structured_content\x18\x03 \x01(\tH\x00\x88\x01\x01\x12+\n\x08\x64uration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationB\x15\n\x13_structured_content\"\x99\x01\n\x14TestMcpServerRequest\x12\x17\n\rmcp_server_id\x18\x01 \x01(\tH\x00\x12\x31\n\nmcp_server\x18\x02 \x01(\x0b\x32\x1b.mnemesh.tools.v1.McpServerH\x00\x12+\n\x06\x63\x61ller\x18\x03 \x01(\x0b\x32\x1b.mnemesh.tools.v1.McpCallerB\x08\n\x06target\"\xd8\x01\n\x15TestMcpServerResponse\x12\x31\n\x06status\x18\x01 \x01(\x0e\x32!.mnemesh.tools.v1.McpServerStatus\x12\x1b\n\x0estatus_message\x18\x02 \x01(\tH\x00\x88\x01\x01\x12(\n\x05tools\x18\x03 \x03(\x0b\x32\x19.mnemesh.tools.v1.McpTool\x12\x1d\n\x10protocol_version\x18\x04 \x01(\tH\x01\x88\x01\x01\x42\x11\n\x0f_status_messageB\x13\n\x11_protocol_version*\x9f\x01\n\x10McpServerOrderBy\x12#\n\x1fMCP_SERVER_ORDER_BY_UNSPECIFIED\x10\x00\x12#\n\x1fMCP_SERVER_ORDER_BY_CREATE_TIME\x10\x01\x12#\n\x1fMCP_SERVER_ORDER_BY_UPDATE_TIME\x10\x02\x12\x1c\n\x18MCP_SERVER_ORDER_BY_NAME\x10\x03*\x98\x01\n\x10McpTransportType\x12\"\n\x1eMCP_TRANSPORT_TYPE_UNSPECIFIED\x10\x00\x12\x1c\n\x18MCP_TRANSPORT_TYPE_STDIO\x10\x01\x12\x1a\n\x16MCP_TRANSPORT_TYPE_SSE\x10\x02\x12&\n\"MCP_TRANSPORT_TYPE_STREAMABLE_HTTP\x10\x03*\x8d\x01\n\x14McpServerToolOrderBy\x12(\n$MCP_SERVER_TOOL_ORDER_BY_UNSPECIFIED\x10\x00\x12!\n\x1dMCP_SERVER_TOOL_ORDER_BY_NAME\x10\x01\x12(\n$MCP_SERVER_TOOL_ORDER_BY_CREATE_TIME\x10\x02\x32\xbb\x08\n\x10McpServerService\x12\x66\n\x0f\x43reateMcpServer\x12(.mnemesh.tools.v1.CreateMcpServerRequest\x1a).mnemesh.tools.v1.CreateMcpServerResponse\x12\x62\n\x0cGetMcpServer\x12%.mnemesh.tools.v1.GetMcpServerRequest\x1a&.mnemesh.tools.v1.GetMcpServerResponse\"\x03\x90\x02\x01\x12h\n\x0eListMcpServers\x12\'.mnemesh.tools.v1.ListMcpServersRequest\x1a(.mnemesh.tools.v1.ListMcpServersResponse\"\x03\x90\x02\x01\x12\x66\n\x0fUpdateMcpServer\x12(.mnemesh.tools.v1.UpdateMcpServerRequest\x1a).mnemesh.tools.v1.UpdateMcpServerResponse\x12\x66\n\x0f\x44\x65leteMcpServer\x12(.mnemesh.tools.v1.DeleteMcpServerRequest\x1a).mnemesh.tools.v1.DeleteMcpServerResponse\x12t\n\x12ListMcpServerTools\x12+.mnemesh.tools.v1.ListMcpServerToolsRequest\x1a,.mnemesh.tools.v1.ListMcpServerToolsResponse\"\x03\x90\x02\x01\x12n\n\x10GetMcpServerTool\x12).mnemesh.tools.v1.GetMcpServerToolRequest\x1a*.mnemesh.tools.v1.GetMcpServerToolResponse\"\x03\x90\x02\x01\x12i\n\x10RefreshMcpServer\x12).mnemesh.tools.v1.RefreshMcpServerRequest\x1a*.mnemesh.tools.v1.RefreshMcpServerResponse\x12i\n\x10RunMcpServerTool\x12).mnemesh.tools.v1.RunMcpServerToolRequest\x1a*.mnemesh.tools.v1.RunMcpServerToolResponse\x12\x65\n\rTestMcpServer\x12&.mnemesh.tools.v1.TestMcpServerRequest\x1a\'.mnemesh.tools.v1.TestMcpServerResponse\"\x03\x90\x02\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*mnemesh/tools/v1/mcp_servers_service.proto\x12\x10mnemesh.tools.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"mnemesh/tools/v1/mcp_servers.proto\x1a\x1emnemesh/types/v1/message.proto\x1a\x1dmnemesh/types/v1/paging.proto\"K\n\x1cStartMcpAuthorizationRequest\x12\x15\n\rmcp_server_id\x18\x01 \x01(\t\x12\x14\n\x0credirect_uri\x18\x02 \x01(\t\"z\n\x1dStartMcpAuthorizationResponse\x12\x19\n\x11\x61uthorization_url\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12/\n\x0b\x65xpire_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"o\n\x1f\x43ompleteMcpAuthorizationRequest\x12\x15\n\rmcp_server_id\x18\x01 \x01(\t\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x10\n\x03iss\x18\x04 \x01(\tH\x00\x88\x01\x01\x42\x06\n\x04_iss\"S\n CompleteMcpAuthorizationResponse\x12/\n\nmcp_server\x18\x01 \x01(\x0b\x32\x1b.mnemesh.tools.v1.McpServer\"]\n\x16\x43reateMcpServerRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12/\n\nmcp_server\x18\x02 \x01(\x0b\x32\x1b.mnemesh.tools.v1.McpServer\"J\n\x17\x43reateMcpServerResponse\x12/\n\nmcp_server\x18\x01 \x01(\x0b\x32\x1b.mnemesh.tools.v1.McpServer\",\n\x13GetMcpServerRequest\x12\x15\n\rmcp_server_id\x18\x01 \x01(\t\"G\n\x14GetMcpServerResponse\x12/\n\nmcp_server\x18\x01 \x01(\x0b\x32\x1b.mnemesh.tools.v1.McpServer\"\xdb\x02\n\x15ListMcpServersRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\x08\x61\x66ter_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tbefore_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x05order\x18\x05 \x01(\x0e\x32\x1b.mnemesh.types.v1.SortOrder\x12\x34\n\x08order_by\x18\x06 \x01(\x0e\x32\".mnemesh.tools.v1.McpServerOrderBy\x12\x16\n\x0emcp_server_ids\x18\n \x03(\t\x12\x11\n\x04name\x18\x0b \x01(\tH\x02\x88\x01\x01\x12;\n\x0ftransport_types\x18\x0c \x03(\x0e\x32\".mnemesh.tools.v1.McpTransportTypeB\x0b\n\t_after_idB\x0c\n\n_before_idB\x07\n\x05_name\"c\n\x16ListMcpServersResponse\x12\x30\n\x0bmcp_servers\x18\x01 \x03(\x0b\x32\x1b.mnemesh.tools.v1.McpServer\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xbc\x01\n\x16UpdateMcpServerRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12/\n\nmcp_server\x18\x02 \x01(\x0b\x32\x1b.mnemesh.tools.v1.McpServer\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x1a\n\rbase_revision\x18\x04 \x01(\x03H\x00\x88\x01\x01\x42\x10\n\x0e_base_revision\"J\n\x17UpdateMcpServerResponse\x12/\n\nmcp_server\x18\x01 \x01(\x0b\x32\x1b.mnemesh.tools.v1.McpServer\"C\n\x16\x44\x65leteMcpServerRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x15\n\rmcp_server_id\x18\x02 \x01(\t\"\x19\n\x17\x44\x65leteMcpServerResponse\"\xc5\x02\n\x19ListMcpServerToolsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\x08\x61\x66ter_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tbefore_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12*\n\x05order\x18\x05 \x01(\x0e\x32\x1b.mnemesh.types.v1.SortOrder\x12\x38\n\x08order_by\x18\x06 \x01(\x0e\x32&.mnemesh.tools.v1.McpServerToolOrderBy\x12\x15\n\rmcp_server_id\x18\n \x01(\t\x12:\n\x0fschema_statuses\x18\x0b \x03(\x0e\x32!.mnemesh.tools.v1.McpSchemaStatusB\x0b\n\t_after_idB\x0c\n\n_before_id\"_\n\x1aListMcpServerToolsResponse\x12(\n\x05tools\x18\x01 \x03(\x0b\x32\x19.mnemesh.tools.v1.McpTool\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"=\n\x10McpToolReference\x12\x11\n\x07tool_id\x18\x01 \x01(\tH\x00\x12\x0e\n\x04name\x18\x02 \x01(\tH\x00\x42\x06\n\x04tool\"b\n\x17GetMcpServerToolRequest\x12\x15\n\rmcp_server_id\x18\x01 \x01(\t\x12\x30\n\x04tool\x18\x02 \x01(\x0b\x32\".mnemesh.tools.v1.McpToolReference\"C\n\x18GetMcpServerToolResponse\x12\'\n\x04tool\x18\x01 \x01(\x0b\x32\x19.mnemesh.tools.v1.McpTool\"q\n\x17RefreshMcpServerRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x15\n\rmcp_server_id\x18\x02 \x01(\t\x12+\n\x06\x63\x61ller\x18\x03 \x01(\x0b\x32\x1b.mnemesh.tools.v1.McpCaller\"\xcd\x01\n\x18RefreshMcpServerResponse\x12/\n\nmcp_server\x18\x01 \x01(\x0b\x32\x1b.mnemesh.tools.v1.McpServer\x12(\n\x05\x61\x64\x64\x65\x64\x18\x02 \x03(\x0b\x32\x19.mnemesh.tools.v1.McpTool\x12*\n\x07updated\x18\x03 \x03(\x0b\x32\x19.mnemesh.tools.v1.McpTool\x12*\n\x07removed\x18\x04 \x03(\x0b\x32\x19.mnemesh.tools.v1.McpTool\"\xa0\x01\n\tMcpCaller\x12\x15\n\x08\x61gent_id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12=\n\tvariables\x18\x02 \x03(\x0b\x32*.mnemesh.tools.v1.McpCaller.VariablesEntry\x1a\x30\n\x0eVariablesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0b\n\t_agent_id\"\xe2\x01\n\x17RunMcpServerToolRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x15\n\rmcp_server_id\x18\x02 \x01(\t\x12\x30\n\x04tool\x18\x03 \x01(\x0b\x32\".mnemesh.tools.v1.McpToolReference\x12\x11\n\targuments\x18\x04 \x01(\t\x12+\n\x06\x63\x61ller\x18\x05 \x01(\x0b\x32\x1b.mnemesh.tools.v1.McpCaller\x12*\n\x07timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xe3\x01\n\x18RunMcpServerToolResponse\x12\x32\n\x06status\x18\x01 \x01(\x0e\x32\".mnemesh.types.v1.ToolReturnStatus\x12.\n\x07\x63ontent\x18\x02 \x03(\x0b\x32\x1d.mnemesh.types.v1.ContentPart\x12\x1f\n\x12structured_content\x18\x03 \x01(\tH\x00\x88\x01\x01\x12+\n\x08\x64uration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationB\x15\n\x13_structured_content\"\x99\x01\n\x14TestMcpServerRequest\x12\x17\n\rmcp_server_id\x18\x01 \x01(\tH\x00\x12\x31\n\nmcp_server\x18\x02 \x01(\x0b\x32\x1b.mnemesh.tools.v1.McpServerH\x00\x12+\n\x06\x63\x61ller\x18\x03 \x01(\x0b\x32\x1b.mnemesh.tools.v1.McpCallerB\x08\n\x06target\"\xd8\x01\n\x15TestMcpServerResponse\x12\x31\n\x06status\x18\x01 \x01(\x0e\x32!.mnemesh.tools.v1.McpServerStatus\x12\x1b\n\x0estatus_message\x18\x02 \x01(\tH\x00\x88\x01\x01\x12(\n\x05tools\x18\x03 \x03(\x0b\x32\x19.mnemesh.tools.v1.McpTool\x12\x1d\n\x10protocol_version\x18\x04 \x01(\tH\x01\x88\x01\x01\x42\x11\n\x0f_status_messageB\x13\n\x11_protocol_version*\x9f\x01\n\x10McpServerOrderBy\x12#\n\x1fMCP_SERVER_ORDER_BY_UNSPECIFIED\x10\x00\x12#\n\x1fMCP_SERVER_ORDER_BY_CREATE_TIME\x10\x01\x12#\n\x1fMCP_SERVER_ORDER_BY_UPDATE_TIME\x10\x02\x12\x1c\n\x18MCP_SERVER_ORDER_BY_NAME\x10\x03*\x98\x01\n\x10McpTransportType\x12\"\n\x1eMCP_TRANSPORT_TYPE_UNSPECIFIED\x10\x00\x12\x1c\n\x18MCP_TRANSPORT_TYPE_STDIO\x10\x01\x12\x1a\n\x16MCP_TRANSPORT_TYPE_SSE\x10\x02\x12&\n\"MCP_TRANSPORT_TYPE_STREAMABLE_HTTP\x10\x03*\x8d\x01\n\x14McpServerToolOrderBy\x12(\n$MCP_SERVER_TOOL_ORDER_BY_UNSPECIFIED\x10\x00\x12!\n\x1dMCP_SERVER_TOOL_ORDER_BY_NAME\x10\x01\x12(\n$MCP_SERVER_TOOL_ORDER_BY_CREATE_TIME\x10\x02\x32\xb9\n\n\x10McpServerService\x12\x66\n\x0f\x43reateMcpServer\x12(.mnemesh.tools.v1.CreateMcpServerRequest\x1a).mnemesh.tools.v1.CreateMcpServerResponse\x12\x62\n\x0cGetMcpServer\x12%.mnemesh.tools.v1.GetMcpServerRequest\x1a&.mnemesh.tools.v1.GetMcpServerResponse\"\x03\x90\x02\x01\x12h\n\x0eListMcpServers\x12\'.mnemesh.tools.v1.ListMcpServersRequest\x1a(.mnemesh.tools.v1.ListMcpServersResponse\"\x03\x90\x02\x01\x12\x66\n\x0fUpdateMcpServer\x12(.mnemesh.tools.v1.UpdateMcpServerRequest\x1a).mnemesh.tools.v1.UpdateMcpServerResponse\x12\x66\n\x0f\x44\x65leteMcpServer\x12(.mnemesh.tools.v1.DeleteMcpServerRequest\x1a).mnemesh.tools.v1.DeleteMcpServerResponse\x12t\n\x12ListMcpServerTools\x12+.mnemesh.tools.v1.ListMcpServerToolsRequest\x1a,.mnemesh.tools.v1.ListMcpServerToolsResponse\"\x03\x90\x02\x01\x12n\n\x10GetMcpServerTool\x12).mnemesh.tools.v1.GetMcpServerToolRequest\x1a*.mnemesh.tools.v1.GetMcpServerToolResponse\"\x03\x90\x02\x01\x12i\n\x10RefreshMcpServer\x12).mnemesh.tools.v1.RefreshMcpServerRequest\x1a*.mnemesh.tools.v1.RefreshMcpServerResponse\x12i\n\x10RunMcpServerTool\x12).mnemesh.tools.v1.RunMcpServerToolRequest\x1a*.mnemesh.tools.v1.RunMcpServerToolResponse\x12\x65\n\rTestMcpServer\x12&.mnemesh.tools.v1.TestMcpServerRequest\x1a\'.mnemesh.tools.v1.TestMcpServerResponse\"\x03\x90\x02\x01\x12x\n\x15StartMcpAuthorization\x12..mnemesh.tools.v1.StartMcpAuthorizationRequest\x1a/.mnemesh.tools.v1.StartMcpAuthorizationResponse\x12\x81\x01\n\x18\x43ompleteMcpAuthorization\x12\x31.mnemesh.tools.v1.CompleteMcpAuthorizationRequest\x1a\x32.mnemesh.tools.v1.CompleteMcpAuthorizationResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -48,58 +49,66 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MCPSERVERSERVICE'].methods_by_name['GetMcpServerTool']._serialized_options = b'\220\002\001'
   _globals['_MCPSERVERSERVICE'].methods_by_name['TestMcpServer']._loaded_options = None
   _globals['_MCPSERVERSERVICE'].methods_by_name['TestMcpServer']._serialized_options = b'\220\002\001'
-  _globals['_MCPSERVERORDERBY']._serialized_start=3311
-  _globals['_MCPSERVERORDERBY']._serialized_end=3470
-  _globals['_MCPTRANSPORTTYPE']._serialized_start=3473
-  _globals['_MCPTRANSPORTTYPE']._serialized_end=3625
-  _globals['_MCPSERVERTOOLORDERBY']._serialized_start=3628
-  _globals['_MCPSERVERTOOLORDERBY']._serialized_end=3769
-  _globals['_CREATEMCPSERVERREQUEST']._serialized_start=229
-  _globals['_CREATEMCPSERVERREQUEST']._serialized_end=322
-  _globals['_CREATEMCPSERVERRESPONSE']._serialized_start=324
-  _globals['_CREATEMCPSERVERRESPONSE']._serialized_end=398
-  _globals['_GETMCPSERVERREQUEST']._serialized_start=400
-  _globals['_GETMCPSERVERREQUEST']._serialized_end=444
-  _globals['_GETMCPSERVERRESPONSE']._serialized_start=446
-  _globals['_GETMCPSERVERRESPONSE']._serialized_end=517
-  _globals['_LISTMCPSERVERSREQUEST']._serialized_start=520
-  _globals['_LISTMCPSERVERSREQUEST']._serialized_end=867
-  _globals['_LISTMCPSERVERSRESPONSE']._serialized_start=869
-  _globals['_LISTMCPSERVERSRESPONSE']._serialized_end=968
-  _globals['_UPDATEMCPSERVERREQUEST']._serialized_start=971
-  _globals['_UPDATEMCPSERVERREQUEST']._serialized_end=1159
-  _globals['_UPDATEMCPSERVERRESPONSE']._serialized_start=1161
-  _globals['_UPDATEMCPSERVERRESPONSE']._serialized_end=1235
-  _globals['_DELETEMCPSERVERREQUEST']._serialized_start=1237
-  _globals['_DELETEMCPSERVERREQUEST']._serialized_end=1304
-  _globals['_DELETEMCPSERVERRESPONSE']._serialized_start=1306
-  _globals['_DELETEMCPSERVERRESPONSE']._serialized_end=1331
-  _globals['_LISTMCPSERVERTOOLSREQUEST']._serialized_start=1334
-  _globals['_LISTMCPSERVERTOOLSREQUEST']._serialized_end=1659
-  _globals['_LISTMCPSERVERTOOLSRESPONSE']._serialized_start=1661
-  _globals['_LISTMCPSERVERTOOLSRESPONSE']._serialized_end=1756
-  _globals['_MCPTOOLREFERENCE']._serialized_start=1758
-  _globals['_MCPTOOLREFERENCE']._serialized_end=1819
-  _globals['_GETMCPSERVERTOOLREQUEST']._serialized_start=1821
-  _globals['_GETMCPSERVERTOOLREQUEST']._serialized_end=1919
-  _globals['_GETMCPSERVERTOOLRESPONSE']._serialized_start=1921
-  _globals['_GETMCPSERVERTOOLRESPONSE']._serialized_end=1988
-  _globals['_REFRESHMCPSERVERREQUEST']._serialized_start=1990
-  _globals['_REFRESHMCPSERVERREQUEST']._serialized_end=2103
-  _globals['_REFRESHMCPSERVERRESPONSE']._serialized_start=2106
-  _globals['_REFRESHMCPSERVERRESPONSE']._serialized_end=2311
-  _globals['_MCPCALLER']._serialized_start=2314
-  _globals['_MCPCALLER']._serialized_end=2474
-  _globals['_MCPCALLER_VARIABLESENTRY']._serialized_start=2413
-  _globals['_MCPCALLER_VARIABLESENTRY']._serialized_end=2461
-  _globals['_RUNMCPSERVERTOOLREQUEST']._serialized_start=2477
-  _globals['_RUNMCPSERVERTOOLREQUEST']._serialized_end=2703
-  _globals['_RUNMCPSERVERTOOLRESPONSE']._serialized_start=2706
-  _globals['_RUNMCPSERVERTOOLRESPONSE']._serialized_end=2933
-  _globals['_TESTMCPSERVERREQUEST']._serialized_start=2936
-  _globals['_TESTMCPSERVERREQUEST']._serialized_end=3089
-  _globals['_TESTMCPSERVERRESPONSE']._serialized_start=3092
-  _globals['_TESTMCPSERVERRESPONSE']._serialized_end=3308
-  _globals['_MCPSERVERSERVICE']._serialized_start=3772
-  _globals['_MCPSERVERSERVICE']._serialized_end=4855
+  _globals['_MCPSERVERORDERBY']._serialized_start=3743
+  _globals['_MCPSERVERORDERBY']._serialized_end=3902
+  _globals['_MCPTRANSPORTTYPE']._serialized_start=3905
+  _globals['_MCPTRANSPORTTYPE']._serialized_end=4057
+  _globals['_MCPSERVERTOOLORDERBY']._serialized_start=4060
+  _globals['_MCPSERVERTOOLORDERBY']._serialized_end=4201
+  _globals['_STARTMCPAUTHORIZATIONREQUEST']._serialized_start=262
+  _globals['_STARTMCPAUTHORIZATIONREQUEST']._serialized_end=337
+  _globals['_STARTMCPAUTHORIZATIONRESPONSE']._serialized_start=339
+  _globals['_STARTMCPAUTHORIZATIONRESPONSE']._serialized_end=461
+  _globals['_COMPLETEMCPAUTHORIZATIONREQUEST']._serialized_start=463
+  _globals['_COMPLETEMCPAUTHORIZATIONREQUEST']._serialized_end=574
+  _globals['_COMPLETEMCPAUTHORIZATIONRESPONSE']._serialized_start=576
+  _globals['_COMPLETEMCPAUTHORIZATIONRESPONSE']._serialized_end=659
+  _globals['_CREATEMCPSERVERREQUEST']._serialized_start=661
+  _globals['_CREATEMCPSERVERREQUEST']._serialized_end=754
+  _globals['_CREATEMCPSERVERRESPONSE']._serialized_start=756
+  _globals['_CREATEMCPSERVERRESPONSE']._serialized_end=830
+  _globals['_GETMCPSERVERREQUEST']._serialized_start=832
+  _globals['_GETMCPSERVERREQUEST']._serialized_end=876
+  _globals['_GETMCPSERVERRESPONSE']._serialized_start=878
+  _globals['_GETMCPSERVERRESPONSE']._serialized_end=949
+  _globals['_LISTMCPSERVERSREQUEST']._serialized_start=952
+  _globals['_LISTMCPSERVERSREQUEST']._serialized_end=1299
+  _globals['_LISTMCPSERVERSRESPONSE']._serialized_start=1301
+  _globals['_LISTMCPSERVERSRESPONSE']._serialized_end=1400
+  _globals['_UPDATEMCPSERVERREQUEST']._serialized_start=1403
+  _globals['_UPDATEMCPSERVERREQUEST']._serialized_end=1591
+  _globals['_UPDATEMCPSERVERRESPONSE']._serialized_start=1593
+  _globals['_UPDATEMCPSERVERRESPONSE']._serialized_end=1667
+  _globals['_DELETEMCPSERVERREQUEST']._serialized_start=1669
+  _globals['_DELETEMCPSERVERREQUEST']._serialized_end=1736
+  _globals['_DELETEMCPSERVERRESPONSE']._serialized_start=1738
+  _globals['_DELETEMCPSERVERRESPONSE']._serialized_end=1763
+  _globals['_LISTMCPSERVERTOOLSREQUEST']._serialized_start=1766
+  _globals['_LISTMCPSERVERTOOLSREQUEST']._serialized_end=2091
+  _globals['_LISTMCPSERVERTOOLSRESPONSE']._serialized_start=2093
+  _globals['_LISTMCPSERVERTOOLSRESPONSE']._serialized_end=2188
+  _globals['_MCPTOOLREFERENCE']._serialized_start=2190
+  _globals['_MCPTOOLREFERENCE']._serialized_end=2251
+  _globals['_GETMCPSERVERTOOLREQUEST']._serialized_start=2253
+  _globals['_GETMCPSERVERTOOLREQUEST']._serialized_end=2351
+  _globals['_GETMCPSERVERTOOLRESPONSE']._serialized_start=2353
+  _globals['_GETMCPSERVERTOOLRESPONSE']._serialized_end=2420
+  _globals['_REFRESHMCPSERVERREQUEST']._serialized_start=2422
+  _globals['_REFRESHMCPSERVERREQUEST']._serialized_end=2535
+  _globals['_REFRESHMCPSERVERRESPONSE']._serialized_start=2538
+  _globals['_REFRESHMCPSERVERRESPONSE']._serialized_end=2743
+  _globals['_MCPCALLER']._serialized_start=2746
+  _globals['_MCPCALLER']._serialized_end=2906
+  _globals['_MCPCALLER_VARIABLESENTRY']._serialized_start=2845
+  _globals['_MCPCALLER_VARIABLESENTRY']._serialized_end=2893
+  _globals['_RUNMCPSERVERTOOLREQUEST']._serialized_start=2909
+  _globals['_RUNMCPSERVERTOOLREQUEST']._serialized_end=3135
+  _globals['_RUNMCPSERVERTOOLRESPONSE']._serialized_start=3138
+  _globals['_RUNMCPSERVERTOOLRESPONSE']._serialized_end=3365
+  _globals['_TESTMCPSERVERREQUEST']._serialized_start=3368
+  _globals['_TESTMCPSERVERREQUEST']._serialized_end=3521
+  _globals['_TESTMCPSERVERRESPONSE']._serialized_start=3524
+  _globals['_TESTMCPSERVERRESPONSE']._serialized_end=3740
+  _globals['_MCPSERVERSERVICE']._serialized_start=4204
+  _globals['_MCPSERVERSERVICE']._serialized_end=5541
 # @@protoc_insertion_point(module_scope)

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from mnemesh.tools.v1 import mcp_servers_pb2 as _mcp_servers_pb2
@@ -78,6 +79,108 @@ MCP_SERVER_TOOL_ORDER_BY_UNSPECIFIED: McpServerToolOrderBy.ValueType  # 0
 MCP_SERVER_TOOL_ORDER_BY_NAME: McpServerToolOrderBy.ValueType  # 1
 MCP_SERVER_TOOL_ORDER_BY_CREATE_TIME: McpServerToolOrderBy.ValueType  # 2
 Global___McpServerToolOrderBy: _TypeAlias = McpServerToolOrderBy  # noqa: Y015
+
+@_typing.final
+class StartMcpAuthorizationRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MCP_SERVER_ID_FIELD_NUMBER: _builtins.int
+    REDIRECT_URI_FIELD_NUMBER: _builtins.int
+    mcp_server_id: _builtins.str
+    redirect_uri: _builtins.str
+    """Where the authorization server sends the browser: an https URL, or http on a loopback host."""
+    def __init__(
+        self,
+        *,
+        mcp_server_id: _builtins.str = ...,
+        redirect_uri: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mcp_server_id", b"mcp_server_id", "redirect_uri", b"redirect_uri"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartMcpAuthorizationRequest: _TypeAlias = StartMcpAuthorizationRequest  # noqa: Y015
+
+@_typing.final
+class StartMcpAuthorizationResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AUTHORIZATION_URL_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    authorization_url: _builtins.str
+    """Opened by a person."""
+    state: _builtins.str
+    """Identifies the authorization; the redirect URI receives it."""
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        authorization_url: _builtins.str = ...,
+        state: _builtins.str = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authorization_url", b"authorization_url", "expire_time", b"expire_time", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartMcpAuthorizationResponse: _TypeAlias = StartMcpAuthorizationResponse  # noqa: Y015
+
+@_typing.final
+class CompleteMcpAuthorizationRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MCP_SERVER_ID_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    ISS_FIELD_NUMBER: _builtins.int
+    mcp_server_id: _builtins.str
+    code: _builtins.str
+    """The query parameters of the redirect URI."""
+    state: _builtins.str
+    iss: _builtins.str
+    def __init__(
+        self,
+        *,
+        mcp_server_id: _builtins.str = ...,
+        code: _builtins.str = ...,
+        state: _builtins.str = ...,
+        iss: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_iss", b"_iss", "iss", b"iss"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_iss", b"_iss", "code", b"code", "iss", b"iss", "mcp_server_id", b"mcp_server_id", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__iss: _TypeAlias = _typing.Literal["iss"]  # noqa: Y015
+    _WhichOneofArgType__iss: _TypeAlias = _typing.Literal["_iss", b"_iss"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__iss) -> _WhichOneofReturnType__iss | None: ...
+
+Global___CompleteMcpAuthorizationRequest: _TypeAlias = CompleteMcpAuthorizationRequest  # noqa: Y015
+
+@_typing.final
+class CompleteMcpAuthorizationResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MCP_SERVER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def mcp_server(self) -> _mcp_servers_pb2.McpServer: ...
+    def __init__(
+        self,
+        *,
+        mcp_server: _mcp_servers_pb2.McpServer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["mcp_server", b"mcp_server"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mcp_server", b"mcp_server"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompleteMcpAuthorizationResponse: _TypeAlias = CompleteMcpAuthorizationResponse  # noqa: Y015
 
 @_typing.final
 class CreateMcpServerRequest(_message.Message):
@@ -260,8 +363,9 @@ class UpdateMcpServerRequest(_message.Message):
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
         """Paths of McpServer: name, metadata, stdio, sse or streamable_http (the whole transport), or fields of the current
-        transport: stdio.command, stdio.args, stdio.env, sse.url, sse.auth, sse.headers and so on. A path whose field is
-        absent clears the field; a secret without a value keeps the value stored under its name.
+        transport: stdio.command, stdio.args, stdio.env, sse.url, sse.auth, sse.headers, sse.oauth and so on. A path whose
+        field is absent clears the field; a secret without a value keeps the value stored under its name, unless the URL
+        names another host.
         """
 
     def __init__(
@@ -572,7 +676,7 @@ class McpCaller(_message.Message):
     AGENT_ID_FIELD_NUMBER: _builtins.int
     VARIABLES_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
-    """Sent to HTTP servers in the header x-agent-id."""
+    """Sent to HTTP servers in the header x-agent-id. Also the value of the variable AGENT_ID."""
     @_builtins.property
     def variables(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Values of variables in the server's settings. They are neither stored nor logged."""

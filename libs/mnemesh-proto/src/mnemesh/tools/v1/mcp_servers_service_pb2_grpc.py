@@ -89,6 +89,16 @@ class McpServerServiceStub:
                 request_serializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.TestMcpServerRequest.SerializeToString,
                 response_deserializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.TestMcpServerResponse.FromString,
                 _registered_method=True)
+        self.StartMcpAuthorization = channel.unary_unary(
+                '/mnemesh.tools.v1.McpServerService/StartMcpAuthorization',
+                request_serializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.StartMcpAuthorizationRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.StartMcpAuthorizationResponse.FromString,
+                _registered_method=True)
+        self.CompleteMcpAuthorization = channel.unary_unary(
+                '/mnemesh.tools.v1.McpServerService/CompleteMcpAuthorization',
+                request_serializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.CompleteMcpAuthorizationRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.CompleteMcpAuthorizationResponse.FromString,
+                _registered_method=True)
 
 
 class McpServerServiceServicer:
@@ -122,8 +132,9 @@ class McpServerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateMcpServer(self, request, context):
-        """Updates the fields in update_mask. The tools do not change until the next refresh. Errors: NOT_FOUND,
-        ALREADY_EXISTS (name).
+        """Updates the fields in update_mask. The tools do not change until the next refresh. If the URL names another host,
+        port or scheme, stored secrets are not kept: those that the settings still have must be given again
+        (INVALID_ARGUMENT), and an OAuth authorization is forgotten. Errors: NOT_FOUND, ALREADY_EXISTS (name).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -164,7 +175,8 @@ class McpServerServiceServicer:
 
         Idempotent: a repeated call with the same request_id never runs the tool again. It waits for the first call and
         returns its result; if a crash lost the result, it fails with ABORTED. Errors: NOT_FOUND, TOOL_ARGUMENTS_INVALID,
-        MCP_SERVER_UNREACHABLE, DEADLINE_EXCEEDED, MCP_TRANSPORT_DISABLED.
+        MCP_SERVER_UNREACHABLE, MCP_SERVER_UNAUTHORIZED, DEADLINE_EXCEEDED, MCP_TRANSPORT_DISABLED. Cancelling the call
+        cancels it on the server.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -173,6 +185,25 @@ class McpServerServiceServicer:
     def TestMcpServer(self, request, context):
         """Connects to a stored server, or with settings that are not stored yet, and reads the tools. Stores nothing. An
         unreachable server is a result, not an error.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StartMcpAuthorization(self, request, context):
+        """Begins the authorization of a server with the grant AUTHORIZATION_CODE: finds the authorization server, registers
+        mnemesh there if the settings have no client, and returns the URL that a person opens. A later start replaces an
+        earlier one. Errors: NOT_FOUND, FAILED_PRECONDITION (the server does not ask for an authorization),
+        MCP_SERVER_UNREACHABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CompleteMcpAuthorization(self, request, context):
+        """Completes an authorization with what the browser brought back to the redirect URI, and reads the tools. A state
+        works once. Errors: NOT_FOUND, INVALID_ARGUMENT (state), FAILED_PRECONDITION (nothing was started, or it expired),
+        MCP_SERVER_UNREACHABLE (the authorization server refuses).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -230,6 +261,16 @@ def add_McpServerServiceServicer_to_server(servicer, server):
                     servicer.TestMcpServer,
                     request_deserializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.TestMcpServerRequest.FromString,
                     response_serializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.TestMcpServerResponse.SerializeToString,
+            ),
+            'StartMcpAuthorization': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartMcpAuthorization,
+                    request_deserializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.StartMcpAuthorizationRequest.FromString,
+                    response_serializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.StartMcpAuthorizationResponse.SerializeToString,
+            ),
+            'CompleteMcpAuthorization': grpc.unary_unary_rpc_method_handler(
+                    servicer.CompleteMcpAuthorization,
+                    request_deserializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.CompleteMcpAuthorizationRequest.FromString,
+                    response_serializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.CompleteMcpAuthorizationResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -507,6 +548,60 @@ class McpServerService:
             '/mnemesh.tools.v1.McpServerService/TestMcpServer',
             mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.TestMcpServerRequest.SerializeToString,
             mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.TestMcpServerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartMcpAuthorization(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.tools.v1.McpServerService/StartMcpAuthorization',
+            mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.StartMcpAuthorizationRequest.SerializeToString,
+            mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.StartMcpAuthorizationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CompleteMcpAuthorization(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.tools.v1.McpServerService/CompleteMcpAuthorization',
+            mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.CompleteMcpAuthorizationRequest.SerializeToString,
+            mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.CompleteMcpAuthorizationResponse.FromString,
             options,
             channel_credentials,
             insecure,

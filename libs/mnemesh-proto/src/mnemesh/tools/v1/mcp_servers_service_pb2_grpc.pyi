@@ -47,8 +47,9 @@ class McpServerServiceStub:
     ListMcpServers: _grpc.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.ListMcpServersRequest, _mcp_servers_service_pb2.ListMcpServersResponse]
     """Lists MCP servers. The default order is ascending."""
     UpdateMcpServer: _grpc.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.UpdateMcpServerRequest, _mcp_servers_service_pb2.UpdateMcpServerResponse]
-    """Updates the fields in update_mask. The tools do not change until the next refresh. Errors: NOT_FOUND,
-    ALREADY_EXISTS (name).
+    """Updates the fields in update_mask. The tools do not change until the next refresh. If the URL names another host,
+    port or scheme, stored secrets are not kept: those that the settings still have must be given again
+    (INVALID_ARGUMENT), and an OAuth authorization is forgotten. Errors: NOT_FOUND, ALREADY_EXISTS (name).
     """
     DeleteMcpServer: _grpc.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.DeleteMcpServerRequest, _mcp_servers_service_pb2.DeleteMcpServerResponse]
     """Deletes the server and its tools. Idempotent."""
@@ -67,11 +68,23 @@ class McpServerServiceStub:
 
     Idempotent: a repeated call with the same request_id never runs the tool again. It waits for the first call and
     returns its result; if a crash lost the result, it fails with ABORTED. Errors: NOT_FOUND, TOOL_ARGUMENTS_INVALID,
-    MCP_SERVER_UNREACHABLE, DEADLINE_EXCEEDED, MCP_TRANSPORT_DISABLED.
+    MCP_SERVER_UNREACHABLE, MCP_SERVER_UNAUTHORIZED, DEADLINE_EXCEEDED, MCP_TRANSPORT_DISABLED. Cancelling the call
+    cancels it on the server.
     """
     TestMcpServer: _grpc.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.TestMcpServerRequest, _mcp_servers_service_pb2.TestMcpServerResponse]
     """Connects to a stored server, or with settings that are not stored yet, and reads the tools. Stores nothing. An
     unreachable server is a result, not an error.
+    """
+    StartMcpAuthorization: _grpc.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.StartMcpAuthorizationRequest, _mcp_servers_service_pb2.StartMcpAuthorizationResponse]
+    """Begins the authorization of a server with the grant AUTHORIZATION_CODE: finds the authorization server, registers
+    mnemesh there if the settings have no client, and returns the URL that a person opens. A later start replaces an
+    earlier one. Errors: NOT_FOUND, FAILED_PRECONDITION (the server does not ask for an authorization),
+    MCP_SERVER_UNREACHABLE.
+    """
+    CompleteMcpAuthorization: _grpc.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.CompleteMcpAuthorizationRequest, _mcp_servers_service_pb2.CompleteMcpAuthorizationResponse]
+    """Completes an authorization with what the browser brought back to the redirect URI, and reads the tools. A state
+    works once. Errors: NOT_FOUND, INVALID_ARGUMENT (state), FAILED_PRECONDITION (nothing was started, or it expired),
+    MCP_SERVER_UNREACHABLE (the authorization server refuses).
     """
 
 @_typing.type_check_only
@@ -93,8 +106,9 @@ class McpServerServiceAsyncStub(McpServerServiceStub):
     ListMcpServers: _aio.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.ListMcpServersRequest, _mcp_servers_service_pb2.ListMcpServersResponse]  # type: ignore[assignment]
     """Lists MCP servers. The default order is ascending."""
     UpdateMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.UpdateMcpServerRequest, _mcp_servers_service_pb2.UpdateMcpServerResponse]  # type: ignore[assignment]
-    """Updates the fields in update_mask. The tools do not change until the next refresh. Errors: NOT_FOUND,
-    ALREADY_EXISTS (name).
+    """Updates the fields in update_mask. The tools do not change until the next refresh. If the URL names another host,
+    port or scheme, stored secrets are not kept: those that the settings still have must be given again
+    (INVALID_ARGUMENT), and an OAuth authorization is forgotten. Errors: NOT_FOUND, ALREADY_EXISTS (name).
     """
     DeleteMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.DeleteMcpServerRequest, _mcp_servers_service_pb2.DeleteMcpServerResponse]  # type: ignore[assignment]
     """Deletes the server and its tools. Idempotent."""
@@ -113,11 +127,23 @@ class McpServerServiceAsyncStub(McpServerServiceStub):
 
     Idempotent: a repeated call with the same request_id never runs the tool again. It waits for the first call and
     returns its result; if a crash lost the result, it fails with ABORTED. Errors: NOT_FOUND, TOOL_ARGUMENTS_INVALID,
-    MCP_SERVER_UNREACHABLE, DEADLINE_EXCEEDED, MCP_TRANSPORT_DISABLED.
+    MCP_SERVER_UNREACHABLE, MCP_SERVER_UNAUTHORIZED, DEADLINE_EXCEEDED, MCP_TRANSPORT_DISABLED. Cancelling the call
+    cancels it on the server.
     """
     TestMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.TestMcpServerRequest, _mcp_servers_service_pb2.TestMcpServerResponse]  # type: ignore[assignment]
     """Connects to a stored server, or with settings that are not stored yet, and reads the tools. Stores nothing. An
     unreachable server is a result, not an error.
+    """
+    StartMcpAuthorization: _aio.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.StartMcpAuthorizationRequest, _mcp_servers_service_pb2.StartMcpAuthorizationResponse]  # type: ignore[assignment]
+    """Begins the authorization of a server with the grant AUTHORIZATION_CODE: finds the authorization server, registers
+    mnemesh there if the settings have no client, and returns the URL that a person opens. A later start replaces an
+    earlier one. Errors: NOT_FOUND, FAILED_PRECONDITION (the server does not ask for an authorization),
+    MCP_SERVER_UNREACHABLE.
+    """
+    CompleteMcpAuthorization: _aio.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.CompleteMcpAuthorizationRequest, _mcp_servers_service_pb2.CompleteMcpAuthorizationResponse]  # type: ignore[assignment]
+    """Completes an authorization with what the browser brought back to the redirect URI, and reads the tools. A state
+    works once. Errors: NOT_FOUND, INVALID_ARGUMENT (state), FAILED_PRECONDITION (nothing was started, or it expired),
+    MCP_SERVER_UNREACHABLE (the authorization server refuses).
     """
 
 class McpServerServiceServicer:
@@ -156,8 +182,9 @@ class McpServerServiceServicer:
         request: _mcp_servers_service_pb2.UpdateMcpServerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_mcp_servers_service_pb2.UpdateMcpServerResponse, _abc.Awaitable[_mcp_servers_service_pb2.UpdateMcpServerResponse]]:
-        """Updates the fields in update_mask. The tools do not change until the next refresh. Errors: NOT_FOUND,
-        ALREADY_EXISTS (name).
+        """Updates the fields in update_mask. The tools do not change until the next refresh. If the URL names another host,
+        port or scheme, stored secrets are not kept: those that the settings still have must be given again
+        (INVALID_ARGUMENT), and an OAuth authorization is forgotten. Errors: NOT_FOUND, ALREADY_EXISTS (name).
         """
 
     def DeleteMcpServer(
@@ -201,7 +228,8 @@ class McpServerServiceServicer:
 
         Idempotent: a repeated call with the same request_id never runs the tool again. It waits for the first call and
         returns its result; if a crash lost the result, it fails with ABORTED. Errors: NOT_FOUND, TOOL_ARGUMENTS_INVALID,
-        MCP_SERVER_UNREACHABLE, DEADLINE_EXCEEDED, MCP_TRANSPORT_DISABLED.
+        MCP_SERVER_UNREACHABLE, MCP_SERVER_UNAUTHORIZED, DEADLINE_EXCEEDED, MCP_TRANSPORT_DISABLED. Cancelling the call
+        cancels it on the server.
         """
 
     def TestMcpServer(
@@ -211,6 +239,27 @@ class McpServerServiceServicer:
     ) -> _typing.Union[_mcp_servers_service_pb2.TestMcpServerResponse, _abc.Awaitable[_mcp_servers_service_pb2.TestMcpServerResponse]]:
         """Connects to a stored server, or with settings that are not stored yet, and reads the tools. Stores nothing. An
         unreachable server is a result, not an error.
+        """
+
+    def StartMcpAuthorization(
+        self,
+        request: _mcp_servers_service_pb2.StartMcpAuthorizationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_mcp_servers_service_pb2.StartMcpAuthorizationResponse, _abc.Awaitable[_mcp_servers_service_pb2.StartMcpAuthorizationResponse]]:
+        """Begins the authorization of a server with the grant AUTHORIZATION_CODE: finds the authorization server, registers
+        mnemesh there if the settings have no client, and returns the URL that a person opens. A later start replaces an
+        earlier one. Errors: NOT_FOUND, FAILED_PRECONDITION (the server does not ask for an authorization),
+        MCP_SERVER_UNREACHABLE.
+        """
+
+    def CompleteMcpAuthorization(
+        self,
+        request: _mcp_servers_service_pb2.CompleteMcpAuthorizationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_mcp_servers_service_pb2.CompleteMcpAuthorizationResponse, _abc.Awaitable[_mcp_servers_service_pb2.CompleteMcpAuthorizationResponse]]:
+        """Completes an authorization with what the browser brought back to the redirect URI, and reads the tools. A state
+        works once. Errors: NOT_FOUND, INVALID_ARGUMENT (state), FAILED_PRECONDITION (nothing was started, or it expired),
+        MCP_SERVER_UNREACHABLE (the authorization server refuses).
         """
 
 def add_McpServerServiceServicer_to_server(servicer: McpServerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -60,13 +60,42 @@ class _SourceTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SourceType
     SOURCE_TYPE_UNSPECIFIED: _SourceType.ValueType  # 0
     SOURCE_TYPE_PYTHON: _SourceType.ValueType  # 1
     SOURCE_TYPE_TYPESCRIPT: _SourceType.ValueType  # 2
+    """Runs in Node.js, in the same sandbox. Types are removed and not checked."""
 
 class SourceType(_SourceType, metaclass=_SourceTypeEnumTypeWrapper): ...
 
 SOURCE_TYPE_UNSPECIFIED: SourceType.ValueType  # 0
 SOURCE_TYPE_PYTHON: SourceType.ValueType  # 1
 SOURCE_TYPE_TYPESCRIPT: SourceType.ValueType  # 2
+"""Runs in Node.js, in the same sandbox. Types are removed and not checked."""
 Global___SourceType: _TypeAlias = SourceType  # noqa: Y015
+
+class _PackagesState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PackagesStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PackagesState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PACKAGES_STATE_UNSPECIFIED: _PackagesState.ValueType  # 0
+    PACKAGES_STATE_PENDING: _PackagesState.ValueType  # 1
+    """They are resolved and installed before the next execution."""
+    PACKAGES_STATE_RESOLVING: _PackagesState.ValueType  # 2
+    PACKAGES_STATE_INSTALLING: _PackagesState.ValueType  # 3
+    PACKAGES_STATE_READY: _PackagesState.ValueType  # 4
+    PACKAGES_STATE_FAILED: _PackagesState.ValueType  # 5
+    """They cannot be installed; error says why. An execution at least a minute later tries again."""
+
+class PackagesState(_PackagesState, metaclass=_PackagesStateEnumTypeWrapper): ...
+
+PACKAGES_STATE_UNSPECIFIED: PackagesState.ValueType  # 0
+PACKAGES_STATE_PENDING: PackagesState.ValueType  # 1
+"""They are resolved and installed before the next execution."""
+PACKAGES_STATE_RESOLVING: PackagesState.ValueType  # 2
+PACKAGES_STATE_INSTALLING: PackagesState.ValueType  # 3
+PACKAGES_STATE_READY: PackagesState.ValueType  # 4
+PACKAGES_STATE_FAILED: PackagesState.ValueType  # 5
+"""They cannot be installed; error says why. An execution at least a minute later tries again."""
+Global___PackagesState: _TypeAlias = PackagesState  # noqa: Y015
 
 @_typing.final
 class Tool(_message.Message):
@@ -94,6 +123,9 @@ class Tool(_message.Message):
     ALLOW_NETWORK_FIELD_NUMBER: _builtins.int
     MCP_SERVER_ID_FIELD_NUMBER: _builtins.int
     MCP_TOOL_NAME_FIELD_NUMBER: _builtins.int
+    NETWORK_HOSTS_FIELD_NUMBER: _builtins.int
+    PACKAGES_FIELD_NUMBER: _builtins.int
+    SECRETS_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
@@ -101,8 +133,8 @@ class Tool(_message.Message):
     id: _builtins.str
     """Format: "tool-" followed by a version-4 UUID."""
     name: _builtins.str
-    """Unique within the organization; an identifier of at most 48 characters. For Python source, the name of the last
-    function.
+    """Unique within the organization; an identifier of at most 48 characters. For source, the name of the last function
+    at its top level.
     """
     type: Global___ToolType.ValueType
     description: _builtins.str
@@ -125,7 +157,9 @@ class Tool(_message.Message):
     timeout_seconds: _builtins.int
     """Seconds after which the tool is killed. 0 means 180."""
     allow_network: _builtins.bool
-    """Allows access to the network, except loopback."""
+    """Allows connections to every public host, through an HTTP proxy. Fails with SANDBOX_UNAVAILABLE unless the operator
+    allows it (MNEMESH_TOOLS_NETWORK=any). A tool that needs few hosts names them in network_hosts.
+    """
     mcp_server_id: _builtins.str
     """Set for MCP tools."""
     mcp_tool_name: _builtins.str
@@ -137,6 +171,22 @@ class Tool(_message.Message):
     def npm_requirements(self) -> _containers.RepeatedCompositeFieldContainer[Global___PackageRequirement]: ...
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def network_hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The hosts that the tool may connect to, through an HTTP proxy: "api.example.com", "*.example.com" for all subdomains,
+        an IP address, each with an optional port ("example.com:8443"; without one 80 and 443). At most 100. Addresses that
+        are not public are refused unless the operator allows them. The environment of the tool has the variables of the
+        proxy (https_proxy and so on); there is no other network, and no resolver of names.
+        """
+
+    @_builtins.property
+    def packages(self) -> Global___ToolPackages:
+        """The packages of pip_requirements, or of npm_requirements for TypeScript, as the answering server has them. Output only; absent without requirements."""
+
+    @_builtins.property
+    def secrets(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolSecret]:
+        """Environment variables of a custom tool. In an update, they are the whole set."""
+
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -166,14 +216,17 @@ class Tool(_message.Message):
         allow_network: _builtins.bool = ...,
         mcp_server_id: _builtins.str | None = ...,
         mcp_tool_name: _builtins.str | None = ...,
+        network_hosts: _abc.Iterable[_builtins.str] | None = ...,
+        packages: Global___ToolPackages | None = ...,
+        secrets: _abc.Iterable[Global___ToolSecret] | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         provenance: _audit_pb2.Provenance | None = ...,
         revision: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_args_json_schema", b"_args_json_schema", "_default_requires_approval", b"_default_requires_approval", "_description", b"_description", "_mcp_server_id", b"_mcp_server_id", "_mcp_tool_name", b"_mcp_tool_name", "_metadata", b"_metadata", "_source_code", b"_source_code", "args_json_schema", b"args_json_schema", "create_time", b"create_time", "default_requires_approval", b"default_requires_approval", "description", b"description", "mcp_server_id", b"mcp_server_id", "mcp_tool_name", b"mcp_tool_name", "metadata", b"metadata", "provenance", b"provenance", "source_code", b"source_code", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_args_json_schema", b"_args_json_schema", "_default_requires_approval", b"_default_requires_approval", "_description", b"_description", "_mcp_server_id", b"_mcp_server_id", "_mcp_tool_name", b"_mcp_tool_name", "_metadata", b"_metadata", "_source_code", b"_source_code", "args_json_schema", b"args_json_schema", "create_time", b"create_time", "default_requires_approval", b"default_requires_approval", "description", b"description", "mcp_server_id", b"mcp_server_id", "mcp_tool_name", b"mcp_tool_name", "metadata", b"metadata", "packages", b"packages", "provenance", b"provenance", "source_code", b"source_code", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_args_json_schema", b"_args_json_schema", "_default_requires_approval", b"_default_requires_approval", "_description", b"_description", "_mcp_server_id", b"_mcp_server_id", "_mcp_tool_name", b"_mcp_tool_name", "_metadata", b"_metadata", "_source_code", b"_source_code", "allow_network", b"allow_network", "args_json_schema", b"args_json_schema", "create_time", b"create_time", "default_requires_approval", b"default_requires_approval", "description", b"description", "enable_parallel_execution", b"enable_parallel_execution", "id", b"id", "idempotent", b"idempotent", "json_schema", b"json_schema", "mcp_server_id", b"mcp_server_id", "mcp_tool_name", b"mcp_tool_name", "metadata", b"metadata", "name", b"name", "npm_requirements", b"npm_requirements", "pip_requirements", b"pip_requirements", "provenance", b"provenance", "return_char_limit", b"return_char_limit", "revision", b"revision", "source_code", b"source_code", "source_type", b"source_type", "tags", b"tags", "timeout_seconds", b"timeout_seconds", "type", b"type", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_args_json_schema", b"_args_json_schema", "_default_requires_approval", b"_default_requires_approval", "_description", b"_description", "_mcp_server_id", b"_mcp_server_id", "_mcp_tool_name", b"_mcp_tool_name", "_metadata", b"_metadata", "_source_code", b"_source_code", "allow_network", b"allow_network", "args_json_schema", b"args_json_schema", "create_time", b"create_time", "default_requires_approval", b"default_requires_approval", "description", b"description", "enable_parallel_execution", b"enable_parallel_execution", "id", b"id", "idempotent", b"idempotent", "json_schema", b"json_schema", "mcp_server_id", b"mcp_server_id", "mcp_tool_name", b"mcp_tool_name", "metadata", b"metadata", "name", b"name", "network_hosts", b"network_hosts", "npm_requirements", b"npm_requirements", "packages", b"packages", "pip_requirements", b"pip_requirements", "provenance", b"provenance", "return_char_limit", b"return_char_limit", "revision", b"revision", "secrets", b"secrets", "source_code", b"source_code", "source_type", b"source_type", "tags", b"tags", "timeout_seconds", b"timeout_seconds", "type", b"type", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__args_json_schema: _TypeAlias = _typing.Literal["args_json_schema"]  # noqa: Y015
     _WhichOneofArgType__args_json_schema: _TypeAlias = _typing.Literal["_args_json_schema", b"_args_json_schema"]  # noqa: Y015
@@ -207,13 +260,55 @@ class Tool(_message.Message):
 Global___Tool: _TypeAlias = Tool  # noqa: Y015
 
 @_typing.final
+class ToolSecret(_message.Message):
+    """An environment variable of a tool, encrypted at rest. Results, outputs and changed blocks of an execution have
+    "[secret NAME]" in place of values of at least 6 characters.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    UPDATE_TIME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Letters, digits and underscores, at most 128. Names that change how programs start, such as PATH, LD_PRELOAD and
+    PYTHONPATH, are INVALID_ARGUMENT.
+    """
+    value: _builtins.str
+    """At most 30,000 characters. Input only, never returned. In an update, an absent value keeps the stored one."""
+    @_builtins.property
+    def update_time(self) -> _timestamp_pb2.Timestamp:
+        """Time of the last change of the value. Output only."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        value: _builtins.str | None = ...,
+        update_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "update_time", b"update_time", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "name", b"name", "update_time", b"update_time", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+
+Global___ToolSecret: _TypeAlias = ToolSecret  # noqa: Y015
+
+@_typing.final
 class PackageRequirement(_message.Message):
+    """A package of the configured index. Files and URLs are not accepted."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    """May have extras: "uvicorn[standard]"."""
     version: _builtins.str
+    """A version such as "2.1.0", or a range such as ">=2,<3". Absent means the newest."""
     def __init__(
         self,
         *,
@@ -229,3 +324,47 @@ class PackageRequirement(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__version) -> _WhichOneofReturnType__version | None: ...
 
 Global___PackageRequirement: _TypeAlias = PackageRequirement  # noqa: Y015
+
+@_typing.final
+class ToolPackages(_message.Message):
+    """The packages of a tool. They are resolved once, when the tool is created or its requirements change, and keep their
+    versions from then on.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    LOCKED_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    state: Global___PackagesState.ValueType
+    error: _builtins.str
+    size_bytes: _builtins.int
+    """Size of the installed packages, which equal locks share."""
+    @_builtins.property
+    def locked(self) -> _containers.RepeatedCompositeFieldContainer[Global___PackageRequirement]:
+        """Every package with its exact version, once they are resolved."""
+
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """Beginning of RESOLVING or INSTALLING."""
+
+    def __init__(
+        self,
+        *,
+        state: Global___PackagesState.ValueType = ...,
+        locked: _abc.Iterable[Global___PackageRequirement] | None = ...,
+        error: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_start_time", b"_start_time", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_start_time", b"_start_time", "error", b"error", "locked", b"locked", "size_bytes", b"size_bytes", "start_time", b"start_time", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__start_time: _TypeAlias = _typing.Literal["start_time"]  # noqa: Y015
+    _WhichOneofArgType__start_time: _TypeAlias = _typing.Literal["_start_time", b"_start_time"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__start_time) -> _WhichOneofReturnType__start_time | None: ...
+
+Global___ToolPackages: _TypeAlias = ToolPackages  # noqa: Y015

@@ -532,7 +532,9 @@ class SearchToolsRequest(_message.Message):
     TYPES_FIELD_NUMBER: _builtins.int
     TAGS_ANY_FIELD_NUMBER: _builtins.int
     query: _builtins.str
+    """At most 10,000 characters."""
     limit: _builtins.int
+    """0 means 10; more than 100 is INVALID_ARGUMENT."""
     @_builtins.property
     def types(self) -> _containers.RepeatedScalarFieldContainer[_tools_pb2.ToolType.ValueType]: ...
     @_builtins.property

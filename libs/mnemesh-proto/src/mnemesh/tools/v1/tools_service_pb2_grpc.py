@@ -170,7 +170,8 @@ class ToolServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SearchTools(self, request, context):
-        """Searches tools by similarity and words.
+        """Searches tools by what they do: by similarity, and by the words of their names, descriptions, tags and parameters. A
+        tool that matches neither is no hit; one whose name is the query is the first. A blank query lists the newest.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -62,7 +62,9 @@ class ToolServiceStub:
     GenerateSchema: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.GenerateSchemaRequest, _tools_service_pb2.GenerateSchemaResponse]
     """Generates the schema of source code. Stores nothing. Errors: TOOL_SOURCE_INVALID."""
     SearchTools: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.SearchToolsRequest, _tools_service_pb2.SearchToolsResponse]
-    """Searches tools by similarity and words."""
+    """Searches tools by what they do: by similarity, and by the words of their names, descriptions, tags and parameters. A
+    tool that matches neither is no hit; one whose name is the query is the first. A blank query lists the newest.
+    """
     EnsureBaseTools: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.EnsureBaseToolsRequest, _tools_service_pb2.EnsureBaseToolsResponse]
     """Stores the definitions of the built-in tools that the caller ships, so that lists contain them. Restores deleted
     ones. Idempotent.
@@ -103,7 +105,9 @@ class ToolServiceAsyncStub(ToolServiceStub):
     GenerateSchema: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.GenerateSchemaRequest, _tools_service_pb2.GenerateSchemaResponse]  # type: ignore[assignment]
     """Generates the schema of source code. Stores nothing. Errors: TOOL_SOURCE_INVALID."""
     SearchTools: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.SearchToolsRequest, _tools_service_pb2.SearchToolsResponse]  # type: ignore[assignment]
-    """Searches tools by similarity and words."""
+    """Searches tools by what they do: by similarity, and by the words of their names, descriptions, tags and parameters. A
+    tool that matches neither is no hit; one whose name is the query is the first. A blank query lists the newest.
+    """
     EnsureBaseTools: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.EnsureBaseToolsRequest, _tools_service_pb2.EnsureBaseToolsResponse]  # type: ignore[assignment]
     """Stores the definitions of the built-in tools that the caller ships, so that lists contain them. Restores deleted
     ones. Idempotent.
@@ -191,7 +195,9 @@ class ToolServiceServicer:
         request: _tools_service_pb2.SearchToolsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tools_service_pb2.SearchToolsResponse, _abc.Awaitable[_tools_service_pb2.SearchToolsResponse]]:
-        """Searches tools by similarity and words."""
+        """Searches tools by what they do: by similarity, and by the words of their names, descriptions, tags and parameters. A
+        tool that matches neither is no hit; one whose name is the query is the first. A blank query lists the newest.
+        """
 
     def EnsureBaseTools(
         self,

@@ -114,8 +114,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     comma-separated).
     """
     ERROR_REASON_TOOL_SLOTS_BUSY: _ErrorReason.ValueType  # 404
-    """RESOURCE_EXHAUSTED. All slots for executions stayed in use, by this organization or by others. The tool was not run.
-    Retry later. Metadata: slots, held (by this organization).
+    """RESOURCE_EXHAUSTED. All slots for executions, or for reading large sources, stayed in use, by this organization or by
+    others. The tool was not run or stored. Retry later. Metadata: slots, held (by this organization).
     """
     ERROR_REASON_CONVERSATION_BUSY: _ErrorReason.ValueType  # 500
     """ABORTED. Another run holds the conversation or is queued ahead. Metadata: run_id, or conversation_id only if a
@@ -174,8 +174,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_AGENT_REVISION_MISMATCH: _ErrorReason.ValueType  # 521
     """ABORTED. The agent was changed since the caller read it. Metadata: resource_id, revision (the current one)."""
+    ERROR_REASON_GROUP_UNUSABLE: _ErrorReason.ValueType  # 522
+    """FAILED_PRECONDITION. The group cannot run: it has no members, or its manager was deleted. Metadata: resource_id."""
     ERROR_REASON_FILE_NOT_ATTACHED: _ErrorReason.ValueType  # 600
-    """FAILED_PRECONDITION. The file is not attached to the agent. Metadata: file_name."""
+    """NOT_FOUND. The file is not attached to the agent. Metadata: file_name, file_names (of the agent's files)."""
     ERROR_REASON_FILE_OPEN_LIMIT_EXCEEDED: _ErrorReason.ValueType  # 601
     """FAILED_PRECONDITION. The request exceeds the number of files that may be open. Metadata: limit."""
     ERROR_REASON_FILE_NOT_READY: _ErrorReason.ValueType  # 602
@@ -186,6 +188,24 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """UNAVAILABLE. The MCP server is unreachable. Metadata: resource_id."""
     ERROR_REASON_MCP_TRANSPORT_DISABLED: _ErrorReason.ValueType  # 701
     """FAILED_PRECONDITION. This server does not allow the transport. Metadata: transport."""
+    ERROR_REASON_MCP_SERVER_UNAUTHORIZED: _ErrorReason.ValueType  # 702
+    """FAILED_PRECONDITION. The MCP server asks for an authorization by a person. Metadata: resource_id."""
+    ERROR_REASON_WEB_SEARCH_NOT_CONFIGURED: _ErrorReason.ValueType  # 720
+    """FAILED_PRECONDITION. The operator configured no provider of web searches."""
+    ERROR_REASON_WEB_SEARCH_UNAVAILABLE: _ErrorReason.ValueType  # 721
+    """UNAVAILABLE. The provider of web searches does not answer, limits the rate, or failed. The service has tried again
+    already. Metadata: provider.
+    """
+    ERROR_REASON_WEB_SEARCH_REFUSED: _ErrorReason.ValueType  # 722
+    """FAILED_PRECONDITION. The provider of web searches refuses the key or the request. Metadata: provider, status."""
+    ERROR_REASON_WEB_PAGE_REFUSED: _ErrorReason.ValueType  # 723
+    """FAILED_PRECONDITION. The URL may not be fetched: its address is not public, it is no URL of a page, or it redirects
+    to such a one. Metadata: url.
+    """
+    ERROR_REASON_WEB_PAGE_UNREADABLE: _ErrorReason.ValueType  # 724
+    """FAILED_PRECONDITION. The page has no text that can be read: its server does not answer or answers with an error, or
+    it is too large, of another type, or broken. Metadata: url, and status if the server answered with an error.
+    """
     ERROR_REASON_FACT_CLOSED: _ErrorReason.ValueType  # 800
     """FAILED_PRECONDITION. The fact is closed and cannot be changed. Metadata: resource_id."""
 
@@ -291,8 +311,8 @@ ERROR_REASON_SANDBOX_UNAVAILABLE: ErrorReason.ValueType  # 403
 comma-separated).
 """
 ERROR_REASON_TOOL_SLOTS_BUSY: ErrorReason.ValueType  # 404
-"""RESOURCE_EXHAUSTED. All slots for executions stayed in use, by this organization or by others. The tool was not run.
-Retry later. Metadata: slots, held (by this organization).
+"""RESOURCE_EXHAUSTED. All slots for executions, or for reading large sources, stayed in use, by this organization or by
+others. The tool was not run or stored. Retry later. Metadata: slots, held (by this organization).
 """
 ERROR_REASON_CONVERSATION_BUSY: ErrorReason.ValueType  # 500
 """ABORTED. Another run holds the conversation or is queued ahead. Metadata: run_id, or conversation_id only if a
@@ -351,8 +371,10 @@ log has the reason of the interruptions. Metadata: takeovers.
 """
 ERROR_REASON_AGENT_REVISION_MISMATCH: ErrorReason.ValueType  # 521
 """ABORTED. The agent was changed since the caller read it. Metadata: resource_id, revision (the current one)."""
+ERROR_REASON_GROUP_UNUSABLE: ErrorReason.ValueType  # 522
+"""FAILED_PRECONDITION. The group cannot run: it has no members, or its manager was deleted. Metadata: resource_id."""
 ERROR_REASON_FILE_NOT_ATTACHED: ErrorReason.ValueType  # 600
-"""FAILED_PRECONDITION. The file is not attached to the agent. Metadata: file_name."""
+"""NOT_FOUND. The file is not attached to the agent. Metadata: file_name, file_names (of the agent's files)."""
 ERROR_REASON_FILE_OPEN_LIMIT_EXCEEDED: ErrorReason.ValueType  # 601
 """FAILED_PRECONDITION. The request exceeds the number of files that may be open. Metadata: limit."""
 ERROR_REASON_FILE_NOT_READY: ErrorReason.ValueType  # 602
@@ -363,6 +385,24 @@ ERROR_REASON_MCP_SERVER_UNREACHABLE: ErrorReason.ValueType  # 700
 """UNAVAILABLE. The MCP server is unreachable. Metadata: resource_id."""
 ERROR_REASON_MCP_TRANSPORT_DISABLED: ErrorReason.ValueType  # 701
 """FAILED_PRECONDITION. This server does not allow the transport. Metadata: transport."""
+ERROR_REASON_MCP_SERVER_UNAUTHORIZED: ErrorReason.ValueType  # 702
+"""FAILED_PRECONDITION. The MCP server asks for an authorization by a person. Metadata: resource_id."""
+ERROR_REASON_WEB_SEARCH_NOT_CONFIGURED: ErrorReason.ValueType  # 720
+"""FAILED_PRECONDITION. The operator configured no provider of web searches."""
+ERROR_REASON_WEB_SEARCH_UNAVAILABLE: ErrorReason.ValueType  # 721
+"""UNAVAILABLE. The provider of web searches does not answer, limits the rate, or failed. The service has tried again
+already. Metadata: provider.
+"""
+ERROR_REASON_WEB_SEARCH_REFUSED: ErrorReason.ValueType  # 722
+"""FAILED_PRECONDITION. The provider of web searches refuses the key or the request. Metadata: provider, status."""
+ERROR_REASON_WEB_PAGE_REFUSED: ErrorReason.ValueType  # 723
+"""FAILED_PRECONDITION. The URL may not be fetched: its address is not public, it is no URL of a page, or it redirects
+to such a one. Metadata: url.
+"""
+ERROR_REASON_WEB_PAGE_UNREADABLE: ErrorReason.ValueType  # 724
+"""FAILED_PRECONDITION. The page has no text that can be read: its server does not answer or answers with an error, or
+it is too large, of another type, or broken. Metadata: url, and status if the server answered with an error.
+"""
 ERROR_REASON_FACT_CLOSED: ErrorReason.ValueType  # 800
 """FAILED_PRECONDITION. The fact is closed and cannot be changed. Metadata: resource_id."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -27,7 +27,7 @@ from mnemesh.archival.v1.passages_service_pb2 import (
 )
 from mnemesh.types.v1.audit_pb2 import Provenance
 from mnemesh.types.v1.paging_pb2 import SORT_ORDER_ASCENDING
-from mnemesh_kit.errors import NotFound
+from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import as_principal, current_principal
 
@@ -205,6 +205,34 @@ class Archives(ArchivalCases):
         answer = await client.passages.EraseAgent(EraseAgentRequest(agent_id=agent, delete_unshared_archives=True))
         assert (answer.deleted_passages, answer.deleted_archives) == (0, 0)
         assert await client.texts("shared", filter=PassageFilter(agent_id=friend)) == ["shared since"]
+
+    @pytest.mark.parametrize("is_creator_first", [True, False])
+    async def test_agents_that_are_erased_together_take_the_archives_of_both_with_them(
+        self, client: Archival, agent: str, is_creator_first: bool
+    ) -> None:
+        friend = new_id("agent")
+        request = CreateArchiveRequest(
+            archive=Archive(name="ours"), agent_ids=[agent, friend], created_for_agent_id=agent
+        )
+        made = (await client.archives.CreateArchive(request)).archive
+        assert made.created_for_agent_id == agent
+        kept = await client.archive(agent, friend)
+        for text in ("one", "two"):
+            await client.insert(made.id, text)
+        order = (agent, friend) if is_creator_first else (friend, agent)
+        counts = [0, 0]
+        for erased in order:
+            erase = EraseAgentRequest(agent_id=erased, together_with_agent_ids=order)
+            answer = await client.passages.EraseAgent(erase)
+            counts = [counts[0] + answer.deleted_passages, counts[1] + answer.deleted_archives]
+        assert counts == [2, 1]
+        assert [left.id for left in (await client.archives.ListArchives(ListArchivesRequest())).archives] == [kept]
+
+    async def test_agent_that_an_archive_is_created_for_must_hold_it(self, client: Archival, agent: str) -> None:
+        request = CreateArchiveRequest(archive=Archive(name="mine"), created_for_agent_id=agent)
+        with pytest.raises(InvalidArgument) as refused:
+            await client.archives.CreateArchive(request)
+        assert refused.value.field == "created_for_agent_id"
 
     @pytest.mark.parametrize("delete_shared", [False, True])
     async def test_erasure_of_an_agent_keeps_shared_archives(

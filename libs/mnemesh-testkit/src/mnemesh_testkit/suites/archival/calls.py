@@ -12,11 +12,14 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from mnemesh.archival.v1.archives_pb2 import Archive, Passage
 from mnemesh.archival.v1.archives_service_pb2 import CreateArchiveRequest
 from mnemesh.archival.v1.archives_service_pb2_grpc import ArchiveServiceStub
+from mnemesh.archival.v1.embeddings_service_pb2_grpc import EmbeddingServiceStub
 from mnemesh.archival.v1.passages_service_pb2 import (
+    PASSAGE_CONTINUITY_UNSPECIFIED,
     GetArchivalSummaryRequest,
     GetArchivalSummaryResponse,
     InsertPassagesRequest,
     InsertPassagesResponse,
+    PassageContinuity,
     SearchPassagesRequest,
 )
 from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
@@ -28,12 +31,13 @@ from mnemesh_testkit.suites.service_suite import ServiceSuite
 
 
 class Archival:
-    """Both stubs of the archival service over one channel, with the calls that tests repeat."""
+    """The stubs of the archival service over one channel, with the calls that tests repeat."""
 
     def call_through(self, channel: Any) -> None:
         """Makes the stubs."""
         self.archives: Any = ArchiveServiceStub(channel)
         self.passages: Any = PassageServiceStub(channel)
+        self.embeddings: Any = EmbeddingServiceStub(channel)
 
     async def archive(self, *agent_ids: str, **fields: object) -> str:
         """The id of a new archive that the agents hold."""
@@ -41,12 +45,23 @@ class Archival:
         made = await self.archives.CreateArchive(CreateArchiveRequest(archive=draft, agent_ids=agent_ids))
         return str(made.archive.id)
 
-    async def insert(self, target: str, *passages: Passage | str, request_id: str = "") -> InsertPassagesResponse:
+    async def insert(
+        self,
+        target: str,
+        *passages: Passage | str,
+        request_id: str = "",
+        continuity: int = PASSAGE_CONTINUITY_UNSPECIFIED,
+    ) -> InsertPassagesResponse:
         """Inserts into an archive, or into an agent's own."""
-        where = {"agent_id": target} if target.startswith("agent-") else {"archive_id": target}
+        where: dict[str, Any] = {"agent_id": target} if target.startswith("agent-") else {"archive_id": target}
         drafts = [Passage(text=given) if isinstance(given, str) else given for given in passages]
         answer: InsertPassagesResponse = await self.passages.InsertPassages(
-            InsertPassagesRequest(passages=drafts, request_id=request_id, **where)
+            InsertPassagesRequest(
+                passages=drafts,
+                request_id=request_id,
+                continuity=PassageContinuity.ValueType(continuity),
+                **where,
+            )
         )
         return answer
 

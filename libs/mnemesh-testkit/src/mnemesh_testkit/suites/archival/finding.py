@@ -15,6 +15,7 @@ from mnemesh.archival.v1.passages_service_pb2 import (
 )
 from mnemesh.types.v1.paging_pb2 import SORT_ORDER_ASCENDING
 from mnemesh_kit.errors import MnemeshError, PageTokenInvalid
+from mnemesh_kit.ids import new_id
 
 from mnemesh_testkit.suites.archival.calls import Archival, ArchivalCases, at
 
@@ -47,16 +48,42 @@ class Finding(ArchivalCases):
             await client.texts("oak", filter=PassageFilter(agent_id=agent, archive_id=foreign))
         assert refused.value.reason == "ARCHIVE_NOT_FOUND"
 
+    async def test_search_covers_several_archives_and_several_files(self, client: Archival, agent: str) -> None:
+        archives = [await client.archive() for _ in range(3)]
+        files = [new_id("file") for _ in range(3)]
+        for number, (archive, file) in enumerate(zip(archives, files, strict=True)):
+            await client.insert(archive, Passage(text=f"oak of file {number}", file_id=file), f"oak of {number}")
+
+        async def found(**conditions: object) -> list[str]:
+            return sorted(await client.texts("oak", filter=PassageFilter(**conditions)))  # type: ignore[arg-type]
+
+        assert await found(archive_ids=archives[:2]) == ["oak of 0", "oak of 1", "oak of file 0", "oak of file 1"]
+        assert await found(file_ids=[files[0], files[2]]) == ["oak of file 0", "oak of file 2"]
+        assert await found(archive_ids=archives[:2], file_ids=files[1:]) == ["oak of file 1"]
+        assert await found(archive_ids=archives[:1], file_ids=files[1:]) == []
+        listed = await client.passages.ListPassages(ListPassagesRequest(filter=PassageFilter(file_ids=files[2:])))
+        assert [passage.text for passage in listed.passages] == ["oak of file 2"]
+        for conditions, reason in (
+            ({"archive_ids": [archives[0], new_id("archive")]}, "ARCHIVE_NOT_FOUND"),
+            ({"archive_ids": archives, "agent_id": agent}, "ARCHIVE_NOT_FOUND"),
+            ({"file_ids": ["file-1"]}, "INVALID_ARGUMENT"),
+            ({"file_ids": [new_id("file") for _ in range(1001)]}, "INVALID_ARGUMENT"),
+        ):
+            with pytest.raises(MnemeshError) as refused:
+                await found(**conditions)
+            assert refused.value.reason == reason
+
     async def test_search_covers_archives_of_different_embedders(self, client: Archival, agent: str) -> None:
         await client.insert(await client.archive(agent, embedder="mnemesh/hashing-256"), "a puppy sleeps")
         await client.insert(
             await client.archive(agent, embedder="mnemesh/wordllama-256"), "the dog barks", "stock prices"
         )
         hits = await client.texts("dog", filter=PassageFilter(agent_id=agent))
-        assert hits[0] == "the dog barks"
-        assert (
-            len(await client.texts("dog", mode=PASSAGE_SEARCH_MODE_VECTOR, filter=PassageFilter(agent_id=agent))) == 3
+        assert hits == ["the dog barks"]
+        by_vector = await client.texts(
+            "a puppy sleeps", mode=PASSAGE_SEARCH_MODE_VECTOR, filter=PassageFilter(agent_id=agent)
         )
+        assert by_vector[0] == "a puppy sleeps"
         newest = ["stock prices", "the dog barks", "a puppy sleeps"]
         assert await client.texts(filter=PassageFilter(agent_id=agent)) == newest
         listed: list[str] = []

@@ -11,6 +11,7 @@ from mnemesh.archival.v1.passages_service_pb2 import (
     PASSAGE_SEARCH_MODE_TEXT,
     PASSAGE_SEARCH_MODE_VECTOR,
     DeletePassageRequest,
+    DeletePassagesRequest,
     GetPassageRequest,
     ListPassagesRequest,
     PassageFilter,
@@ -20,7 +21,7 @@ from mnemesh_kit.errors import MnemeshError, NotFound, RequestIdReused
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import as_principal
 
-from mnemesh_testkit.suites.archival.calls import Archival, ArchivalCases, at, stranger
+from mnemesh_testkit.suites.archival.calls import Archival, ArchivalCases, at, reason, stranger
 
 
 class Passages(ArchivalCases):
@@ -49,6 +50,30 @@ class Passages(ArchivalCases):
         assert not got.embedding
         seen = await client.passages.GetPassage(GetPassageRequest(passage_id=got.id, include_embedding=True))
         assert len(seen.passage.embedding) == 256
+
+    async def test_passages_are_deleted_by_ids_or_by_file(self, client: Archival) -> None:
+        archive, other = await client.archive(), await client.archive()
+        file = new_id("file")
+        by_id = [await client.one(archive, f"apple {n}") for n in range(3)]
+        await client.insert(archive, *(Passage(text=f"apple {n}", file_id=file) for n in range(1000)))
+        await client.one(archive, "apple again", file_id=file)
+        elsewhere = await client.one(other, "apple elsewhere", file_id=file)
+
+        async def deleted(archive_id: str, **selection: object) -> tuple[int, bool]:
+            request = DeletePassagesRequest(archive_id=archive_id, **selection)  # type: ignore[arg-type]
+            answer = await client.passages.DeletePassages(request)
+            return answer.deleted_passages, answer.has_more
+
+        for bad in ({}, {"file_id": file, "passage_ids": by_id}, {"passage_ids": [new_id("passage")] * 1001}):
+            assert await reason(deleted(archive, **bad)) == "INVALID_ARGUMENT"
+        assert await reason(deleted(new_id("archive"), file_id=file)) == "ARCHIVE_NOT_FOUND"
+        some = [*by_id[1:], elsewhere, new_id("passage")]
+        for _ in range(2):
+            assert await deleted(archive, passage_ids=some, request_id="d") == (2, False)
+        assert await deleted(archive, file_id=file) == (1000, True)
+        assert await deleted(archive, file_id=file) == (1, False)
+        assert await deleted(archive, file_id=file) == (0, False)
+        assert sorted(await client.texts("apple")) == ["apple 0", "apple elsewhere"]
 
     async def test_first_insert_of_an_agent_creates_its_archive_once(self, client: Archival, agent: str) -> None:
         await asyncio.gather(*(client.insert(agent, f"fact {n}") for n in range(8)))

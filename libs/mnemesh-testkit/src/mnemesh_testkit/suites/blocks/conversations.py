@@ -144,6 +144,14 @@ class Conversations(BlocksCases):
         with as_principal(Principal(new_id("org"), new_id("user"))), pytest.raises(NotFound):
             await isolate(blocks, "task", to=OTHER)
 
+    async def test_missing_block_can_be_created_for_one_conversation(self, blocks: BlockServiceAsyncStub) -> None:
+        await create(blocks, "task", "None yet.")
+        task, notes = await isolate(blocks, "task", "notes", create_missing=True)
+        assert (task.value, notes.value, notes.read_only, notes.hidden) == ("None yet.", "", False, True)
+        assert [block.id for block in await isolate(blocks, "notes", create_missing=True)] == [task.id, notes.id]
+        assert await values(blocks, THREAD) == {"task": "None yet.", "notes": ""}
+        assert await values(blocks) == await values(blocks, OTHER) == {"task": "None yet."}
+
     @pytest.mark.parametrize(
         ("field", "request_"),
         [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from mnemesh_testkit.suites.recall.asking import Asking
 from mnemesh_testkit.suites.recall.messages import Messages
+from mnemesh_testkit.suites.recall.ranking import Ranking
 from mnemesh_testkit.suites.recall.searching import Searching
 from mnemesh_testkit.suites.recall.steps import Steps
 from mnemesh_testkit.suites.recall.unanswered_calls import UnansweredCalls
@@ -11,5 +13,5 @@ from mnemesh_testkit.suites.recall.windows import Windows
 __all__ = ["RecallSuite"]
 
 
-class RecallSuite(Steps, Windows, UnansweredCalls, Messages, Searching):
+class RecallSuite(Steps, Windows, UnansweredCalls, Messages, Searching, Ranking, Asking):
     """All cases of messages and windows; a subclass brings the `channel` (see `ServiceSuite`)."""

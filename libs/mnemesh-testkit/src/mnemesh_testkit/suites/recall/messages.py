@@ -68,6 +68,31 @@ class Messages(RecallCases):
         foreign = await refused(numbers(page_size=2, page_token=token, order=SORT_ORDER_DESCENDING))
         assert (foreign.reason, foreign.field) == ("PAGE_TOKEN_INVALID", "page_token")
 
+    async def test_list_of_an_agent_is_bounded_by_sequence_ids(self, chat: Conversation) -> None:
+        await chat.open(*(f"t{n}" for n in range(9)))
+        await chat.append("outside of the window")
+        await Conversation(chat.stub).open("of another agent")
+
+        async def numbers(**query: Any) -> list[int]:
+            request = rpc.ListMessagesRequest(agent_ids=[chat.agent_id], page_size=3, **query)
+            seen: list[int] = []
+            while True:
+                page = await chat.stub.ListMessages(request)
+                seen += [each.sequence_id for each in page.messages]
+                if not page.next_page_token:
+                    return seen
+                request.page_token = page.next_page_token
+
+        assert await numbers(after_sequence_id=2, until_sequence_id=11) == [3, 4, 5, 6, 7, 8, 9, 10, 11]
+        assert await numbers(after_sequence_id=6, until_sequence_id=8, order=SORT_ORDER_DESCENDING) == [8, 7]
+        assert await numbers(until_sequence_id=2) == [1, 2]
+        assert await numbers(after_sequence_id=11) == []
+        for field in ("after_sequence_id", "until_sequence_id"):
+            for agents in ([], [chat.agent_id, new_id("agent")]):
+                request = rpc.ListMessagesRequest(agent_ids=agents, **{field: 0})  # type: ignore[arg-type]
+                error = await refused(chat.stub.ListMessages(request))
+                assert (error.reason, error.field) == ("INVALID_ARGUMENT", field)
+
     async def test_messages_are_returned_in_the_requested_order(self, chat: Conversation) -> None:
         prompt, one, two = (await chat.open("one", "two")).messages
         wanted = rpc.GetMessagesRequest(message_ids=[two.id, new_id("message"), prompt.id])

@@ -17,9 +17,9 @@ def agent_id_from_proto(value: str, field: str = "agent_id") -> str:
     return require_id(value, "agent", field)
 
 
-def agent_ids_from_proto(values: Sequence[str]) -> list[str]:
+def agent_ids_from_proto(values: Sequence[str], field: str = "agent_ids") -> list[str]:
     """Returns agent ids. Raises InvalidArgument if one is not well-formed."""
-    return [agent_id_from_proto(value, "agent_ids") for value in values]
+    return [agent_id_from_proto(value, field) for value in values]
 
 
 def passage_id_from_proto(value: str, field: str = "passage_id") -> str:

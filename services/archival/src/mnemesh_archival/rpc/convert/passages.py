@@ -10,17 +10,10 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.time import date_range, optional_timestamp_from_proto, timestamp_to_proto
 
+from mnemesh_archival.model.continuity import Continuity
 from mnemesh_archival.model.inserts import InsertOutcome, InsertTarget
 from mnemesh_archival.model.passages import Passage, PassageDraft, PassageFilter, PassageSource
-from mnemesh_archival.model.search import PassageHit, SearchKind
 from mnemesh_archival.rpc.convert.ids import agent_id_from_proto, archive_id_from_proto
-
-_KINDS = {
-    passages_service_pb2.PASSAGE_SEARCH_MODE_UNSPECIFIED: SearchKind.HYBRID,
-    passages_service_pb2.PASSAGE_SEARCH_MODE_HYBRID: SearchKind.HYBRID,
-    passages_service_pb2.PASSAGE_SEARCH_MODE_TEXT: SearchKind.TEXT,
-    passages_service_pb2.PASSAGE_SEARCH_MODE_VECTOR: SearchKind.VECTOR,
-}
 
 
 def passage_to_proto(passage: Passage) -> archives_pb2.Passage:
@@ -90,6 +83,13 @@ def insert_target_from_proto(request: passages_service_pb2.InsertPassagesRequest
             raise InvalidArgument("archive_id or agent_id is required.", field="target")
 
 
+def continuity_from_proto(value: int) -> Continuity:
+    """Returns the continuity that a request states. Raises InvalidArgument if it is unknown."""
+    if value not in passages_service_pb2.PassageContinuity.values():
+        raise InvalidArgument("continuity must be UNSPECIFIED, CONTINUOUS or SEPARATE.", field="continuity")
+    return Continuity(value)
+
+
 def insert_outcome_to_proto(outcome: InsertOutcome) -> passages_service_pb2.InsertResult:
     """Returns the result for one passage of a batch as a message."""
     if outcome.failure is not None:
@@ -128,6 +128,17 @@ def passage_filter_from_proto(message: passages_service_pb2.PassageFilter) -> Pa
         since=dates.start,
         until=dates.end,
         sources=tuple(dict.fromkeys(_source_from_proto(value, "filter.sources") for value in message.sources)),
+        archive_ids=tuple(
+            dict.fromkeys(
+                archive_id_from_proto(value, f"filter.archive_ids[{index}]")
+                for index, value in enumerate(message.archive_ids)
+            )
+        ),
+        file_ids=tuple(
+            dict.fromkeys(
+                require_id(value, "file", f"filter.file_ids[{index}]") for index, value in enumerate(message.file_ids)
+            )
+        ),
     )
 
 
@@ -135,20 +146,6 @@ def require_passage_order(order_by: int) -> None:
     """Raises InvalidArgument if the order of passages is unknown. The only order is by creation time."""
     if order_by not in passages_service_pb2.PassageOrderBy.values():
         raise InvalidArgument("order_by is not a known order.", field="order_by")
-
-
-def search_kind_from_proto(mode: int) -> SearchKind:
-    """Returns the kind of a search. Raises InvalidArgument if it is unknown."""
-    if mode not in _KINDS:
-        raise InvalidArgument("mode is not a known search mode.", field="mode")
-    return _KINDS[passages_service_pb2.PassageSearchMode.ValueType(mode)]
-
-
-def passage_hit_to_proto(hit: PassageHit) -> passages_service_pb2.PassageHit:
-    """Returns a hit as a message."""
-    return passages_service_pb2.PassageHit(
-        passage=passage_to_proto(hit.passage), score=hit.score, vector_rank=hit.vector_rank, text_rank=hit.text_rank
-    )
 
 
 def _source_from_proto(value: int, field: str) -> PassageSource:

@@ -79,13 +79,16 @@ class ArchiveStore(Protocol):
     async def list_agents(self, organization_id: str, archive_id: str, page: PageQuery) -> Page[str]:
         """Returns a page of the agents that an archive is attached to, by id."""
 
-    async def scope(self, organization_id: str, agent_id: str | None, archive_id: str | None) -> list[ArchiveRef]:
+    async def scope(
+        self, organization_id: str, agent_id: str | None, archive_id: str | None, archive_ids: Sequence[str] = ()
+    ) -> list[ArchiveRef]:
         """Returns the archives that a filter covers.
 
-        They are those of the agent, the one archive, or all of the organization if both are None.
+        They are those of the agent, the one archive, or all of the organization if both are None. With `archive_ids`,
+        they are those of them that are among these.
 
         Raises:
-            ArchiveNotFound: the archive does not exist or is not attached to the agent.
+            ArchiveNotFound: an archive does not exist or is not attached to the agent.
         """
 
     async def summary(self, organization_id: str, agent_id: str, if_revision: int | None) -> Summary:

@@ -62,5 +62,11 @@ class PassageIndex(Protocol):
             VectorIndexUnavailable: the index cannot be used now.
         """
 
+    async def similarities(self, scope: PassageScope, vector: Vector, point_ids: Sequence[UUID]) -> dict[UUID, float]:
+        """Returns the similarities of those points that have a vector; none if the index cannot be used now.
+
+        The scope names the embedder. Points that its filter excludes have none.
+        """
+
     async def vectors(self, embedder: str, point_ids: Sequence[UUID]) -> dict[UUID, tuple[float, ...]]:
         """Returns the vectors of those points that have one; none if the index cannot be used now."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_retrieval.indexing.records import Change, Claim
 
+from mnemesh_archival.model.continuity import Continuity
 from mnemesh_archival.model.inserts import InsertEntry, InsertTarget
 from mnemesh_archival.model.passages import Passage, PassageChange, PassageFilter, PassagePosition
 
@@ -52,6 +53,8 @@ class InsertBatch:
     """None at the indexes of invalid passages. `archive_id` is empty."""
     caller_ids: frozenset[str]
     """The ids that the caller supplied. One that is taken is an error; one of ours is a replay."""
+    continuity: Continuity = Continuity.AUTOMATIC
+    """AUTOMATIC, CONTINUOUS or SEPARATE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,34 @@ class PassagePoint:
 
     embedder: str
     point_id: UUID
+
+
+class Equals(NamedTuple):
+    """A condition: the passages with a fingerprint; see mnemesh_retrieval.ranking.exact."""
+
+    fingerprint: str
+    limit: int
+    """The number of passages that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbourhood:
+    """Passages and those around them."""
+
+    positions: Sequence[PassagePosition]
+    """In no particular order."""
+    questions: Mapping[UUID, str]
+    """The texts of those that ask a question."""
+    equal: Mapping[UUID, str]
+    """The texts of the passages with the fingerprint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The passages around one in its dialogue or document, in insertion order."""
+
+    before: tuple[Passage, ...]
+    after: tuple[Passage, ...]
 
 
 class PassageStore(Protocol):
@@ -114,6 +145,32 @@ class PassageStore(Protocol):
             PassageNotFound: the passage does not exist.
         """
 
+    async def delete_many(
+        self,
+        organization_id: str,
+        archive_id: str,
+        selection: Sequence[str] | str,
+        limit: int,
+        key: RequestKey | None,
+        claim: Claim | None,
+    ) -> tuple[int, bool, tuple[Change, ...]]:
+        """Deletes live passages of an archive.
+
+        Args:
+            organization_id: the organization.
+            archive_id: the archive.
+            selection: the ids of passages, or the id of a file.
+            limit: the largest number of passages of a file that are deleted.
+            key: the idempotency key.
+            claim: as above.
+
+        Returns:
+            Their number, whether the file has more, and the changes for the index.
+
+        Raises:
+            ArchiveNotFound: the archive does not exist.
+        """
+
     async def delete(
         self, organization_id: str, passage_id: str, key: RequestKey | None, claim: Claim | None
     ) -> tuple[Change, ...]:
@@ -150,10 +207,25 @@ class PassageStore(Protocol):
     async def matching(self, scope: PassageScope, point_ids: Sequence[UUID]) -> set[UUID]:
         """Returns those of the points whose passages exist and are in the scope."""
 
-    async def neighbours(self, organization_id: str, point_ids: Sequence[UUID], reach: int) -> list[PassagePosition]:
-        """Returns the positions of these passages and of up to `reach` before and after each.
+    async def neighbours(
+        self, scope: PassageScope, point_ids: Sequence[UUID], reach: int, matched: Collection[UUID], equals: Equals
+    ) -> Neighbourhood:
+        """Returns the positions of passages, and of those before and after them in a dialogue or document.
 
-        Neighbours are those in the insertion order of the same archive. The result is in no particular order.
+        Args:
+            scope: the organization, and the passages among which those with the fingerprint are searched.
+            point_ids: the passages beside those with the fingerprint.
+            reach: the largest distance in the insertion order of the archive.
+            matched: the passages whose texts are returned if they belong to a dialogue or document and ask a question.
+            equals: the fingerprint.
+        """
+
+    async def around(
+        self, organization_id: str, passage_ids: Sequence[str], before: int, after: int
+    ) -> dict[str, Surroundings]:
+        """Returns the passages before and after each of these in its dialogue or document, up to these numbers.
+
+        A passage that stands alone has none, and a passage that does not exist is missing from the result.
         """
 
     async def newest_sizes(self, scope: PassageScope, limit: int) -> list[tuple[str, int]]:

@@ -41,3 +41,9 @@ class UpgradeStore(Protocol):
 
     async def lose(self, missing: Sequence[UncopiedPassage]) -> int:
         """Marks passages as missing: they do not exist until `fill`. Returns the number of those that were not."""
+
+    async def derive(self, limit: int) -> int:
+        """Derives what depends on the text, for up to `limit` passages of one archive that earlier versions stored.
+
+        Every passage that `uncopied` does not return has its content by then. Returns their number; 0 at the end.
+        """

@@ -162,14 +162,23 @@ class SqlArchiveStore:
 
         return await self._database.read(read)
 
-    async def scope(self, organization_id: str, agent_id: str | None, archive_id: str | None) -> list[ArchiveRef]:
+    async def scope(
+        self, organization_id: str, agent_id: str | None, archive_id: str | None, archive_ids: Sequence[str] = ()
+    ) -> list[ArchiveRef]:
         """See ArchiveStore.scope."""
 
         def read(conn: sa.Connection) -> list[ArchiveRef]:
             found = rows.refs(conn, organization_id, agent_id, archive_id)
             if archive_id is not None and not found:
                 raise ArchiveNotFound(archive_id, agent_id)
-            return [ArchiveRef(*row) for row in found]
+            refs = [ArchiveRef(*row) for row in found]
+            if not archive_ids:
+                return refs
+            known = {ref.id for ref in refs}
+            for each in archive_ids:
+                if each not in known:
+                    raise ArchiveNotFound(each, agent_id)
+            return [ref for ref in refs if ref.id in archive_ids]
 
         return await self._database.read(read)
 

@@ -18,7 +18,7 @@ from mnemesh_archival.model.archives import Archive, Provenance
 from mnemesh_archival.model.inserts import InsertTarget, plan_inserts
 from mnemesh_archival.model.passages import Passage, content_hash, point_of
 from mnemesh_archival.store.base.passages import DefaultArchive, InsertBatch
-from mnemesh_archival.store.sql import archive_rows, index_changes
+from mnemesh_archival.store.sql import archive_rows, continuity_rows, index_changes
 from mnemesh_archival.store.sql import passage_rows as rows
 from mnemesh_archival.store.sql.tables import archives, passages
 
@@ -110,12 +110,12 @@ def _create_default(
 def _insert(conn: sa.Connection, organization_id: str, batch: InsertBatch, new: Sequence[Passage]) -> list[UUID]:
     points = [_free_point(conn, organization_id, passage.id, passage.id in batch.caller_ids) for passage in new]
     first = rows.next_position(conn, organization_id, new[0].archive_id)
-    pairs = zip(new, points, strict=True)
+    decided = continuity_rows.decide(conn, organization_id, new, first, batch.continuity)
     conn.execute(
         _INSERT,
         [
-            rows.new_row(organization_id, passage, point, position)
-            for position, (passage, point) in enumerate(pairs, start=first)
+            rows.new_row(organization_id, passage, point, position, continuity)
+            for position, (passage, point, continuity) in enumerate(zip(new, points, decided, strict=True), start=first)
         ],
     )
     return points

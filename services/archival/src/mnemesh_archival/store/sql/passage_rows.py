@@ -8,11 +8,12 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import sqlalchemy as sa
+from mnemesh_retrieval.ranking.exact import fingerprint
 
+from mnemesh_archival.model.continuity import Continuity, cues_of
 from mnemesh_archival.model.passages import (
     Passage,
     PassageFilter,
-    PassagePosition,
     PassageSource,
     content_hash,
     response_bytes,
@@ -29,7 +30,8 @@ LIVE = passages.c.deleted_at.is_(None)
 _OF_ORGANIZATION = passages.c.organization_id == sa.bindparam("org")
 _BY_IDS = sa.and_(_OF_ORGANIZATION, passages.c.id.in_(sa.bindparam("ids", expanding=True)))
 _BY_POINTS = passages.c.point_id.in_(sa.bindparam("points", expanding=True))
-_CONTENT: Final = tuple(column for column in passages.c if column.name not in {"content_hash", "position", "strand"})
+_DERIVED: Final = frozenset({"content_hash", "position", "strand", "continuity", "speaker", "asking", "fingerprint"})
+_CONTENT: Final = tuple(column for column in passages.c if column.name not in _DERIVED)
 _ROWS = sa.select(*_CONTENT).where(_BY_IDS)
 _LIVE_ROWS = _ROWS.where(LIVE)
 # The organization is compared later: with it, SQLite would use an index that begins with it.
@@ -37,6 +39,13 @@ _POINTS = sa.select(*_CONTENT).where(_BY_POINTS)
 _POINTS_WITHOUT_TEXT = sa.select(*(column for column in _CONTENT if column.name not in {"text", "metadata"})).where(
     _BY_POINTS
 )
+_TEXTS = sa.select(passages.c.point_id, passages.c.text).where(_BY_POINTS)
+_EQUAL = (
+    sa.select(*_CONTENT)
+    .where(_OF_ORGANIZATION, passages.c.fingerprint == sa.bindparam("fingerprint"), LIVE)
+    .limit(sa.bindparam("limit"))
+)
+_EQUAL_IN = _EQUAL.where(passages.c.archive_id.in_(sa.bindparam("archives", expanding=True)))
 _KNOWN = sa.select(passages.c.id).where(_BY_IDS)
 _DUPLICATES = sa.select(passages.c.content_hash, passages.c.id).where(
     _OF_ORGANIZATION,
@@ -47,24 +56,6 @@ _DUPLICATES = sa.select(passages.c.content_hash, passages.c.id).where(
 _LAST = sa.select(sa.func.max(passages.c.position)).where(
     _OF_ORGANIZATION, passages.c.archive_id == sa.bindparam("archive")
 )
-_OWN, _NEAR = passages.alias("own"), passages.alias("near")
-_NEIGHBOURS = sa.and_(
-    _OWN.c.organization_id == sa.bindparam("org"),
-    _NEAR.c.organization_id == sa.bindparam("org"),
-    _NEAR.c.archive_id == _OWN.c.archive_id,
-    _NEAR.c.position >= _OWN.c.position - sa.bindparam("reach"),
-    _NEAR.c.position <= _OWN.c.position + sa.bindparam("reach"),
-    _OWN.c.deleted_at.is_(None),
-    _NEAR.c.deleted_at.is_(None),
-)
-_POSITION = (_NEAR.c.point_id, _NEAR.c.archive_id, _NEAR.c.strand, _NEAR.c.position, _NEAR.c.created_at)
-_REQUESTED = _OWN.c.point_id.in_(sa.bindparam("points", expanding=True))
-# An outer join whose only condition is on the points makes SQLite start from them instead of from all rows of the
-# organization.
-_AROUND = sa.select(*_POSITION).select_from(_OWN.outerjoin(_NEAR, _NEIGHBOURS)).where(_REQUESTED)
-# PostgreSQL would read all rows of the organization once. The limit, which no passage exceeds, prevents that plan.
-_LIMITED = sa.select(*_POSITION).where(_NEIGHBOURS).order_by(_NEAR.c.position).limit(sa.bindparam("limit")).lateral()
-_AROUND_POSTGRESQL = sa.select(_LIMITED).select_from(_OWN.join(_LIMITED, sa.true())).where(_REQUESTED)
 
 
 def encoded_tags(tags: Sequence[str]) -> str:
@@ -79,6 +70,7 @@ def decoded_tags(stored: str) -> tuple[str, ...]:
 
 def content_values(passage: Passage) -> dict[str, Any]:
     """Returns the columns of a passage that only depend on its content."""
+    cues = cues_of(passage.text)
     return {
         "tags": encoded_tags(passage.tags),
         "content_hash": content_hash(passage.text),
@@ -94,10 +86,15 @@ def content_values(passage: Passage) -> dict[str, Any]:
         "size": response_bytes(passage),
         "metadata": passage.metadata,
         "text": passage.text,
+        "speaker": cues.speaker,
+        "asking": cues.asking.value,
+        "fingerprint": fingerprint(passage.text),
     }
 
 
-def new_row(organization_id: str, passage: Passage, point_id: UUID, position: int) -> dict[str, Any]:
+def new_row(
+    organization_id: str, passage: Passage, point_id: UUID, position: int, continuity: Continuity
+) -> dict[str, Any]:
     """Returns the row of a new passage."""
     return {
         "organization_id": organization_id,
@@ -105,6 +102,7 @@ def new_row(organization_id: str, passage: Passage, point_id: UUID, position: in
         "archive_id": passage.archive_id,
         "point_id": str(point_id),
         "position": position,
+        "continuity": continuity.value,
         **content_values(passage),
     }
 
@@ -140,6 +138,9 @@ def tombstone_values(now: datetime) -> dict[str, Any]:
         "source": "",
         "text": "",
         "size": 0,
+        "speaker": "",
+        "asking": 0,
+        "fingerprint": "",
         **emptied,
     }
 
@@ -152,6 +153,20 @@ def rows(conn: sa.Connection, organization_id: str, ids: Sequence[str]) -> list[
 def live_rows(conn: sa.Connection, organization_id: str, ids: Sequence[str]) -> list[sa.Row[Any]]:
     """Returns the rows of the live ones among these passages."""
     return _found(conn, _LIVE_ROWS, organization_id, "ids", ids)
+
+
+def selected(
+    conn: sa.Connection, organization_id: str, archive_id: str, selection: Sequence[str] | str, limit: int
+) -> list[sa.Row[Any]]:
+    """Returns the rows of live passages of an archive: of the given ids, or at most `limit` of a file."""
+    if not isinstance(selection, str):
+        return [row for row in live_rows(conn, organization_id, selection) if row.archive_id == archive_id]
+    of_file = (
+        passages.c.organization_id == organization_id,
+        passages.c.file_id == selection,
+        passages.c.archive_id == archive_id,
+    )
+    return list(conn.execute(sa.select(passages).where(*of_file, LIVE).limit(limit)).all())
 
 
 def rows_of_points(
@@ -181,20 +196,22 @@ def duplicates(conn: sa.Connection, organization_id: str, archive_id: str, hashe
     return found
 
 
-def neighbours(
-    conn: sa.Connection, organization_id: str, point_ids: Sequence[UUID], reach: int
-) -> list[PassagePosition]:
-    """Returns the positions of the live ones among these passages and of those up to `reach` before and after each."""
-    known = {str(point): point for point in point_ids}
-    found: dict[str | None, sa.Row[*tuple[Any, ...]]] = {}
-    query = _AROUND if conn.dialect.name == "sqlite" else _AROUND_POSTGRESQL
-    for some in chunks(list(known)):
-        some_rows = conn.execute(
-            query, {"org": organization_id, "points": some, "reach": reach, "limit": 2 * reach + 1}
-        )
-        found.update({row[0]: row for row in some_rows})
-    found.pop(None, None)  # the neighbours of a deleted passage, or of one of another organization
-    return [PassagePosition(known.get(point) or UUID(point), *rest) for point, *rest in found.values()]
+def texts(conn: sa.Connection, points: Sequence[str]) -> list[tuple[str, str]]:
+    """Returns the points, as text, and the texts of passages."""
+    return [(point, text) for some in chunks(points) for point, text in conn.execute(_TEXTS, {"points": some})]
+
+
+def equal(
+    conn: sa.Connection, organization_id: str, archive_ids: Sequence[str] | None, fingerprint_: str, limit: int
+) -> list[sa.Row[Any]]:
+    """Returns the live passages with a fingerprint, in these archives or in all; at most `limit`."""
+    values: dict[str, Any] = {"org": organization_id, "fingerprint": fingerprint_, "limit": limit}
+    if archive_ids is None:
+        return list(conn.execute(_EQUAL, values).all())
+    found: list[sa.Row[Any]] = []
+    for some in chunks(archive_ids):
+        found += conn.execute(_EQUAL_IN, {**values, "archives": some}).all()
+    return found[:limit]
 
 
 def next_position(conn: sa.Connection, organization_id: str, archive_id: str) -> int:
@@ -216,6 +233,8 @@ def filter_conditions(filter_: PassageFilter, dialect: str) -> Iterable[sa.Colum
         yield sa.and_(*each) if filter_.every_tag else sa.or_(*each)
     if filter_.file_id is not None:
         yield columns.file_id == filter_.file_id
+    if filter_.file_ids:
+        yield columns.file_id.in_(filter_.file_ids)
     if filter_.folder_id is not None:
         yield columns.folder_id == filter_.folder_id
     if filter_.sources:

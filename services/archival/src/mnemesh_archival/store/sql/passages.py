@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -18,9 +18,24 @@ from mnemesh_retrieval.indexing.records import Change, Claim
 
 from mnemesh_archival.errors import PassageNotFound
 from mnemesh_archival.model.inserts import InsertEntry
-from mnemesh_archival.model.passages import Passage, PassageChange, PassagePosition, changed
-from mnemesh_archival.store.base.passages import InsertBatch, PassagePoint, PassageScope, StoredInsert
-from mnemesh_archival.store.sql import archive_rows, index_changes, passage_inserts, passage_lists
+from mnemesh_archival.model.passages import Passage, PassageChange, changed
+from mnemesh_archival.store.base.passages import (
+    Equals,
+    InsertBatch,
+    Neighbourhood,
+    PassagePoint,
+    PassageScope,
+    StoredInsert,
+    Surroundings,
+)
+from mnemesh_archival.store.sql import (
+    archive_rows,
+    index_changes,
+    passage_inserts,
+    passage_lists,
+    position_rows,
+    surroundings,
+)
 from mnemesh_archival.store.sql import passage_rows as rows
 from mnemesh_archival.store.sql.tables import archives, passages, request_ledger
 
@@ -33,9 +48,6 @@ _EMBEDDERS = (
         passages.c.id.in_(sa.bindparam("ids", expanding=True)),
         rows.LIVE,
     )
-)
-_TEXTS = sa.select(passages.c.point_id, passages.c.text).where(
-    passages.c.point_id.in_(sa.bindparam("points", expanding=True))
 )
 
 
@@ -121,6 +133,34 @@ class SqlPassageStore:
 
         return await self._database.write(write, name="passages.delete")
 
+    async def delete_many(
+        self,
+        organization_id: str,
+        archive_id: str,
+        selection: Sequence[str] | str,
+        limit: int,
+        key: RequestKey | None,
+        claim: Claim | None,
+    ) -> tuple[int, bool, tuple[Change, ...]]:
+        """See PassageStore.delete_many."""
+
+        def write(conn: sa.Connection) -> tuple[int, bool, tuple[Change, ...]]:
+            changes: tuple[Change, ...] = ()
+
+            def effect() -> list[str]:
+                nonlocal changes
+                archive_rows.require(conn, organization_id, archive_id)
+                selected = rows.selected(conn, organization_id, archive_id, selection, limit + 1)
+                chosen = selected[:limit] if isinstance(selection, str) else selected
+                if chosen:
+                    changes = bury(conn, organization_id, chosen, claim, self._clock.now())
+                return [str(len(chosen)), "more" if len(chosen) < len(selected) else ""]
+
+            (count, more), _ = self._requests.once(conn, key, effect)
+            return int(count), bool(more), changes
+
+        return await self._database.write(write, name="passages.delete_many")
+
     async def get(self, organization_id: str, passage_ids: Sequence[str]) -> dict[str, Passage]:
         """See PassageStore.get."""
         found = await self._database.read(lambda conn: rows.live_rows(conn, organization_id, passage_ids))
@@ -154,9 +194,33 @@ class SqlPassageStore:
         """See PassageStore.matching."""
         return set(await self._in_scope(scope, point_ids, with_text=False))
 
-    async def neighbours(self, organization_id: str, point_ids: Sequence[UUID], reach: int) -> list[PassagePosition]:
+    async def neighbours(
+        self, scope: PassageScope, point_ids: Sequence[UUID], reach: int, matched: Collection[UUID], equals: Equals
+    ) -> Neighbourhood:
         """See PassageStore.neighbours."""
-        return await self._database.read(lambda conn: rows.neighbours(conn, organization_id, point_ids, reach))
+
+        def read(conn: sa.Connection) -> Neighbourhood:
+            stored = rows.equal(conn, scope.organization_id, scope.archive_ids, *equals)
+            equal = {UUID(row.point_id): row.text for row in stored if scope.admits(rows.passage_from_row(row))}
+            points = list(dict.fromkeys((*equal, *point_ids)))
+            positions = position_rows.neighbours(conn, scope.organization_id, points, reach)
+            asking = [
+                str(each.point_id)
+                for each in positions
+                if each.asking and each.continuity.is_linked and each.point_id in matched
+            ]
+            texts = rows.texts(conn, asking)
+            return Neighbourhood(positions, {UUID(point): text for point, text in texts}, equal)
+
+        return await self._database.read(read, name="passages.neighbours")
+
+    async def around(
+        self, organization_id: str, passage_ids: Sequence[str], before: int, after: int
+    ) -> dict[str, Surroundings]:
+        """See PassageStore.around."""
+        return await self._database.read(
+            lambda conn: surroundings.read(conn, organization_id, passage_ids, before, after), name="passages.around"
+        )
 
     async def newest_sizes(self, scope: PassageScope, limit: int) -> list[tuple[str, int]]:
         """See PassageStore.newest_sizes."""
@@ -164,8 +228,7 @@ class SqlPassageStore:
 
     async def texts(self, point_ids: Sequence[str]) -> list[tuple[str, str]]:
         """See PassageStore.texts."""
-        found = await self._database.read(lambda conn: conn.execute(_TEXTS, {"points": point_ids}).all())
-        return [(point, text) for point, text in found]
+        return await self._database.read(lambda conn: rows.texts(conn, point_ids))
 
     async def purge_requests(self) -> int:
         """See PassageStore.purge_requests."""

@@ -89,7 +89,7 @@ passages = sa.Table(
     sa.Column("agent_id", sa.Text),
     # The position in the insertion order of the archive; unique there.
     sa.Column("position", sa.BigInteger, nullable=False, server_default="0"),
-    # The source, writer and file. Neighbours of the same strand are its context in ranking.
+    # The source, writer and file. Only passages of the same strand belong together.
     sa.Column("strand", sa.Text, nullable=False, server_default=""),
     sa.Column("created_at", UtcDateTime, nullable=False),
     # Set on a tombstone, which is kept longer than any retry and has nothing of the content.
@@ -104,8 +104,15 @@ passages = sa.Table(
     # The size of the passage in a response, in bytes, by which pages are bounded.
     sa.Column("size", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("metadata", sa.Text),
-    # The last column, because SQLite reads a row up to the last column that a query needs.
+    # SQLite reads a row up to the last column that a query needs; the columns after this one are read from indexes.
     sa.Column("text", sa.Text),
+    # Whether the passage belongs together with its neighbours; see model/continuity.py.
+    sa.Column("continuity", sa.SmallInteger, nullable=False, server_default="0"),
+    # The name of the speaker at the beginning of the text, and whether the text asks a question.
+    sa.Column("speaker", sa.Text, nullable=False, server_default=""),
+    sa.Column("asking", sa.SmallInteger, nullable=False, server_default="0"),
+    # The same for texts that are equal in words; see mnemesh_retrieval.ranking.exact.
+    sa.Column("fingerprint", sa.Text, nullable=False, server_default=""),
 )
 
 
@@ -119,14 +126,18 @@ _LIVE = _p.deleted_at.is_(None)
 _index("passages_by_time", _p.organization_id, _p.archive_id, _p.created_at, _p.id, where=_LIVE)
 _index("passages_by_organization", _p.organization_id, _p.created_at, _p.id, where=_LIVE)
 _index("passages_by_content", _p.organization_id, _p.archive_id, _p.content_hash, where=_LIVE)
+_index("passages_by_fingerprint", _p.organization_id, _p.fingerprint, _p.archive_id, where=_LIVE)
 _index("passages_by_agent", _p.organization_id, _p.agent_id, where=_p.agent_id.is_not(None))
 _index("passages_by_file", _p.organization_id, _p.file_id, _p.created_at, _p.id, where=_p.file_id.is_not(None))
 _index("passages_by_deletion", _p.deleted_at, where=_p.deleted_at.is_not(None))
 _index("passages_uncopied", _p.point_id, where=_p.source.is_(None))
+# Passages of earlier versions, until the start has derived the columns that depend on the text.
+_index("passages_underived", _p.organization_id, _p.archive_id, _p.position, where=sa.and_(_p.fingerprint == "", _LIVE))
 # Covers the columns that a search reads of neighbours.
 sa.Index(
     "passages_by_position",
     *(_p.organization_id, _p.archive_id, _p.position, _p.deleted_at, _p.point_id, _p.strand, _p.created_at),
+    *(_p.continuity, _p.speaker, _p.asking),
 )
 
 reembeddings = sa.Table(

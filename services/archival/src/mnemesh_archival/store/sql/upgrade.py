@@ -14,7 +14,7 @@ from mnemesh_kit.sql import Database
 
 from mnemesh_archival.model.passages import Passage
 from mnemesh_archival.store.base.upgrade import UncopiedPassage
-from mnemesh_archival.store.sql import archive_rows
+from mnemesh_archival.store.sql import archive_rows, continuity_rows
 from mnemesh_archival.store.sql import passage_rows as rows
 from mnemesh_archival.store.sql.tables import archives, passages
 
@@ -59,8 +59,9 @@ class SqlUpgradeStore:
         def write(conn: sa.Connection) -> None:
             for row in self._rows(conn, list(content)):
                 values = rows.content_values(_merged(row, content[row.point_id]))
-                # The strand of a passage from before positions does not name its file.
-                kept = {name: values[name] for name in values if name not in {"strand", "created_at"}}
+                # The strand of a passage from before positions does not name its file. Without a fingerprint, `derive`
+                # decides whether it belongs together with its neighbours.
+                kept = {name: values[name] for name in values if name not in {"strand", "created_at", "fingerprint"}}
                 conn.execute(passages.update().where(_is(row)).values(**kept, deleted_at=None))
                 if row.deleted_at is not None:
                     self._count(conn, row, 1)
@@ -80,6 +81,10 @@ class SqlUpgradeStore:
             return len(lost)
 
         return await self._database.write(write, name="upgrade.lose") if points else 0
+
+    async def derive(self, limit: int) -> int:
+        """See UpgradeStore.derive."""
+        return await self._database.write(lambda conn: continuity_rows.derive(conn, limit), name="upgrade.derive")
 
     def _rows(self, conn: sa.Connection, points: Sequence[str]) -> list[sa.Row[Any]]:
         return [row for some in rows.chunks(points) for row in conn.execute(_ROWS, {"points": some}).all()]

@@ -11,7 +11,7 @@ from mnemesh_kit.paging import Page, PageQuery, paginate
 from mnemesh_kit.sql import UtcDateTime
 
 from mnemesh_blocks.model.blocks import Block
-from mnemesh_blocks.model.core_memory import CoreMemory
+from mnemesh_blocks.model.core_memory import CoreMemory, Holder
 from mnemesh_blocks.store.sql.rows import block_from_row
 from mnemesh_blocks.store.sql.tables import blocks, core_memories, holdings
 
@@ -42,15 +42,7 @@ class SqlCoreMemoryTransaction:
         ).scalar_one_or_none()
         if position is None:
             position = 1
-            self._conn.execute(
-                core_memories.insert().values(
-                    organization_id=self._organization_id,
-                    agent_id=agent_id,
-                    revision=1,
-                    next_position=position,
-                    updated_at=now,
-                )
-            )
+            self._insert_holder(agent_id, revision=1, next_position=position)
         self._conn.execute(
             holdings.insert().values(
                 organization_id=self._organization_id,
@@ -125,16 +117,7 @@ class SqlCoreMemoryTransaction:
         ).one_or_none()
         if row is not None:
             return bool(row.conversation_of == agent_id)
-        self._conn.execute(
-            core_memories.insert().values(
-                organization_id=self._organization_id,
-                agent_id=conversation_id,
-                conversation_of=agent_id,
-                revision=0,
-                next_position=0,
-                updated_at=self._clock.now(),
-            )
-        )
+        self._insert_holder(conversation_id, conversation_of=agent_id)
         return True
 
     def is_conversation_of(self, conversation_id: str, agent_id: str) -> bool:
@@ -146,10 +129,24 @@ class SqlCoreMemoryTransaction:
         """See `BlockTransaction.get_core_memory_revision`."""
         return self._conn.execute(_CORE_REVISION, self._parameters(agent_id)).scalar_one_or_none() or 0
 
-    def is_erased(self, agent_id: str) -> bool:
-        """See `BlockTransaction.is_erased`."""
-        stmt = sa.select(core_memories.c.erased_at).where(self._holder(agent_id))
-        return self._conn.execute(stmt).scalar_one_or_none() is not None
+    def get_holder(self, agent_id: str) -> Holder:
+        """See `BlockTransaction.get_holder`."""
+        stmt = sa.select(core_memories.c.erased_at, core_memories.c.link_id).where(self._holder(agent_id))
+        row = self._conn.execute(stmt).first()
+        return Holder() if row is None else Holder(row.erased_at is not None, row.link_id)
+
+    def link(self, agent_id: str, link_id: str | None) -> None:
+        """See `BlockTransaction.link`."""
+        linked = core_memories.update().where(self._holder(agent_id)).values(link_id=link_id)
+        if self._conn.execute(linked).rowcount == 0 and link_id is not None:
+            self._insert_holder(agent_id, link_id=link_id)
+
+    def list_linked_agents(self, link_id: str) -> Sequence[str]:
+        """See `BlockTransaction.list_linked_agents`."""
+        stmt = sa.select(core_memories.c.agent_id).where(
+            core_memories.c.organization_id == self._organization_id, core_memories.c.link_id == link_id
+        )
+        return self._conn.execute(stmt.order_by(core_memories.c.agent_id)).scalars().all()
 
     def list_conversations(self, agent_id: str) -> Sequence[str]:
         """See `BlockTransaction.list_conversations`."""
@@ -167,13 +164,13 @@ class SqlCoreMemoryTransaction:
         self._conn.execute(holdings.delete().where(condition))
         return block_ids
 
-    def delete_unheld_blocks(self, block_ids: Sequence[str], created_for_agent_id: str | None) -> int:
+    def delete_unheld_blocks(self, block_ids: Sequence[str], created_for: Sequence[str] | None) -> int:
         """See `BlockTransaction.delete_unheld_blocks`."""
         if not block_ids:
             return 0
         unheld = blocks.c.id.in_(block_ids) & blocks.c.id.not_in(sa.select(holdings.c.block_id))
-        if created_for_agent_id is not None:
-            unheld &= blocks.c.created_for_agent_id == created_for_agent_id
+        if created_for is not None:
+            unheld &= blocks.c.created_for_agent_id.in_(created_for)
         return self._conn.execute(blocks.delete().where(unheld, self._in_organization)).rowcount
 
     def mark_erased(self, agent_id: str) -> None:
@@ -182,19 +179,16 @@ class SqlCoreMemoryTransaction:
         tombstone = (
             core_memories.update()
             .where(self._holder(agent_id))
-            .values(revision=core_memories.c.revision + 1, updated_at=now, erased_at=now)
+            .values(revision=core_memories.c.revision + 1, updated_at=now, erased_at=now, link_id=None)
         )
         if self._conn.execute(tombstone).rowcount == 0:
-            self._conn.execute(
-                core_memories.insert().values(
-                    organization_id=self._organization_id,
-                    agent_id=agent_id,
-                    revision=1,
-                    next_position=1,
-                    updated_at=now,
-                    erased_at=now,
-                )
-            )
+            self._insert_holder(agent_id, revision=1, next_position=1, erased_at=now)
+
+    def _insert_holder(self, holder_id: str, **values: object) -> None:
+        row = {"revision": 0, "next_position": 0, "updated_at": self._clock.now(), **values}
+        self._conn.execute(
+            core_memories.insert().values(organization_id=self._organization_id, agent_id=holder_id, **row)
+        )
 
     def _touch_holders(self, block_id: str) -> None:
         parameters = {"organization": self._organization_id, "block": block_id, "now": self._clock.now()}

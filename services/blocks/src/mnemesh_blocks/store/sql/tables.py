@@ -94,6 +94,15 @@ core_memories: Final = sa.Table(
     sa.Column("updated_at", UtcDateTime, nullable=False),
     sa.Column("erased_at", UtcDateTime),
     sa.Column("conversation_of", sa.Text),
+    # The set of agents whose attached blocks are kept equal.
+    sa.Column("link_id", sa.Text),
+    sa.Index(
+        "core_memories_by_link",
+        "organization_id",
+        "link_id",
+        sqlite_where=sa.text("link_id IS NOT NULL"),
+        postgresql_where=sa.text("link_id IS NOT NULL"),
+    ),
     sa.Index(
         "core_memories_of_conversations",
         "organization_id",

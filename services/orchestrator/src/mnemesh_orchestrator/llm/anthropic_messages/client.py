@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mnemesh_kit.unicode import well_formed_value
 
@@ -18,11 +18,14 @@ from mnemesh_orchestrator.llm.port import LlmAnswer, LlmEvent, LlmRequest
 from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.schemas import without_added_nulls
 from mnemesh_orchestrator.llm.settings import ProviderSettings
-from mnemesh_orchestrator.llm.transport import add_partial_answer, remove_environment, stream_events, translate_error
+from mnemesh_orchestrator.llm.transport import (
+    SdkClient,
+    add_partial_answer,
+    remove_environment,
+    stream_events,
+    translate_error,
+)
 from mnemesh_orchestrator.llm.wire import encode_body
-
-if TYPE_CHECKING:
-    from anthropic import AsyncAnthropic
 
 
 class AnthropicMessagesClient:
@@ -42,7 +45,7 @@ class AnthropicMessagesClient:
         self._sleep = sleep
         self._cache_breakpoints = cache_breakpoints
         self._cache = RenderCache()
-        self._opened: AsyncAnthropic | None = None
+        self._opened: SdkClient | None = None
 
     def render(self, request: LlmRequest) -> str:
         """Returns the request body as JSON text."""
@@ -66,7 +69,7 @@ class AnthropicMessagesClient:
         import anthropic
 
         try:
-            found = await self._client().get(path, cast_to=object, options={"timeout": SHORT_SECONDS})
+            found = await self._client().client.get(path, cast_to=object, options={"timeout": SHORT_SECONDS})
         except (anthropic.APIError, ValueError) as error:
             raise translate_error(anthropic, self._provider, error, self._settings.secrets) from None
         return well_formed_value(found)
@@ -74,18 +77,15 @@ class AnthropicMessagesClient:
     async def close(self) -> None:
         """Closes the connection pool."""
         if self._opened is not None:
-            await self._opened.close()
+            await self._opened.client.close()
             self._opened = None
 
     def _encoded(self, request: LlmRequest) -> bytes:
         return encode_body(render_body(request, self._cache, cache_breakpoints=self._cache_breakpoints))
 
     async def _attempt(self, request: LlmRequest, body: bytes) -> AsyncIterator[LlmEvent]:
-        import anthropic
-
         answer = MessagesAnswer(self._provider)
         events = stream_events(
-            anthropic,
             self._client(),
             "/v1/messages",
             body,
@@ -115,7 +115,7 @@ class AnthropicMessagesClient:
             raise
         yield whole
 
-    def _client(self) -> "AsyncAnthropic":
+    def _client(self) -> SdkClient:
         if self._opened is None:
             import anthropic
 
@@ -125,13 +125,15 @@ class AnthropicMessagesClient:
             is_official = endpoint == DIALECTS["anthropic"].base_url
             # The SDK sends a bearer token. Servers with an older form of the API know only this header.
             headers = {**({} if is_official else {"x-api-key": key}), **self._settings.headers}
-            self._opened = anthropic.AsyncAnthropic(
+            http = open_http_client(self._settings, self._limits)
+            client = anthropic.AsyncAnthropic(
                 api_key=key,
                 base_url=endpoint,
                 default_headers=headers or None,
                 max_retries=0,  # with_retries retries: it has a budget and waits by the clock of the test.
-                http_client=open_http_client(self._settings, self._limits),
+                http_client=http,
             )
             if self._settings.is_registered:
-                remove_environment(self._opened, headers)
+                remove_environment(client, headers)
+            self._opened = SdkClient(anthropic, client, http)
         return self._opened

@@ -18,7 +18,8 @@ from mnemesh_orchestrator.llm.port import (
     TextDelta,
     ToolCallDelta,
 )
-from mnemesh_orchestrator.llm.rehearsal.decide import CallTool, Reply, decide
+from mnemesh_orchestrator.llm.rehearsal.actions import CallTool, Reply
+from mnemesh_orchestrator.llm.rehearsal.decide import decide
 from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.wire import encode_body
 

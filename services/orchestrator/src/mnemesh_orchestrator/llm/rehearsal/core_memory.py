@@ -1,10 +1,12 @@
-"""Reads the human block of a system message, and finds the edit that stores a name in it."""
+"""Reads the human block of a system message, and finds the edit that stores a name or a fact in it."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mnemesh_orchestrator.llm.rehearsal.facts import Fact
+from mnemesh_orchestrator.llm.rehearsal.sentences import SetName
 from mnemesh_orchestrator.model.models import ToolSchema
 
 LABEL: Final = "human"
@@ -95,6 +97,45 @@ def name_edit(name: str, block: str, tools: Mapping[str, ToolSchema]) -> MemoryE
         if (edit := _replace_edit(old, new, block, tools)) is not None:
             return edit
     return _append_edit(f"Name: {name}", block, tools)
+
+
+def fact_edit(fact: Fact, block: str, tools: Mapping[str, ToolSchema]) -> MemoryEdit | None:
+    """Returns the edit that stores a fact: it replaces the line that the fact contradicts, or adds a line.
+
+    Returns None if the block has the fact, or if no offered tool can store it.
+    """
+    if _has_line(block, fact.line):
+        return None
+    old = _contradicted(block, fact)
+    if old is not None and block.count(old) == 1 and (edit := _replace_edit(old, fact.line, block, tools)) is not None:
+        return edit
+    return _append_edit(fact.line, block, tools)
+
+
+def with_fact(block: str, fact: Fact | SetName) -> str:
+    """Returns the value of the block with a fact or a name in it."""
+    if isinstance(fact, SetName):
+        line = name_line(block)
+        if line is not None:
+            return block.replace(line.text, line.with_name(fact.name), 1)
+        fact = Fact(f"Name: {fact.name}")
+    if _has_line(block, fact.line):
+        return block
+    old = _contradicted(block, fact)
+    if old is not None:
+        return block.replace(old, fact.line, 1)
+    return f"{block}\n{fact.line}" if block.strip() else fact.line
+
+
+def _has_line(block: str, line: str) -> bool:
+    return line.casefold() in (each.strip().casefold() for each in block.split("\n"))
+
+
+def _contradicted(block: str, fact: Fact) -> str | None:
+    """Returns the line of the block that cannot be true beside the fact."""
+    if fact.key is None:
+        return None
+    return next((line for line in block.split("\n") if line.casefold().startswith(fact.key.casefold())), None)
 
 
 def _replace_edit(old: str, new: str, block: str, tools: Mapping[str, ToolSchema]) -> MemoryEdit | None:

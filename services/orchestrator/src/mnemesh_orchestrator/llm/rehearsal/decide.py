@@ -1,16 +1,19 @@
 """The rules of the rehearsal: from a request to the next tool call or reply."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from mnemesh_types.messages import Role
 
-from mnemesh_orchestrator.llm.history import THINKING
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
+from mnemesh_orchestrator.llm.rehearsal.actions import DISCLAIMER, CallTool, Reply, complete, required_call
 from mnemesh_orchestrator.llm.rehearsal.core_memory import EDITING_TOOLS, human_block, known_name, name_edit
+from mnemesh_orchestrator.llm.rehearsal.group_talk import ASK_AGENT, ask_members, group_lines, reply_line
+from mnemesh_orchestrator.llm.rehearsal.partner import partner_action
 from mnemesh_orchestrator.llm.rehearsal.search_results import archive_results, recall_results
+from mnemesh_orchestrator.llm.rehearsal.selection import selection_answer
 from mnemesh_orchestrator.llm.rehearsal.sentences import (
+    AskAgent,
     AskArchive,
     AskConversation,
     AskName,
@@ -22,9 +25,6 @@ from mnemesh_orchestrator.llm.rehearsal.sentences import (
 from mnemesh_orchestrator.llm.rehearsal.turn import PastCall, Turn, current_turn
 from mnemesh_orchestrator.model.models import ToolSchema
 
-DISCLAIMER: Final = (
-    "[mnemesh/rehearsal: this is not a language model. Fixed rules answer, so that the memory can be seen at work.]"
-)
 HELP: Final = """\
 I understand only these sentences, one or several at once:
 - "My name is Ada." writes the name into core memory (the block "human").
@@ -32,60 +32,50 @@ I understand only these sentences, one or several at once:
 - "Remember that the key is under the mat." stores it in archival memory.
 - "What did I say about the key?" searches the conversation (recall memory).
 - "What do you know about the key?" searches archival memory.
+- "Ask agent-…: What is my name?" asks another agent, with the tool for it.
 For real conversation, configure a model: set OPENAI_API_KEY, ANTHROPIC_API_KEY or OPENAI_BASE_URL."""
 
 SEND_MESSAGE: Final = "send_message"
-HEARTBEAT: Final = "request_heartbeat"
-
-
-@dataclass(frozen=True, slots=True)
-class CallTool:
-    """Calls a tool; `why` is the thought that goes with it."""
-
-    tool: str
-    arguments: Mapping[str, Any]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Replies with a text."""
-
-    text: str
 
 
 def decide(request: LlmRequest) -> CallTool | Reply:
     """Returns the next action. It depends on the request alone, and every turn ends."""
     tools = {tool.name: tool for tool in request.tools}
     turn = current_turn(request.messages)
-    intents = parse_intents(turn.text)
+    selection = selection_answer(turn.text)
+    intents = parse_intents(turn.text) if selection is None else ()
     calls_by_intent = _match_calls(intents, turn)
     block = _block(request)
     choice = request.tool_choice
     forced = choice.name if choice.kind is ToolChoiceKind.NAMED else None
+    action = partner_action(turn, block, tools) or ask_members(turn, tools)
+    if isinstance(action, CallTool) and forced in (None, action.tool):
+        return action
+    if isinstance(action, Reply) and choice.kind is ToolChoiceKind.AUTO:
+        return action
     for index, intent in enumerate(intents):
         if (
             index not in calls_by_intent
             and (call := _call_for(intent, block, tools)) is not None
             and forced in (None, call.tool)
         ):
-            return _complete(call, tools[call.tool], turn, is_final=False)
-    reply = _reply(intents, calls_by_intent, turn, block)
+            return complete(call, tools[call.tool], turn, is_final=False)
+    reply = selection or _reply(intents, calls_by_intent, turn, block)
     if forced is not None and forced != SEND_MESSAGE:
-        return _required_call(forced, tools, turn)
+        return required_call(forced, tools, turn)
     called = {past_call.tool for past_call in turn.calls}
     missing = next(
         (name for name in turn.required_tools if name in tools and name not in called and name != SEND_MESSAGE), None
     )
     if missing is not None:
-        return _required_call(missing, tools, turn)
+        return required_call(missing, tools, turn)
     if choice.kind is ToolChoiceKind.AUTO or not tools:
         return Reply(reply)
     if SEND_MESSAGE in tools:
         call = CallTool(SEND_MESSAGE, {"message": reply}, "Everything asked for is done; the user gets the reply.")
-        return _complete(call, tools[SEND_MESSAGE], turn, is_final=True)
+        return complete(call, tools[SEND_MESSAGE], turn, is_final=True)
     uncalled = next((name for name in tools if name not in called), None)
-    return Reply(reply) if uncalled is None else _required_call(uncalled, tools, turn)
+    return Reply(reply) if uncalled is None else required_call(uncalled, tools, turn)
 
 
 def _match_calls(intents: tuple[Intent, ...], turn: Turn) -> dict[int, PastCall]:
@@ -112,6 +102,8 @@ def _serves(past_call: PastCall, intent: Intent) -> bool:
             return past_call.tool == "conversation_search" and past_call.arguments.get("query") == topic
         case AskArchive(topic):
             return past_call.tool == "archival_memory_search" and past_call.arguments.get("query") == topic
+        case AskAgent(agent_id):
+            return past_call.tool == ASK_AGENT and past_call.arguments.get("other_agent_id") == agent_id
         case AskName():
             return False
 
@@ -128,6 +120,8 @@ def _call_for(intent: Intent, block: str | None, tools: Mapping[str, ToolSchema]
             properties = tools["conversation_search"].parameters.get("properties") or {}
             roles = {"roles": ["user"]} if "roles" in properties else {}
             return CallTool("conversation_search", {"query": topic, **roles}, "The human asks what they said.")
+        case AskAgent(agent_id, text) if ASK_AGENT in tools:
+            return CallTool(ASK_AGENT, {"message": text, "other_agent_id": agent_id}, "The human wants an agent asked.")
         case AskArchive(topic) if "archival_memory_search" in tools:
             return CallTool("archival_memory_search", {"query": topic}, "The human asks what is known.")
     return None
@@ -136,7 +130,8 @@ def _call_for(intent: Intent, block: str | None, tools: Mapping[str, ToolSchema]
 def _reply(intents: tuple[Intent, ...], calls_by_intent: Mapping[int, PastCall], turn: Turn, block: str | None) -> str:
     if any(past_call.tool == SEND_MESSAGE and not past_call.is_error for past_call in turn.calls):
         return f"{DISCLAIMER}\nEverything is done."
-    if not intents:
+    others = group_lines(turn)
+    if not intents and not others:
         return f"{DISCLAIMER}\n{HELP}"
     name = known_name(block)
     lines = [DISCLAIMER]
@@ -147,7 +142,7 @@ def _reply(intents: tuple[Intent, ...], calls_by_intent: Mapping[int, PastCall],
         lines.append(
             _line_without_call(intent, name, block) if past_call is None else _result_line(intent, past_call, turn)
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, *others])
 
 
 def _result_line(intent: Intent, past_call: PastCall, turn: Turn) -> str:
@@ -162,6 +157,8 @@ def _result_line(intent: Intent, past_call: PastCall, turn: Turn) -> str:
             return recall_results(intent.topic, past_call.text or "", turn.text)
         case AskArchive():
             return archive_results(intent.topic, past_call.text or "")
+        case AskAgent():
+            return reply_line(past_call.text or "")
         case AskName():
             return _NO_NAME
 
@@ -182,6 +179,7 @@ def _line_without_call(intent: Intent, name: str | None, block: str | None) -> s
 _UNAVAILABLE_TEXTS: Final[Mapping[type[Intent], str]] = {
     Remember: "I cannot store that: the tool archival_memory_insert is not attached to this agent.",
     AskConversation: "I cannot search our conversation: the tool conversation_search is not attached to this agent.",
+    AskAgent: f"I cannot ask another agent: the tool {ASK_AGENT} is not attached to this agent.",
     AskArchive: "I cannot search archival memory: the tool archival_memory_search is not attached to this agent.",
 }
 _NO_NAME: Final = 'I do not know your name: core memory (block human) has none. Tell me with "My name is …".'
@@ -190,31 +188,3 @@ _NO_NAME: Final = 'I do not know your name: core memory (block human) has none. 
 def _block(request: LlmRequest) -> str | None:
     system = next((message for message in request.messages if message.role is Role.SYSTEM), None)
     return None if system is None else human_block(system.text)
-
-
-def _required_call(name: str, tools: Mapping[str, ToolSchema], turn: Turn) -> CallTool:
-    """Returns a call that a rule requires, not the user."""
-    call = CallTool(name, {}, "A rule wants this tool called.")
-    return call if name not in tools else _complete(call, tools[name], turn, is_final=False)
-
-
-def _complete(call: CallTool, tool: ToolSchema, turn: Turn, *, is_final: bool) -> CallTool:
-    """Returns the call with everything that its schema requires: the thought first, the heartbeat last."""
-    properties = tool.parameters.get("properties") or {}
-    arguments: dict[str, Any] = {THINKING: f"Rehearsal rule: {call.reason}"} if THINKING in properties else {}
-    arguments.update(call.arguments)
-    for name in tool.parameters.get("required") or ():
-        if name not in arguments and name != HEARTBEAT:
-            arguments[name] = _default_value(properties.get(name) or {}, turn)
-    if HEARTBEAT in properties:
-        arguments[HEARTBEAT] = not is_final
-    return CallTool(call.tool, arguments, call.reason)
-
-
-def _default_value(schema: Mapping[str, Any], turn: Turn) -> Any:
-    if schema.get("enum"):
-        return schema["enum"][0]
-    kind = schema.get("type")
-    kind = kind[0] if isinstance(kind, list) and kind else kind
-    by_type: dict[str, Any] = {"integer": 1, "number": 1, "boolean": False, "array": [], "object": {}, "null": None}
-    return by_type.get(str(kind), turn.text[:200] or "rehearsal")

@@ -39,7 +39,15 @@ class AskArchive:
     topic: str
 
 
-Intent = SetName | AskName | Remember | AskConversation | AskArchive
+@dataclass(frozen=True, slots=True)
+class AskAgent:
+    """ "Ask agent-…: what is my name?" """
+
+    agent_id: str
+    text: str
+
+
+Intent = SetName | AskName | Remember | AskConversation | AskArchive | AskAgent
 
 _MAX_NAME_CHARACTERS: Final = 80
 _QUOTES: Final = {'"': '"', "“": "”", "„": "“", "«": "»", "「": "」", "『": "』"}
@@ -79,6 +87,7 @@ _ASK_ARCHIVE: Final = _pattern(
     r"\b(?:what(?:\s+all)?\s+(?:do|did)\s+you|(?:everything|all|anything|what)\s+you)\s+(?:\w+\s+)?"
     r"(?:know|remember|recall|stored?|noted?)\s+(?:about|of|on|regarding|concerning)\s+(?P<topic>.+)$"
 )
+_ASK_AGENT: Final = _pattern(r"^\W*(?:please\s+)?ask\s+(?P<agent>agent-[0-9a-f-]{36})\s*[,:]?\s*(?P<text>.+)$")
 _ASK_NAME: Final = _pattern(
     r"\bwhat(?:'s|\s+is|\s+was)\s+my\s+(?:\w+\s+)?name\b|\bwho\s+am\s+i\b|\bwhat\s+am\s+i\s+called\b"
     r"|\b(?:know|remember|recall|tell\s+me|say)\s+(?:what\s+)?my\s+(?:\w+\s+)?name\b"
@@ -95,12 +104,15 @@ _NO_NAME: Final = _pattern(r"^(?:not|no|none|unknown|a\s+secret|what|who)\b")
 
 def parse_intents(text: str) -> tuple[Intent, ...]:
     """Returns the wishes in the text, sentence by sentence. Other sentences are left out."""
-    return tuple(intent for sentence in _sentences(text) if (intent := _intent(sentence)) is not None)
+    return tuple(intent for sentence in sentences(text) if (intent := parse_intent(sentence)) is not None)
 
 
-def _intent(sentence: str) -> Intent | None:
+def parse_intent(sentence: str) -> Intent | None:
+    """Returns the wish in a sentence, or None."""
     # Each character is replaced by one character, so positions stay the same.
     normalized = sentence.replace("’", "'").replace("‘", "'")
+    if match := _ASK_AGENT.search(normalized):
+        return AskAgent(match["agent"], sentence[match.start("text") :].strip())
     if (match := _REMEMBER.search(normalized)) and not normalized.rstrip().endswith("?"):
         text = sentence[match.start("what") :].strip().rstrip(";；, ")
         return Remember(_unquoted(text)) if _has_words(text) else None
@@ -126,7 +138,8 @@ def _name(text: str) -> str:
     return "" if _NO_NAME.search(name) or not _has_words(name) else name[:_MAX_NAME_CHARACTERS]
 
 
-def _sentences(text: str) -> Iterator[str]:
+def sentences(text: str) -> Iterator[str]:
+    """Yields the sentences of a text. Quoted text is not divided."""
     quoted = _quoted_spans(text)
     start = 0
     for end in _SENTENCE_END.finditer(text):

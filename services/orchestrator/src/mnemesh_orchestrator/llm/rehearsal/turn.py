@@ -1,4 +1,4 @@
-"""The state of the current turn: the calls since the last user message, and their results."""
+"""The state of the current turn: its input, the calls since then, and their results."""
 
 import re
 from collections.abc import Mapping
@@ -14,6 +14,11 @@ _REQUIREMENTS = (
     re.compile(r"must call ([\w\s,'\"`]+?) at least once"),
     re.compile(r"expects these tools: \[([^\]]*)\] to be called"),
 )
+_AGENT_MESSAGE = re.compile(
+    r"\[This message comes from the agent (?P<speaker>[^\n]+) \(id [^)\n]+\), not from the user\.[^\]]*\]\s*"
+    r"(?P<text>.*)",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +32,42 @@ class PastCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Words:
+    """The words of another agent: to all agents of its group, or to this one. `is_direct` is true for the latter."""
+
+    speaker: str
+    text: str
+    is_direct: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
-    """The user's text, the calls so far, and the tools that the loop still requires."""
+    """The input, the words of other agents in it, the calls so far, and the tools that the loop still requires.
+
+    `text` is what the user wrote, or what an agent asks.
+    """
 
     text: str
+    words: tuple[Words, ...]
     calls: tuple[PastCall, ...]
     required_tools: tuple[str, ...]
 
 
 def current_turn(messages: tuple[Message, ...]) -> Turn:
-    """Returns the turn that the last user message started. Consecutive user messages count as one."""
-    user_indexes = [index for index, message in enumerate(messages) if _is_user_text(message)]
-    last = user_indexes[-1] if user_indexes else 0
+    """Returns the turn that the last input started. Consecutive input messages count as one."""
+    input_indexes = {
+        index
+        for index, message in enumerate(messages)
+        if _is_user_text(message) or (index > 0 and message.role is Role.SYSTEM)
+    }
+    last = max(input_indexes, default=0)
     first = last
-    while first - 1 in user_indexes:
+    while first - 1 in input_indexes:
         first -= 1
-    text = "\n".join(message.text for message in messages[first : last + 1] if _is_user_text(message))
+    inputs = messages[first : last + 1]
+    words = tuple(found for message in inputs if (found := _words(message)) is not None)
+    texts = [message.text for message in inputs if _is_user_text(message)]
+    text = "\n".join([*texts, *(each.text for each in words if each.is_direct)])
     turn_messages = messages[last:]
     returns = {returned.tool_call_id: returned for message in turn_messages for returned in message.tool_returns}
     calls = tuple(
@@ -51,7 +76,18 @@ def current_turn(messages: tuple[Message, ...]) -> Turn:
         if message.role is not Role.APPROVAL  # It repeats calls.
         for call in message.tool_calls
     )
-    return Turn(text, calls, _required_tools(turn_messages))
+    return Turn(text, words, calls, _required_tools(turn_messages))
+
+
+def _words(message: Message) -> Words | None:
+    if message.role is not Role.SYSTEM:
+        return None
+    if (match := _AGENT_MESSAGE.match(message.text)) is not None:
+        return Words(match["speaker"], match["text"], is_direct=True)
+    head = f"{message.name}: "
+    return (
+        Words(message.name, message.text.removeprefix(head)) if message.name and message.text.startswith(head) else None
+    )
 
 
 def _is_user_text(message: Message) -> bool:

@@ -5,7 +5,7 @@ from typing import Final
 from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh.agents.v1 import agents_service_pb2 as rpc
 from mnemesh.blocks.v1 import blocks_pb2
-from mnemesh_kit.errors import InvalidArgument, Unimplemented
+from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_types.convert import provenance_from_proto
 
@@ -16,12 +16,13 @@ from mnemesh_orchestrator.model.rules import ToolRule
 from mnemesh_orchestrator.rpc.convert.agents import PROMPT_POLICY_TO_PROTO, TYPE_TO_PROTO
 from mnemesh_orchestrator.rpc.convert.compactions import agent_compaction_from_proto
 from mnemesh_orchestrator.rpc.convert.fields import enum_from_proto, optional_field, present_fields, seconds_from_proto
+from mnemesh_orchestrator.rpc.convert.memory_extraction import agent_extraction_from_proto
 from mnemesh_orchestrator.rpc.convert.model_settings import response_format_from_proto, settings_from_proto
 from mnemesh_orchestrator.rpc.convert.rules import rule_from_proto
 from mnemesh_orchestrator.rpc.convert.runs import STOP_REASON_FROM_PROTO, inputs_from_proto
 
 _TYPE_FROM_PROTO: Final = {number: kind for kind, number in TYPE_TO_PROTO.items()} | {
-    pb.AGENT_TYPE_UNSPECIFIED: AgentType.MEMGPT_V2
+    pb.AGENT_TYPE_UNSPECIFIED: AgentType.LETTA_V1
 }
 _PROMPT_POLICY_FROM_PROTO: Final = {number: policy for policy, number in PROMPT_POLICY_TO_PROTO.items()} | {
     pb.PROMPT_POLICY_UNSPECIFIED: PromptPolicy.REBUILD
@@ -41,9 +42,8 @@ def draft_from_proto(request: rpc.CreateAgentRequest) -> AgentDraft:
 
     Raises:
         InvalidArgument: An enum, a rule or an id cannot be read. Metadata: field.
-        Unimplemented: The request sets a field that this server does not support.
     """
-    _refuse_unimplemented(request)
+    _refuse_fields_of_others(request)
     agent = request.agent
     initial = request.initial_messages.messages if request.HasField("initial_messages") else None
     return AgentDraft(
@@ -64,8 +64,9 @@ def draft_from_proto(request: rpc.CreateAgentRequest) -> AgentDraft:
         message_buffer_autoclear=agent.message_buffer_autoclear,
         continuation_message=optional_field(agent, "continuation_message"),
         compaction_settings=agent_compaction_from_proto(agent),
+        memory_extraction=agent_extraction_from_proto(agent),
         response_format=response_format_from_proto(agent),
-        enable_sleeptime=None,
+        enable_sleeptime=optional_field(agent, "enable_sleeptime"),
         max_files_open=optional_field(agent, "max_files_open"),
         per_file_view_window_char_limit=optional_field(agent, "per_file_view_window_char_limit"),
         hidden=agent.hidden,
@@ -74,29 +75,29 @@ def draft_from_proto(request: rpc.CreateAgentRequest) -> AgentDraft:
         provenance=provenance_from_proto(agent.provenance),
         include_base_tools=request.include_base_tools if request.HasField("include_base_tools") else True,
         include_base_tool_rules=optional_field(request, "include_base_tool_rules"),
+        include_multi_agent_tools=request.include_multi_agent_tools,
         tool_names=tuple(dict.fromkeys(request.tool_names)),
         tool_ids=tuple(require_id(tool_id, "tool", "tool_ids") for tool_id in request.tool_ids),
         tool_sources=tuple(request.tool_sources),
         blocks=tuple(_block_from_proto(block) for block in request.blocks),
         block_ids=tuple(require_id(block_id, "block", "block_ids") for block_id in request.block_ids),
         archive_ids=tuple(require_id(archive_id, "archive", "archive_ids") for archive_id in request.archive_ids),
+        folder_ids=tuple(
+            dict.fromkeys(require_id(folder_id, "source", "folder_ids") for folder_id in request.folder_ids)
+        ),
+        include_default_folder=request.include_default_folder,
+        secrets=dict(sorted(request.secrets.items())),
         initial_messages=None if initial is None else inputs_from_proto(initial, "initial_messages.messages"),
     )
 
 
-def _refuse_unimplemented(request: rpc.CreateAgentRequest) -> None:
-    fields = {
-        "secrets": bool(request.secrets),
-        "agent.secrets": bool(request.agent.secrets),
-        "agent.group_ids": bool(request.agent.group_ids),
-        "folder_ids": bool(request.folder_ids),
-        "include_multi_agent_tools": request.include_multi_agent_tools,
-        "include_default_folder": request.include_default_folder,
-        "agent.enable_sleeptime": request.agent.enable_sleeptime,
-    }
-    for field, is_set in fields.items():
-        if is_set:
-            raise Unimplemented(f"This server does not support {field} yet.", field=field)
+def _refuse_fields_of_others(request: rpc.CreateAgentRequest) -> None:
+    if request.agent.secrets:
+        raise InvalidArgument("agent.secrets must be empty. Use secrets.", field="agent.secrets")
+    if request.agent.group_ids:
+        raise InvalidArgument(
+            "agent.group_ids must not be set. Use CreateGroup or UpdateGroup.", field="agent.group_ids"
+        )
 
 
 def _block_from_proto(block: blocks_pb2.Block) -> NewBlock:

@@ -5,13 +5,15 @@ from typing import Any, Final
 
 from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh.agents.v1 import agents_service_pb2 as rpc
-from mnemesh_kit.errors import InvalidArgument, Unimplemented
+from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_types.convert import provenance_from_proto
 
 from mnemesh_orchestrator.rpc.convert.agent_drafts import PROVENANCE_IDS, prompt_policy_from_proto, rules_from_proto
+from mnemesh_orchestrator.rpc.convert.agent_secrets import secrets_from_proto
 from mnemesh_orchestrator.rpc.convert.compactions import agent_compaction_from_proto
 from mnemesh_orchestrator.rpc.convert.fields import optional_field, seconds_from_proto
+from mnemesh_orchestrator.rpc.convert.memory_extraction import agent_extraction_from_proto
 from mnemesh_orchestrator.rpc.convert.model_settings import response_format_from_proto, settings_from_proto
 
 
@@ -34,17 +36,19 @@ _READERS: Final[Mapping[str, Callable[[pb.Agent], Any]]] = {
     "message_buffer_autoclear": lambda agent: agent.message_buffer_autoclear,
     "continuation_message": _optional("continuation_message"),
     "compaction_settings": agent_compaction_from_proto,
+    "memory_extraction": agent_extraction_from_proto,
     "response_format": response_format_from_proto,
+    "enable_sleeptime": _optional("enable_sleeptime"),
     "max_files_open": _optional("max_files_open"),
     "per_file_view_window_char_limit": _optional("per_file_view_window_char_limit"),
     "hidden": lambda agent: agent.hidden,
     "identity_ids": lambda agent: tuple(agent.identity_ids),
+    "secrets": secrets_from_proto,
     "approval_timeout": lambda agent: seconds_from_proto(agent, "approval_timeout"),
 }
 _NAMES: Final = {"approval_timeout": "approval_timeout_seconds"}
 """The field names of `Agent` that differ from their paths."""
 _PROVENANCE_PATHS: Final = {f"provenance.{name}": name for name in PROVENANCE_IDS}
-_UNIMPLEMENTED: Final = ("enable_sleeptime", "secrets")
 _WINDOW_PATH: Final = "message_ids"
 """The path of the context window, which is not part of the record."""
 
@@ -57,7 +61,6 @@ def agent_update_from_proto(request: rpc.UpdateAgentRequest) -> tuple[str, dict[
     Raises:
         InvalidArgument: The mask is empty, names a field that cannot be updated, or names `system` while the request
             has a system_prompt_key.
-        Unimplemented: The mask names a field that this server does not support.
     """
     agent_id = require_id(request.agent.id, "agent", "agent.id")
     paths = request.update_mask.paths
@@ -67,8 +70,6 @@ def agent_update_from_proto(request: rpc.UpdateAgentRequest) -> tuple[str, dict[
     elif not paths:
         raise InvalidArgument("update_mask must name at least one field.", field="update_mask")
     for path in paths:
-        if path in _UNIMPLEMENTED:
-            raise Unimplemented(f"This server does not support agent.{path} yet.", field=f"agent.{path}")
         if path not in _READERS and path not in _PROVENANCE_PATHS:
             raise InvalidArgument(f"update_mask must not name {path}.", field="update_mask")
     changes = {_NAMES.get(path, path): _READERS[path](request.agent) for path in paths if path in _READERS}

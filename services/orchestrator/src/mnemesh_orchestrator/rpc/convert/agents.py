@@ -16,8 +16,10 @@ from mnemesh_orchestrator.model.erasure import Erased
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.prompts import SystemPrompt
 from mnemesh_orchestrator.model.runs import StopReason
+from mnemesh_orchestrator.rpc.convert.agent_secrets import secrets_to_proto
 from mnemesh_orchestrator.rpc.convert.compactions import compaction_settings_to_proto
 from mnemesh_orchestrator.rpc.convert.fields import duration_to_proto
+from mnemesh_orchestrator.rpc.convert.memory_extraction import extraction_settings_to_proto
 from mnemesh_orchestrator.rpc.convert.model_settings import response_format_to_proto, settings_to_proto
 from mnemesh_orchestrator.rpc.convert.rules import rule_to_proto
 from mnemesh_orchestrator.rpc.convert.runs import STOP_REASON_TO_PROTO
@@ -46,6 +48,7 @@ _SECTIONS: Final = (
     pb.CONTEXT_SECTION_KIND_SYSTEM_PROMPT,
     pb.CONTEXT_SECTION_KIND_CORE_MEMORY,
     pb.CONTEXT_SECTION_KIND_TOOL_RULES,
+    pb.CONTEXT_SECTION_KIND_DIRECTORIES,
     pb.CONTEXT_SECTION_KIND_MEMORY_METADATA,
 )
 
@@ -60,6 +63,7 @@ def agent_to_proto(
     effective: ModelSettings,
     message_ids: tuple[str, ...] = (),
     pending_approval: str | None = None,
+    group_ids: tuple[str, ...] = (),
 ) -> pb.Agent:
     """Returns the message of an agent.
 
@@ -68,6 +72,7 @@ def agent_to_proto(
         effective: The settings of its model calls, with the defaults of the model.
         message_ids: The ids of the messages in the window of its default conversation, if the view has them.
         pending_approval: The id of the approval that it waits for.
+        group_ids: The ids of its groups, if the view has them.
     """
     return pb.Agent(
         id=agent.id,
@@ -88,12 +93,16 @@ def agent_to_proto(
         message_buffer_autoclear=agent.message_buffer_autoclear,
         continuation_message=agent.continuation_message,
         compaction_settings=compaction_settings_to_proto(agent.compaction_settings),
+        memory_extraction=extraction_settings_to_proto(agent.memory_extraction),
         response_format=response_format_to_proto(agent.response_format),
         enable_sleeptime=agent.enable_sleeptime,
+        created_for_agent_id=agent.created_for_agent_id,
         max_files_open=agent.max_files_open,
         per_file_view_window_char_limit=agent.per_file_view_window_char_limit,
         hidden=agent.hidden,
         identity_ids=agent.identity_ids,
+        secrets=secrets_to_proto(agent),
+        group_ids=group_ids,
         approval_timeout=duration_to_proto(_milliseconds(agent.approval_timeout_seconds)),
         revision=agent.revision,
         message_ids=message_ids,
@@ -146,7 +155,7 @@ def core_memory_to_proto(core: CoreMemory) -> blocks_pb2.CoreMemory:
 
 def context_window_to_proto(report: ContextWindowReport) -> pb.ContextWindow:
     """Returns the message of the report of a context window."""
-    texts = (report.system, report.core_memory, report.tool_rules, report.metadata)
+    texts = (report.system, report.core_memory, report.tool_rules, report.directories, report.metadata)
     sections = [
         pb.ContextSection(kind=kind, tokens=tokens, text=text, count=1 if text else 0)
         for kind, tokens, text in zip(_SECTIONS, report.section_tokens, texts, strict=True)

@@ -62,18 +62,22 @@ def conversation_to_proto(conversation: Conversation, message_ids: tuple[str, ..
         isolated_block_labels=conversation.isolated_block_labels,
         isolated_block_ids=conversation.isolated_block_ids,
         message_ids=message_ids,
+        key=conversation.key,
         last_message_time=optional_timestamp_to_proto(conversation.last_message_at),
         create_time=timestamp_to_proto(conversation.created_at),
         update_time=timestamp_to_proto(conversation.updated_at),
     )
 
 
-def conversation_draft_from_proto(message: pb.Conversation) -> ConversationDraft:
+def conversation_draft_from_proto(request: rpc.CreateConversationRequest) -> ConversationDraft:
     """Returns the draft of a conversation. Raises InvalidArgument if the id of the agent is malformed."""
+    message = request.conversation
     return ConversationDraft(
         require_id(message.agent_id, "agent", "conversation.agent_id"),
         **{path: read(message) for path, read in _READERS.items()},
         isolated_block_labels=tuple(dict.fromkeys(message.isolated_block_labels)),
+        key=optional_field(message, "key"),
+        create_missing_blocks=request.create_missing_blocks,
     )
 
 

@@ -22,7 +22,11 @@ from mnemesh_orchestrator.model.events import (
     CompactionEvent,
     Delta,
     ErrorEvent,
+    EventBody,
     Keepalive,
+    MemberEvent,
+    MemberTurnEnded,
+    MemberTurnStarted,
     MessageEvent,
     RunAccepted,
     RunEvent,
@@ -42,7 +46,15 @@ def event_to_proto(event: RunEvent) -> pb.RunEvent:
         step_id=event.step_id,
         create_time=timestamp_to_proto(event.created_at),
     )
-    match event.body:
+    body: EventBody | MemberTurnStarted | MemberTurnEnded = event.body
+    if isinstance(body, MemberEvent):
+        result.agent_id, result.child_run_id, body = body.agent_id, body.run_id, body.body
+    _set_body(result, body)
+    return result
+
+
+def _set_body(result: pb.RunEvent, event_body: EventBody | MemberTurnStarted | MemberTurnEnded) -> None:
+    match event_body:
         case RunAccepted() as body:
             result.accepted.CopyFrom(
                 pb.RunAccepted(
@@ -66,9 +78,21 @@ def event_to_proto(event: RunEvent) -> pb.RunEvent:
             result.error.CopyFrom(pb.ErrorEvent(error=run_error_to_proto(error)))
         case StopEvent(reason, status):
             result.stop.CopyFrom(pb.StopEvent(reason=STOP_REASON_TO_PROTO[reason], status=RUN_STATUS_TO_PROTO[status]))
-        case UsageEvent(usage, step_count):
-            result.usage.CopyFrom(pb.UsageEvent(usage=usage_to_proto(usage), step_count=step_count))
-    return result
+        case UsageEvent(usage, step_count, child_run_ids):
+            result.usage.CopyFrom(
+                pb.UsageEvent(usage=usage_to_proto(usage), step_count=step_count, child_run_ids=child_run_ids)
+            )
+        case MemberTurnStarted(number, agent_name, is_selection):
+            started = pb.MemberTurnStarted(number=number, agent_name=agent_name, is_selection=is_selection)
+            result.member_turn_started.CopyFrom(started)
+        case MemberTurnEnded(number, stop_reason, usage, error):
+            ended = pb.MemberTurnEnded(
+                number=number,
+                stop_reason=STOP_REASON_TO_PROTO[stop_reason],
+                error=run_error_to_proto(error) if error else None,
+                usage=usage_to_proto(usage),
+            )
+            result.member_turn_ended.CopyFrom(ended)
 
 
 def _delta(delta: Delta) -> pb.Delta:

@@ -16,6 +16,7 @@ from mnemesh_types.convert import part_to_proto, parts_from_proto, usage_to_prot
 from mnemesh_types.messages import Role
 
 from mnemesh_orchestrator.model.inputs import InputMessage
+from mnemesh_orchestrator.model.lineage import RunOrigin
 from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig
 from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunError, RunFilter, RunStatus, StopReason
 from mnemesh_orchestrator.rpc.convert.approvals import client_tool_to_proto, client_tools_from_proto
@@ -27,7 +28,12 @@ from mnemesh_orchestrator.rpc.convert.fields import (
     optional_field,
     present_fields,
 )
-from mnemesh_orchestrator.rpc.convert.model_settings import response_format_from_proto, response_format_to_proto
+from mnemesh_orchestrator.rpc.convert.model_settings import (
+    response_format_from_proto,
+    response_format_to_proto,
+    settings_from_proto,
+    settings_to_proto,
+)
 
 _ROLE_TO_PROTO: Final = {
     Role.USER: message_pb2.ROLE_USER,
@@ -50,6 +56,8 @@ _ON_BUSY_FROM_PROTO: Final = {number: on_busy for on_busy, number in _ON_BUSY_TO
 _OUTCOME_TO_PROTO: Final = {
     outcome: rpc.CancelOutcome.Value(f"CANCEL_OUTCOME_{outcome.name}") for outcome in CancelOutcome
 }
+_ORIGIN_TO_PROTO: Final = {origin: pb.RunOrigin.Value(f"RUN_ORIGIN_{origin.name}") for origin in RunOrigin}
+_ORIGIN_FROM_PROTO: Final = {number: origin for origin, number in _ORIGIN_TO_PROTO.items()}
 _EVENT_KIND_FROM_PROTO: Final = {
     number: name.removeprefix("EVENT_KIND_").removesuffix("_MESSAGE").lower() for name, number in pb.EventKind.items()
 }
@@ -91,17 +99,19 @@ def input_to_proto(message: InputMessage) -> pb.InputMessage:
     )
 
 
-def address_from_proto(request: rpc.SendMessageRequest | rpc.StartRunRequest) -> tuple[str, str]:
-    """Returns the ids of the agent and the conversation that a message goes to.
+def address_from_proto(request: rpc.SendMessageRequest | rpc.StartRunRequest) -> tuple[str, str, str | None]:
+    """Returns the ids of the agent and the conversation that a message goes to, or those of no agent and a group.
 
     Raises:
-        InvalidArgument: An id is malformed.
-        Unimplemented: The request names a group.
+        InvalidArgument: An id is malformed, or the request names a group and an agent or a conversation.
     """
     if request.HasField("group_id"):
-        raise Unimplemented("This server does not support groups yet.", field="group_id")
+        for field in ("agent_id", "conversation_id"):
+            if getattr(request, field):
+                raise InvalidArgument(f"{field} must be empty if group_id is set.", field=field)
+        return "", "", require_id(request.group_id, "group", "group_id")
     agent_id = require_id(request.agent_id, "agent", "agent_id")
-    return agent_id, conversation_id_from_proto(agent_id, optional_field(request, "conversation_id"))
+    return agent_id, conversation_id_from_proto(agent_id, optional_field(request, "conversation_id")), None
 
 
 def on_busy_from_proto(
@@ -132,6 +142,7 @@ def config_from_proto(message: pb.RunConfig) -> RunConfig:
         on_busy=enum_from_proto(_ON_BUSY_FROM_PROTO, message.on_busy, "config.on_busy"),
         client_tools=client_tools_from_proto(message.client_tools),
         response_format=response_format_from_proto(message),
+        model_settings=settings_from_proto(message.model_settings) if message.HasField("model_settings") else None,
     )
 
 
@@ -152,6 +163,7 @@ def config_to_proto(config: RunConfig) -> pb.RunConfig:
         keepalive_seconds=config.keepalive_seconds,
         client_tools=[client_tool_to_proto(tool) for tool in config.client_tools],
         response_format=response_format_to_proto(config.response_format),
+        model_settings=None if config.model_settings is None else settings_to_proto(config.model_settings),
     )
 
 
@@ -169,6 +181,14 @@ def run_to_proto(run: Run) -> pb.Run:
         step_count=run.step_count,
         error=run_error_to_proto(run.error) if run.error else None,
         last_sequence=run.last_sequence,
+        group_id=run.group_id,
+        parent_run_id=run.lineage.parent_run_id,
+        origin=_ORIGIN_TO_PROTO[run.lineage.origin],
+        child_run_ids=run.child_run_ids,
+        waiting_for=[
+            pb.MemberApproval(agent_id=item.agent_id, run_id=item.run_id, approval_request_id=item.approval_id)
+            for item in run.waiting_for
+        ],
         retry_of_run_id=run.retried_run_ids[0] if run.retried_run_ids else None,
         input=[input_to_proto(message) for message in run.input],
         time_to_first_token=duration_to_proto(run.first_token_ms),
@@ -189,16 +209,14 @@ def run_filter_from_proto(message: rpc.RunFilter) -> RunFilter:
 
     Raises:
         InvalidArgument: An id is malformed, or an enum is unknown. Metadata: field.
-        Unimplemented: The filter names a group.
     """
-    if message.HasField("group_id"):
-        raise Unimplemented("This server does not support groups yet.", field="filter.group_id")
     reason = None
     if message.HasField("stop_reason"):
         reason = enum_from_proto(STOP_REASON_FROM_PROTO, message.stop_reason, "filter.stop_reason").value
     conversation_id = optional_field(message, "conversation_id")
     if conversation_id is not None:
         conversation_id = any_conversation_id_from_proto(conversation_id, "filter.conversation_id")
+    group_id, parent_run_id = optional_field(message, "group_id"), optional_field(message, "parent_run_id")
     statuses = [enum_from_proto(_RUN_STATUS_FROM_PROTO, number, "filter.statuses") for number in message.statuses]
     return RunFilter(
         agent_ids=tuple(require_id(agent_id, "agent", "filter.agent_ids") for agent_id in message.agent_ids),
@@ -207,6 +225,9 @@ def run_filter_from_proto(message: rpc.RunFilter) -> RunFilter:
         stop_reason=reason,
         conversation_id=conversation_id,
         active=optional_field(message, "active"),
+        group_id=group_id and require_id(group_id, "group", "filter.group_id"),
+        origins=tuple(enum_from_proto(_ORIGIN_FROM_PROTO, number, "filter.origins") for number in message.origins),
+        parent_run_id=parent_run_id and require_id(parent_run_id, "run", "filter.parent_run_id"),
     )
 
 
@@ -225,8 +246,10 @@ def cancel_target_from_proto(request: rpc.CancelRunsRequest) -> tuple[RunFilter,
             return RunFilter(conversation_id=any_conversation_id_from_proto(request.conversation_id)), ()
         case "agent_id":
             return RunFilter(agent_ids=(require_id(request.agent_id, "agent", "agent_id"),)), ()
+        case "group_id":
+            return RunFilter(group_id=require_id(request.group_id, "group", "group_id")), ()
         case _:
-            raise InvalidArgument("target must be set to runs, conversation_id or agent_id.", field="target")
+            raise InvalidArgument("target must be set to runs, conversation_id, agent_id or group_id.", field="target")
 
 
 def outcomes_to_proto(outcomes: Mapping[str, CancelOutcome]) -> dict[str, rpc.CancelOutcome.ValueType]:

@@ -7,7 +7,8 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentOrder
-from mnemesh_orchestrator.model.erasure import CREATED_FOR_AGENT, ErasureScope
+from mnemesh_orchestrator.model.erasure import CREATED_FOR_AGENT, Deletion, DeletionStart, ErasureScope
+from mnemesh_orchestrator.model.partners import Partnership
 
 
 class AgentStore(Protocol):
@@ -44,12 +45,15 @@ class AgentStore(Protocol):
         """Returns a CREATING agent and its creation request, or None if the agent has another state."""
         ...
 
-    async def activate(self, agent: Agent) -> bool:
-        """Stores a CREATING agent as ACTIVE. Returns False, and stores nothing, if it has another state."""
+    async def activate(self, agent: Agent, partnership: Partnership | None = None) -> bool:
+        """Stores a CREATING agent as ACTIVE, together with a new partner and their group.
+
+        Returns False, and stores nothing, if the agent has another state.
+        """
         ...
 
-    async def abandon(self, agent_id: str, key: RequestKey | None) -> bool:
-        """Marks a CREATING agent DELETING and deletes the idempotency key of its creation.
+    async def abandon(self, agent_id: str, key: RequestKey | None, deletion: Deletion) -> bool:
+        """Marks a CREATING agent DELETING with the record of its deletion, and deletes the key of its creation.
 
         Returns False, and changes nothing, if the agent has another state.
         """
@@ -117,11 +121,17 @@ class AgentStore(Protocol):
 
     async def begin_deletion(
         self, organization_id: str, agent_id: str, scope: ErasureScope = CREATED_FOR_AGENT
-    ) -> ErasureScope | None:
-        """Marks an agent DELETING, stores the scope of its deletion, and revokes the leases of its conversations.
+    ) -> DeletionStart:
+        """Marks an agent and the partners that were created for it DELETING, and revokes the leases of their
+        conversations.
 
-        Returns the stored scope, or None if the agent does not exist or is CREATING. For a DELETING agent this is the
-        scope of the first request, so that a repeat continues the deletion.
+        The sleeptime group that the agent manages becomes DELETING. So does one of which it was the last member; then
+        its manager no longer has enable_sleeptime.
+
+        Returns:
+            The id and the stored record of each of these agents, the agent itself last, and the ids of these groups.
+            Nothing if the agent does not exist or is CREATING. For DELETING agents these are the records of the first
+            request, so that a repeat continues the deletion.
         """
         ...
 

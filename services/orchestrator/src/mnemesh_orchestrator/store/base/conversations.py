@@ -32,8 +32,8 @@ class ConversationStore(Protocol):
         """Stores a CREATING conversation.
 
         Returns:
-            The id of the conversation, and whether the request is a repeat. A repeat stores nothing and returns the
-            first id.
+            The id of the conversation, and whether the request is a repeat. A repeat, and a request with the key of an
+            existing conversation of the agent, store nothing and return the first id.
 
         Raises:
             NotFound: The agent is not ACTIVE, or the conversation to fork does not exist.

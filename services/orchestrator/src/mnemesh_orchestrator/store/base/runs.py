@@ -9,11 +9,12 @@ from mnemesh_kit.paging import Page, PageQuery
 
 from mnemesh_orchestrator.model.agents import Correction
 from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer
-from mnemesh_orchestrator.model.claims import Claim, StartedRun, UnfinishedDecision
+from mnemesh_orchestrator.model.claims import Claim, FinishedRun, StartedRun, UnfinishedDecision
 from mnemesh_orchestrator.model.events import RunEvent
 from mnemesh_orchestrator.model.journal import JournalEntry
 from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.model.runs import Run, RunFilter
+from mnemesh_orchestrator.model.sleeptime import SleeptimeTurn
 from mnemesh_orchestrator.model.steps import Step, StepTrace
 
 
@@ -73,8 +74,9 @@ class RunStore(Protocol):
     async def claim_next(self, conversation_id: str, instance_id: str) -> Claim | None:
         """Claims the first unfinished run of a conversation under a new epoch.
 
-        Returns None if there is no such run, another process holds the lease, the agent is not ACTIVE, or the
-        conversation waits for an approval. The claim has the number of takeovers since the run last made progress: a
+        Returns None if there is no such run, another process holds the lease, the agent is not ACTIVE, the
+        conversation waits for an approval, or the run is a sleeptime run and its organization has no place for it.
+        The claim has the number of takeovers since the run last made progress: a
         journal entry or a durable event.
         """
         ...
@@ -106,16 +108,37 @@ class RunStore(Protocol):
         approval: Approval | None = None,
         corrections: Sequence[Correction] = (),
         *,
+        sleeptime: SleeptimeTurn | None = None,
+        extraction_turns: int | None = None,
         keeps_lease: bool = False,
         is_repeat: bool = False,
-    ) -> bool:
-        """Ends a run, releases its lease, and returns whether another run waits in the conversation.
+    ) -> FinishedRun:
+        """Ends a run, releases its lease, and returns the run as it was stored, and the runs that can begin now.
+
+        With `sleeptime`, the run is a completed turn of an agent with partners: it is counted, and the sleeptime runs
+        that it starts are stored in the same transaction. Their ids are added to the run and to its UsageEvent.
 
         With `keeps_lease`, the lease is extended instead, for work that follows the run.
 
         `approval` is pending afterwards. `corrections` replace the agent's if there are any. The journal is deleted,
         except for the calls of a decision that a failed run may not have executed; see `unfinished_decision`. With
         `is_repeat`, an earlier attempt may have been stored; if it was, nothing more is stored.
+        """
+        ...
+
+    async def store_transcript(
+        self, lease: Lease, run: Run, events: Sequence[RunEvent], rest: Run | None, last_message_id: str | None
+    ) -> Run:
+        """Stores the input of a sleeptime run that has begun, with its events, and extends the lease.
+
+        Returns the run as it is stored: if it has an input already, nothing changes.
+
+        Args:
+            lease: The lease of the run.
+            run: The run with its input.
+            events: The events that show the input.
+            rest: A new run for the messages that did not fit. It is the next run of the conversation.
+            last_message_id: The last message of the transcript, if nothing is left; the group shows it.
         """
         ...
 

@@ -5,10 +5,15 @@ from dataclasses import dataclass
 from mnemesh_orchestrator.store.base.agents import AgentStore
 from mnemesh_orchestrator.store.base.approvals import ApprovalStore
 from mnemesh_orchestrator.store.base.conversations import ConversationStore
+from mnemesh_orchestrator.store.base.groups import GroupStore
 from mnemesh_orchestrator.store.base.identities import IdentityStore
 from mnemesh_orchestrator.store.base.leases import DeltaStore, LeaseStore
+from mnemesh_orchestrator.store.base.memory_extractions import MemoryExtractionStore
+from mnemesh_orchestrator.store.base.partners import PartnerStore
 from mnemesh_orchestrator.store.base.providers import ProviderStore
+from mnemesh_orchestrator.store.base.run_relations import RunRelationStore
 from mnemesh_orchestrator.store.base.runs import RunStore
+from mnemesh_orchestrator.store.base.sleeptime import SleeptimeStore
 from mnemesh_orchestrator.store.base.steps import StepStore
 
 
@@ -18,10 +23,15 @@ class Stores:
 
     agents: AgentStore
     runs: RunStore
+    run_relations: RunRelationStore
     conversations: ConversationStore
     leases: LeaseStore
     steps: StepStore
     approvals: ApprovalStore
     deltas: DeltaStore
     identities: IdentityStore
+    extractions: MemoryExtractionStore
+    groups: GroupStore
+    partners: PartnerStore
     providers: ProviderStore
+    sleeptime: SleeptimeStore

@@ -13,6 +13,8 @@ def links_of(agent: Agent) -> Iterator[tuple[LinkKind, str]]:
     """Yields the links of an agent as kind and value, each once."""
     yield from dict.fromkeys((LinkKind.IDENTITY, identity_id) for identity_id in agent.identity_ids)
     yield from dict.fromkeys((LinkKind.TOOL, tool.tool_id) for tool in agent.tools if tool.tool_id is not None)
+    if agent.created_for_agent_id is not None:
+        yield LinkKind.CREATED_FOR, agent.created_for_agent_id
     for kind in LinkKind.of_origin():
         value = getattr(agent.provenance, kind)
         if value:
@@ -40,6 +42,19 @@ def write_links(conn: sa.Connection, agent: Agent) -> None:
         for kind, value in links_of(agent)
     ]
     if rows:
+        conn.execute(agent_links.insert(), rows)
+
+
+def write_tool_links(conn: sa.Connection, agent: Agent) -> None:
+    """Writes the links to the tools of an agent, which were not known when its other links were written."""
+    rows = [
+        {"organization_id": agent.organization_id, "kind": kind, "value": value, "agent_id": agent.id}
+        for kind, value in links_of(agent)
+        if kind is LinkKind.TOOL
+    ]
+    if rows:
+        written = sa.and_(agent_links.c.agent_id == agent.id, agent_links.c.kind == LinkKind.TOOL)
+        conn.execute(agent_links.delete().where(written))
         conn.execute(agent_links.insert(), rows)
 
 

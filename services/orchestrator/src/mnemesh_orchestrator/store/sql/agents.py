@@ -2,54 +2,32 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import NotFound
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Cursor, Page, PageQuery, paginate
 from mnemesh_kit.sql import Database
 
-from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentOrder, AgentState, Correction
-from mnemesh_orchestrator.model.conversations import Conversation, ConversationState
-from mnemesh_orchestrator.model.erasure import CREATED_FOR_AGENT, ErasureScope
+from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentOrder, AgentState
+from mnemesh_orchestrator.model.erasure import CREATED_FOR_AGENT, Deletion, DeletionStart, ErasureScope
+from mnemesh_orchestrator.model.groups import GroupState
+from mnemesh_orchestrator.model.partners import Partnership
+from mnemesh_orchestrator.store.sql.agent_deletion import mark_deleting
 from mnemesh_orchestrator.store.sql.agent_filters import agent_conditions
-from mnemesh_orchestrator.store.sql.agent_links import write_links
-from mnemesh_orchestrator.store.sql.conversation_rows import new_row
-from mnemesh_orchestrator.store.sql.tables import (
-    agent_tags,
-    agents,
-    conversations,
-    request_ledger,
-    runs,
+from mnemesh_orchestrator.store.sql.agent_links import write_tool_links
+from mnemesh_orchestrator.store.sql.agent_rows import (
+    active,
+    agent_columns,
+    being_created,
+    decode_agent,
+    insert_agent,
+    rewrite,
+    visible,
 )
-
-_AGENT = msgspec.json.Decoder(Agent)
-_CORRECTIONS = msgspec.json.Decoder(tuple[Correction, ...])
-_ENCODE = msgspec.json.Encoder().encode
-
-
-def decode_agent(row: Any) -> Agent:
-    """Returns the agent of a row of `agents`.
-
-    The state and the figures of the last run change without the rest, so they are columns.
-    """
-    agent = _AGENT.decode(row.document)
-    return replace(
-        agent,
-        state=AgentState(row.state),
-        last_stop_reason=row.last_stop_reason,
-        last_run_completed_at=row.last_run_completed_at,
-        last_run_ms=row.last_run_ms,
-        corrections=_CORRECTIONS.decode(row.corrections) if row.corrections else (),
-    )
-
-
-def agent_missing(agent_id: str) -> NotFound:
-    """Returns the error for an agent that does not exist or is not ACTIVE."""
-    return NotFound(f"There is no agent {agent_id}.", resource_id=agent_id)
+from mnemesh_orchestrator.store.sql.group_rows import insert_group, progress_columns
+from mnemesh_orchestrator.store.sql.tables import agent_tags, agents, request_ledger, runs
 
 
 class SqlAgentStore:
@@ -64,18 +42,7 @@ class SqlAgentStore:
         """See AgentStore."""
 
         def effect(conn: sa.Connection) -> list[str]:
-            conn.execute(agents.insert().values(**_columns(agent), id=agent.id, creation=creation))
-            _write_tags(conn, agent)
-            write_links(conn, agent)
-            conversation = Conversation(
-                agent.default_conversation_id,
-                agent.organization_id,
-                agent.id,
-                is_default=True,
-                created_at=agent.created_at,
-                updated_at=agent.updated_at,
-            )
-            conn.execute(conversations.insert(), new_row(conversation, ConversationState.ACTIVE))
+            insert_agent(conn, agent, creation)
             return [agent.id]
 
         def write(conn: sa.Connection) -> tuple[str, bool]:
@@ -101,18 +68,34 @@ class SqlAgentStore:
         row = await self._database.read(lambda conn: conn.execute(query).first())
         return None if row is None else (decode_agent(row), row.creation)
 
-    async def activate(self, agent: Agent) -> bool:
+    async def activate(self, agent: Agent, partnership: Partnership | None = None) -> bool:
         """See AgentStore."""
-        columns = _columns(replace(agent, state=AgentState.ACTIVE))
-        statement = agents.update().where(_being_created(agent.id)).values(**columns, creation=None)
-        return await self._database.write(lambda conn: conn.execute(statement).rowcount > 0)
+        columns = agent_columns(replace(agent, state=AgentState.ACTIVE))
+        statement = agents.update().where(being_created(agent.id)).values(**columns, creation=None)
 
-    async def abandon(self, agent_id: str, key: RequestKey | None) -> bool:
+        def write(conn: sa.Connection) -> bool:
+            if conn.execute(statement).rowcount == 0:
+                return False
+            write_tool_links(conn, agent)
+            if partnership is not None:
+                insert_agent(conn, replace(partnership.partner, state=AgentState.ACTIVE))
+                insert_group(
+                    conn, partnership.group, GroupState.ACTIVE, **progress_columns(partnership.start_sequence_id)
+                )
+            return True
+
+        return await self._database.write(write, name="agents.activate")
+
+    async def abandon(self, agent_id: str, key: RequestKey | None, deletion: Deletion) -> bool:
         """See AgentStore."""
 
         def write(conn: sa.Connection) -> bool:
-            values = {"state": AgentState.DELETING, "creation": None, "updated_at": self._clock.now()}
-            if conn.execute(agents.update().where(_being_created(agent_id)).values(**values)).rowcount == 0:
+            values = {
+                "state": AgentState.DELETING,
+                "creation": msgspec.json.encode(deletion),
+                "updated_at": self._clock.now(),
+            }
+            if conn.execute(agents.update().where(being_created(agent_id)).values(**values)).rowcount == 0:
                 return False
             self._ledger.forget(conn, key)
             return True
@@ -136,10 +119,10 @@ class SqlAgentStore:
         self, organization_id: str, filter_: AgentFilter, order_by: AgentOrder, page: PageQuery
     ) -> Page[Agent]:
         """See AgentStore."""
-        query = sa.select(agents).where(_visible(organization_id), *agent_conditions(organization_id, filter_))
+        query = sa.select(agents).where(visible(organization_id), *agent_conditions(organization_id, filter_))
 
         def read(conn: sa.Connection) -> Page[Agent]:
-            found = paginate(conn, query, page, key=agents.c[order_by], id=agents.c.id, scope=_visible(organization_id))
+            found = paginate(conn, query, page, key=agents.c[order_by], id=agents.c.id, scope=visible(organization_id))
             return found.map(decode_agent)
 
         return await self._database.read(read)
@@ -147,7 +130,7 @@ class SqlAgentStore:
     async def count(self, organization_id: str, filter_: AgentFilter) -> int:
         """See AgentStore."""
         query = sa.select(sa.func.count()).select_from(agents)
-        query = query.where(_visible(organization_id), *agent_conditions(organization_id, filter_))
+        query = query.where(visible(organization_id), *agent_conditions(organization_id, filter_))
         return await self._database.read(lambda conn: int(conn.execute(query).scalar_one()))
 
     async def update(
@@ -182,41 +165,18 @@ class SqlAgentStore:
 
     async def begin_deletion(
         self, organization_id: str, agent_id: str, scope: ErasureScope = CREATED_FOR_AGENT
-    ) -> ErasureScope | None:
+    ) -> DeletionStart:
         """See AgentStore."""
-
-        def write(conn: sa.Connection) -> ErasureScope | None:
-            marked = conn.execute(
-                agents.update()
-                .where(
-                    agents.c.organization_id == organization_id,
-                    agents.c.id == agent_id,
-                    agents.c.state != AgentState.CREATING,
-                )
-                .values(
-                    state=AgentState.DELETING,
-                    updated_at=self._clock.now(),
-                    creation=sa.func.coalesce(agents.c.creation, msgspec.json.encode(scope)),
-                )
-                .returning(agents.c.creation)
-            ).first()
-            if marked is None:
-                return None
-            # Holders of leases of the agent get LeaseLost at their next write.
-            conn.execute(
-                conversations.update()
-                .where(conversations.c.agent_id == agent_id)
-                .values(epoch=conversations.c.epoch + 1, lease_owner=None, lease_run_id=None, lease_expires_at=None)
-            )
-            return msgspec.json.decode(marked.creation, type=ErasureScope)
-
-        return await self._database.write(write)
+        now = self._clock.now()
+        return await self._database.write(
+            lambda conn: mark_deleting(conn, organization_id, agent_id, scope, now), name="agents.begin_deletion"
+        )
 
     async def tags(self, organization_id: str, page: PageQuery, text_search: str | None) -> Page[str]:
         """See AgentStore."""
         scope = agent_tags.c.organization_id == organization_id
-        visible = sa.select(agents.c.id).where(_visible(organization_id))
-        query = sa.select(agent_tags.c.tag).where(scope, agent_tags.c.agent_id.in_(visible)).distinct()
+        shown = sa.select(agents.c.id).where(visible(organization_id))
+        query = sa.select(agent_tags.c.tag).where(scope, agent_tags.c.agent_id.in_(shown)).distinct()
         if text_search:
             query = query.where(sa.func.lower(agent_tags.c.tag).contains(text_search.lower(), autoescape=True))
         bounds = [bound for bound in (page.after_id, page.cursor and page.cursor.id) if bound]
@@ -231,47 +191,3 @@ class SqlAgentStore:
         found = await self._database.read(lambda conn: conn.execute(query).scalars().all())
         tags = tuple(found[: page.limit])
         return Page(tags, Cursor(tags[-1], tags[-1]) if len(found) > page.limit else None)
-
-
-def active(conn: sa.Connection, organization_id: str, agent_id: str) -> Agent:
-    """Returns an ACTIVE agent. Raises NotFound."""
-    row = conn.execute(sa.select(agents).where(_visible(organization_id), agents.c.id == agent_id)).first()
-    if row is None:
-        raise agent_missing(agent_id)
-    return decode_agent(row)
-
-
-def rewrite(conn: sa.Connection, agent: Agent) -> None:
-    """Replaces the record of an agent, its tags and its links, under its next revision."""
-    agent = replace(agent, revision=agent.revision + 1)
-    conn.execute(agents.update().where(agents.c.id == agent.id).values(**_columns(agent)))
-    conn.execute(agent_tags.delete().where(agent_tags.c.agent_id == agent.id))
-    _write_tags(conn, agent)
-    write_links(conn, agent)
-
-
-def _visible(organization_id: str) -> sa.ColumnElement[bool]:
-    return sa.and_(agents.c.organization_id == organization_id, agents.c.state == AgentState.ACTIVE)
-
-
-def _being_created(agent_id: str) -> sa.ColumnElement[bool]:
-    return sa.and_(agents.c.id == agent_id, agents.c.state == AgentState.CREATING)
-
-
-def _columns(agent: Agent) -> dict[str, Any]:
-    return {
-        "organization_id": agent.organization_id,
-        "name": agent.name,
-        "type": agent.type,
-        "state": agent.state,
-        "hidden": agent.hidden,
-        "document": _ENCODE(agent),
-        "created_at": agent.created_at,
-        "updated_at": agent.updated_at,
-    }
-
-
-def _write_tags(conn: sa.Connection, agent: Agent) -> None:
-    if agent.tags:
-        rows = [{"organization_id": agent.organization_id, "tag": tag, "agent_id": agent.id} for tag in agent.tags]
-        conn.execute(agent_tags.insert(), rows)

@@ -18,7 +18,7 @@ from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer, Appro
 from mnemesh_orchestrator.model.conversations import ConversationState
 from mnemesh_orchestrator.model.run_config import RunConfig
 from mnemesh_orchestrator.model.runs import Run
-from mnemesh_orchestrator.store.sql.tables import agents, approvals, conversations
+from mnemesh_orchestrator.store.sql.tables import agents, approvals, conversations, runs
 
 _ENCODE = msgspec.json.Encoder().encode
 _DOCUMENT = msgspec.json.Decoder(Approval)
@@ -61,6 +61,7 @@ class Decided:
     """
 
     config: RunConfig
+    asked_by_run_id: str
     resumption: Resumption | None = None
     repeats_run_id: str | None = None
 
@@ -122,10 +123,10 @@ def decide(conn: sa.Connection, run: Run, answer: ApprovalAnswer) -> Decided:
     )
     if taken.rowcount:
         resumption = Resumption(approval.id, approval.asked, answer.decisions, answer.withdrawn)
-        return Decided(answer.config_after(approval.config), resumption)
+        return Decided(answer.config_after(approval.config), approval.run_id, resumption)
     row = conn.execute(_BY_ID, {"p_conversation": run.conversation_id, "p_id": approval.id}).one()
     if row.decisions == decisions:
-        return Decided(approval.config, repeats_run_id=row.decided_by_run_id)
+        return Decided(approval.config, approval.run_id, repeats_run_id=row.decided_by_run_id)
     metadata = {} if row.decided_by_run_id is None else {"run_id": row.decided_by_run_id}
     state = "was withdrawn" if row.decided_by_run_id is None else "was decided differently before"
     raise NoPendingApproval(f"The approval {state}.", approval_request_id=approval.id, **metadata)
@@ -230,6 +231,8 @@ def _conditions(filter_: ApprovalFilter) -> list[sa.ColumnElement[bool]]:
         conditions.append(approvals.c.run_id.in_(filter_.run_ids))
     if filter_.conversation_id is not None:
         conditions.append(approvals.c.conversation_id == filter_.conversation_id)
+    if filter_.group_id is not None:
+        conditions.append(approvals.c.run_id.in_(sa.select(runs.c.id).where(runs.c.group_id == filter_.group_id)))
     if filter_.expired_at is not None:
         expired = approvals.c.expires_at <= filter_.expired_at
         if filter_.asked_before is not None:

@@ -8,7 +8,7 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost
 from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.store.sql import turn_statements as sql
-from mnemesh_orchestrator.store.sql.agents import active
+from mnemesh_orchestrator.store.sql.agent_rows import active
 from mnemesh_orchestrator.store.sql.conversation_rows import conversation_missing
 from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
 
@@ -24,15 +24,28 @@ def find_conversation(
     organization_id: str,
     agent_id: str,
     conversation_id: str,
-    statement: sa.Select[Any] = sql.LOCKED_CONVERSATION,
+    *,
+    queued: bool = False,
 ) -> Any:
-    """Returns the row of a statement of `turn_statements`, or None if the agent or conversation is not ACTIVE."""
-    parameters = {"p_organization": organization_id, "p_agent": agent_id, "p_conversation": conversation_id}
+    """Returns the row of a conversation, or None if its agent or itself is not ACTIVE.
+
+    Without an agent, it is the row of a group's queue, or None if the group does not exist. With `queued`, the row has
+    the columns of QUEUED_CONVERSATION.
+    """
+    if agent_id:
+        statement = sql.QUEUED_CONVERSATION if queued else sql.LOCKED_CONVERSATION
+    else:
+        statement = sql.QUEUED_GROUP_QUEUE if queued else sql.LOCKED_GROUP_QUEUE
+    parameters = {"p_organization": organization_id, "p_conversation": conversation_id}
+    if agent_id:
+        parameters["p_agent"] = agent_id
     return conn.execute(statement, parameters | lease_clock.now).first()
 
 
 def missing_error(conn: sa.Connection, organization_id: str, agent_id: str, conversation_id: str) -> NotFound:
-    """Returns the error for the agent or the conversation that does not exist."""
+    """Returns the error for the agent, the conversation or the queue of a group that does not exist."""
+    if not agent_id:
+        return conversation_missing(conversation_id)
     try:
         active(conn, organization_id, agent_id)
     except NotFound as error:

@@ -22,6 +22,7 @@ def new_row(conversation: Conversation, state: ConversationState, creation: byte
         "state": state,
         "creation": creation,
         "last_message_at": conversation.last_message_at,
+        "client_key": conversation.key,
         "created_at": conversation.created_at,
         "epoch": 0,
         "next_queue_number": 1,

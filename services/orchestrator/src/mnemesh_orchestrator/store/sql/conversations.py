@@ -22,7 +22,7 @@ from mnemesh_orchestrator.model.conversations import (
     UnfinishedConversation,
 )
 from mnemesh_orchestrator.store.sql import turn_statements as sql
-from mnemesh_orchestrator.store.sql.agents import active
+from mnemesh_orchestrator.store.sql.agent_rows import active
 from mnemesh_orchestrator.store.sql.conversation_leases import busy_error, first_unfinished_run
 from mnemesh_orchestrator.store.sql.conversation_rows import (
     changed_columns,
@@ -53,6 +53,8 @@ class SqlConversationStore:
 
         def effect(conn: sa.Connection) -> list[str]:
             active(conn, conversation.organization_id, conversation.agent_id)
+            if (existing := _with_key(conn, conversation)) is not None:
+                return [existing]
             if conversation.forked_from_id is not None:
                 _find(conn, conversation.organization_id, conversation.forked_from_id)
             row = new_row(conversation, ConversationState.CREATING, msgspec.json.encode(origin))
@@ -61,7 +63,7 @@ class SqlConversationStore:
 
         def write(conn: sa.Connection) -> tuple[str, bool]:
             ids, replayed = self._ledger.once(conn, key, lambda: effect(conn))
-            return ids[0], replayed
+            return ids[0], replayed or ids[0] != conversation.id
 
         return await self._database.write(write)
 
@@ -90,7 +92,8 @@ class SqlConversationStore:
 
     async def abandon(self, conversation_id: str, key: RequestKey | None) -> bool:
         """See ConversationStore."""
-        values = {"state": ConversationState.DELETING, "creation": None, "updated_at": self._clock.now()}
+        now = self._clock.now()
+        values = {"state": ConversationState.DELETING, "client_key": None, "creation": None, "updated_at": now}
 
         def write(conn: sa.Connection) -> bool:
             marked = conn.execute(conversations.update().where(*_being_created(conversation_id)).values(values))
@@ -150,7 +153,7 @@ class SqlConversationStore:
                     resource_id=conversation_id,
                 )
             self._require_free(conn, conversation_id)
-            values = {"state": ConversationState.DELETING, "updated_at": self._clock.now()}
+            values = {"state": ConversationState.DELETING, "client_key": None, "updated_at": self._clock.now()}
             conn.execute(conversations.update().where(_c.id == conversation_id).values(values))
             return [conversation_id]
 
@@ -174,6 +177,14 @@ class SqlConversationStore:
         """See ConversationStore."""
         statement = conversations.delete().where(_c.id == conversation_id, _c.state == ConversationState.DELETING)
         await self._database.write(lambda conn: conn.execute(statement))
+
+
+def _with_key(conn: sa.Connection, conversation: Conversation) -> str | None:
+    """Returns the id of the agent's conversation with the same key, which may still be CREATING."""
+    if conversation.key is None:
+        return None
+    query = sa.select(_c.id).where(_c.agent_id == conversation.agent_id, _c.client_key == conversation.key)
+    return conn.execute(query).scalar()
 
 
 def _find(conn: sa.Connection, organization_id: str, conversation_id: str) -> Conversation:

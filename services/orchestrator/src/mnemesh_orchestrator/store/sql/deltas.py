@@ -9,7 +9,7 @@ import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.sql import Database
 
-from mnemesh_orchestrator.model.events import Delta, RunEvent, StepStarted
+from mnemesh_orchestrator.model.events import LiveBody, RunEvent
 from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.store.sql import turn_statements as sql
 from mnemesh_orchestrator.store.sql.conversation_leases import lease_parameters, require_lease
@@ -24,7 +24,7 @@ _d: Final = run_deltas.c
 class _Piece(msgspec.Struct, frozen=True, omit_defaults=True):
     at: datetime
     step_id: str | None
-    body: StepStarted | Delta
+    body: LiveBody
 
 
 _ENCODE: Final = msgspec.json.Encoder().encode

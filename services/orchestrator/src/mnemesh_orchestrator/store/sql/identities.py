@@ -14,7 +14,7 @@ from mnemesh_orchestrator.errors import IdentifierKeyTaken
 from mnemesh_orchestrator.model.agents import LinkKind
 from mnemesh_orchestrator.model.identities import Identity, IdentityFilter, IdentityOrder
 from mnemesh_orchestrator.store.sql.agent_links import agents_with_link
-from mnemesh_orchestrator.store.sql.agents import active, rewrite
+from mnemesh_orchestrator.store.sql.agent_rows import active, rewrite
 from mnemesh_orchestrator.store.sql.identity_rows import decode_identity, identity_row
 from mnemesh_orchestrator.store.sql.tables import agent_links, identities, request_ledger
 

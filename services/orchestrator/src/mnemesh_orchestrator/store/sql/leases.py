@@ -10,6 +10,7 @@ from mnemesh_kit.sql import Database
 from mnemesh_orchestrator.errors import ConversationBusy
 from mnemesh_orchestrator.model.agents import AgentState
 from mnemesh_orchestrator.model.leases import Lease, RunHead, Watched
+from mnemesh_orchestrator.model.lineage import RunOrigin
 from mnemesh_orchestrator.model.runs import RunStatus
 from mnemesh_orchestrator.store.sql import approvals
 from mnemesh_orchestrator.store.sql import turn_statements as sql
@@ -24,6 +25,7 @@ from mnemesh_orchestrator.store.sql.conversation_leases import (
     take_lease,
 )
 from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
+from mnemesh_orchestrator.store.sql.sleeptime_limit import SleeptimeLimit
 from mnemesh_orchestrator.store.sql.tables import agents, conversations, events, runs
 
 MAX_EPOCH: Final = 1 << 62
@@ -45,8 +47,14 @@ _HEADS: Final = sa.select(
 class SqlLeaseStore:
     """LeaseStore on SQLite or PostgreSQL."""
 
-    def __init__(self, database: Database, lease_clock: LeaseClock) -> None:
+    def __init__(
+        self,
+        database: Database,
+        lease_clock: LeaseClock,
+        limit: SleeptimeLimit = SleeptimeLimit(),  # noqa: B008 -- frozen
+    ) -> None:
         self._database = database
+        self._limit = limit
         self._lease_clock = lease_clock
 
     async def acquire(
@@ -219,18 +227,28 @@ class SqlLeaseStore:
 
     async def claimable(self, instance_id: str) -> tuple[str, ...]:
         """See LeaseStore."""
-        unfinished = sa.select(runs.c.conversation_id).where(sql.UNFINISHED).distinct()
+        # Sleeptime runs wait for a place of their organization, which may take long.
+        waits_for_place = sa.and_(runs.c.origin == RunOrigin.SLEEPTIME, runs.c.status == RunStatus.CREATED)
+        unfinished = sa.select(runs.c.conversation_id).where(sql.UNFINISHED, ~waits_for_place).distinct()
         query = (
             sa.select(conversations.c.id)
-            .join(agents, agents.c.id == conversations.c.agent_id)
+            .outerjoin(agents, agents.c.id == conversations.c.agent_id)
             .where(
                 conversations.c.id.in_(unfinished),
-                agents.c.state == AgentState.ACTIVE,
+                # A group that is being deleted has its runs claimed, too, because they must end.
+                sa.or_(agents.c.state == AgentState.ACTIVE, conversations.c.group_id.is_not(None)),
                 conversations.c.id.not_in(approvals.WAITING_CONVERSATIONS),
                 sa.or_(sa.not_(sql.LEASE_HOLDS), conversations.c.lease_owner == instance_id),
             )
         )
-        return await self._database.read(lambda conn: tuple(conn.execute(query, self._lease_clock.now).scalars()))
+
+        def read(conn: sa.Connection) -> tuple[str, ...]:
+            others = conn.execute(query, self._lease_clock.now).scalars()
+            return tuple(
+                dict.fromkeys((*others, *self._limit.startable(conn, self._lease_clock, instance_id=instance_id)))
+            )
+
+        return await self._database.read(read)
 
 
 def _is_held(lease: Lease, conversation: Any) -> bool:

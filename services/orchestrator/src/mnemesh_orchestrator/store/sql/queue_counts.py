@@ -14,6 +14,11 @@ _WAITING: Final = (
     .select_from(runs)
     .where(sa.text("runs.status IN ('created', 'running')"), runs.c.status == RunStatus.CREATED)
 )
+_SLEEPTIME: Final = (
+    sa.select(runs.c.status, sa.func.count().label("count"))
+    .where(sa.text("runs.origin = 'sleeptime' AND runs.status IN ('created', 'running')"))
+    .group_by(runs.c.status)
+)
 _APPROVALS: Final = sa.select(sa.func.count()).select_from(approvals).where(sa.text("approvals.state = 'pending'"))
 
 
@@ -24,11 +29,16 @@ class QueueCounts:
         self._database = database
         self.runs_waiting = 0
         self.approvals_waiting = 0
+        self.sleeptime_waiting = 0
+        self.sleeptime_active = 0
 
     async def refresh(self) -> None:
         """Reads the numbers of all organizations."""
 
-        def read(conn: sa.Connection) -> tuple[int, int]:
-            return conn.execute(_WAITING).scalar_one(), conn.execute(_APPROVALS).scalar_one()
+        def read(conn: sa.Connection) -> tuple[int, int, dict[str, int]]:
+            sleeptime = {row["status"]: row["count"] for row in conn.execute(_SLEEPTIME).mappings()}
+            return conn.execute(_WAITING).scalar_one(), conn.execute(_APPROVALS).scalar_one(), sleeptime
 
-        self.runs_waiting, self.approvals_waiting = await self._database.read(read)
+        self.runs_waiting, self.approvals_waiting, sleeptime = await self._database.read(read)
+        self.sleeptime_waiting = sleeptime.get(RunStatus.CREATED, 0)
+        self.sleeptime_active = sleeptime.get(RunStatus.RUNNING, 0)

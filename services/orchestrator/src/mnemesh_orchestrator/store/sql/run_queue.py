@@ -8,11 +8,15 @@ from mnemesh_kit.idempotency import RequestKey
 
 from mnemesh_orchestrator.errors import NoPendingApproval
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
-from mnemesh_orchestrator.model.claims import Claim, StartedRun
+from mnemesh_orchestrator.model.claims import Claim, GroupClaim, StartedRun, TurnClaim
+from mnemesh_orchestrator.model.groups import GroupState
+from mnemesh_orchestrator.model.leases import Lease
+from mnemesh_orchestrator.model.lineage import RunOrigin
 from mnemesh_orchestrator.model.runs import Run, RunStatus
+from mnemesh_orchestrator.model.sleeptime import buffer_of
 from mnemesh_orchestrator.store.sql import approvals
 from mnemesh_orchestrator.store.sql import turn_statements as sql
-from mnemesh_orchestrator.store.sql.agents import decode_agent
+from mnemesh_orchestrator.store.sql.agent_rows import decode_agent
 from mnemesh_orchestrator.store.sql.conversation_leases import (
     busy_error,
     find_conversation,
@@ -22,10 +26,19 @@ from mnemesh_orchestrator.store.sql.conversation_leases import (
     take_lease,
 )
 from mnemesh_orchestrator.store.sql.conversation_rows import decode_conversation
+from mnemesh_orchestrator.store.sql.group_rows import VISIBLE_STATES, decode_document, group_missing
 from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
+from mnemesh_orchestrator.store.sql.run_insertion import insert_run
 from mnemesh_orchestrator.store.sql.run_journal import newest_event, progress
-from mnemesh_orchestrator.store.sql.run_repeats import find_repeated_run, require_newest_attempt
-from mnemesh_orchestrator.store.sql.run_rows import decode_run, microseconds, run_row
+from mnemesh_orchestrator.store.sql.run_repeats import (
+    find_asking_run,
+    find_child_run,
+    find_repeated_run,
+    require_newest_attempt,
+)
+from mnemesh_orchestrator.store.sql.run_rows import decode_run
+from mnemesh_orchestrator.store.sql.run_waits import approvals_awaited
+from mnemesh_orchestrator.store.sql.sleeptime_limit import SleeptimeLimit
 from mnemesh_orchestrator.store.sql.tables import runs
 
 
@@ -40,14 +53,17 @@ def start_run(
     answer: ApprovalAnswer | None,
 ) -> StartedRun:
     """See RunStore.start."""
-    before = find_repeated_run(conn, key, run)
+    before = find_child_run(conn, run) if run.lineage.parent_run_id else find_repeated_run(conn, key, run)
     if before is not None:
         return StartedRun(before, replayed=True)
     if run.retried_run_ids:
         require_newest_attempt(conn, run)
     conversation = find_conversation(
-        conn, lease_clock, run.organization_id, run.agent_id, run.conversation_id, sql.QUEUED_CONVERSATION
+        conn, lease_clock, run.organization_id, run.agent_id, run.conversation_id, queued=True
     )
+    is_visible = conversation is not None and (run.agent_id or conversation.group_state in VISIBLE_STATES)
+    if not run.agent_id and (run.plan is None or not is_visible):
+        raise group_missing(run.group_id or "")
     if conversation is None:
         raise missing_error(conn, run.organization_id, run.agent_id, run.conversation_id)
     if answer is not None:
@@ -59,7 +75,7 @@ def start_run(
         raise busy_error(run.conversation_id, ahead)
     number = conversation.next_queue_number
     if is_busy:
-        _insert_run(conn, key, run, number)
+        insert_run(conn, key, run, number)
         conn.execute(sql.ADVANCE_QUEUE, {"p_id": run.conversation_id, "new_next_queue_number": number + 1})
         return StartedRun(run)
     return _claim_new(conn, lease_clock, key, run, instance_id, conversation, number)
@@ -74,7 +90,7 @@ def _is_held_by_ended_run(conn: sa.Connection, conversation: Any, ahead: Any) ->
 
 
 def claim_next_run(
-    conn: sa.Connection, lease_clock: LeaseClock, conversation_id: str, instance_id: str
+    conn: sa.Connection, lease_clock: LeaseClock, limit: SleeptimeLimit, conversation_id: str, instance_id: str
 ) -> Claim | None:
     """See RunStore.claim_next."""
     first = first_unfinished_run(conn, conversation_id)
@@ -87,16 +103,42 @@ def claim_next_run(
         return None
     if approvals.pending_id(conn, conversation_id) is not None:
         return None
+    is_limited = first.origin == RunOrigin.SLEEPTIME and first.status == RunStatus.CREATED
+    if is_limited and not limit.may_start(conn, lease_clock, first, instance_id):
+        return None
     lease = take_lease(conn, lease_clock, conversation, first.id, instance_id, conversation.next_queue_number)
     resumed = first.status == RunStatus.RUNNING
     reached = progress(conn, first.id) if resumed else 0
-    stalled = first.stalled_claims + 1 if resumed and reached <= first.progress else 0
+    # A run whose child waits for a person is not stalled, however long that takes.
+    is_stalled = resumed and reached <= first.progress and not approvals_awaited(conn, [first.id])
+    stalled = first.stalled_claims + 1 if is_stalled else 0
     conn.execute(sql.MARK_RUNNING, {"p_id": first.id, "new_stalled_claims": stalled, "new_progress": reached})
     waiting = decode_run(first)
     newest = max(waiting.last_sequence, newest_event(conn, first.id))
     run = replace(waiting, status=RunStatus.RUNNING, last_sequence=newest)
+    return _claim(
+        conversation,
+        run,
+        lease,
+        resumed=resumed,
+        cancelled=first.cancel_requested,
+        claims=first.claims,
+        stalled=stalled,
+    )
+
+
+def _claim(conversation: Any, run: Run, lease: Lease, *, cancelled: bool = False, **progress: Any) -> Claim:
+    """Returns the claim of a run, with the records that it needs. The run of a group that is being deleted must end."""
+    if run.plan is not None:
+        cancelled = cancelled or conversation.group_state == GroupState.DELETING
+        return GroupClaim(run=run, lease=lease, plan=run.plan, cancelled=cancelled, **progress)
     agent, thread = decode_agent(conversation), decode_conversation(conversation.thread)
-    return Claim(run, agent, thread, lease, resumed, first.cancel_requested, first.claims, stalled)
+    buffer = (
+        buffer_of(decode_document(conversation.voice_group).manager) if conversation.voice_group is not None else None
+    )
+    return TurnClaim(
+        run=run, lease=lease, agent=agent, conversation=thread, buffer=buffer, cancelled=cancelled, **progress
+    )
 
 
 def _claim_new(
@@ -109,13 +151,11 @@ def _claim_new(
     number: int,
 ) -> StartedRun:
     running = replace(run, status=RunStatus.RUNNING)
-    _insert_run(conn, key, running, number)
+    insert_run(conn, key, running, number)
     lease = take_lease(
         conn, lease_clock, conversation, run.id, instance_id, max(number + 1, conversation.next_queue_number)
     )
-    return StartedRun(
-        running, claim=Claim(running, decode_agent(conversation), decode_conversation(conversation.thread), lease)
-    )
+    return StartedRun(running, claim=_claim(conversation, running, lease))
 
 
 def _answer(
@@ -139,22 +179,7 @@ def _answer(
         raise busy_error(run.conversation_id, ahead)
     number = conversation.next_queue_number if ahead is None else ahead.queue_number - 1
     resuming = replace(run, config=decided.config, resumes=decided.resumption)
+    if (asking := find_asking_run(conn, run.organization_id, decided.asked_by_run_id)) is not None:
+        # Whoever waits for the run that asked waits for this one now.
+        resuming = replace(resuming, lineage=asking.lineage, group_id=asking.group_id)
     return _claim_new(conn, lease_clock, key, resuming, instance_id, conversation, number)
-
-
-def _insert_run(conn: sa.Connection, key: RequestKey | None, run: Run, queue_number: int) -> None:
-    order = {"p_organization": run.organization_id, "p_microseconds": microseconds(run.created_at)}
-    conn.execute(sql.INSERT_RUN, run_row(key, run, queue_number) | order)
-    otids = [
-        {
-            "conversation_id": run.conversation_id,
-            "otid": item.otid,
-            "run_id": run.id,
-            "message_hash": item.message_hash,
-            "input_hash": item.input_hash,
-        }
-        for item in run.sent
-        if item.otid
-    ]
-    if otids:
-        conn.execute(sql.INSERT_OTID, otids)

@@ -34,6 +34,16 @@ def find_repeated_run(conn: sa.Connection, key: RequestKey | None, run: Run) -> 
     return None if run_id is None else _run(conn, run.organization_id, run_id)
 
 
+def find_child_run(conn: sa.Connection, run: Run) -> Run | None:
+    """Returns the run with the id of a run that another run starts, if it was stored before. Its id is derived."""
+    return _find(conn, run.organization_id, run.id)
+
+
+def find_asking_run(conn: sa.Connection, organization_id: str, run_id: str) -> Run | None:
+    """Returns the run that stopped for an approval, or None if it was deleted."""
+    return _find(conn, organization_id, run_id)
+
+
 def newest_attempt(conn: sa.Connection, organization_id: str, run_id: str) -> Run:
     """See RunStore.newest_attempt."""
     run = _run(conn, organization_id, run_id)
@@ -48,10 +58,15 @@ def require_newest_attempt(conn: sa.Connection, run: Run) -> None:
 
 
 def _run(conn: sa.Connection, organization_id: str, run_id: str) -> Run:
-    row = conn.execute(sql.RUN_BY_ID, {"p_organization": organization_id, "p_run": run_id}).first()
-    if row is None:
+    run = _find(conn, organization_id, run_id)
+    if run is None:
         raise NotFound(f"There is no run {run_id}.", resource_id=run_id)
-    return decode_run(row)
+    return run
+
+
+def _find(conn: sa.Connection, organization_id: str, run_id: str) -> Run | None:
+    row = conn.execute(sql.RUN_BY_ID, {"p_organization": organization_id, "p_run": run_id}).first()
+    return None if row is None else decode_run(row)
 
 
 def _newest_retry(conn: sa.Connection, organization_id: str, first_run_id: str) -> Run | None:

@@ -10,11 +10,14 @@ from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.model.approvals import Resumption
 from mnemesh_orchestrator.model.events import DurableBody, RunEvent
+from mnemesh_orchestrator.model.groups import GroupPlan
 from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.journal import JournalEntry
 from mnemesh_orchestrator.model.leases import Lease
+from mnemesh_orchestrator.model.lineage import Lineage
 from mnemesh_orchestrator.model.run_config import RunConfig
 from mnemesh_orchestrator.model.runs import Run, RunError, RunStatus, StopReason
+from mnemesh_orchestrator.model.sleeptime import TranscriptRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,10 @@ class _Document:
     takes_up: tuple[str, ...] = ()
     resumes: Resumption | None = None
     shown_inputs: int = 0
+    plan: GroupPlan | None = None
+    lineage: Lineage | None = None
+    """None is that of a client's run."""
+    transcript: TranscriptRange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +46,10 @@ class _Outcome:
     error: RunError | None = None
     first_token_ms: int | None = None
     total_ms: int | None = None
+    child_run_ids: tuple[str, ...] = ()
 
 
+_BY_CLIENT = Lineage()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ENCODE = msgspec.json.Encoder().encode
 _DOCUMENT = msgspec.json.Decoder(_Document)
@@ -62,6 +71,9 @@ def run_row(key: RequestKey | None, run: Run, queue_number: int) -> dict[str, An
         "subject_id": run.subject_id,
         "agent_id": run.agent_id,
         "conversation_id": run.conversation_id,
+        "group_id": run.group_id,
+        "parent_run_id": run.lineage.parent_run_id,
+        "origin": run.lineage.origin,
         "status": run.status,
         "background": run.background,
         "claims": int(run.status is RunStatus.RUNNING),
@@ -70,10 +82,27 @@ def run_row(key: RequestKey | None, run: Run, queue_number: int) -> dict[str, An
         "request_id": key and key.request_id,
         "request_fingerprint": key and key.fingerprint,
         "first_run_id": run.first_run_id if run.retried_run_ids else None,
-        "document": _ENCODE(_Document(run.input, run.config, run.retried_run_ids, run.resumes, run.shown_inputs)),
+        "document": encode_document(run),
         "created_at": run.created_at,
         "updated_at": run.updated_at,
     }
+
+
+def encode_document(run: Run) -> bytes:
+    """Returns the document of a run: the values that do not change once it has begun."""
+    lineage = None if run.lineage == _BY_CLIENT else run.lineage
+    return _ENCODE(
+        _Document(
+            run.input,
+            run.config,
+            run.retried_run_ids,
+            run.resumes,
+            run.shown_inputs,
+            run.plan,
+            lineage,
+            run.transcript,
+        )
+    )
 
 
 def decode_run(row: Any) -> Run:
@@ -93,6 +122,10 @@ def decode_run(row: Any) -> Run:
         resumes=fixed.resumes,
         shown_inputs=fixed.shown_inputs,
         last_sequence=fixed.shown_inputs,
+        group_id=row.group_id,
+        plan=fixed.plan,
+        lineage=fixed.lineage or _BY_CLIENT,
+        transcript=fixed.transcript,
         input_unrecorded=row.input_unrecorded,
         status=RunStatus(row.status),
         stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
@@ -110,6 +143,7 @@ def decode_run(row: Any) -> Run:
         error=end.error,
         first_token_ms=end.first_token_ms,
         total_ms=end.total_ms,
+        child_run_ids=end.child_run_ids,
     )
 
 
@@ -125,6 +159,7 @@ def ended_values(run: Run) -> dict[str, Any]:
         run.error,
         run.first_token_ms,
         run.total_ms,
+        run.child_run_ids,
     )
     return {
         "p_id": run.id,

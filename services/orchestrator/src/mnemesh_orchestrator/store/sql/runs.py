@@ -15,11 +15,12 @@ from mnemesh_kit.sql import Database
 from mnemesh_orchestrator.errors import RunUnderWay
 from mnemesh_orchestrator.model.agents import Correction
 from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer
-from mnemesh_orchestrator.model.claims import Claim, StartedRun, UnfinishedDecision
-from mnemesh_orchestrator.model.events import RunEvent
+from mnemesh_orchestrator.model.claims import Claim, FinishedRun, StartedRun, UnfinishedDecision
+from mnemesh_orchestrator.model.events import RunEvent, naming_children
 from mnemesh_orchestrator.model.journal import JournalEntry
 from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus
+from mnemesh_orchestrator.model.sleeptime import SleeptimeTurn
 from mnemesh_orchestrator.model.steps import Step, StepStatus, StepTrace
 from mnemesh_orchestrator.store.sql import approvals
 from mnemesh_orchestrator.store.sql import turn_statements as sql
@@ -29,10 +30,11 @@ from mnemesh_orchestrator.store.sql.conversation_leases import (
     require_lease,
 )
 from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
+from mnemesh_orchestrator.store.sql.memory_extractions import count_turn
 from mnemesh_orchestrator.store.sql.run_journal import (
+    find_end,
     forget_journal,
-    has_ended,
-    has_entries,
+    is_recorded,
     newest_event,
     record_run,
     unfinished_decision,
@@ -46,6 +48,10 @@ from mnemesh_orchestrator.store.sql.run_rows import (
     ended_values,
 )
 from mnemesh_orchestrator.store.sql.run_senders import runs_sent_by
+from mnemesh_orchestrator.store.sql.run_waits import approvals_awaited
+from mnemesh_orchestrator.store.sql.sleeptime_limit import SleeptimeLimit
+from mnemesh_orchestrator.store.sql.sleeptime_runs import start_after_turn, started_by, with_children
+from mnemesh_orchestrator.store.sql.sleeptime_transcripts import store_transcript
 from mnemesh_orchestrator.store.sql.steps import record_steps
 from mnemesh_orchestrator.store.sql.tables import (
     events,
@@ -58,8 +64,15 @@ from mnemesh_orchestrator.store.sql.tables import (
 class SqlRunStore:
     """RunStore on SQLite or PostgreSQL."""
 
-    def __init__(self, database: Database, clock: Clock, lease_clock: LeaseClock | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        lease_clock: LeaseClock | None = None,
+        limit: SleeptimeLimit = SleeptimeLimit(),  # noqa: B008 -- frozen
+    ) -> None:
         self._database = database
+        self._limit = limit
         self._lease_clock = lease_clock or LeaseClock(clock)
         self._ledger = Ledger(request_ledger, clock)
 
@@ -91,7 +104,7 @@ class SqlRunStore:
         """See RunStore."""
 
         def write(conn: sa.Connection) -> Claim | None:
-            return claim_next_run(conn, self._lease_clock, conversation_id, instance_id)
+            return claim_next_run(conn, self._lease_clock, self._limit, conversation_id, instance_id)
 
         return await self._database.write(write)
 
@@ -109,7 +122,7 @@ class SqlRunStore:
 
         def write(conn: sa.Connection) -> None:
             self._extend(conn, lease)
-            if is_repeat and has_entries(conn, lease.run_id, entries):
+            if is_repeat and is_recorded(conn, lease.run_id, entries, events):
                 return
             record_run(conn, lease, entries, events)
             record_steps(conn, steps, traces, lease.run_id)
@@ -130,37 +143,58 @@ class SqlRunStore:
         approval: Approval | None = None,
         corrections: Sequence[Correction] = (),
         *,
+        sleeptime: SleeptimeTurn | None = None,
+        extraction_turns: int | None = None,
         keeps_lease: bool = False,
         is_repeat: bool = False,
-    ) -> bool:
+    ) -> FinishedRun:
         """See RunStore."""
         statement, expiry = (sql.KEEP_LEASE, self._lease_clock.expiry) if keeps_lease else (sql.RELEASE_LEASE, {})
 
-        def write(conn: sa.Connection) -> bool:
-            if is_repeat and has_ended(conn, run):
-                return first_unfinished_run(conn, run.conversation_id) is not None
+        def write(conn: sa.Connection) -> FinishedRun:
+            ended = find_end(conn, run) if is_repeat else None
+            if ended is not None:
+                return _finished(conn, ended, started_by(conn, ended) if sleeptime is not None else ())
             # A failed step leaves no message. It is the last one, so it is among those that are written now.
             committed = run.step_count - sum(step.status is StepStatus.FAILED and not step.origin for step in steps)
             last_message_at = run.completed_at if committed > 0 else None
             parameters = {**lease_parameters(lease), "new_last_message_at": last_message_at, **expiry}
             require_lease(lease, conn.execute(statement, parameters))
-            record_run(conn, lease, (), events)
+            started = () if sleeptime is None else start_after_turn(conn, run, sleeptime)
+            ended = with_children(run, started)
+            record_run(conn, lease, (), naming_children(events, ended.child_run_ids))
             record_steps(conn, steps, traces, lease.run_id)
-            conn.execute(sql.END_RUN, ended_values(run))
+            conn.execute(sql.END_RUN, ended_values(ended))
             forget_journal(conn, run)
             if approval is not None:
                 approvals.ask(conn, approval)
-            last = {
-                "p_id": run.agent_id,
-                "new_last_stop_reason": run.stop_reason,
-                "new_last_run_completed_at": run.completed_at,
-                "new_last_run_ms": run.total_ms,
-                "new_corrections": msgspec.json.encode(corrections) if corrections else None,
-            }
-            conn.execute(sql.NOTE_LAST_RUN, last)
-            return first_unfinished_run(conn, run.conversation_id) is not None
+            if extraction_turns is not None:
+                count_turn(
+                    conn, run.organization_id, run.agent_id, extraction_turns, run.completed_at or run.updated_at
+                )
+            if run.agent_id:
+                last = {
+                    "p_id": run.agent_id,
+                    "new_last_stop_reason": run.stop_reason,
+                    "new_last_run_completed_at": run.completed_at,
+                    "new_last_run_ms": run.total_ms,
+                    "new_corrections": msgspec.json.encode(corrections) if corrections else None,
+                }
+                conn.execute(sql.NOTE_LAST_RUN, last)
+            return _finished(conn, ended, started)
 
         return await self._database.write(write, name="runs.finish")
+
+    async def store_transcript(
+        self, lease: Lease, run: Run, events: Sequence[RunEvent], rest: Run | None, last_message_id: str | None
+    ) -> Run:
+        """See RunStore."""
+
+        def write(conn: sa.Connection) -> Run:
+            self._extend(conn, lease)
+            return store_transcript(conn, lease, run, events, rest, last_message_id)
+
+        return await self._database.write(write, name="runs.store_transcript")
 
     async def unfinished_decision(self, conversation_id: str, approval_id: str) -> UnfinishedDecision | None:
         """See RunStore."""
@@ -183,6 +217,7 @@ class SqlRunStore:
             run = decode_run(row)
             if run.status.ended:
                 return run
+            (run,) = _with_waits(conn, [run])
             return replace(run, last_sequence=max(run.last_sequence, newest_event(conn, run_id)))
 
         return await self._database.read(read)
@@ -193,7 +228,8 @@ class SqlRunStore:
         query = sa.select(runs).where(scope, *_run_conditions(filter_))
 
         def read(conn: sa.Connection) -> Page[Run]:
-            return paginate(conn, query, page, key=runs.c.creation_number, id=runs.c.id, scope=scope).map(decode_run)
+            found = paginate(conn, query, page, key=runs.c.creation_number, id=runs.c.id, scope=scope).map(decode_run)
+            return replace(found, items=_with_waits(conn, found.items))
 
         return await self._database.read(read)
 
@@ -254,6 +290,17 @@ class SqlRunStore:
         return await self._database.write(lambda conn: self._ledger.purge(conn, before))
 
 
+def _with_waits(conn: sa.Connection, found: Sequence[Run]) -> tuple[Run, ...]:
+    """Returns runs with the approvals that runs of groups wait for."""
+    waiting = approvals_awaited(conn, [run.id for run in found if run.plan is not None and not run.status.ended])
+    return tuple(replace(run, waiting_for=waiting[run.id]) if run.id in waiting else run for run in found)
+
+
+def _finished(conn: sa.Connection, run: Run, started: Sequence[Run]) -> FinishedRun:
+    has_next = first_unfinished_run(conn, run.conversation_id) is not None
+    return FinishedRun(run, has_next, tuple(child.conversation_id for child in started))
+
+
 def _run_conditions(filter_: RunFilter) -> list[sa.ColumnElement[bool]]:
     conditions: list[sa.ColumnElement[bool]] = []
     if filter_.agent_ids:
@@ -266,6 +313,12 @@ def _run_conditions(filter_: RunFilter) -> list[sa.ColumnElement[bool]]:
         conditions.append(runs.c.stop_reason == filter_.stop_reason)
     if filter_.conversation_id is not None:
         conditions.append(runs.c.conversation_id == filter_.conversation_id)
+    if filter_.group_id is not None:
+        conditions.append(runs.c.group_id == filter_.group_id)
+    if filter_.origins:
+        conditions.append(runs.c.origin.in_(filter_.origins))
+    if filter_.parent_run_id is not None:
+        conditions.append(runs.c.parent_run_id == filter_.parent_run_id)
     if filter_.active is not None:
         active = runs.c.status.in_((RunStatus.CREATED, RunStatus.RUNNING))
         conditions.append(active if filter_.active else ~active)

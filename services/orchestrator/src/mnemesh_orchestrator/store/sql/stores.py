@@ -8,25 +8,43 @@ from mnemesh_orchestrator.store.sql.agents import SqlAgentStore
 from mnemesh_orchestrator.store.sql.approvals import SqlApprovalStore
 from mnemesh_orchestrator.store.sql.conversations import SqlConversationStore
 from mnemesh_orchestrator.store.sql.deltas import SqlDeltaStore
+from mnemesh_orchestrator.store.sql.groups import SqlGroupStore
 from mnemesh_orchestrator.store.sql.identities import SqlIdentityStore
 from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
 from mnemesh_orchestrator.store.sql.leases import SqlLeaseStore
+from mnemesh_orchestrator.store.sql.memory_extractions import SqlMemoryExtractionStore
+from mnemesh_orchestrator.store.sql.partners import SqlPartnerStore
 from mnemesh_orchestrator.store.sql.providers import SqlProviderStore
+from mnemesh_orchestrator.store.sql.run_relations import SqlRunRelationStore
 from mnemesh_orchestrator.store.sql.runs import SqlRunStore
+from mnemesh_orchestrator.store.sql.sleeptime import SqlSleeptimeStore
+from mnemesh_orchestrator.store.sql.sleeptime_limit import DEFAULT_LIMIT, SleeptimeLimit
 from mnemesh_orchestrator.store.sql.steps import SqlStepStore
 
 
-def sql_stores(database: Database, clock: Clock) -> Stores:
-    """Returns the stores over a migrated database."""
+def sql_stores(database: Database, clock: Clock, *, sleeptime_runs: int = DEFAULT_LIMIT) -> Stores:
+    """Returns the stores over a migrated database.
+
+    Args:
+        database: The database.
+        clock: The clock.
+        sleeptime_runs: The limit on the sleeptime runs of an organization; see SleeptimeLimit.
+    """
+    limit = SleeptimeLimit(sleeptime_runs)
     lease_clock = LeaseClock.of(database, clock)
     return Stores(
         agents=SqlAgentStore(database, clock),
-        runs=SqlRunStore(database, clock, lease_clock),
+        runs=SqlRunStore(database, clock, lease_clock, limit),
+        run_relations=SqlRunRelationStore(database, limit),
         conversations=SqlConversationStore(database, clock, lease_clock),
-        leases=SqlLeaseStore(database, lease_clock),
+        leases=SqlLeaseStore(database, lease_clock, limit),
         steps=SqlStepStore(database, clock),
         approvals=SqlApprovalStore(database, clock),
         deltas=SqlDeltaStore(database, lease_clock),
         identities=SqlIdentityStore(database, clock),
+        extractions=SqlMemoryExtractionStore(database, clock),
+        groups=SqlGroupStore(database, clock),
+        partners=SqlPartnerStore(database, clock),
         providers=SqlProviderStore(database, clock),
+        sleeptime=SqlSleeptimeStore(database, clock, lease_clock, limit),
     )

@@ -75,16 +75,104 @@ identities = sa.Table(
     sa.Index("identities_by_name", "organization_id", "name", "id"),
 )
 
+groups = sa.Table(
+    "groups",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("manager_type", sa.Text, nullable=False),
+    # The manager, also after it was deleted.
+    sa.Column("manager_agent_id", sa.Text),
+    sa.Column("hidden", sa.Boolean, nullable=False),
+    sa.Column("project_id", sa.Text),
+    sa.Column("template_id", sa.Text),
+    sa.Column("base_template_id", sa.Text),
+    sa.Column("deployment_id", sa.Text),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+    # The creation or the change of members that is in progress, so that any process can finish it.
+    sa.Column("change", sa.LargeBinary),
+    # Sleeptime groups: completed turns of the manager, the newest sequence id of its messages, the one up to which
+    # transcripts have them, and times of the last turn and the last sleeptime runs.
+    sa.Column("turns_counter", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("seen_sequence_id", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("processed_sequence_id", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("last_processed_message_id", sa.Text),
+    sa.Column("last_turn_at", UtcDateTime),
+    sa.Column("last_sleeptime_at", UtcDateTime),
+    # The time at which the interval or the inactivity of the group is to be checked.
+    sa.Column("sleeptime_due_at", UtcDateTime),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+    sa.Index("groups_by_creation", "organization_id", "created_at", "id"),
+    sa.Index("groups_by_update", "organization_id", "updated_at", "id"),
+    sa.Index("groups_by_manager", "manager_agent_id"),
+    _partial_index("groups_unfinished", "created_at", where="state <> 'active'"),
+    _partial_index("groups_sleeptime_due", "sleeptime_due_at", where="sleeptime_due_at IS NOT NULL"),
+)
+
+# The members of groups, in order of their position, without the manager.
+group_members = sa.Table(
+    "group_members",
+    metadata,
+    sa.Column("group_id", sa.Text, sa.ForeignKey("groups.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("agent_id", sa.Text, sa.ForeignKey("agents.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("position", sa.Integer, nullable=False),
+    sa.Index("group_members_by_agent", "agent_id"),
+)
+
+sleeptime_settings = sa.Table(
+    "sleeptime_settings",
+    metadata,
+    sa.Column("organization_id", sa.Text, primary_key=True),
+    sa.Column("max_concurrent_runs", sa.Integer),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+)
+
+# The progress of the extraction of facts from an agent's messages: completed turns since the last one, the newest
+# processed sequence id, and what was extracted from the next messages until recall has stored it.
+memory_extractions = sa.Table(
+    "memory_extractions",
+    metadata,
+    sa.Column("agent_id", sa.Text, sa.ForeignKey("agents.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("turns", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("processed_sequence_id", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("due_at", UtcDateTime),
+    # The process that extracts now. Each claim has a higher epoch.
+    sa.Column("epoch", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("claim_owner", sa.Text),
+    sa.Column("claim_expires_at", UtcDateTime),
+    sa.Column("result", sa.LargeBinary),
+    sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
+    _partial_index("memory_extractions_due", "due_at", where="due_at IS NOT NULL"),
+)
+
+# Calls and tokens of extractions per UTC day, as "YYYY-MM-DD".
+extraction_usage = sa.Table(
+    "extraction_usage",
+    metadata,
+    sa.Column("organization_id", sa.Text, primary_key=True),
+    sa.Column("day", sa.Text, primary_key=True),
+    sa.Column("agent_id", sa.Text, primary_key=True),
+    sa.Column("calls", sa.BigInteger, nullable=False),
+    sa.Column("tokens", sa.BigInteger, nullable=False),
+)
+
+# A conversation belongs to an agent. That of a group has no window: it is the queue of the runs of the group.
 conversations = sa.Table(
     "conversations",
     metadata,
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("organization_id", sa.Text, nullable=False),
-    sa.Column("agent_id", sa.Text, sa.ForeignKey("agents.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("agent_id", sa.Text, sa.ForeignKey("agents.id", ondelete="CASCADE")),
+    sa.Column("group_id", sa.Text, sa.ForeignKey("groups.id", ondelete="CASCADE")),
     sa.Column("is_default", sa.Boolean, nullable=False),
     sa.Column("state", sa.Text, nullable=False, server_default="active"),
     sa.Column("archived", sa.Boolean, nullable=False),
     sa.Column("summary", sa.Text),
+    # The client's name for the conversation. NULL once it is being deleted, so that the name can be used again.
+    sa.Column("client_key", sa.Text),
     sa.Column("document", sa.LargeBinary, nullable=False),
     # The creation request of a CREATING conversation, so that any process can finish it.
     sa.Column("creation", sa.LargeBinary),
@@ -101,6 +189,8 @@ conversations = sa.Table(
     sa.Column("lease_expires_at", UtcDateTime),
     sa.Column("next_queue_number", sa.BigInteger, nullable=False),
     sa.Index("conversations_by_agent", "agent_id"),
+    sa.Index("conversations_by_client_key", "agent_id", "client_key", unique=True),
+    _partial_index("conversations_by_group", "group_id", where="group_id IS NOT NULL"),
     sa.Index("conversations_by_creation", "organization_id", "created_at", "id"),
     _partial_index("conversations_unfinished", "created_at", where="state <> 'active'"),
 )
@@ -123,8 +213,14 @@ runs = sa.Table(
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("organization_id", sa.Text, nullable=False),
     sa.Column("subject_id", sa.Text, nullable=False),
+    # Empty for a run of a group.
     sa.Column("agent_id", sa.Text, nullable=False),
     sa.Column("conversation_id", sa.Text, nullable=False),
+    # The group of a run of a group, and of the turns of its agents.
+    sa.Column("group_id", sa.Text),
+    # The run that started this one.
+    sa.Column("parent_run_id", sa.Text),
+    sa.Column("origin", sa.Text, nullable=False, server_default="client"),
     sa.Column("status", sa.Text, nullable=False),
     sa.Column("stop_reason", sa.Text),
     sa.Column("background", sa.Boolean, nullable=False),
@@ -155,6 +251,14 @@ runs = sa.Table(
     sa.Index("runs_by_request", "organization_id", "request_method", "request_id", unique=True),
     _partial_index("runs_unfinished", "conversation_id", "queue_number", where="status IN ('created', 'running')"),
     _partial_index("runs_retries", "first_run_id", "queue_number", where="first_run_id IS NOT NULL"),
+    _partial_index("runs_by_group", "group_id", "creation_number", where="group_id IS NOT NULL"),
+    _partial_index("runs_by_parent", "parent_run_id", "creation_number", where="parent_run_id IS NOT NULL"),
+    _partial_index(
+        "runs_sleeptime",
+        "organization_id",
+        "creation_number",
+        where="origin = 'sleeptime' AND status IN ('created', 'running')",
+    ),
     _partial_index("runs_unrecorded", "updated_at", where="input_unrecorded"),
     _partial_index("runs_one_running", "conversation_id", where="status = 'running'", unique=True),
 )

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from mnemesh_orchestrator.model.agents import AgentState
+from mnemesh_orchestrator.model.agents import AgentState, AgentType
 from mnemesh_orchestrator.model.conversations import ConversationState
+from mnemesh_orchestrator.model.groups import GroupState, ManagerType
 from mnemesh_orchestrator.model.runs import RunStatus
 from mnemesh_orchestrator.store.sql.approvals import PENDING_ID
 from mnemesh_orchestrator.store.sql.lease_clock import EXPIRY, NOW
@@ -16,6 +17,7 @@ from mnemesh_orchestrator.store.sql.tables import (
     agents,
     conversations,
     events,
+    groups,
     journal,
     run_otids,
     runs,
@@ -64,18 +66,33 @@ _NEXT_WAIT: Final = (
     .where(slot_waits.c.conversation_id == _CONVERSATION, slot_waits.c.expires_at > NOW)
     .scalar_subquery()
 )
+_VOICE_GROUP: Final = (
+    sa.select(groups.c.document)
+    .where(
+        groups.c.manager_agent_id == agents.c.id,
+        groups.c.manager_type == ManagerType.VOICE_SLEEPTIME,
+        groups.c.state.in_((GroupState.ACTIVE, GroupState.UPDATING)),
+    )
+    .limit(1)
+    .correlate(agents)
+    .scalar_subquery()
+)
+_LOCK: Final = (
+    conversations.c.id.label("conversation_id"),
+    conversations.c.document.label("thread"),
+    conversations.c.epoch,
+    conversations.c.epoch_lead,
+    conversations.c.lease_owner,
+    conversations.c.lease_run_id,
+    LEASE_HOLDS.label("held"),
+    conversations.c.next_queue_number,
+    _NEXT_WAIT.label("next_wait"),
+)
 LOCKED_CONVERSATION: Final = (
     sa.select(
         agents,
-        conversations.c.id.label("conversation_id"),
-        conversations.c.document.label("thread"),
-        conversations.c.epoch,
-        conversations.c.epoch_lead,
-        conversations.c.lease_owner,
-        conversations.c.lease_run_id,
-        LEASE_HOLDS.label("held"),
-        conversations.c.next_queue_number,
-        _NEXT_WAIT.label("next_wait"),
+        *_LOCK,
+        sa.case((agents.c.type == AgentType.VOICE_CONVO, _VOICE_GROUP), else_=None).label("voice_group"),
     )
     .join(agents, agents.c.id == conversations.c.agent_id)
     .where(
@@ -89,16 +106,30 @@ LOCKED_CONVERSATION: Final = (
 """An ACTIVE conversation joined with its ACTIVE agent.
 
 `thread` is the document of the conversation. `held` is true if its lease has not expired. `next_wait` is the queue
-number of the first work other than a run.
+number of the first work other than a run. `voice_group` is the document of the sleeptime group that a voice agent
+manages.
 """
+LOCKED_GROUP_QUEUE: Final = (
+    sa.select(groups.c.state.label("group_state"), *_LOCK)
+    .join(groups, groups.c.id == conversations.c.group_id)
+    .where(
+        conversations.c.id == _CONVERSATION,
+        groups.c.organization_id == _ORGANIZATION,
+        groups.c.state != GroupState.CREATING,
+    )
+)
+"""The queue of a group that is not CREATING, with the columns of the lease of LOCKED_CONVERSATION."""
 FIRST_UNFINISHED: Final = (
     sa.select(runs).where(runs.c.conversation_id == _CONVERSATION, UNFINISHED).order_by(runs.c.queue_number).limit(1)
 )
-QUEUED_CONVERSATION: Final = LOCKED_CONVERSATION.add_columns(
+_QUEUE: Final = (
     PENDING_ID.scalar_subquery().label("pending_approval"),
     FIRST_UNFINISHED.with_only_columns(runs.c.id).scalar_subquery().label("first_unfinished"),
 )
+QUEUED_CONVERSATION: Final = LOCKED_CONVERSATION.add_columns(*_QUEUE)
 """LOCKED_CONVERSATION with the ids of the pending approval and of the first unfinished run."""
+QUEUED_GROUP_QUEUE: Final = LOCKED_GROUP_QUEUE.add_columns(*_QUEUE)
+"""LOCKED_GROUP_QUEUE with the columns that QUEUED_CONVERSATION adds."""
 NEWEST_EVENT: Final = sa.select(sa.func.max(events.c.sequence)).where(events.c.run_id == _RUN)
 
 _NOW_MICROSECONDS: Final = sa.bindparam("p_microseconds", type_=sa.BigInteger)

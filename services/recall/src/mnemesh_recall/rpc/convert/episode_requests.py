@@ -9,7 +9,7 @@ from typing import Any, Final
 from mnemesh.recall.v1 import episodes_service_pb2 as rpc
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.paging import PageQuery, page_query
-from mnemesh_kit.time import date_range, optional_timestamp_from_proto
+from mnemesh_kit.time import date_range, optional_timestamp_from_proto, zone_from_name
 
 from mnemesh_recall.model.episode_operations import (
     EpisodeCommit,
@@ -18,6 +18,7 @@ from mnemesh_recall.model.episode_operations import (
     FactFilter,
     FactOrder,
     MemorySearch,
+    RestoreFact,
 )
 from mnemesh_recall.model.episodes import Episode, Fact
 from mnemesh_recall.rpc.convert import episodes as convert
@@ -51,6 +52,16 @@ def commit_from_proto(request: rpc.CommitEpisodeRequest) -> EpisodeCommit:
         convert.commit_from_proto(request),
         conversation_id=request.conversation_id if request.HasField("conversation_id") else None,
         lease=lease_from_proto(request.lease) if request.HasField("lease") else None,
+        requires_sources=request.require_source_messages,
+    )
+
+
+def restore_from_proto(request: rpc.RestoreFactRequest) -> RestoreFact:
+    """Converts the restoration of a fact."""
+    return RestoreFact(
+        fact_id=request.fact_id,
+        reason=request.reason if request.HasField("reason") else None,
+        source=convert.source_from_proto(request.source),
     )
 
 
@@ -91,6 +102,7 @@ def fact_filter_from_proto(filter_: rpc.FactFilter) -> FactFilter:
         valid_at=optional_timestamp_from_proto(filter_, "valid_at_time", "filter.valid_at_time"),
         known_at=optional_timestamp_from_proto(filter_, "known_at_time", "filter.known_at_time"),
         include_invalid=filter_.include_invalid,
+        valid_since=optional_timestamp_from_proto(filter_, "valid_since_time", "filter.valid_since_time"),
     )
 
 
@@ -116,6 +128,8 @@ def fact_search_from_proto(request: rpc.SearchFactsRequest) -> MemorySearch[Fact
         mode=mode_from_proto(request.mode),
         limit=request.limit or DEFAULT_FACT_HITS,
         filter=fact_filter_from_proto(request.filter),
+        reference_time=optional_timestamp_from_proto(request, "reference_time"),
+        time_zone=zone_from_name(request.time_zone, "time_zone"),
     )
 
 

@@ -14,6 +14,7 @@ from mnemesh_recall.model.episode_operations import (
     ConfirmFact,
     EpisodeCommit,
     FactOperation,
+    FactTimes,
     InvalidateFact,
     NewEpisode,
     NewFact,
@@ -128,7 +129,11 @@ def operation_from_proto(operation: pb.FactOperation, field: str) -> FactOperati
 
 def supersede_from_proto(operation: pb.SupersedeOperation, field: str) -> SupersedeFact:
     """Converts a supersede operation."""
-    return SupersedeFact(fact_id=operation.fact_id, fact=new_fact_from_proto(operation.fact, f"{field}.fact"))
+    return SupersedeFact(
+        fact_id=operation.fact_id,
+        fact=new_fact_from_proto(operation.fact, f"{field}.fact"),
+        reason=operation.reason if operation.HasField("reason") else None,
+    )
 
 
 def invalidate_from_proto(operation: pb.InvalidateOperation, field: str) -> InvalidateFact:
@@ -138,6 +143,19 @@ def invalidate_from_proto(operation: pb.InvalidateOperation, field: str) -> Inva
         invalid_at=optional_timestamp_from_proto(operation, "invalid_time", f"{field}.invalid_time"),
         reason=operation.reason if operation.HasField("reason") else None,
         source=source_from_proto(operation.source) if operation.HasField("source") else None,
+        successor_id=operation.superseded_by_id if operation.HasField("superseded_by_id") else None,
+    )
+
+
+def fact_times_to_proto(times: FactTimes | None) -> rpc.ResolvedFactTimes | None:
+    """Converts the times that a query names, or None."""
+    if times is None:
+        return None
+    return rpc.ResolvedFactTimes(
+        expression=times.expression,
+        valid_since_time=optional_timestamp_to_proto(times.valid_since),
+        valid_at_time=optional_timestamp_to_proto(times.valid_at),
+        known_at_time=optional_timestamp_to_proto(times.known_at),
     )
 
 

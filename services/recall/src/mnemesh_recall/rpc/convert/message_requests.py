@@ -8,7 +8,7 @@ from typing import Final
 
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.time import date_range, optional_timestamp_from_proto
+from mnemesh_kit.time import date_range, optional_timestamp_from_proto, zone_from_name
 from mnemesh_types.convert import message_from_proto
 
 from mnemesh_recall.model.contexts import ContextFork, ContextReplacement, NewContext, StepCommit
@@ -98,6 +98,8 @@ def message_filter_from_proto(request: rpc.ListMessagesRequest) -> MessageFilter
         text=request.text_search or None,
         from_time=optional_timestamp_from_proto(request, "start_time"),
         until_time=optional_timestamp_from_proto(request, "end_time"),
+        after_sequence_id=request.after_sequence_id if request.HasField("after_sequence_id") else None,
+        until_sequence_id=request.until_sequence_id if request.HasField("until_sequence_id") else None,
     )
 
 
@@ -121,7 +123,15 @@ def search_from_proto(request: rpc.SearchMessagesRequest) -> MessageSearch:
             from_time=dates.start,
             before_time=dates.end,
             exclude_ids=tuple(request.exclude_message_ids),
+            speakers=convert.distinct(request.speakers),
+            sender_ids=convert.distinct(request.sender_ids),
         ),
+        further_queries=tuple(request.further_queries),
+        time_zone=zone_from_name(request.time_zone, "time_zone"),
+        reference_time=optional_timestamp_from_proto(request, "reference_time"),
+        messages_before=request.messages_before,
+        messages_after=request.messages_after,
+        rerank=request.rerank if request.HasField("rerank") else None,
     )
 
 

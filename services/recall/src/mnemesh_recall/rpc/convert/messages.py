@@ -16,7 +16,7 @@ from mnemesh_types.messages import Message, Role
 
 from mnemesh_recall.model.contexts import ContextWindow, ContextWindowIds
 from mnemesh_recall.model.leases import WriterLease
-from mnemesh_recall.model.search import MessageHit, SearchMode
+from mnemesh_recall.model.search import MessageHit, MessageHits, SearchMode
 
 _MODE_FROM_PROTO: Final = {
     rpc.SEARCH_MODE_UNSPECIFIED: SearchMode.HYBRID,
@@ -88,6 +88,29 @@ def hit_to_proto(hit: MessageHit) -> rpc.MessageHit:
         vector_rank=hit.vector_rank,
         text_rank=hit.text_rank,
         mode=_MODE_TO_PROTO[hit.mode],
+        text_score=hit.text_score,
+        vector_score=hit.vector_score,
+        rerank_score=hit.rerank_score,
+        before=[message_to_proto(message) for message in hit.before],
+        after=[message_to_proto(message) for message in hit.after],
+        question=None if hit.question is None else message_to_proto(hit.question),
+    )
+
+
+def hits_to_proto(found: MessageHits) -> rpc.SearchMessagesResponse:
+    """Converts the result of a search."""
+    return rpc.SearchMessagesResponse(
+        hits=[hit_to_proto(hit) for hit in found.hits],
+        degraded=found.degraded,
+        reranked=found.reranked,
+        time_ranges=[
+            rpc.ResolvedTimeRange(
+                expression=each.expression,
+                start_time=optional_timestamp_to_proto(each.start),
+                end_time=optional_timestamp_to_proto(each.end),
+            )
+            for each in found.time_ranges
+        ],
     )
 
 

@@ -19,6 +19,7 @@ from mnemesh_recall.model.episode_operations import (
     MemoryBundle,
     MemoryFilter,
     NewFact,
+    RestoreFact,
     ScopeErasure,
     ScopeSummary,
     SupersedeFact,
@@ -45,11 +46,12 @@ class EpisodeStore(Protocol):
     ) -> EpisodeCommitResult:
         """Stores an episode and runs operations on facts, in order. All of it is stored, or nothing.
 
-        A higher epoch of the lease than the stored one is kept. A fact that is added without a source episode gets
+        With `requires_sources`, a message that it names as a source must exist. A higher epoch of the lease than the
+        stored one is kept. A fact that is added without a source episode gets
         this episode as its source.
 
         Raises:
-            NotFound: the conversation, or a fact, does not exist.
+            NotFound: the conversation, a fact, or a required message does not exist.
             LeaseLost: the conversation has a higher epoch.
             InvalidArgument: neither a memory nor the commit names the scope.
         """
@@ -139,10 +141,20 @@ class EpisodeStore(Protocol):
         """Deletes all memories of a scope. Later writes to it are accepted."""
         ...
 
+    async def restore_fact(
+        self, organization_id: str, operation: RestoreFact, key: RequestKey | None
+    ) -> tuple[Fact, Fact | None]:
+        """States a closed fact again, as the newest of its chain. Returns it, and the fact that it superseded."""
+        ...
+
     async def search_fulltext(
-        self, organization_id: str, filter_: MemoryFilter, terms: Sequence[str], limit: int
+        self, organization_id: str, filter_: MemoryFilter, query: str, limit: int
     ) -> list[tuple[str, float]]:
-        """Returns the ids and scores of the memories that contain at least one of the terms, best first."""
+        """Returns the ids and scores of the memories that contain at least one word of the query, best first."""
+        ...
+
+    async def has_current_words(self) -> bool:
+        """Returns false after a change of the word analysis, until the words of all memories are indexed again."""
         ...
 
     async def list_newest(self, organization_id: str, filter_: MemoryFilter, limit: int) -> list[Episode | Fact]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -20,7 +20,8 @@ from mnemesh_recall.model.contexts import (
     StepResult,
 )
 from mnemesh_recall.model.messages import AgentErasure, AppendResult, MessageBatch, MessageFilter, SenderErasure
-from mnemesh_recall.model.search import SearchScope
+from mnemesh_recall.model.search import SearchScope, Surroundings, WordCandidates, WordQuery
+from mnemesh_recall.model.word_scores import Candidate
 
 
 class MessageStore(Protocol):
@@ -135,18 +136,37 @@ class MessageStore(Protocol):
         """
         ...
 
-    async def search_fulltext(
-        self, organization_id: str, scope: SearchScope, terms: Sequence[str], limit: int
-    ) -> list[tuple[str, float]]:
-        """Returns the ids and scores of the messages that contain at least one of the terms, best first."""
+    async def search_words(
+        self, organization_id: str, scope: SearchScope, words: WordQuery, limit: int
+    ) -> WordCandidates:
+        """Returns approximately the `limit` best messages by words, and those that equal the query, newest first.
+
+        After a change of the word analysis, the messages of the agent in scope are indexed again before, for at most a
+        second.
+        """
+        ...
+
+    async def list_candidates(
+        self, organization_id: str, scope: SearchScope, ids: Sequence[str], leaders: Sequence[str]
+    ) -> list[Candidate]:
+        """Returns the messages of the scope with these ids, and those that follow the leaders, newest first."""
         ...
 
     async def list_newest(self, organization_id: str, scope: SearchScope, limit: int) -> list[Message]:
         """Returns the searchable messages of the scope that were stored last, newest first."""
         ...
 
-    async def filter_searchable(self, organization_id: str, ids: Sequence[str]) -> frozenset[str]:
-        """Returns those of `ids` that are searchable messages of the organization."""
+    async def read_around(
+        self, organization_id: str, ids: Sequence[str], before: int, after: int
+    ) -> Mapping[str, Surroundings]:
+        """Returns the messages of users and agents that are beside messages in their conversation, by id.
+
+        Args:
+            organization_id: the organization.
+            ids: the messages, best first: beyond a size in total, the last ones are left out.
+            before: the largest number of searchable messages before each.
+            after: the largest number after each.
+        """
         ...
 
     async def erase_agent(self, organization_id: str, agent_id: str, key: RequestKey | None) -> AgentErasure:
@@ -164,12 +184,24 @@ class MessageStore(Protocol):
         """
         ...
 
-    async def rebuild_fulltext(self, *, only_if_empty: bool = False) -> int | None:
-        """Rebuilds the full-text index from all messages.
+    async def mark_outdated_words(self) -> int:
+        """Notes all messages and memories whose words are of another version of the analysis. Returns what waits."""
+        ...
 
-        Returns:
-            The number of indexed messages, or None if `only_if_empty` is set and the index is not empty.
-        """
+    async def rebuild_some_words(self) -> int | None:
+        """Indexes the words of some messages or memories again. Returns their number; None if none wait."""
+        ...
+
+    async def merge_some_words(self, *, first: bool) -> bool:
+        """Merges some parts of the full-text index. `first` begins to merge all. Returns whether there is more."""
+        ...
+
+    async def has_current_words(self, agent_id: str | None) -> bool:
+        """Returns whether no messages of an agent, or of any agent, wait for `rebuild_some_words`."""
+        ...
+
+    async def rebuild_fulltext(self) -> int:
+        """Rebuilds the full-text index from all messages. Returns the number of indexed messages."""
         ...
 
     async def delete_expired(self, before: datetime, limit: int) -> int:

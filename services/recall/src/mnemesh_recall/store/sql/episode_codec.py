@@ -8,7 +8,8 @@ from typing import Any, Final
 import msgspec
 import sqlalchemy as sa
 
-from mnemesh_recall.model.episodes import Episode, Fact, Scope, ScopeKind, Source, text_key
+from mnemesh_recall.model.episodes import Episode, Fact, Scope, ScopeKind, Source
+from mnemesh_recall.model.statements import text_key
 
 Row = dict[str, Any]
 AnyRow = sa.Row[*tuple[Any, ...]]

@@ -46,15 +46,21 @@ def fact_conditions(organization_id: str, filter_: FactFilter, now: datetime) ->
     known_at = filter_.known_at or now
     yield _f.created_at <= known_at
     if not filter_.include_invalid:
-        yield from valid(filter_.valid_at or now, known_at)
+        yield from valid(filter_.valid_at or now, known_at, filter_.valid_since)
 
 
-def valid(valid_at: datetime, known_at: datetime) -> Iterator[Condition]:
-    """Yields the conditions that a fact is valid at one time, by the knowledge of another time."""
+def valid(valid_at: datetime, known_at: datetime, since: datetime | None = None) -> Iterator[Condition]:
+    """Yields the conditions that a fact is valid at one time, by the knowledge of another time.
+
+    With `since`, it is valid at any time from `since` to `valid_at`.
+    """
     yield sa.or_(_f.valid_from.is_(None), _f.valid_from <= valid_at)
     # Before it was closed, the fact was known to end as it was first written.
     known_end: sa.ColumnElement[Any] = sa.case((_f.closed_at > known_at, _f.first_invalid_at), else_=_f.invalid_at)
-    yield sa.or_(known_end.is_(None), known_end > valid_at)
+    yield sa.or_(known_end.is_(None), known_end > (since or valid_at))
+    if since is not None:
+        # A fact that ended when it started was never valid.
+        yield sa.or_(known_end.is_(None), _f.valid_from.is_(None), known_end > _f.valid_from)
 
 
 def in_scopes(table: sa.Table, scopes: Sequence[Scope]) -> Condition:

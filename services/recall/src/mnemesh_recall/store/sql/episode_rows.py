@@ -8,10 +8,9 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from mnemesh_recall.errors import no_memory
-from mnemesh_recall.language.words import indexed
 from mnemesh_recall.model.episode_operations import MemoryText
 from mnemesh_recall.model.episodes import Episode, Fact, Scope, ScopeKind
-from mnemesh_recall.store.sql import agents, outbox, windows
+from mnemesh_recall.store.sql import agents, memory_words, outbox, windows
 from mnemesh_recall.store.sql.episode_codec import episode_from_row, episode_to_row, fact_from_row, fact_to_row
 from mnemesh_recall.store.sql.episode_tables import episodes, facts, memory_links, memory_terms
 from mnemesh_recall.store.sql.transaction import Transaction
@@ -22,7 +21,6 @@ TAG, MESSAGE, TURN, EPISODE = "tag", "message", "turn", "episode"
 
 _e, _f = episodes.c, facts.c
 _LINK: Final = sa.insert(memory_links)
-_TERM: Final = sa.insert(memory_terms)
 
 
 def turn_link(agent_id: str, turn_id: str) -> str:
@@ -73,7 +71,7 @@ def update(tx: Transaction, memory: Episode | Fact, *, text_changed: bool = Fals
     tx.conn.execute(sa.delete(memory_links).where(memory_links.c.memory_id == memory.id))
     _put_links(tx, memory)
     if text_changed:
-        tx.conn.execute(sa.delete(memory_terms).where(memory_terms.c.memory_id == memory.id))
+        memory_words.remove(tx.conn, memory.id)
         _put_terms(tx, memory)
         outbox.add_memories(tx.conn, [memory.id], tx.now)
 
@@ -148,15 +146,4 @@ def covered_agent(memory: Episode) -> str | None:
 
 def _put_terms(tx: Transaction, memory: Episode | Fact) -> None:
     kind, text = ("episode", memory.summary) if isinstance(memory, Episode) else ("fact", memory.text)
-    rows = [
-        {
-            "organization_id": tx.organization_id,
-            "kind": kind,
-            "term": term,
-            "scope_key": memory.scope.key,
-            "memory_id": memory.id,
-        }
-        for term in dict.fromkeys(indexed(text).split())
-    ]
-    if rows:
-        tx.conn.execute(_TERM, rows)
+    memory_words.put(tx.conn, tx.organization_id, kind, memory.scope, memory.id, text)

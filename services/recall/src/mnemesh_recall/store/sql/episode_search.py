@@ -7,16 +7,19 @@ from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
+from mnemesh_retrieval.ranking.constants import DEFAULTS
+from mnemesh_retrieval.ranking.words import rarity
+from mnemesh_retrieval.words.analysis import indexed, terms
 
-from mnemesh_recall.language.words import indexed
 from mnemesh_recall.model.episode_operations import EpisodeFilter, MemoryFilter
 from mnemesh_recall.model.episodes import Scope
+from mnemesh_recall.model.word_scores import Candidate, word_scores
 from mnemesh_recall.store.sql.episode_codec import AnyRow
 from mnemesh_recall.store.sql.episode_filters import episode_conditions, fact_conditions, in_scopes
 from mnemesh_recall.store.sql.episode_rows import Condition
 from mnemesh_recall.store.sql.episode_tables import episodes, facts, memory_terms
-from mnemesh_recall.store.sql.fulltext import ranking
-from mnemesh_recall.store.sql.fulltext.documents import Candidate
+from mnemesh_recall.store.sql.fulltext.selection import holders_of_words, selective_terms
+from mnemesh_recall.store.sql.word_languages import stored_languages
 
 _t = memory_terms.c
 
@@ -34,17 +37,20 @@ def conditions(organization_id: str, filter_: MemoryFilter, now: datetime) -> li
 
 
 def search(
-    conn: sa.Connection, organization_id: str, filter_: MemoryFilter, terms: Sequence[str], limit: int, now: datetime
+    conn: sa.Connection, organization_id: str, filter_: MemoryFilter, query: str, limit: int, now: datetime
 ) -> list[tuple[str, float]]:
     """See EpisodeStore.search_fulltext."""
     term_conditions = _term_conditions(organization_id, filter_)
-    counts = _message_counts(conn, term_conditions, terms)
+    own = terms(query, stored_languages(conn, organization_id))
+    if not own:
+        return []
+    counts = holders_of_words(_message_counts(conn, term_conditions, tuple(own)), own)
     if not counts:
         return []
     size = _size(conn, organization_id, filter_)
-    weights = {term: ranking.rarity(count, size) for term, count in counts.items()}
-    selected = ranking.selective_terms(counts, weights, size)
-    candidates = max(ranking.MOST_CANDIDATES, 2 * limit)
+    weights = {term: rarity(count, size) for term, count in counts.items()}
+    selected = selective_terms(counts, weights, size)
+    candidates = max(DEFAULTS.word_candidates, 2 * limit)
     words = {word: weight for term, weight in selected.items() for word in term.split()}
     score: sa.ColumnElement[Any] = sa.func.sum(sa.case(words, value=_t.term, else_=0.0))
     found = (
@@ -62,7 +68,9 @@ def search(
         .order_by(found.c.score.desc(), table.c.row_id.desc())
         .limit(candidates)
     )
-    return [item for item in ranking.ranked([_candidate(*row) for row in rows], weights) if item[1] > 0][:limit]
+    texts = [_candidate(*row) for row in rows]
+    scored = [(text.id, score) for text, score in zip(texts, word_scores(texts, weights, DEFAULTS), strict=True)]
+    return sorted((item for item in scored if item[1] > 0), key=lambda item: -item[1])[:limit]
 
 
 def newest(conn: sa.Connection, organization_id: str, filter_: MemoryFilter, limit: int, now: datetime) -> list[AnyRow]:
@@ -102,4 +110,4 @@ READ_CHARACTERS: Final = 8_000
 
 def _candidate(id_: str, text: str) -> Candidate:
     body = indexed(text, READ_CHARACTERS)
-    return Candidate(id_, body, max(len(body), len(text) if len(text) > READ_CHARACTERS else 0), "", "", "")
+    return Candidate(id_, body, max(len(body), len(text) if len(text) > READ_CHARACTERS else 0))

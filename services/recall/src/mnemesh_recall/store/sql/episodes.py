@@ -24,6 +24,7 @@ from mnemesh_recall.model.episode_operations import (
     MemoryBundle,
     MemoryFilter,
     NewFact,
+    RestoreFact,
     ScopeErasure,
     ScopeSummary,
     SupersedeFact,
@@ -38,6 +39,7 @@ from mnemesh_recall.store.sql.episode_tables import episodes, facts
 from mnemesh_recall.store.sql.fulltext.engines import fulltext_index
 from mnemesh_recall.store.sql.tables import request_ledger
 from mnemesh_recall.store.sql.transaction import Transaction
+from mnemesh_recall.store.sql.word_rebuilds import WordRebuilds
 
 T = TypeVar("T")
 
@@ -55,6 +57,7 @@ class SqlEpisodeStore:
         self._ids = ids
         self._ledger = Ledger(request_ledger, clock)
         self._fulltext = fulltext_index(database)
+        self._words = WordRebuilds(database, self._fulltext)
 
     async def commit_episode(
         self, organization_id: str, commit: EpisodeCommit, key: RequestKey | None
@@ -173,6 +176,25 @@ class SqlEpisodeStore:
 
         return await self._once(organization_id, key, put, read)
 
+    async def restore_fact(
+        self, organization_id: str, operation: RestoreFact, key: RequestKey | None
+    ) -> tuple[Fact, Fact | None]:
+        """See EpisodeStore."""
+
+        def put(tx: Transaction) -> Sequence[str]:
+            fact, superseded = episode_writes.restore(tx, operation, self._ids)
+            return fact.id, _NONE if superseded is None else superseded.id
+
+        return await self._once(
+            organization_id,
+            key,
+            put,
+            lambda conn, ids: (
+                episode_rows.read_fact(conn, organization_id, ids[0]),
+                episode_rows.read_fact(conn, organization_id, ids[1]) if ids[1] else None,
+            ),
+        )
+
     async def invalidate_fact(self, organization_id: str, operation: InvalidateFact, key: RequestKey | None) -> Fact:
         """See EpisodeStore."""
         return await self._once(
@@ -235,15 +257,17 @@ class SqlEpisodeStore:
         )
 
     async def search_fulltext(
-        self, organization_id: str, filter_: MemoryFilter, terms: Sequence[str], limit: int
+        self, organization_id: str, filter_: MemoryFilter, query: str, limit: int
     ) -> list[tuple[str, float]]:
         """See EpisodeStore."""
         now = self._clock.now()
-        if not terms:
-            return []
         return await self._database.read(
-            lambda conn: episode_search.search(conn, organization_id, filter_, terms, limit, now)
+            lambda conn: episode_search.search(conn, organization_id, filter_, query, limit, now)
         )
+
+    async def has_current_words(self) -> bool:
+        """See EpisodeStore."""
+        return await self._words.is_complete_for_memories()
 
     async def list_newest(self, organization_id: str, filter_: MemoryFilter, limit: int) -> list[Episode | Fact]:
         """See EpisodeStore."""

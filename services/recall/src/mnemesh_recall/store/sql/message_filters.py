@@ -66,6 +66,10 @@ def list_conditions(filter_: MessageFilter) -> Iterator[Condition]:
         yield _m.created_at >= filter_.from_time
     if filter_.until_time is not None:
         yield _m.created_at <= filter_.until_time
+    if filter_.after_sequence_id is not None:
+        yield _m.sequence_id > filter_.after_sequence_id
+    if filter_.until_sequence_id is not None:
+        yield _m.sequence_id <= filter_.until_sequence_id
 
 
 def scope_conditions(organization_id: str, scope: SearchScope) -> Iterator[Condition]:
@@ -82,6 +86,10 @@ def scope_conditions(organization_id: str, scope: SearchScope) -> Iterator[Condi
         yield _m.created_at < scope.before_time
     if scope.exclude_ids:
         yield _m.id.not_in(scope.exclude_ids)
+    if scope.speakers:
+        yield _m.speaker.in_([name.casefold() for name in scope.speakers])
+    if scope.sender_ids:
+        yield _m.sender_id.in_(scope.sender_ids)
 
 
 def _one_of(column: sa.Column[str], values: tuple[str, ...]) -> Condition:

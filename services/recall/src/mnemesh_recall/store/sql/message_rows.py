@@ -11,8 +11,9 @@ from mnemesh_types.messages import Message
 from mnemesh_recall.errors import message_exists, no_message
 from mnemesh_recall.model.messages import has_same_content
 from mnemesh_recall.store.sql import agents, message_filters, outbox, turns
-from mnemesh_recall.store.sql.fulltext.documents import COLUMNS as SOURCE_COLUMNS
-from mnemesh_recall.store.sql.fulltext.documents import SearchableMessage, index_new, reindex_around, sources_from_rows
+from mnemesh_recall.store.sql.fulltext.dialogues import COLUMNS as SOURCE_COLUMNS
+from mnemesh_recall.store.sql.fulltext.dialogues import index_new, reindex_around, sources_from_rows
+from mnemesh_recall.store.sql.fulltext.documents import SearchableMessage
 from mnemesh_recall.store.sql.rows import COLUMNS, Row, content_columns, message_from_row, message_to_row
 from mnemesh_recall.store.sql.tables import context_entries, messages, tool_call_rows, trace_lines
 from mnemesh_recall.store.sql.transaction import Deferred, Transaction
@@ -23,9 +24,6 @@ _IDS: Final[sa.BindParameter[Any]] = sa.bindparam("ids", expanding=True)
 
 _BY_ID: Final = sa.select(*COLUMNS, _m.organization_id).where(_m.id.in_(_IDS))
 _VISIBLE: Final = sa.select(*COLUMNS).where(message_filters.owned(_ORGANIZATION), _m.id.in_(_IDS))
-_SEARCHABLE: Final = sa.select(_m.id).where(
-    message_filters.owned(_ORGANIZATION), _m.id.in_(_IDS), _m.search_text.is_not(None)
-)
 _INSERT: Final = sa.insert(messages).returning(_m.id, _m.row_id)
 _SOURCES: Final = sa.select(*SOURCE_COLUMNS).where(_m.id.in_(_IDS))
 _INSERT_CALLS: Final = sa.insert(tool_call_rows)
@@ -119,6 +117,7 @@ def _insert(tx: Transaction, rows: list[Row], deferred: Deferred) -> None:
     sources = [
         SearchableMessage(
             row_id=row_ids[row["id"]],
+            id=row["id"],
             organization_id=row["organization_id"],
             agent_id=row["agent_id"],
             conversation_id=row["conversation_id"],
@@ -144,13 +143,6 @@ def read(conn: sa.Connection, organization_id: str, ids: Sequence[str]) -> tuple
     rows = conn.execute(_VISIBLE, {"organization": organization_id, "ids": list(ids)})
     found = {message.id: message for message in map(message_from_row, rows)}
     return tuple(found[id_] for id_ in ids if id_ in found)
-
-
-def filter_searchable(conn: sa.Connection, organization_id: str, ids: Sequence[str]) -> frozenset[str]:
-    """Returns those of `ids` that are searchable messages of the organization."""
-    if not ids:
-        return frozenset()
-    return frozenset(conn.execute(_SEARCHABLE, {"organization": organization_id, "ids": list(ids)}).scalars())
 
 
 def update(tx: Transaction, changed: Message) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, replace
 from datetime import datetime
 from typing import Final
@@ -27,22 +27,25 @@ from mnemesh_recall.model.contexts import (
     StepResult,
 )
 from mnemesh_recall.model.messages import AgentErasure, AppendResult, MessageBatch, MessageFilter, SenderErasure
-from mnemesh_recall.model.search import SearchScope
+from mnemesh_recall.model.search import SearchScope, Surroundings, WordCandidates, WordQuery
+from mnemesh_recall.model.word_scores import Candidate
 from mnemesh_recall.store.sql import (
     contexts,
     episode_writes,
     message_filters,
     message_rows,
+    neighbours,
     retention,
     sender_erasure,
     steps,
     windows,
 )
-from mnemesh_recall.store.sql.fulltext import documents, ranking
+from mnemesh_recall.store.sql.fulltext import dialogues, selection
 from mnemesh_recall.store.sql.fulltext.engines import fulltext_index
 from mnemesh_recall.store.sql.rows import COLUMNS, message_from_row, row_bytes
 from mnemesh_recall.store.sql.tables import messages, request_ledger
 from mnemesh_recall.store.sql.transaction import Transaction
+from mnemesh_recall.store.sql.word_rebuilds import WordRebuilds
 
 _m = messages.c
 _PURGE_BATCH: Final = 500
@@ -58,6 +61,7 @@ class SqlMessageStore:
         self._ids = ids
         self._ledger = Ledger(request_ledger, clock)
         self._fulltext = fulltext_index(database)
+        self._words = WordRebuilds(database, self._fulltext)
 
     async def create_context(self, organization_id: str, new: NewContext, key: RequestKey | None) -> ContextWindow:
         """See MessageStore."""
@@ -167,15 +171,22 @@ class SqlMessageStore:
 
         await self._once(organization_id, key, delete)
 
-    async def search_fulltext(
-        self, organization_id: str, scope: SearchScope, terms: Sequence[str], limit: int
-    ) -> list[tuple[str, float]]:
+    async def search_words(
+        self, organization_id: str, scope: SearchScope, words: WordQuery, limit: int
+    ) -> WordCandidates:
         """See MessageStore."""
-        if not terms:
-            return []
+        await self._words.finish(scope.agent_id)
         return await self._database.read(
-            lambda conn: ranking.search(self._fulltext, conn, organization_id, scope, terms, limit)
+            lambda conn: selection.select(self._fulltext, conn, organization_id, scope, words, limit)
         )
+
+    async def list_candidates(
+        self, organization_id: str, scope: SearchScope, ids: Sequence[str], leaders: Sequence[str]
+    ) -> list[Candidate]:
+        """See MessageStore."""
+        if not ids and not leaders:
+            return []
+        return await self._database.read(lambda conn: self._fulltext.read(conn, organization_id, scope, ids, leaders))
 
     async def list_newest(self, organization_id: str, scope: SearchScope, limit: int) -> list[Message]:
         """See MessageStore."""
@@ -188,16 +199,17 @@ class SqlMessageStore:
         )
         return await self._database.read(lambda conn: list(map(message_from_row, conn.execute(statement))))
 
-    async def filter_searchable(self, organization_id: str, ids: Sequence[str]) -> frozenset[str]:
+    async def read_around(
+        self, organization_id: str, ids: Sequence[str], before: int, after: int
+    ) -> Mapping[str, Surroundings]:
         """See MessageStore."""
-        return await self._database.read(lambda conn: message_rows.filter_searchable(conn, organization_id, ids))
+        return await self._database.read(lambda conn: neighbours.read_around(conn, organization_id, ids, before, after))
 
     async def erase_agent(self, organization_id: str, agent_id: str, key: RequestKey | None) -> AgentErasure:
         """See MessageStore."""
 
         def erase(tx: Transaction) -> Sequence[str]:
-            erased = contexts.erase_agent(tx, agent_id)
-            return [str(count) for count in astuple(erased)]
+            return [str(count) for count in astuple(contexts.erase_agent(tx, agent_id))]
 
         counts = await self._once(organization_id, key, erase)
         return AgentErasure(**dict(zip(("messages", "contexts", "episodes", "facts"), map(int, counts), strict=False)))
@@ -208,13 +220,29 @@ class SqlMessageStore:
             lambda conn: sender_erasure.erase(self._transaction(conn, organization_id), sender_id)
         )
 
-    async def rebuild_fulltext(self, *, only_if_empty: bool = False) -> int | None:
+    async def mark_outdated_words(self) -> int:
+        """See MessageStore."""
+        return await self._words.mark()
+
+    async def rebuild_some_words(self) -> int | None:
+        """See MessageStore."""
+        return await self._words.next_page()
+
+    async def merge_some_words(self, *, first: bool) -> bool:
+        """See MessageStore."""
+        return await self._database.write(lambda conn: self._fulltext.merge(conn, first=first), name="words.merge")
+
+    async def has_current_words(self, agent_id: str | None) -> bool:
+        """See MessageStore."""
+        return await self._words.is_complete(agent_id)
+
+    async def rebuild_fulltext(self) -> int:
         """See MessageStore."""
 
-        def rebuild(conn: sa.Connection) -> int | None:
-            if only_if_empty and not self._fulltext.is_empty(conn):
-                return None
-            return documents.index_all(conn, self._fulltext)
+        def rebuild(conn: sa.Connection) -> int:
+            count = dialogues.index_all(conn, self._fulltext)
+            self._words.replaced(conn)
+            return count
 
         return await self._database.write(rebuild)
 

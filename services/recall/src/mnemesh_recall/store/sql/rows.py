@@ -10,14 +10,14 @@ import msgspec
 import sqlalchemy as sa
 from mnemesh_types.messages import ApprovalDecision, ContentPart, Message, Role, TextPart, ToolCall, ToolReturn
 
-from mnemesh_recall.model.searchable_text import searchable_text
+from mnemesh_recall.model.searchable_text import searchable_text, speaker_of
 from mnemesh_recall.store.sql.tables import messages
 
 Row = dict[str, Any]
 AnyRow = sa.Row[*tuple[Any, ...]]
 
 COLUMNS: Final = tuple(
-    column for column in messages.c if column.name not in ("organization_id", "search_text", "row_id")
+    column for column in messages.c if column.name not in ("organization_id", "search_text", "speaker", "row_id")
 )
 """The columns that `message_from_row` reads, in its order."""
 
@@ -63,13 +63,15 @@ def message_to_row(message: Message, organization_id: str) -> Row:
 
 
 def content_columns(message: Message) -> Row:
-    """Returns the columns with the content of a message."""
+    """Returns the columns with the content of a message, and those that derive from its content and name."""
+    text = searchable_text(message)
     return {
         "content": _json(message.content),
         "tool_calls": _json(message.tool_calls),
         "tool_returns": _json(message.tool_returns),
         "approval_decisions": _json(message.approval_decisions),
-        "search_text": searchable_text(message).casefold() or None,
+        "search_text": text.casefold() or None,
+        "speaker": (text and speaker_of(message, text).casefold()) or None,
     }
 
 

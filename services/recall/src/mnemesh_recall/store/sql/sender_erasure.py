@@ -1,4 +1,4 @@
-"""The erasure of a sender's messages in all agents, with what derives from them."""
+"""The erasure of a sender's messages in all agents, with what derives from them and the scope of its memories."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from collections import defaultdict
 from typing import Final
 
 import sqlalchemy as sa
+from mnemesh_kit.ids import is_id
 from mnemesh_types.messages import Role
 
+from mnemesh_recall.model.episodes import Scope, ScopeKind
 from mnemesh_recall.model.messages import SenderErasure
 from mnemesh_recall.model.traces import opens_turn
-from mnemesh_recall.store.sql import derived_memories, message_rows, windows
+from mnemesh_recall.store.sql import derived_memories, episode_rows, message_rows, windows
+from mnemesh_recall.store.sql.episode_filters import in_scopes
+from mnemesh_recall.store.sql.episode_tables import episodes
+from mnemesh_recall.store.sql.episode_tables import facts as fact_table
 from mnemesh_recall.store.sql.rows import COLUMNS, message_from_row
 from mnemesh_recall.store.sql.tables import context_entries, messages
 from mnemesh_recall.store.sql.transaction import Transaction
@@ -42,6 +47,10 @@ def erase(tx: Transaction, sender_id: str) -> SenderErasure:
         deleted += message_rows.delete(tx, agent_id, ids)
         windows.increment_versions(tx.conn, sorted(conversations), tx.now)
         memories, facts = memories + removed.episodes, facts + removed.facts
+    if is_id(sender_id, "identity"):
+        scope = Scope(ScopeKind.IDENTITY, sender_id)
+        memories += episode_rows.delete(tx, episodes, in_scopes(episodes, [scope]))
+        facts += episode_rows.delete(tx, fact_table, in_scopes(fact_table, [scope]))
     return SenderErasure(messages=deleted, episodes=memories, facts=facts, remaining=len(rows) > BATCH)
 
 

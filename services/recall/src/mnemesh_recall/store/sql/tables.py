@@ -27,6 +27,27 @@ agents = sa.Table(
     sa.Index("ix_agents_organization", "organization_id"),
 )
 
+word_analysis = sa.Table("word_analysis", metadata, sa.Column("version", sa.Text, primary_key=True))
+"""One row: the version of the analysis of all stored words, except those in `word_rebuilds`."""
+
+word_languages = sa.Table(
+    "word_languages",
+    metadata,
+    sa.Column("organization_id", sa.Text, primary_key=True),
+    sa.Column("language", sa.Text, primary_key=True),
+)
+"""The languages of an organization's indexed texts other than English."""
+
+word_rebuilds = sa.Table(
+    "word_rebuilds",
+    metadata,
+    # An agent, whose messages are to be analysed again; or a table of memories.
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("subject", sa.Text, primary_key=True),
+    # The sequence id or row id up to which that is done.
+    sa.Column("position", sa.BigInteger, nullable=False),
+)
+
 contexts = sa.Table(
     "contexts",
     metadata,
@@ -86,6 +107,8 @@ messages = sa.Table(
     sa.Column("approval_decisions", sa.Text),
     # The searchable text (model/searchable_text.py), case-folded; NULL if the message must not be found.
     sa.Column("search_text", sa.Text),
+    # The speaker of a searchable message, case-folded: its name, or the one at the beginning of its text.
+    sa.Column("speaker", sa.Text),
     sa.Index("ux_messages_id", "id", unique=True),
     sa.Index("ux_messages_sequence", "agent_id", "sequence_id", unique=True),
     sa.Index("ix_messages_conversation", "conversation_id", "sequence_id"),

@@ -6,10 +6,11 @@ from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 from mnemesh.tools.v1 import execution_service_pb2 as pb
+from mnemesh_sandbox import AgentView, OutcomeStatus
+from mnemesh_sandbox.egress.connections import NetworkConnection
 
 from mnemesh_tools.model.executions import AdHocTool, Execution, Invocation
 from mnemesh_tools.rpc.convert.fields import optional_field, requirements_from_proto, source_type_from_proto
-from mnemesh_tools.sandbox import AgentView, OutcomeStatus
 
 _STATUSES: Final = {
     OutcomeStatus.SUCCESS: pb.EXECUTION_STATUS_SUCCESS,
@@ -33,6 +34,7 @@ def ad_hoc_tool_from_proto(message: pb.AdHocTool) -> AdHocTool:
         pip_requirements=requirements_from_proto(message.pip_requirements),
         npm_requirements=requirements_from_proto(message.npm_requirements),
         allow_network=message.allow_network,
+        network_hosts=tuple(message.network_hosts),
     )
 
 
@@ -43,6 +45,7 @@ def invocation_from_proto(request: pb.ExecuteToolRequest) -> Invocation:
         arguments=request.arguments,
         environment=dict(request.environment),
         agent=AgentView(state.agent_id, state.name, dict(state.blocks)) if request.HasField("agent_state") else None,
+        project_id=optional_field(state, "project_id"),
         timeout_seconds=timeout.seconds + timeout.nanos / 1e9 if request.HasField("timeout") else None,
     )
 
@@ -55,7 +58,25 @@ def execution_to_proto(execution: Execution) -> pb.ExecuteToolResponse:
         result=execution.result,
         stdout=outcome.stdout,
         stderr=outcome.stderr,
-        duration=Duration(seconds=int(outcome.duration), nanos=int(outcome.duration % 1 * 1e9)),
+        duration=_duration(outcome.duration),
         truncated=execution.truncated,
         changed_blocks=dict(outcome.changed_blocks),
+        connections=[connection_to_proto(connection) for connection in execution.connections],
     )
+
+
+def connection_to_proto(connection: NetworkConnection) -> pb.NetworkConnection:
+    """Returns the message of a connection."""
+    return pb.NetworkConnection(
+        host=connection.host,
+        port=connection.port,
+        address=connection.address,
+        sent_bytes=connection.sent_bytes,
+        received_bytes=connection.received_bytes,
+        duration=_duration(connection.seconds),
+        refusal="" if connection.refusal is None else connection.refusal.value,
+    )
+
+
+def _duration(seconds: float) -> Duration:
+    return Duration(seconds=int(seconds), nanos=int(seconds % 1 * 1e9))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from google.protobuf.field_mask_pb2 import FieldMask
 from mnemesh.tools.v1 import tools_pb2
@@ -11,7 +12,8 @@ from mnemesh.types.v1 import audit_pb2
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.time import timestamp_to_proto
 
-from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder, ToolSpec, ToolType
+from mnemesh_tools.model.packages import PackagesState, PackagesStatus
+from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder, ToolSecret, ToolSpec, ToolType
 from mnemesh_tools.rpc.convert.fields import (
     enum_from_proto,
     optional_field,
@@ -20,6 +22,9 @@ from mnemesh_tools.rpc.convert.fields import (
     source_type_from_proto,
     source_type_to_proto,
 )
+from mnemesh_tools.usecases.tool_search import ToolHit
+
+R = TypeVar("R", pb.CreateToolRequest, pb.UpsertToolRequest, pb.UpdateToolRequest)
 
 _TYPES: Final = {
     tools_pb2.TOOL_TYPE_CUSTOM: ToolType.CUSTOM,
@@ -29,6 +34,13 @@ _TYPES: Final = {
 }
 _TYPES_WITH_DEFAULT: Final = {tools_pb2.TOOL_TYPE_UNSPECIFIED: ToolType.CUSTOM, **_TYPES}
 _TYPE_NUMBERS: Final = {value: number for number, value in _TYPES.items()}
+_STATES: Final = {
+    PackagesState.PENDING: tools_pb2.PACKAGES_STATE_PENDING,
+    PackagesState.RESOLVING: tools_pb2.PACKAGES_STATE_RESOLVING,
+    PackagesState.INSTALLING: tools_pb2.PACKAGES_STATE_INSTALLING,
+    PackagesState.READY: tools_pb2.PACKAGES_STATE_READY,
+    PackagesState.FAILED: tools_pb2.PACKAGES_STATE_FAILED,
+}
 _ORDERS: Final = {
     pb.TOOL_ORDER_BY_UNSPECIFIED: ToolOrder.CREATE_TIME,
     pb.TOOL_ORDER_BY_CREATE_TIME: ToolOrder.CREATE_TIME,
@@ -45,7 +57,9 @@ _PLAIN: Final = (
 )
 _PROVENANCE_IDS: Final = ("project_id", "template_id", "base_template_id", "deployment_id", "entity_id")
 # The type of a tool is set at its creation and cannot be written.
-_WRITABLE: Final = frozenset({*_OPTIONAL, *_PLAIN, "pip_requirements", "npm_requirements", "tags", "source_type"})
+_WRITABLE: Final = frozenset(
+    {*_OPTIONAL, *_PLAIN, "pip_requirements", "npm_requirements", "network_hosts", "secrets", "tags", "source_type"}
+)
 
 
 def tool_spec_from_proto(message: tools_pb2.Tool) -> ToolSpec:
@@ -64,13 +78,15 @@ def tool_spec_from_proto(message: tools_pb2.Tool) -> ToolSpec:
         source_type=source_type_from_proto(message.source_type, "tool.source_type"),
         pip_requirements=requirements_from_proto(message.pip_requirements),
         npm_requirements=requirements_from_proto(message.npm_requirements),
+        network_hosts=tuple(message.network_hosts),
+        secrets=tuple(ToolSecret(secret.name, optional_field(secret, "value")) for secret in message.secrets),
         tags=tuple(message.tags),
         **values,
     )
 
 
-def tool_to_proto(tool: Tool) -> tools_pb2.Tool:
-    """Returns the message of a tool."""
+def tool_to_proto(tool: Tool, packages: PackagesStatus | None = None) -> tools_pb2.Tool:
+    """Returns the message of a tool, with the state of its packages on this server."""
     spec = tool.spec
     return tools_pb2.Tool(
         id=tool.id,
@@ -78,6 +94,9 @@ def tool_to_proto(tool: Tool) -> tools_pb2.Tool:
         source_type=source_type_to_proto(spec.source_type),
         pip_requirements=requirements_to_proto(spec.pip_requirements),
         npm_requirements=requirements_to_proto(spec.npm_requirements),
+        network_hosts=spec.network_hosts,
+        packages=None if packages is None else packages_to_proto(packages),
+        secrets=[_secret_to_proto(secret) for secret in spec.secrets],
         tags=spec.tags,
         revision=tool.revision,
         create_time=timestamp_to_proto(tool.created_at),
@@ -88,6 +107,36 @@ def tool_to_proto(tool: Tool) -> tools_pb2.Tool:
             **{name: getattr(spec, name) for name in _PROVENANCE_IDS},
         ),
         **{name: getattr(spec, name) for name in (*_PLAIN, *_OPTIONAL)},
+    )
+
+
+def _secret_to_proto(secret: ToolSecret) -> tools_pb2.ToolSecret:
+    variable = secret.stored
+    return tools_pb2.ToolSecret(
+        name=secret.name, update_time=None if variable is None else timestamp_to_proto(variable.updated_at)
+    )
+
+
+def request_without_secrets(request: R, fingerprint: Callable[[str], str]) -> R:
+    """Returns a copy of a request with a fingerprint in place of each value, to compare repeated requests by."""
+    if not request.tool.secrets:
+        return request
+    copy = type(request)()
+    copy.CopyFrom(request)
+    for secret in copy.tool.secrets:
+        if secret.HasField("value"):
+            secret.value = fingerprint(secret.value)
+    return copy
+
+
+def packages_to_proto(status: PackagesStatus) -> tools_pb2.ToolPackages:
+    """Returns the message of the packages of a tool."""
+    return tools_pb2.ToolPackages(
+        state=_STATES[status.state],
+        locked=requirements_to_proto(status.locked),
+        error=status.error,
+        size_bytes=status.size_bytes,
+        start_time=None if status.started_at is None else timestamp_to_proto(status.started_at),
     )
 
 
@@ -139,6 +188,21 @@ def tool_filter_from_proto(message: pb.ToolFilter) -> ToolFilter:
         tags_any=tuple(message.tags_any),
         mcp_server_id=optional_field(message, "mcp_server_id"),
     )
+
+
+def tool_search_filter_from_proto(request: pb.SearchToolsRequest) -> ToolFilter:
+    """Returns the filter of a search.
+
+    Raises:
+        InvalidArgument: A type is unknown.
+    """
+    types = tuple(enum_from_proto(_TYPES, number, "types") for number in request.types)
+    return ToolFilter(types=types, tags_any=tuple(request.tags_any))
+
+
+def tool_hit_to_proto(hit: ToolHit, tool: tools_pb2.Tool) -> pb.ToolHit:
+    """Returns the message of a hit, with that of its tool."""
+    return pb.ToolHit(tool=tool, score=hit.score, vector_rank=hit.vector_rank, text_rank=hit.text_rank)
 
 
 def tool_order_from_proto(number: int) -> ToolOrder:

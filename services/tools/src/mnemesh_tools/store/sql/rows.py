@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import fields
+from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
+from mnemesh_kit.secret_variables import SecretVariable
 
-from mnemesh_tools.model.tools import Requirement, SourceType, Tool, ToolSpec, ToolType
+from mnemesh_tools.model.tools import Requirement, SourceType, Tool, ToolSecret, ToolSpec, ToolType
 
+_LISTS: Final = ("pip_requirements", "npm_requirements", "network_hosts", "secrets")
 # The fields of ToolSpec that have a column of the same name and type.
 _PLAIN: Final = tuple(
-    item.name
-    for item in fields(ToolSpec)
-    if item.name not in ("type", "source_type", "pip_requirements", "npm_requirements", "tags", "metadata")
+    item.name for item in fields(ToolSpec) if item.name not in {"type", "source_type", "tags", "metadata", *_LISTS}
 )
 
 
@@ -29,6 +31,9 @@ def tool_to_row(tool: Tool) -> dict[str, Any]:
         "source_type": spec.source_type.value,
         "pip_requirements": [[item.name, item.version] for item in spec.pip_requirements],
         "npm_requirements": [[item.name, item.version] for item in spec.npm_requirements],
+        "network_hosts": list(spec.network_hosts),
+        "secrets": [secret_to_json(secret) for secret in spec.secrets],
+        "package_lock": tool.package_lock,
         "metadata_json": spec.metadata,
         "search_text": _search_text(spec),
         "revision": tool.revision,
@@ -48,6 +53,8 @@ def tool_from_row(row: sa.Row[Any], tags: tuple[str, ...]) -> Tool:
         source_type=SourceType(row.source_type),
         pip_requirements=tuple(Requirement(name, version) for name, version in row.pip_requirements),
         npm_requirements=tuple(Requirement(name, version) for name, version in row.npm_requirements),
+        network_hosts=tuple(row.network_hosts),
+        secrets=tuple(secret_from_json(*values) for values in row.secrets),
         tags=tags,
         metadata=columns["metadata_json"],
     )
@@ -60,7 +67,21 @@ def tool_from_row(row: sa.Row[Any], tags: tuple[str, ...]) -> Tool:
         updated_at=row.updated_at,
         created_by_id=row.created_by_id,
         last_updated_by_id=row.last_updated_by_id,
+        package_lock=row.package_lock,
     )
+
+
+def secret_to_json(secret: ToolSecret) -> list[str]:
+    """Returns the JSON value of an environment variable, which is encrypted."""
+    variable = secret.stored
+    if variable is None or variable.sealed is None:
+        raise ValueError(f"The value of {secret.name} is not encrypted.")
+    return [secret.name, base64.b64encode(variable.sealed).decode(), variable.updated_at.isoformat()]
+
+
+def secret_from_json(name: str, sealed: str, updated_at: str) -> ToolSecret:
+    """Returns the environment variable of a JSON value."""
+    return ToolSecret(name, stored=SecretVariable(name, base64.b64decode(sealed), datetime.fromisoformat(updated_at)))
 
 
 def _search_text(spec: ToolSpec) -> str:

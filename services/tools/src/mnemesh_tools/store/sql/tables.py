@@ -25,12 +25,16 @@ tools: Final = sa.Table(
     sa.Column("return_char_limit", sa.Integer, nullable=False),
     sa.Column("pip_requirements", sa.JSON, nullable=False),
     sa.Column("npm_requirements", sa.JSON, nullable=False),
+    sa.Column("package_lock", sa.Text),
     sa.Column("default_requires_approval", sa.Boolean),
     sa.Column("enable_parallel_execution", sa.Boolean, nullable=False),
     sa.Column("idempotent", sa.Boolean, nullable=False),
     sa.Column("metadata", sa.Text, key="metadata_json"),
     sa.Column("timeout_seconds", sa.Integer, nullable=False),
     sa.Column("allow_network", sa.Boolean, nullable=False),
+    sa.Column("network_hosts", sa.JSON, nullable=False),
+    # The names of the environment variables with their encrypted values and times.
+    sa.Column("secrets", sa.JSON, nullable=False, server_default="[]"),
     sa.Column("mcp_server_id", sa.Text),
     sa.Column("mcp_tool_name", sa.Text),
     sa.Column("project_id", sa.Text),
@@ -58,6 +62,62 @@ tool_tags: Final = sa.Table(
     sa.Column("organization_id", sa.Text, nullable=False),
     sa.Column("tag", sa.Text, nullable=False),
     sa.Index("ix_tool_tags_tag", "organization_id", "tag"),
+)
+
+mcp_servers: Final = sa.Table(
+    "mcp_servers",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("transport", sa.Text, nullable=False),
+    # URL, command, arguments, and the names of secrets with their sealed values.
+    sa.Column("settings", sa.JSON, nullable=False),
+    sa.Column("metadata", sa.Text, key="metadata_json"),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("status_message", sa.Text),
+    sa.Column("contact_at", UtcDateTime),
+    sa.Column("refresh_at", UtcDateTime),
+    sa.Column("tool_count", sa.Integer, nullable=False),
+    sa.Column("protocol_version", sa.Text),
+    sa.Column("revision", sa.Integer, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+    sa.Column("created_by_id", sa.Text, nullable=False),
+    sa.Column("last_updated_by_id", sa.Text, nullable=False),
+    sa.UniqueConstraint("organization_id", "name", name="uq_mcp_servers_organization_name"),
+    sa.Index("ix_mcp_servers_organization_created", "organization_id", "created_at", "id"),
+)
+
+# The tools that servers reported. Those that models can call have a row of the same id in `tools`.
+mcp_tools: Final = sa.Table(
+    "mcp_tools",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("server_id", sa.Text, sa.ForeignKey("mcp_servers.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("description", sa.Text),
+    sa.Column("input_schema", sa.Text, nullable=False),
+    sa.Column("output_schema", sa.Text),
+    sa.Column("annotations", sa.Text),
+    sa.Column("json_schema", sa.Text),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("reasons", sa.JSON, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+    sa.UniqueConstraint("server_id", "name", name="uq_mcp_tools_server_name"),
+)
+
+# The runs of tools that have a request id.
+mcp_runs: Final = sa.Table(
+    "mcp_runs",
+    metadata,
+    sa.Column("organization_id", sa.Text, primary_key=True),
+    sa.Column("request_id", sa.Text, primary_key=True),
+    sa.Column("fingerprint", sa.Text, nullable=False),
+    sa.Column("result", sa.LargeBinary),
+    sa.Column("created_at", UtcDateTime, nullable=False, index=True),
 )
 
 # The release whose built-in tools each organization has.

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.idempotency import Ledger, RequestKey
+from mnemesh_kit.idempotency import RETENTION, Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery, paginate
 from mnemesh_kit.sql import Database
 
-from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder
+from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder, ToolSpec
 from mnemesh_tools.store.base import ToolTransaction
 from mnemesh_tools.store.sql.filters import conditions
+from mnemesh_tools.store.sql.mcp_servers import SqlMcpTransaction, existing_servers, purge_runs
 from mnemesh_tools.store.sql.rows import tool_from_row, tool_to_row
 from mnemesh_tools.store.sql.tables import builtin_releases, request_ledger, tool_tags, tools
 
 T = TypeVar("T")
+_BATCH = 1_000
+"""The number of ids in one statement."""
 
 
 class SqlToolStore:
@@ -26,6 +29,7 @@ class SqlToolStore:
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
+        self._clock = clock
         self._ledger = Ledger(request_ledger, clock)
 
     async def read(self, organization_id: str, work: Callable[[ToolTransaction], T]) -> T:
@@ -60,9 +64,18 @@ class SqlToolStore:
 
         return await self._database.write(transaction, name="tools.write_once")
 
+    async def existing_mcp_servers(self, ids: Collection[str]) -> Collection[str]:
+        """See `ToolStore.existing_mcp_servers`."""
+        return await self._database.read(lambda conn: existing_servers(conn, ids))
+
+    async def recorded(self, key: RequestKey | None) -> Sequence[str] | None:
+        """See `ToolStore.recorded`."""
+        return None if key is None else await self._database.read(lambda conn: self._ledger.find(conn, key))
+
     async def purge_ledger(self) -> int:
         """Deletes idempotency keys that are older than a day; returns how many."""
-        return await self._database.write(self._ledger.purge)
+        horizon = self._clock.now() - RETENTION
+        return await self._database.write(lambda conn: self._ledger.purge(conn) + purge_runs(conn, horizon))
 
 
 class SqlToolTransaction:
@@ -72,6 +85,12 @@ class SqlToolTransaction:
         self._conn = conn
         self._organization_id = organization_id
         self._in_organization = tools.c.organization_id == organization_id
+        self._mcp = SqlMcpTransaction(conn, organization_id)
+
+    @property
+    def mcp(self) -> SqlMcpTransaction:
+        """See `ToolTransaction.mcp`."""
+        return self._mcp
 
     def get_tool(self, tool_id: str) -> Tool | None:
         """See `ToolTransaction.get_tool`."""
@@ -96,6 +115,12 @@ class SqlToolTransaction:
         rows = paginate(self._conn, stmt, page, key=key, id=tools.c.id, scope=self._in_organization)
         return Page(self._with_tags(rows.items), rows.next_cursor)
 
+    def find_tools(self, filter_: ToolFilter, order: ToolOrder) -> Sequence[Tool]:
+        """See `ToolTransaction.find_tools`."""
+        stmt = sa.select(tools).where(self._in_organization, *conditions(self._organization_id, filter_))
+        key = tools.c[order.value]
+        return self._with_tags(self._conn.execute(stmt.order_by(key.desc(), tools.c.id.desc())).all())
+
     def count_tools(self, filter_: ToolFilter) -> int:
         """See `ToolTransaction.count_tools`."""
         count = sa.select(sa.func.count()).select_from(tools)
@@ -112,6 +137,17 @@ class SqlToolTransaction:
         self._conn.execute(tools.update().where(self._in_organization, tools.c.id == tool.id).values(tool_to_row(tool)))
         self._conn.execute(tool_tags.delete().where(tool_tags.c.tool_id == tool.id))
         self._insert_tags(tool)
+
+    def add_package_lock(self, tool_id: str, spec: ToolSpec, lock: str) -> str:
+        """See `ToolTransaction.add_package_lock`."""
+        stored = self.get_tool(tool_id)
+        if stored is None or stored.spec.packages_key != spec.packages_key:
+            return lock
+        if stored.package_lock is not None:
+            return stored.package_lock
+        stmt = tools.update().where(self._in_organization, tools.c.id == tool_id)
+        self._conn.execute(stmt.values(package_lock=lock))
+        return lock
 
     def delete_tool(self, tool_id: str) -> bool:
         """See `ToolTransaction.delete_tool`."""
@@ -138,9 +174,11 @@ class SqlToolTransaction:
         rows = tuple(rows)
         tags: dict[str, list[str]] = defaultdict(list)
         ids = [row.id for row in rows]
-        stmt = sa.select(tool_tags.c.tool_id, tool_tags.c.tag).where(tool_tags.c.tool_id.in_(ids))
-        for tool_id, tag in self._conn.execute(stmt.order_by(tool_tags.c.position)) if ids else ():
-            tags[tool_id].append(tag)
+        for start in range(0, len(ids), _BATCH):
+            chosen = tool_tags.c.tool_id.in_(ids[start : start + _BATCH])
+            stmt = sa.select(tool_tags.c.tool_id, tool_tags.c.tag).where(chosen)
+            for tool_id, tag in self._conn.execute(stmt.order_by(tool_tags.c.position)):
+                tags[tool_id].append(tag)
         return tuple(tool_from_row(row, tuple(tags[row.id])) for row in rows)
 
     def _insert_tags(self, tool: Tool) -> None:

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
+from mnemesh_retrieval.words.analysis import indexed
 
-from mnemesh_recall.language.words import indexed
 from mnemesh_recall.model.search import SearchScope
-from mnemesh_recall.store.sql.tables import DIALOGUE, agents, messages
+from mnemesh_recall.model.word_scores import SECTION, Candidate
+from mnemesh_recall.store.sql.tables import messages
 
-REACH: Final = 2
-"""The number of messages before and after a message that are its context."""
-SESSION: Final = timedelta(hours=6)
-"""The longest time between a message and a neighbour."""
-NEIGHBOUR_CHARACTERS: Final = 2_000
-"""The length of the part of a neighbour's text that counts as context."""
 READ_CHARACTERS: Final = 8_000
 """The length of the part of a candidate's body that is read for the ranking."""
 _MONTHS: Final = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
     "December",
 )  # fmt: skip
-_DIALOGUE_ROLES: Final = frozenset({"user", "assistant"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +28,7 @@ class SearchableMessage:
     """The fields of a searchable message that its document is built from."""
 
     row_id: int
+    id: str
     organization_id: str
     agent_id: str
     conversation_id: str | None
@@ -41,37 +37,77 @@ class SearchableMessage:
     sequence_id: int
     name: str | None
     text: str
+    """In lower case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One entry of the full-text index. Its texts are analysed."""
+    """One entry of the full-text index. Its texts are analysed; those of neighbours lack the names of speakers."""
 
     source: SearchableMessage
+    language: str
+    """The language of the message."""
     body: str
+    """The words of the message, without the name of the speaker at its beginning."""
+    speaker: str = ""
+    """The name at the beginning of the text."""
+    asked: str = ""
+    """The words of the question sentences of the message before in the dialogue."""
     beside: str = ""
-    """The words of the adjacent messages in the dialogue."""
+    """The other words of the message before, and those of the message after, as two sections."""
     around: str = ""
-    """The words of the messages at distance two."""
+    """The words of the messages at distance two, as two sections."""
+    before_id: str | None = None
+    """The message before in the dialogue."""
+    after_id: str | None = None
+    ends_in_question: bool = False
 
     @property
     def about(self) -> str:
-        """The speaker and the day (UTC) as words, such as `carolin 8 mai 2023`."""
+        """The speaker and the day (UTC) as two sections of words, such as `carolin / 8 mai 2023`."""
         day = self.source.created_at
-        return indexed(f"{self.source.name or ''} {day.day} {_MONTHS[day.month - 1]} {day.year}")
+        name = " ".join(dict.fromkeys(_label(f"{self.source.name or ''} {self.speaker}".strip()).split()))
+        return sections(name, _label(f"{day.day} {_MONTHS[day.month - 1]} {day.year}"))
+
+    def to_row(self) -> dict[str, Any]:
+        """Returns the columns that both engines have."""
+        return {
+            "row_id": self.source.row_id,
+            "body": self.body,
+            "asked": self.asked,
+            "beside": self.beside,
+            "around": self.around,
+            "about": self.about,
+            "before_id": self.before_id,
+            "after_id": self.after_id,
+            "ends_in_question": self.ends_in_question,
+        }
+
+
+@lru_cache(maxsize=1_024)
+def _label(text: str) -> str:
+    """Returns the analysed form of a name or a day, which many messages share."""
+    return indexed(text)
+
+
+def sections(first: str, second: str) -> str:
+    """Returns two analysed texts as sections of one; "" if both are empty."""
+    return f"{first} {SECTION} {second}" if first or second else ""
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A message with at least one of the terms, and the analysed texts for its ranking."""
+class CandidateQuery:
+    """The candidates that a search selects by words."""
 
-    id: str
-    body: str
-    body_characters: int
-    """The length of the whole body. `body` may be only its beginning."""
-    beside: str
-    around: str
-    about: str
+    weights: Mapping[str, float]
+    """The terms with their weights."""
+    fingerprint: str
+    """That of the query; messages with it are always among the candidates. "" selects none."""
+    limit: int
+    are_few: bool
+    """False if a term is so common that only the newest 1,000 or more messages are considered."""
+    are_all_candidates: bool = False
+    """Whether the messages with the terms are not more than `limit`, so that none of them has to be left out."""
 
 
 class FulltextIndex(Protocol):
@@ -89,6 +125,17 @@ class FulltextIndex(Protocol):
     def clear(self, conn: sa.Connection) -> None:
         """Removes all documents."""
 
+    def merge(self, conn: sa.Connection, *, first: bool) -> bool:
+        """Merges some of the parts in which the index stores documents, so that searches read less.
+
+        Args:
+            conn: the connection.
+            first: whether this call begins to merge all parts into one; further calls continue.
+
+        Returns:
+            Whether there is more to merge.
+        """
+
     def is_empty(self, conn: sa.Connection) -> bool:
         """Returns whether the index has no document."""
 
@@ -104,25 +151,17 @@ class FulltextIndex(Protocol):
         """
 
     def candidates(
-        self,
-        conn: sa.Connection,
-        organization_id: str,
-        scope: SearchScope,
-        weights: Mapping[str, float],
-        limit: int,
-        *,
-        are_few: bool,
+        self, conn: sa.Connection, organization_id: str, scope: SearchScope, query: CandidateQuery
     ) -> list[Candidate]:
-        """Returns messages in scope with at least one of the terms: approximately the best ones, newest first.
+        """Returns messages in scope that match by words: approximately the best ones, newest first.
 
-        Args:
-            conn: the caller's transaction.
-            organization_id: the organization.
-            scope: the scope of the search.
-            weights: the terms with their weights.
-            limit: the largest number of candidates.
-            are_few: False if a term is so common that only the newest 1,000 or more messages are considered.
+        At most ten messages that equal the query are added to the others.
         """
+
+    def read(
+        self, conn: sa.Connection, organization_id: str, scope: SearchScope, ids: Sequence[str], leaders: Sequence[str]
+    ) -> list[Candidate]:
+        """Returns the messages in scope that have these ids or follow the leaders in their dialogues, newest first."""
 
 
 _SIZE: Final = "(SELECT CAST(coalesce(sum(message_count), 0) AS bigint) FROM agents WHERE "
@@ -130,110 +169,23 @@ SIZE_OF_ORGANIZATION: Final = f"{_SIZE}organization_id = :organization)"
 SIZE_OF_AGENT: Final = f"{_SIZE}organization_id = :organization AND agent_id = :agent)"
 """The number of messages of the searched organization or agent, as an SQL expression."""
 
-COLUMNS: Final = (
-    messages.c.row_id,
-    messages.c.organization_id,
-    messages.c.agent_id,
-    messages.c.conversation_id,
-    messages.c.role,
-    messages.c.created_at,
-    messages.c.sequence_id,
-    messages.c.name,
-    messages.c.search_text,
-)
+_CANDIDATE: Final = (
+    "id", "body", "body_characters", "asked", "beside", "around", "about", "before_id", "after_id", "ends_in_question",
+    "created_at", "has_word", "is_exact",
+)  # fmt: skip
+CANDIDATE_COLUMNS: Final = """id, substr(body, 1, :characters), length(body), asked, beside, around, about,
+    before_id, after_id, ends_in_question, created_at"""
+"""The columns of a candidate from both tables, except for the last two."""
 
 
-def _neighbours_statement(*, before: bool, in_conversation: bool) -> sa.Select[Any]:
-    """Returns a select of the messages of a dialogue on one side of a sequence id, nearest first."""
-    m = messages.c
-    here = sa.bindparam("sequence_id", type_=sa.BigInteger)
-    return (
-        sa.select(*COLUMNS)
-        .where(
-            m.agent_id == sa.bindparam("agent"),
-            m.conversation_id == sa.bindparam("conversation") if in_conversation else m.conversation_id.is_(None),
-            m.sequence_id < here if before else m.sequence_id > here,
-            sa.text(DIALOGUE),
-        )
-        .order_by(m.sequence_id.desc() if before else m.sequence_id.asc())
-        .limit(2 * REACH)
-    )
+def candidate_statement(sql: str) -> sa.TextualSelect:
+    """Returns a statement whose rows have the fields of a Candidate."""
+    created_at = sa.column("created_at", messages.c.created_at.type)
+    is_question = sa.column("ends_in_question", sa.Boolean())
+    typed = {"created_at": created_at, "ends_in_question": is_question}
+    return sa.text(sql).columns(*(typed.get(name, sa.column(name)) for name in _CANDIDATE))
 
 
-_OF_AGENT: Final = (
-    sa.select(*COLUMNS)
-    .where(messages.c.agent_id == sa.bindparam("agent"), messages.c.search_text.is_not(None))
-    .order_by(messages.c.sequence_id)
-)
-_NEIGHBOURS: Final = {
-    (before, known): _neighbours_statement(before=before, in_conversation=known)
-    for before in (True, False)
-    for known in (True, False)
-}
-
-
-def index_new(conn: sa.Connection, index: FulltextIndex, sources: Sequence[SearchableMessage]) -> None:
-    """Indexes messages that were just stored, and updates the context of the messages before them."""
-    documents = [Document(source, indexed(source.text)) for source in sources if source.role not in _DIALOGUE_ROLES]
-    dialogues: dict[tuple[str, str | None], list[SearchableMessage]] = {}
-    for source in sources:
-        if source.role in _DIALOGUE_ROLES:
-            dialogues.setdefault((source.agent_id, source.conversation_id), []).append(source)
-    for dialogue in dialogues.values():
-        earlier = _neighbours(conn, dialogue[0], before=True)
-        documents += _with_context(earlier + dialogue, start=max(0, len(earlier) - REACH))
-    if documents:
-        index.put(conn, documents)
-
-
-def index_all(conn: sa.Connection, index: FulltextIndex) -> int:
-    """Rebuilds the index from all messages, agent by agent. Returns the number of indexed messages."""
-    index.clear(conn)
-    count = 0
-    for agent_id in conn.execute(sa.select(agents.c.agent_id).order_by(agents.c.agent_id)).scalars().all():
-        sources = sources_from_rows(conn.execute(_OF_AGENT, {"agent": agent_id}))
-        index_new(conn, index, sources)
-        count += len(sources)
-    return count
-
-
-def reindex_around(conn: sa.Connection, index: FulltextIndex, at: SearchableMessage, *, exists: bool) -> None:
-    """Updates the documents around a message that changed (`exists`) or was deleted."""
-    if at.role not in _DIALOGUE_ROLES:
-        if exists and at.text:
-            index.put(conn, [Document(at, indexed(at.text))])
-        return
-    earlier, later = _neighbours(conn, at, before=True), _neighbours(conn, at, before=False)
-    dialogue = [*earlier, *([at] if exists and at.text else []), *later]
-    documents = list(_with_context(dialogue, start=max(0, len(earlier) - REACH)))
-    nearby = [document for document in documents if document.source not in later[REACH:]]
-    if nearby:
-        index.put(conn, nearby)
-
-
-def _neighbours(conn: sa.Connection, at: SearchableMessage, *, before: bool) -> list[SearchableMessage]:
-    statement = _NEIGHBOURS[before, at.conversation_id is not None]
-    found = conn.execute(
-        statement, {"agent": at.agent_id, "conversation": at.conversation_id, "sequence_id": at.sequence_id}
-    ).all()
-    return sources_from_rows(reversed(found) if before else found)
-
-
-def sources_from_rows(rows: Iterable[sa.Row[*tuple[Any, ...]]]) -> list[SearchableMessage]:
-    """Returns the sources of rows that select COLUMNS."""
-    return [SearchableMessage(*row) for row in rows]
-
-
-def _with_context(dialogue: Sequence[SearchableMessage], start: int) -> Iterator[Document]:
-    nearby = [indexed(source.text, NEIGHBOUR_CHARACTERS) for source in dialogue]
-    for position in range(start, len(dialogue)):
-        source = dialogue[position]
-        beside, around = (
-            " ".join(
-                nearby[other]
-                for other in (position - distance, position + distance)
-                if 0 <= other < len(dialogue) and abs(dialogue[other].created_at - source.created_at) <= SESSION
-            )
-            for distance in (1, REACH)
-        )
-        yield Document(source, indexed(source.text), beside, around)
+def filters_rows(scope: SearchScope) -> bool:
+    """Returns whether a scope has conditions that the full-text index cannot check."""
+    return bool(scope.from_time or scope.before_time or scope.exclude_ids or scope.speakers or scope.sender_ids)

@@ -2,35 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import sqlalchemy as sa
+from mnemesh_retrieval.ranking.exact import fingerprint
+from mnemesh_retrieval.words.analysis import MAX_TERMS
 
-from mnemesh_recall.language.words import MAX_TERMS
 from mnemesh_recall.model.search import SearchScope
+from mnemesh_recall.model.word_scores import Candidate
 from mnemesh_recall.store.sql.fulltext.documents import (
+    CANDIDATE_COLUMNS,
     READ_CHARACTERS,
     SIZE_OF_AGENT,
     SIZE_OF_ORGANIZATION,
-    Candidate,
+    CandidateQuery,
     Document,
+    candidate_statement,
+    filters_rows,
 )
 
 _PUT: Final = sa.text(
     """
-    INSERT INTO message_words (row_id, body, beside, around, about, words) VALUES (
-        CAST(:row_id AS bigint), CAST(:body AS text), CAST(:beside AS text), CAST(:around AS text),
-        CAST(:about AS text),
+    INSERT INTO message_words
+        (row_id, body, asked, beside, around, about, before_id, after_id, ends_in_question, words)
+    VALUES (
+        CAST(:row_id AS bigint), CAST(:body AS text), CAST(:asked AS text), CAST(:beside AS text),
+        CAST(:around AS text), CAST(:about AS text), CAST(:before_id AS text), CAST(:after_id AS text),
+        CAST(:ends_in_question AS boolean),
         array_to_tsvector(CAST(:scope AS text[]))
             || setweight(to_tsvector('simple', CAST(:body AS text)), 'A')
             || setweight(to_tsvector('simple', CAST(:beside AS text)), 'B')
             || setweight(to_tsvector('simple', CAST(:around AS text)), 'C')
-            || to_tsvector('simple', CAST(:about AS text)))
+            || to_tsvector('simple', CAST(:about AS text))
+            || to_tsvector('simple', CAST(:asked AS text)))
     ON CONFLICT (row_id) DO UPDATE SET
-        body = excluded.body, beside = excluded.beside, around = excluded.around, about = excluded.about,
-        words = excluded.words
+        body = excluded.body, asked = excluded.asked, beside = excluded.beside, around = excluded.around,
+        about = excluded.about, before_id = excluded.before_id, after_id = excluded.after_id,
+        ends_in_question = excluded.ends_in_question, words = excluded.words
     """
 )
 _REMOVE: Final = sa.text("DELETE FROM message_words WHERE row_id = ANY(CAST(:row_ids AS bigint[]))")
@@ -41,6 +51,9 @@ _CLEAR: Final = sa.text("DELETE FROM message_words")
 _ANY: Final = sa.text("SELECT 1 FROM message_words LIMIT 1")
 MOST_MATCHES: Final = 1_000
 """The number of newest matches that are considered as candidates."""
+MOST_EXACT: Final = 10
+EXACT_WEIGHT: Final = 1e6
+"""The weight of a message that equals the query."""
 RECENT: Final = 20_000
 """The number of newest messages in which common words are searched first. GIN returns matches in no order, so that
 finding the newest matches otherwise takes reading all of them."""
@@ -67,30 +80,57 @@ _NEWEST_RECENT: Final = """
     WHERE words @@ ((SELECT {either} FROM queries) && CAST(:scope AS tsquery))
     ORDER BY row_id DESC LIMIT :newest
 """
-_NEWEST_FILTERED: Final = f"""
-    SELECT location, row_id FROM ({_MATCHING} OFFSET 0) AS matching JOIN messages USING (row_id)
-    WHERE created_at >= coalesce(CAST(:from_time AS timestamptz), '-infinity')
+_ROW_FILTERS: Final = """
+    created_at >= coalesce(CAST(:from_time AS timestamptz), '-infinity')
         AND created_at < coalesce(CAST(:before_time AS timestamptz), 'infinity')
         AND id != ALL (CAST(:excluded AS text[]))
-    ORDER BY row_id + 0 DESC LIMIT :newest
+        AND (cardinality(CAST(:speakers AS text[])) = 0 OR speaker = ANY (CAST(:speakers AS text[])))
+        AND (cardinality(CAST(:senders AS text[])) = 0 OR sender_id = ANY (CAST(:senders AS text[])))
+"""
+_NEWEST_FILTERED: Final = f"""
+    SELECT location, row_id FROM ({_MATCHING} OFFSET 0) AS matching JOIN messages USING (row_id)
+    WHERE {_ROW_FILTERS} ORDER BY row_id + 0 DESC LIMIT :newest
 """  # noqa: S608
-_CANDIDATES: Final = """
-    WITH queries AS MATERIALIZED (SELECT {queries}),
-    newest AS MATERIALIZED ({newest}),
+_MATCHING_EXACTLY: Final = """
+    SELECT ctid AS location, row_id FROM message_words
+    WHERE words @@ (CAST(:exact AS tsquery) && CAST(:scope AS tsquery))
+"""
+_EXACT: Final = f"{_MATCHING_EXACTLY} ORDER BY row_id + 0 DESC LIMIT {MOST_EXACT}"
+_EXACT_FILTERED: Final = f"""
+    SELECT location, row_id FROM ({_MATCHING_EXACTLY} OFFSET 0) AS matching JOIN messages USING (row_id)
+    WHERE {_ROW_FILTERS} ORDER BY row_id + 0 DESC LIMIT {MOST_EXACT}
+"""  # noqa: S608
+_CANDIDATES: Final = f"""
+    WITH queries AS MATERIALIZED (SELECT {{queries}} CAST(:exact AS tsquery) AS exact),
+    newest AS MATERIALIZED ({{newest}}),
     best AS (
-        SELECT newest.row_id, {score} AS score
+        SELECT newest.row_id, {{score}} CASE WHEN words @@ exact THEN {EXACT_WEIGHT} ELSE 0 END AS score
         FROM queries, newest JOIN message_words ON message_words.ctid = newest.location
         ORDER BY score DESC, row_id DESC LIMIT :most)
-    SELECT id, substr(body, 1, :characters), length(body), beside, around, about
+    SELECT {CANDIDATE_COLUMNS}, true AS has_word, score >= {EXACT_WEIGHT} AS is_exact
     FROM best JOIN message_words USING (row_id) JOIN messages USING (row_id)
     WHERE organization_id || '' = :organization
     ORDER BY row_id DESC
-"""
+"""  # noqa: S608
+_READ: Final = f"""
+    WITH wanted AS MATERIALIZED (
+        SELECT unnest(CAST(:ids AS text[])) AS id
+        UNION
+        SELECT after_id FROM messages JOIN message_words USING (row_id) WHERE id = ANY (CAST(:leaders AS text[])))
+    SELECT {CANDIDATE_COLUMNS}, false AS has_word, false AS is_exact
+    FROM wanted JOIN messages USING (id) JOIN message_words USING (row_id)
+    WHERE organization_id || '' = :organization
+        AND (CAST(:agent AS text) IS NULL OR agent_id || '' = :agent)
+        AND (CAST(:conversation AS text) IS NULL OR conversation_id || '' = :conversation)
+        AND (cardinality(CAST(:roles AS text[])) = 0 OR role = ANY (CAST(:roles AS text[])))
+        AND {_ROW_FILTERS}
+    ORDER BY row_id DESC
+"""  # noqa: S608
 # Queries that are part of the statement itself would be parsed again for every message.
 _QUERY: Final = """phraseto_tsquery('simple', :term_{0}) AS term_{0}, to_tsquery('simple', :own_{0}) AS own_{0},
     to_tsquery('simple', :near_{0}) AS near_{0}, CAST(:weight_{0} AS double precision) AS weight_{0}"""
 _SCORE: Final = """weight_{0} * (CASE WHEN words @@ own_{0} THEN 1.0::double precision ELSE 0 END
-    + CASE WHEN words @@ near_{0} THEN 0.45::double precision ELSE 0 END)"""
+    + CASE WHEN words @@ near_{0} THEN 0.4::double precision ELSE 0 END)"""
 
 
 class PostgresFulltextIndex:
@@ -100,17 +140,7 @@ class PostgresFulltextIndex:
         """See FulltextIndex.put."""
         conn.execute(
             _PUT,
-            [
-                {
-                    "row_id": item.source.row_id,
-                    "scope": _scope_lexemes(item),
-                    "body": item.body,
-                    "beside": item.beside,
-                    "around": item.around,
-                    "about": item.about,
-                }
-                for item in documents
-            ],
+            [{**item.to_row(), "scope": _scope_lexemes(item)} for item in documents],
         )
 
     def remove(self, conn: sa.Connection, row_ids: Sequence[int]) -> None:
@@ -125,6 +155,10 @@ class PostgresFulltextIndex:
     def clear(self, conn: sa.Connection) -> None:
         """See FulltextIndex.clear."""
         conn.execute(_CLEAR)
+
+    def merge(self, conn: sa.Connection, *, first: bool) -> bool:  # noqa: ARG002
+        """See FulltextIndex.merge. Autovacuum merges the pending list of GIN."""
+        return False
 
     def is_empty(self, conn: sa.Connection) -> bool:
         """See FulltextIndex.is_empty."""
@@ -144,56 +178,77 @@ class PostgresFulltextIndex:
         return rows[0].size if rows else 0, {term: counts[term] for term in terms if counts.get(term)}
 
     def candidates(
-        self,
-        conn: sa.Connection,
-        organization_id: str,
-        scope: SearchScope,
-        weights: Mapping[str, float],
-        limit: int,
-        *,
-        are_few: bool,
+        self, conn: sa.Connection, organization_id: str, scope: SearchScope, query: CandidateQuery
     ) -> list[Candidate]:
         """See FulltextIndex.candidates."""
+        terms = len(query.weights)
         parameters: dict[str, Any] = {
             "organization": organization_id,
             "scope": _scopes(organization_id, scope),
             "newest": MOST_MATCHES,
-            "most": limit,
+            "most": query.limit,
             "characters": READ_CHARACTERS,
+            "exact": _quoted(_fingerprint_lexeme(query.fingerprint)),
         }
-        for number, (term, weight) in enumerate(weights.items()):
+        for number, (term, weight) in enumerate(query.weights.items()):
             parameters[f"term_{number}"], parameters[f"weight_{number}"] = term, weight
             parameters[f"own_{number}"], parameters[f"near_{number}"] = _query("AD", term), _query("BC", term)
-        filters_rows = _filters_rows(scope)
-        if filters_rows:
-            parameters |= {"from_time": scope.from_time, "before_time": scope.before_time}
-            parameters["excluded"] = list(scope.exclude_ids)
-        elif scope.agent_id is None and not are_few:
-            recent = conn.execute(
-                _candidates_statement(len(weights), _NEWEST_RECENT), {**parameters, "recent": RECENT}
-            ).all()
-            if len(recent) >= limit:
-                return [Candidate(*row) for row in recent]
-        source = _NEWEST_FILTERED if filters_rows else _NEWEST
-        return [Candidate(*row) for row in conn.execute(_candidates_statement(len(weights), source), parameters)]
+        is_filtered = filters_rows(scope)
+        if is_filtered:
+            parameters |= _row_filters(scope)
+        elif scope.agent_id is None and not query.are_few:
+            statement = _candidates_statement(terms, _NEWEST_RECENT, _EXACT)
+            recent = conn.execute(statement, {**parameters, "recent": RECENT}).all()
+            if len(recent) >= query.limit:
+                return [Candidate._make(row) for row in recent]
+        sources = (_NEWEST_FILTERED, _EXACT_FILTERED) if is_filtered else (_NEWEST, _EXACT)
+        return [Candidate._make(row) for row in conn.execute(_candidates_statement(terms, *sources), parameters)]
+
+    def read(
+        self, conn: sa.Connection, organization_id: str, scope: SearchScope, ids: Sequence[str], leaders: Sequence[str]
+    ) -> list[Candidate]:
+        """See FulltextIndex.read."""
+        parameters = {
+            "organization": organization_id,
+            "agent": scope.agent_id,
+            "conversation": scope.conversation_id,
+            "roles": [role.value for role in scope.roles],
+            "ids": list(ids),
+            "leaders": list(leaders),
+            "characters": READ_CHARACTERS,
+            **_row_filters(scope),
+        }
+        return [Candidate._make(row) for row in conn.execute(_read_statement(), parameters)]
 
 
 @lru_cache(maxsize=3 * MAX_TERMS)
-def _candidates_statement(terms: int, source: str) -> sa.TextClause:
-    """Returns the statement that selects candidates from the matches of `source`, one of the three statements above."""
+def _candidates_statement(terms: int, source: str, exact: str) -> sa.TextualSelect:
+    """Returns the statement that selects candidates from the matches of two of the statements above."""
     numbers = range(terms)
-    return sa.text(
+    matching = source.format(either=" || ".join(f"term_{number}" for number in numbers))
+    return candidate_statement(
         _CANDIDATES.format(
-            queries=", ".join(map(_QUERY.format, numbers)),
-            newest=source.format(either=" || ".join(f"term_{number}" for number in numbers)),
-            score=" + ".join(map(_SCORE.format, numbers)),
+            queries="".join(f"{_QUERY.format(number)}, " for number in numbers),
+            newest=f"({matching}) UNION ({exact})" if terms else exact,
+            score="".join(f"{_SCORE.format(number)} + " for number in numbers),
         )
     )
 
 
-def _filters_rows(scope: SearchScope) -> bool:
-    """Returns whether the scope has conditions that the full-text index cannot check."""
-    return bool(scope.from_time or scope.before_time or scope.exclude_ids)
+@cache
+def _read_statement() -> sa.TextualSelect:
+    return candidate_statement(_READ)
+
+
+def _row_filters(scope: SearchScope) -> dict[str, Any]:
+    """Returns the parameters of the conditions that the full-text index cannot check."""
+    return {
+        "from_time": scope.from_time,
+        "before_time": scope.before_time,
+        "excluded": list(scope.exclude_ids),
+        "speakers": [name.casefold() for name in scope.speakers],
+        "senders": list(scope.sender_ids),
+    }
 
 
 def _query(weights: str, term: str) -> str:
@@ -205,7 +260,12 @@ def _scope_lexemes(item: Document) -> list[str]:
     source = item.source
     # No word of a text contains a hyphen or a colon.
     tokens = [source.organization_id, source.agent_id, f"{source.role}:"]
+    tokens.append(_fingerprint_lexeme(fingerprint(source.text)))
     return [*tokens, source.conversation_id] if source.conversation_id is not None else tokens
+
+
+def _fingerprint_lexeme(value: str) -> str:
+    return f"text:{value}"
 
 
 def _scopes(organization_id: str, scope: SearchScope) -> str:

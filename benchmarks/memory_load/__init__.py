@@ -1,0 +1,1 @@
+"""Measures recall and archival separately, with stores of a given size."""

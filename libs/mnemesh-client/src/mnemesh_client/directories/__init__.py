@@ -1,0 +1,1 @@
+"""Directories of files: their names in a folder, ignore rules, uploads, and folders that follow them."""

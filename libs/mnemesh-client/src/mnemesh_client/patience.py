@@ -1,0 +1,43 @@
+"""How long a client repeats a call whose connection broke, or whose server restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+import grpc
+from mnemesh_kit.backoff import Backoff
+from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
+
+_BACKOFF: Final = Backoff(first=0.1, maximum=2.0)
+
+
+class Patience:
+    """The time for which a client repeats a call without any progress."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.progressed()
+
+    def progressed(self) -> None:
+        """Starts the time again, because the server answered."""
+        self._failures, self._since = 0, time.monotonic()
+
+    async def wait(self, error: MnemeshError) -> None:
+        """Waits before the next attempt after an error.
+
+        Raises:
+            MnemeshError: `error` itself, if the call was refused, or the time is over.
+        """
+        if not is_broken_connection(error) or time.monotonic() - self._since > self._seconds:
+            raise error
+        self._failures += 1
+        await asyncio.sleep(_BACKOFF.delay(self._failures))
+
+
+def is_broken_connection(error: MnemeshError) -> bool:
+    """Returns whether the server did not answer: it was not reached, or it stopped during the call."""
+    if isinstance(error, Unavailable | DeadlineExceeded):
+        return not error.final
+    return (error.reason, error.code) == ("INTERNAL", grpc.StatusCode.CANCELLED)

@@ -1,0 +1,60 @@
+"""The commands for MCP servers, over a whole mesh."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import typer
+from mnemesh_testkit.fakes.authorization_server import protected
+from mnemesh_testkit.mesh.mesh_thread import MeshThread
+
+from .command_line import CommandLine
+
+
+def test_servers_are_added_listed_shown_and_deleted(cli: CommandLine) -> None:
+    code, created, err = cli.run("mcp-servers", "add", "tickets", "http://127.0.0.1:9/mcp")
+    assert (code, "its tools were not read" in err) == (0, True)
+    server_id = created.strip()
+    _, listed, _ = cli.run("mcp-servers", "list")
+    assert ["tickets", "http", "unreachable", "0", server_id] in [line.split() for line in listed.splitlines()]
+    assert max(len(line) for line in listed.splitlines()) <= 90
+    _, shown, _ = cli.run("mcp-servers", "show", "tickets")
+    assert json.loads(shown)["streamableHttp"]["url"] == "http://127.0.0.1:9/mcp"
+    code, updated, _ = cli.run("mcp-servers", "update", "tickets", "--url", "http://127.0.0.1:9/other")
+    assert (code, updated.strip()) == (0, f"updated {server_id}")
+    assert json.loads(cli.run("mcp-servers", "show", "tickets")[1])["streamableHttp"]["url"].endswith("/other")
+    assert cli.run("mcp-servers", "update", "tickets")[0] == 2
+    code, _, err = cli.run("mcp-servers", "refresh", "tickets")
+    assert (code, "cannot be reached" in err, err.count("\n")) == (1, True, 1)
+    code, _, err = cli.run("mcp-servers", "show", "unknown")
+    assert (code, err.count("\n")) == (1, 1)
+    code, out, _ = cli.run("mcp-servers", "delete", "tickets", "--yes")
+    assert (code, out.strip()) == (0, f"deleted {server_id}")
+
+
+def test_a_person_authorizes_a_server(cli: CommandLine, running: MeshThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    servers = protected()
+    remote = running.run(servers.__aenter__())
+    printed: list[str] = []
+
+    def answer(*_: Any, **__: Any) -> str:
+        return f"http://127.0.0.1:8765/callback?{urlencode(running.run(remote.approve(printed[-1])))}"
+
+    try:
+        code, out, err = cli.run("mcp-servers", "add", "--oauth", "protected", remote.url)
+        assert (code, "its tools were not read" in err) == (0, True)
+        server_id = out.strip()
+        with monkeypatch.context() as patch:
+            patch.setattr(typer, "echo", lambda text, **_: printed.append(text))
+            patch.setattr(typer, "prompt", answer)
+            code, out, err = cli.run("mcp-servers", "authorize", "protected")
+            assert (code, out.strip(), err) == (0, f"authorized {server_id}, 2 tools", "")
+            patch.setattr(typer, "prompt", lambda *_, **__: "http://127.0.0.1:8765/callback?error=access_denied")
+            code, _, err = cli.run("mcp-servers", "authorize", "protected")
+        cli.run("mcp-servers", "delete", "protected", "--yes")
+    finally:
+        running.run(servers.__aexit__(None, None, None))
+    assert (code, remote.grants) == (2, ["authorization_code"]), err

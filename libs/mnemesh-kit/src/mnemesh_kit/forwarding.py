@@ -1,0 +1,181 @@
+"""Calls that a server forwards: one address of a mesh serves the gRPC services of several.
+
+A forwarded call is neither parsed nor answered here. Its bytes, its metadata and its deadline go to the service that
+owns the method; the responses, the status and the error details come back unchanged. Only calls that clients may make
+are forwarded; the receiving service authenticates them again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from mnemesh_kit.access import RPC_RULES
+from mnemesh_kit.connections import Connections
+from mnemesh_kit.errors import DETAILS_KEY, PUSHBACK_KEY, MnemeshError, Unavailable
+from mnemesh_kit.principal import Role
+from mnemesh_kit.retries import service_descriptor
+from mnemesh_kit.services import SERVICES
+from mnemesh_kit.tls.client import ClientTls
+
+_HEALTH_SECONDS: Final = 2.0
+_OF_CONNECTION: Final = frozenset({"user-agent", "content-type", "te"})
+"""Headers of one connection. So are those that begin with `grpc-`, except for the next ones."""
+_OF_CALL: Final = frozenset({DETAILS_KEY, PUSHBACK_KEY})
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def forwarded_services(targets: Mapping[str, str]) -> dict[str, str]:
+    """Returns the target of each gRPC service, by its full name.
+
+    Args:
+        targets: the targets of services of the mesh by their short names, such as `{"blocks": "127.0.0.1:50051"}`.
+    """
+    return {name: targets[spec.name] for spec in SERVICES if spec.name in targets for name in spec.proto_services}
+
+
+class Forwarder(grpc.GenericRpcHandler):
+    """The handler of the calls that other services of the mesh answer."""
+
+    def __init__(self, targets: Mapping[str, str], tls: ClientTls) -> None:
+        """Creates the handler; nothing connects before the first call.
+
+        Args:
+            targets: the target of each gRPC service, by its full name.
+            tls: the files for encrypted connections.
+        """
+        self._targets = targets
+        self._connections = {target: Connections(target, tls) for target in set(targets.values())}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The full names of the gRPC services."""
+        return tuple(self._targets)
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        """Returns the handler of a method; None for one that is not forwarded."""
+        method = handler_call_details.method
+        target = self._targets.get(method.split("/")[1]) if method.count("/") == 2 else None
+        rule = RPC_RULES.get(method)
+        if target is None or rule is None or rule.role is not Role.CLIENT:
+            return None
+        # On the wire, a single message is a stream of one. The receiving service knows how many there must be.
+        call = self._connections[target].callable(method, lambda channel: channel.stream_stream(method))
+
+        async def forward(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
+            async with _Forwarded(call, requests, context) as forwarded:
+                async for response in forwarded.responses():
+                    yield response
+
+        return grpc.stream_stream_rpc_method_handler(forward)
+
+    def channel_of(self, service: str, proto_service: str) -> grpc.aio.Channel | None:
+        """Returns a channel to a service of the mesh, by its short name; None if its calls are not forwarded.
+
+        Args:
+            service: the short name, such as `blocks`.
+            proto_service: the full name of the gRPC service to call there.
+        """
+        names = next((spec.proto_services for spec in SERVICES if spec.name == service), ())
+        target = next((self._targets[name] for name in names if name in self._targets), None)
+        return None if target is None else self._connections[target].of(proto_service)
+
+    async def is_serving(self, name: str) -> bool:
+        """Returns whether the service that owns a gRPC service reports that it is ready."""
+        connection = self._connections[self._targets[name]]
+        stub: Any = health_pb2_grpc.HealthStub(connection.of(health.SERVICE_NAME))
+        request = health_pb2.HealthCheckRequest(service=name)
+        with suppress(grpc.aio.AioRpcError):
+            answer = await stub.Check(request, timeout=_HEALTH_SECONDS)
+            return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+        return False
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        for connection in self._connections.values():
+            await connection.close(None)
+
+
+class ForwardingHealth(health.aio.HealthServicer):
+    """Health of the own services, and of those whose calls are forwarded."""
+
+    def __init__(self, forwarder: Forwarder) -> None:
+        super().__init__()
+        self._forwarder = forwarder
+
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> health_pb2.HealthCheckResponse:
+        """Returns the state of a service. That of a forwarded one is asked for at each call."""
+        if request.service not in self._forwarder.names:
+            response: health_pb2.HealthCheckResponse = await super().Check(request, context)
+            return response
+        is_serving = await self._forwarder.is_serving(request.service)
+        state = health_pb2.HealthCheckResponse.SERVING if is_serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        return health_pb2.HealthCheckResponse(status=state)
+
+
+def import_contracts(names: tuple[str, ...]) -> None:
+    """Imports the generated code of gRPC services, so that reflection and request ids know them."""
+    for package in dict.fromkeys(name.rpartition(".")[0] for name in names):
+        found = importlib.import_module(package)
+        for module in pkgutil.iter_modules(found.__path__):
+            if module.name.endswith("_service_pb2"):
+                importlib.import_module(f"{package}.{module.name}")
+    unknown = [name for name in names if service_descriptor(name) is None]
+    if unknown:
+        raise LookupError(f"no generated code of {', '.join(unknown)}")
+
+
+class _Forwarded:
+    """One forwarded call, which is cancelled at the end of its block."""
+
+    def __init__(self, call: Any, requests: AsyncIterator[bytes], context: Context) -> None:
+        self._requests = requests
+        self._context = context
+        self._refusal: MnemeshError | None = None
+        self._call = call(
+            self._sent(), timeout=context.time_remaining(), metadata=_end_to_end(context.invocation_metadata())
+        )
+
+    async def __aenter__(self) -> _Forwarded:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._call.cancel()
+
+    async def responses(self) -> AsyncIterator[bytes]:
+        """Yields the responses, and ends the call with its status."""
+        try:
+            async for response in self._call:
+                yield response
+        except grpc.aio.AioRpcError as error:
+            if self._refusal is not None:
+                raise self._refusal from None
+            trailers = _end_to_end(error.trailing_metadata())
+            if error.code() is grpc.StatusCode.UNAVAILABLE and all(key != DETAILS_KEY for key, _ in trailers):
+                raise Unavailable("The service of this method cannot be reached. Try again.") from error
+            await self._context.abort(error.code(), error.details() or "", trailers)
+
+    async def _sent(self) -> AsyncIterator[bytes]:
+        """Yields the requests. One that is refused here ends the call with its error."""
+        try:
+            async for request in self._requests:
+                yield request
+        except MnemeshError as error:
+            self._refusal = error
+            self._call.cancel()
+
+
+def _end_to_end(metadata: Any) -> tuple[tuple[str, str | bytes], ...]:
+    """Returns the headers or trailers of a call without those of its connection."""
+    return tuple(
+        (key, value)
+        for key, value in metadata or ()
+        if key in _OF_CALL or not (key in _OF_CONNECTION or key.startswith(("grpc-", ":")))
+    )

@@ -1,0 +1,72 @@
+"""The parts of a text that the ranking distinguishes: its speaker, its question sentences, and its other sentences."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+# A sentence ends at a line break, at marks before a space, a closing quote or bracket, or the end, and at wide marks.
+_SENTENCE: Final = re.compile(r"(?:[.!?…]+(?=[\s\"'”’»)\]*]|$)|[。！？؟]+|\n)+")
+_QUESTION_MARK: Final = re.compile("[?？؟]")
+_END: Final = re.compile(r"[^\w\s]*(?:\s+[^\w\s]+)*\s*$")
+_NAME: Final = r"[^\W\d_][\w'’.-]*"
+_SPEAKER: Final = re.compile(rf"\s*({_NAME}(?: {_NAME}){{0,2}})(?::[ \t]+|：\s*)(?=\S)")
+_MAX_NAME: Final = 40
+_MAX_FOLDED_WORDS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    """A text without the name of its speaker, in parts."""
+
+    speaker: str
+    """The name at the beginning of the text, as in "Ada Lovelace: I wrote a program."; "" without one."""
+    text: str
+    questions: str
+    """The question sentences, separated by line breaks."""
+    statements: str
+    """The other sentences, separated by line breaks."""
+    ends_in_question: bool
+
+    @property
+    def asks(self) -> bool:
+        """Whether the text has a question sentence."""
+        return bool(self.questions)
+
+
+def utterance(text: str, *, is_folded: bool = False) -> Utterance:
+    """Returns the parts of a text. See `split_speaker` for folded texts."""
+    speaker, spoken = split_speaker(text, is_folded=is_folded)
+    if not _QUESTION_MARK.search(spoken):
+        return Utterance(speaker, spoken, "", spoken, False)
+    questions: list[str] = []
+    statements: list[str] = []
+    start = 0
+    for mark in _SENTENCE.finditer(spoken):
+        sentences = questions if _QUESTION_MARK.search(mark[0]) else statements
+        sentences.append(spoken[start : mark.end()].strip())
+        start = mark.end()
+    statements.append(spoken[start:].strip())
+    end = _END.search(spoken)
+    return Utterance(
+        speaker,
+        spoken,
+        "\n".join(filter(None, questions)),
+        "\n".join(filter(None, statements)),
+        end is not None and _QUESTION_MARK.search(end[0]) is not None,
+    )
+
+
+def split_speaker(text: str, *, is_folded: bool = False) -> tuple[str, str]:
+    """Returns the name of the speaker at the beginning of a text, "" without one, and the rest of the text.
+
+    A name has up to three words, none of them in lower case; in a text that is folded to lower case, up to two words.
+    """
+    found = _SPEAKER.match(text)
+    if found is None or len(found[1]) > _MAX_NAME:
+        return "", text
+    words = found[1].split()
+    if len(words) > _MAX_FOLDED_WORDS if is_folded else any(word[0].islower() for word in words):
+        return "", text
+    return found[1], text[found.end() :]

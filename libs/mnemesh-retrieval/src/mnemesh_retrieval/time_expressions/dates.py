@@ -1,0 +1,259 @@
+"""Periods with a name in the calendar: days, months, years, seasons, quarters, holidays and weekdays."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from mnemesh_retrieval.time_expressions import calendar
+from mnemesh_retrieval.time_expressions.calendar import Recurring, Span
+from mnemesh_retrieval.time_expressions.holidays import HOLIDAYS
+from mnemesh_retrieval.time_expressions.reading import Evidence, Found, Reading
+from mnemesh_retrieval.time_expressions.vocabulary import (
+    AMBIGUOUS_MONTHS,
+    MONTHS,
+    NOT_AFTER_WEEKDAY,
+    NOT_BEFORE_WEEKDAY,
+    ORDINALS,
+    PARTS_OF_DAY,
+    PLURALS_OF_THINGS,
+    SEASONS,
+    SHORT_MONTHS,
+    SHORT_WEEKDAYS,
+    TRUSTING,
+    VERBS,
+    VERBS_IN_S,
+    WEEKDAYS,
+)
+
+_DAY: Final = re.compile(r"([12]?\d|3[01])(st|nd|rd|th)?")
+_YEAR: Final = re.compile(r"(19|20)\d\d")
+_QUARTER: Final = re.compile(r"q[1-4]")
+_YEAR_PREPOSITIONS: Final = frozenset({"before", "after", "by", "from", "of", "early", "mid", "late"})
+_SHIFTS: Final = {"last": -1, "previous": -1, "this": 0, "next": 1}
+_LENGTHS: Final = {"day": calendar.DAY, "week": calendar.WEEK}
+_COUNTS: Final = {"half": 2, "quarter": 4}
+_MONTHS_OF_YEAR: Final = 12
+_LONGEST_MONTH: Final = timedelta(days=31)
+_SURE_SEASONS: Final = frozenset({"spring", "summer", "autumn", "winter"})
+
+
+def numeric_date(reading: Reading, index: int, _: Evidence) -> Found | None:
+    """Reads a numeric date, such as 2023-05-07."""
+    token = reading.tokens[index]
+    return Found(token.dates, index + 1, token.is_day) if token.dates else None
+
+
+def day_and_month(reading: Reading, index: int, evidence: Evidence) -> Found | None:
+    """Reads "7 May", "7th of May 2023" or "the first of May"."""
+    day, is_ordinal = day_number(reading, index)
+    after = index + 1
+    if is_of := reading.joined(after) == "of":
+        after += 1
+    month = MONTHS.get(reading.joined(after))
+    if day is None or month is None:
+        return None
+    is_verb = reading.word(after) in VERBS and not reading.is_capitalized(after)
+    if is_verb and not (is_of or is_ordinal or evidence or not reading.joined(after + 1)):
+        return None
+    if not (is_of or is_ordinal or evidence) and reading.is_name(after + 1):
+        return None  # 10 March Street
+    return _dated(reading, calendar.days_of(month, day, day), after + 1, is_day=True)
+
+
+def month(reading: Reading, index: int, evidence: Evidence) -> Found | None:
+    """Reads "May 7th, 2023", "May 7", "May 2023", or "May" if it is a month here."""
+    number = MONTHS[reading.word(index)]
+    place = index + 1 + (reading.joined(index + 1) == "the")
+    day, is_ordinal = day_number(reading, place) if reading.joined(place) else (None, False)
+    if day is not None and (is_ordinal or (place == index + 1 and not _counts(reading, place))):
+        return _dated(reading, calendar.days_of(number, day, day), place + 1, is_day=True)
+    found = _dated(reading, calendar.month_of(number), index + 1)
+    return found if found.recurring is None or _is_month(reading, index, evidence) else None
+
+
+def _is_month(reading: Reading, index: int, evidence: Evidence) -> bool:
+    """Returns whether the name of a month without a number means the month."""
+    word = reading.word(index)
+    if word in SHORT_MONTHS or word in AMBIGUOUS_MONTHS:
+        if word in VERBS and not reading.is_capitalized(index) and evidence < Evidence.TIME:
+            return False
+        return evidence == Evidence.TIME and not reading.is_name(index + 1) and reading.word(index - 2) not in TRUSTING
+    return bool(evidence) or not reading.is_name(index + 1)
+
+
+def year(reading: Reading, index: int, evidence: Evidence) -> Found | None:
+    """Reads "2023" after a word that makes it a year, and "1990s"."""
+    word = reading.word(index)
+    if word[4:] == "s" and _YEAR.fullmatch(word[:4]) and word[3] == "0":
+        first = int(word[:4])
+        return Found(((calendar.year_span(first)[0], calendar.year_span(first + 9)[1]),), index + 1)
+    if not _YEAR.fullmatch(word) or _counts(reading, index):
+        return None
+    is_year = reading.word(index - 1) == "year" or (evidence and reading.word(index - 1) in _YEAR_PREPOSITIONS)
+    return Found((calendar.year_span(int(word)),), index + 1) if evidence == Evidence.TIME or is_year else None
+
+
+def season(reading: Reading, index: int, evidence: Evidence) -> Found | None:
+    """Reads "summer 2023", "the winter of last year", or "summer" after a word of time."""
+    word = reading.word(index)
+    found = _dated(reading, calendar.season_of(SEASONS[word]), index + 1)
+    is_season = evidence == Evidence.TIME and (word in _SURE_SEASONS or reading.is_capitalized(index))
+    return found if found.recurring is None or is_season else None
+
+
+def quarter(reading: Reading, index: int, evidence: Evidence) -> Found | None:
+    """Reads "Q1 2023", or "Q1" after a preposition."""
+    word = reading.word(index)
+    if not _QUARTER.fullmatch(word):
+        return None
+    found = _dated(reading, calendar.quarter_of(int(word[1])), index + 1)
+    return found if found.recurring is None or evidence else None
+
+
+def ordinal_period(reading: Reading, index: int, _: Evidence) -> Found | None:
+    """Reads "first quarter of 2023", "second half of May", "third week of May" and "last week of May 2023"."""
+    word, unit = reading.word(index), reading.joined(index + 1)
+    number = -1 if word == "last" else ORDINALS.get(word, 0) - 1
+    if reading.joined(index + 2) != "of" or (number < 0 and word != "last"):
+        return None
+    whole = _whole(reading, index + 3)
+    if whole is None:
+        return None
+    (start, end), after = whole
+    if (length := _LENGTHS.get(unit)) is not None:
+        span = (end - length, end) if number < 0 else (start + number * length, start + (number + 1) * length)
+        return Found((span,), after)
+    count = _COUNTS.get(unit, 0)
+    if number >= count:
+        return None
+    if end - start <= _LONGEST_MONTH:  # A month has halves, but no quarters.
+        return Found((calendar.part((start, end), number % 2, 2),), after) if count == 2 else None
+    months = _MONTHS_OF_YEAR // count
+    first = calendar.add_months(start, number % count * months)
+    return Found(((first, calendar.add_months(first, months)),), after)
+
+
+def _whole(reading: Reading, index: int) -> tuple[Span, int] | None:
+    """Returns the month or year of which something is a part, and the token after it."""
+    if (found := _year_at(reading, index)) is not None:
+        return calendar.year_span(found[0]), found[1]
+    number = MONTHS.get(reading.joined(index))
+    if number is None:
+        return None
+    known = _year_at(reading, index + 1)
+    if known is not None:
+        return calendar.month_of(number)(known[0]), known[1]
+    span = calendar.latest(calendar.yearly(calendar.month_of(number)), reading.now)
+    return None if span is None else (span, index + 1)
+
+
+def holiday(reading: Reading, index: int, evidence: Evidence) -> Found | None:
+    """Reads "Christmas 2022", "New Year's Eve", or "Christmas" after a preposition."""
+    for words, of_year in HOLIDAYS.items():
+        if reading.word(index) == words[0] and all(
+            reading.joined(index + place) == word for place, word in enumerate(words[1:], start=1)
+        ):
+            found = _dated(reading, of_year, index + len(words))
+            is_name = len(words) > 1 and words != ("new", "year") and reading.is_capitalized(index)
+            return found if found.recurring is None or evidence or is_name else None
+    return None
+
+
+def weekday(reading: Reading, index: int, evidence: Evidence) -> Found | None:
+    """Reads "Tuesday", "Tuesday morning" or "Sunday, 7 May 2023"."""
+    word = reading.word(index)
+    number = WEEKDAYS.get(word, SHORT_WEEKDAYS.get(word))
+    if number is None or (word in SHORT_WEEKDAYS and not evidence):
+        return None
+    if (dated := _day_at(reading, index + 1)) is not None:
+        return dated
+    before, after = {reading.word(index - 1), reading.word(index - 2)}, reading.joined(index + 1)
+    if before & NOT_BEFORE_WEEKDAY or after in NOT_AFTER_WEEKDAY or (not evidence and reading.is_name(index + 1)):
+        return None
+    return with_part_of_day(reading, calendar.weekly(number), index + 1)
+
+
+def _day_at(reading: Reading, index: int) -> Found | None:
+    """Reads the date after a weekday."""
+    word = reading.joined(index)
+    found = None
+    if word[:1].isdigit():
+        found = day_and_month(reading, index, Evidence.TIME)
+    elif word in MONTHS and day_number(reading, index + 1)[0] is not None:
+        found = month(reading, index, Evidence.TIME)
+    return found
+
+
+def with_part_of_day(reading: Reading, period: Recurring, after: int) -> Found | None:
+    """Returns the latest occurrence of a weekday, or the part of that day which the next word names."""
+    span = calendar.latest(period, reading.now)
+    if span is None:
+        return None
+    if (narrowed := part_of_day(reading, span, after)) is not None:
+        return narrowed
+    return Found((span,), after, recurring=period)
+
+
+def part_of_day(reading: Reading, day: Span, index: int) -> Found | None:
+    """Returns the part of a day that a word names."""
+    hours = PARTS_OF_DAY.get(reading.joined(index))
+    if hours is None:
+        return None
+    first, last = hours
+    return Found(((day[0] + timedelta(hours=first), day[0] + timedelta(hours=last)),), index + 1)
+
+
+def day_of_month(reading: Reading, index: int, evidence: Evidence) -> Found | None:
+    """Reads "the 7th" at the end of a sentence."""
+    day, is_ordinal = day_number(reading, index)
+    is_day = evidence and reading.word(index - 1) == "the" and reading.word(index) not in ORDINALS
+    if day is None or not (is_ordinal and is_day) or reading.joined(index + 1):
+        return None
+    return latest_of(reading, calendar.monthly(day), index + 1)
+
+
+def latest_of(reading: Reading, period: Recurring, after: int) -> Found | None:
+    """Returns the latest occurrence of a period that began before the reference time."""
+    span = calendar.latest(period, reading.now)
+    return None if span is None else Found((span,), after, recurring=period)
+
+
+def _dated(reading: Reading, of_year: Callable[[int], Span], after: int, *, is_day: bool = False) -> Found:
+    """Returns a period of the year that follows it, or else its latest occurrence."""
+    if (given := _year_at(reading, after + (reading.joined(after) == "of"))) is not None:
+        number, end = given
+        return Found((of_year(number),), end, is_complete=is_day and reading.word(end - 1) != "year")
+    period = calendar.yearly(of_year)
+    span = calendar.latest(period, reading.now)
+    if span is None:
+        raise ValueError("The period has not begun in the years 1 to 9999.")
+    return Found((span,), after, recurring=period)
+
+
+def _year_at(reading: Reading, index: int) -> tuple[int, int] | None:
+    """Returns the year that a token or two name, and the token after them."""
+    word = reading.joined(index)
+    if _YEAR.fullmatch(word) and not _counts(reading, index):
+        return int(word), index + 1
+    if word in _SHIFTS and reading.joined(index + 1) == "year":
+        return reading.now.year + _SHIFTS[word], index + 2
+    return None
+
+
+def day_number(reading: Reading, index: int) -> tuple[int | None, bool]:
+    """Returns the day of a month that a token names, and whether it is an ordinal."""
+    word = reading.word(index) if index < len(reading.tokens) else ""
+    if match := _DAY.fullmatch(word):
+        return int(match[1]) or None, match[2] is not None
+    return (ORDINALS[word], True) if word in ORDINALS and reading.joined(index + 1) == "of" else (None, False)
+
+
+def _counts(reading: Reading, index: int) -> bool:
+    """Returns whether the number at a token counts the things that the next word names."""
+    after = reading.joined(index + 1)
+    if not after or reading.is_capitalized(index + 1):
+        return False
+    return after in PLURALS_OF_THINGS or (len(after) > 3 and after.endswith("s") and after not in VERBS_IN_S)

@@ -1,0 +1,14 @@
+"""A fake rerank server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from mnemesh_testkit.fakes.reranker import FakeReranker
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[FakeReranker]:
+    async with FakeReranker() as provider:
+        yield provider

@@ -1,0 +1,48 @@
+"""The operator's rules of network access, which no grant of a tool overrides."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from enum import Enum
+
+from mnemesh_kit.addresses import IpAddress, embedded_ipv4, is_public
+
+IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class NetworkAccess(Enum):
+    """The network access that tools can have."""
+
+    NONE = "none"
+    """No tool has access."""
+    HOSTS = "hosts"
+    """A tool has access to the hosts that it names."""
+    ANY = "any"
+    """A tool can also have access to every public host."""
+
+
+@dataclass(frozen=True, slots=True)
+class EgressPolicy:
+    """The limits of one execution's connections."""
+
+    access: NetworkAccess = NetworkAccess.HOSTS
+    private_networks: tuple[IpNetwork, ...] = ()
+    """The networks that are allowed although they are not public."""
+    max_bytes: int = 64 * 1024 * 1024
+    """Of all connections together, in both directions."""
+    max_connections: int = 32
+    """At the same time."""
+    max_attempts: int = 5_000
+    """Of connections, one after another. The log has a line for each."""
+    connect_seconds: float = 10.0
+    """To resolve a name, and to connect to an address."""
+
+    def allows_address(self, address: IpAddress) -> bool:
+        """Returns whether connections to an address are allowed: public ones, and those of the operator's networks."""
+        if any(address.version == network.version and address in network for network in self.private_networks):
+            return True
+        embedded = embedded_ipv4(address)
+        if embedded is not None:
+            return self.allows_address(embedded)
+        return is_public(address)

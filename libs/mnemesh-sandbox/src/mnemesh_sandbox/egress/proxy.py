@@ -1,0 +1,290 @@
+"""The HTTP proxy of one execution: CONNECT for TLS and other streams, and plain HTTP requests.
+
+The tool's network has only this proxy. The proxy resolves each name itself, checks every address of it, and connects to
+a checked address, so a second lookup cannot lead elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Final
+
+import h11
+
+from mnemesh_sandbox.egress.connections import MAX_RECORDED, EgressRefused, NetworkConnection, Refusal
+from mnemesh_sandbox.egress.grants import NetworkGrant
+from mnemesh_sandbox.egress.policy import EgressPolicy
+from mnemesh_sandbox.egress.requests import (
+    HEAD_BYTES,
+    ProxyRequest,
+    answer_bytes,
+    forwarded_request,
+    read_head,
+    refusal_bytes,
+)
+from mnemesh_sandbox.egress.resolver import Resolve
+
+_CHUNK: Final = 65_536
+_HEAD_SECONDS: Final = 30.0
+_CLOSE_SECONDS: Final = 30.0
+_ACCEPT_AGAIN_SECONDS: Final = 1.0
+
+
+class EgressProxy:
+    """Carries the connections of one execution."""
+
+    def __init__(
+        self,
+        grant: NetworkGrant,
+        policy: EgressPolicy,
+        ended: Callable[[NetworkConnection], None],
+        resolve: Resolve,
+    ) -> None:
+        """Stores the rules.
+
+        Args:
+            grant: The hosts that the tool may connect to.
+            policy: The rules of the operator.
+            ended: Is called with each connection that has ended or was refused.
+            resolve: Resolves names.
+        """
+        self.connections: list[NetworkConnection] = []
+        """The first connections, in the order in which they ended."""
+        self._grant = grant
+        self._policy = policy
+        self._ended = ended
+        self._resolve = resolve
+        self._open = 0
+        self._bytes = 0
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Accepts connections until it is cancelled; then it closes all of them.
+
+        The kernel refuses those after `max_attempts`. Those that wait for one of the first `2 * max_connections` to end
+        are not accepted yet, so that they use nothing of this process.
+        """
+        tasks: set[asyncio.Task[None]] = set()
+        free = asyncio.Semaphore(2 * self._policy.max_connections)
+        listener.setblocking(False)
+        try:
+            for _ in range(self._policy.max_attempts):
+                await free.acquire()
+                accepted = await _accepted(listener)
+                task = asyncio.create_task(self._handle(accepted))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+                task.add_done_callback(partial(_release, accepted, free))
+            listener.close()
+            await asyncio.Event().wait()
+        finally:
+            listener.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _handle(self, accepted: socket.socket) -> None:
+        connection, started = NetworkConnection("", 0), time.monotonic()
+        self._open += 1
+        try:
+            with suppress(OSError, TimeoutError):
+                reader, writer = await asyncio.open_connection(sock=accepted, limit=HEAD_BYTES)
+                async with _closing(writer):
+                    await self._carry(reader, writer, connection)
+        finally:
+            self._open -= 1
+            if connection.host or connection.refusal is not None:
+                connection.seconds = time.monotonic() - started
+                if len(self.connections) < MAX_RECORDED:
+                    self.connections.append(connection)
+                self._ended(connection)
+
+    async def _carry(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: NetworkConnection
+    ) -> None:
+        answered = False
+        try:
+            async with asyncio.timeout(_HEAD_SECONDS):
+                request = await read_head(reader)
+            connection.host, connection.port = request.host, request.port
+            upstream_reader, upstream_writer = await self._connect(connection)
+            async with _closing(upstream_writer):
+                if request.is_tunnel:
+                    writer.write(answer_bytes())
+                answered = True
+                await self._relay(request, (reader, writer), (upstream_reader, upstream_writer), connection)
+        except EgressRefused as refused:
+            connection.refusal = refused.refusal
+            if not answered:
+                writer.write(refusal_bytes(refused.status, str(refused)))
+                await writer.drain()
+
+    async def _connect(self, connection: NetworkConnection) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        host, port = connection.host, connection.port
+        if not self._grant.allows(host, port):
+            text = f"{host}:{port} is not granted to this tool. Add the host to its network_hosts."
+            raise EgressRefused(403, Refusal.NOT_GRANTED, text)
+        if self._open > self._policy.max_connections:
+            text = f"The tool has more than {self._policy.max_connections} connections at the same time."
+            raise EgressRefused(503, Refusal.TOO_MANY, text)
+        problem: OSError | TimeoutError | None = None
+        for address in await self._addresses(host, port):
+            try:
+                async with asyncio.timeout(self._policy.connect_seconds):
+                    reader, writer = await asyncio.open_connection(address, port, limit=HEAD_BYTES)
+            except (OSError, TimeoutError) as error:
+                problem = error
+                continue
+            if writer.get_extra_info("peername") is None:  # the peer has closed it already
+                writer.transport.abort()
+                continue
+            if not self._leads_elsewhere(writer):
+                writer.transport.abort()
+                raise self._address_refused(host)
+            connection.address = address
+            return reader, writer
+        raise EgressRefused(502, Refusal.UNREACHABLE, f"{host}:{port} cannot be reached: {problem}") from problem
+
+    async def _addresses(self, host: str, port: int) -> list[str]:
+        try:
+            async with asyncio.timeout(self._policy.connect_seconds):
+                found = await self._resolve(host, port)
+        except (OSError, TimeoutError) as error:
+            raise EgressRefused(502, Refusal.UNRESOLVED, f"The name {host} cannot be resolved.") from error
+        if not all(self._policy.allows_address(ipaddress.ip_address(address)) for address in found):
+            raise self._address_refused(host)
+        return found
+
+    def _leads_elsewhere(self, writer: asyncio.StreamWriter) -> bool:
+        """Returns whether the peer is another host, or this one at an address that the operator allows.
+
+        A public address can be one of this host itself, where the services listen.
+        """
+        own, peer = (writer.get_extra_info(name)[0].partition("%")[0] for name in ("sockname", "peername"))
+        address = ipaddress.ip_address(peer)
+        return own != peer or any(
+            address.version == network.version and address in network for network in self._policy.private_networks
+        )
+
+    def _address_refused(self, host: str) -> EgressRefused:
+        text = f"{host} has an address that is not public. The operator can allow it (MNEMESH_TOOLS_PRIVATE_NETWORKS)."
+        return EgressRefused(403, Refusal.ADDRESS, text)
+
+    async def _relay(
+        self,
+        request: ProxyRequest,
+        client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        connection: NetworkConnection,
+    ) -> None:
+        """Copies both directions until the answer has ended."""
+
+        def sent(count: int) -> None:
+            connection.sent_bytes += count
+            self._spend(count)
+
+        def received(count: int) -> None:
+            connection.received_bytes += count
+            self._spend(count)
+
+        there = self._copy_up(request, client[0], upstream[1], sent)
+        back = _copy(upstream[0], client[1], received)
+        sending, receiving = asyncio.create_task(there), asyncio.create_task(back)
+        try:
+            waiting = {sending, receiving}
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+                if receiving in done and not request.is_tunnel:
+                    break  # a server can answer before it has read the request
+        finally:
+            for task in (sending, receiving):
+                task.cancel()
+            await asyncio.gather(sending, receiving, return_exceptions=True)
+
+    async def _copy_up(
+        self,
+        request: ProxyRequest,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        count: Callable[[int], None],
+    ) -> None:
+        if request.is_tunnel:
+            first = request.trailing_bytes()
+            if first:
+                count(len(first))
+                writer.write(first)
+            await _copy(reader, writer, count)
+            return
+        try:
+            async for data in forwarded_request(request, reader):
+                count(len(data))
+                writer.write(data)
+                await writer.drain()
+        except h11.ProtocolError as error:
+            raise EgressRefused(400, Refusal.INVALID, f"The request is not valid HTTP: {error}") from error
+
+    def _spend(self, count: int) -> None:
+        self._bytes += count
+        if self._bytes > self._policy.max_bytes:
+            text = f"The tool transferred more than {self._policy.max_bytes >> 20} MB."
+            raise EgressRefused(503, Refusal.TOO_MUCH, text)
+
+
+async def _accepted(listener: socket.socket) -> socket.socket:
+    """Returns the next connection; also if this process has no descriptor for it at the moment.
+
+    `loop.sock_accept` loses a connection, and leaves it open, if its caller is cancelled just after it arrived.
+    """
+    while True:
+        try:
+            accepted, _ = listener.accept()
+        except BlockingIOError:
+            await _readable(listener)
+        except OSError:
+            await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
+        else:
+            accepted.setblocking(False)
+            return accepted
+
+
+async def _readable(listener: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(listener, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(listener)
+
+
+def _release(accepted: socket.socket, free: asyncio.Semaphore, _: object) -> None:
+    accepted.close()  # the task may have been cancelled before it began
+    free.release()
+
+
+@asynccontextmanager
+async def _closing(writer: asyncio.StreamWriter) -> AsyncIterator[None]:
+    """Closes a connection after the block, also if its peer does not read what is left: then after a while."""
+    try:
+        yield
+        writer.close()
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await writer.wait_closed()
+    finally:
+        writer.transport.abort()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: Callable[[int], None]) -> None:
+    while data := await reader.read(_CHUNK):
+        count(len(data))
+        writer.write(data)
+        await writer.drain()
+    with suppress(OSError):  # the other side has closed already
+        writer.write_eof()

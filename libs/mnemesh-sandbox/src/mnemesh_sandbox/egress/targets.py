@@ -1,0 +1,134 @@
+"""The addresses that one URL may lead to: each hop of a download is checked here, before a connection is made."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from aiohttp.abc import AbstractResolver, ResolveResult
+from mnemesh_kit.addresses import IpAddress
+
+from mnemesh_sandbox.egress.connections import EgressRefused, Refusal
+from mnemesh_sandbox.egress.grants import DEFAULT_PORTS, HostInvalid, normalized_host
+from mnemesh_sandbox.egress.policy import EgressPolicy
+from mnemesh_sandbox.egress.resolver import Resolve
+
+MAX_URL_CHARS: Final = 2_000
+_PRIVILEGED_PORTS: Final = 1024
+# Ports of other protocols, to which browsers send no requests either (https://fetch.spec.whatwg.org/#port-blocking).
+_BLOCKED_PORTS: Final = frozenset(
+    {1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, *range(6665, 6670), 6679, 6697, 10080}
+)
+_BAD_REQUEST: Final = 400
+_FORBIDDEN: Final = 403
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A URL that has the form of one that may be fetched. Its addresses have not been checked."""
+
+    url: str
+    host: str
+    """In its normalized form."""
+    port: int
+
+
+def target_of(url: str, base: str | None = None) -> Target:
+    """Returns the target of a URL, or of a link on the page `base`.
+
+    Raises:
+        EgressRefused: It is not the URL of a page: another scheme, a name and password in it, or a port of another
+            protocol.
+    """
+    try:
+        parts = urlsplit((url if base is None else urljoin(base, url)).strip())
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        host = normalized_host(parts.hostname or "")
+        if "%" in host:
+            raise HostInvalid("the address names an interface of this host")
+    except (HostInvalid, ValueError) as error:
+        raise EgressRefused(_BAD_REQUEST, Refusal.INVALID, f"The URL is not valid: {error}.") from error
+    if parts.scheme not in ("http", "https"):
+        raise EgressRefused(_BAD_REQUEST, Refusal.INVALID, "The URL must begin with http:// or https://.")
+    if parts.username is not None or parts.password is not None:
+        raise EgressRefused(_BAD_REQUEST, Refusal.INVALID, "The URL must not contain a user name or a password.")
+    if port not in DEFAULT_PORTS and (port < _PRIVILEGED_PORTS or port in _BLOCKED_PORTS):
+        raise EgressRefused(_FORBIDDEN, Refusal.NOT_GRANTED, f"The port {port} is not one of web servers.")
+    target = _without_fragment(parts)
+    if len(target) > MAX_URL_CHARS:
+        raise EgressRefused(_BAD_REQUEST, Refusal.INVALID, f"The URL is longer than {MAX_URL_CHARS:,} characters.")
+    return Target(target, host, port)
+
+
+class CheckedResolver(AbstractResolver):
+    """Resolves the names of aiohttp's connections. A connection uses exactly the addresses that were checked here.
+
+    A second lookup, which could have another answer, does not take place.
+    """
+
+    def __init__(self, policy: EgressPolicy, resolve: Resolve) -> None:
+        self._policy = policy
+        self._resolve = resolve
+
+    async def resolve(
+        self,
+        host: str,
+        port: int = 0,
+        family: socket.AddressFamily = socket.AF_UNSPEC,  # noqa: ARG002 - every family is tried
+    ) -> list[ResolveResult]:
+        """See AbstractResolver.
+
+        Raises:
+            EgressRefused: An address of the name is not allowed.
+            OSError: The name has no address.
+        """
+        addresses = await self._resolve(host, port)
+        for address in addresses:
+            require_allowed(host, ipaddress.ip_address(address), port, self._policy)
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                proto=socket.IPPROTO_TCP,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for address in addresses
+        ]
+
+    async def close(self) -> None:
+        """Holds nothing."""
+
+
+def require_allowed(host: str, address: IpAddress, port: int, policy: EgressPolicy) -> None:
+    """Raises EgressRefused for an address that is not public, or that is one of this host itself.
+
+    The operator's networks are allowed in both cases.
+    """
+    if policy.allows_address(address):
+        is_private = any(
+            address.version == network.version and address in network for network in policy.private_networks
+        )
+        if is_private or not _is_own(address, port):
+            return
+    text = f"{host} has an address that is not public. The operator can allow it (private_networks)."
+    raise EgressRefused(_FORBIDDEN, Refusal.ADDRESS, text)
+
+
+def _is_own(address: IpAddress, port: int) -> bool:
+    """Returns whether packets to an address would stay on this host. Sends none."""
+    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((str(address), port or 1))
+            return bool(probe.getsockname()[0] == str(address))
+    except OSError:
+        return False  # there is no route to it
+
+
+def _without_fragment(parts: SplitResult) -> str:
+    return parts._replace(fragment="").geturl()

@@ -1,0 +1,54 @@
+"""Removes the values of secrets from texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import quote, quote_plus
+
+MIN_CHARS: Final = 6
+"""A shorter value could be any word, so it stays."""
+
+
+class Redactor:
+    """Replaces each value by its name: `[secret API_KEY]`.
+
+    It finds the exact value, and the value as JSON, as a Python literal and as part of a URL write it. It does not find
+    a value in another form, such as Base64 or reversed, or in pieces.
+    """
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        """Removes the values of at least `MIN_CHARS` characters, by name."""
+        forms = {form: name for name, value in values.items() if len(value) >= MIN_CHARS for form in _forms(value)}
+        # The longest first, because a value can be part of another one.
+        self._forms = sorted(forms.items(), key=lambda item: -len(item[0]))
+
+    def redacted(self, text: str, *, is_cut: bool = False) -> str:
+        """Returns `text` without the values.
+
+        Args:
+            text: The text.
+            is_cut: The text may end within a value.
+        """
+        for form, name in self._forms:
+            if form in text:
+                text = text.replace(form, f"[secret {name}]")
+        return self._without_beginning(text) if is_cut else text
+
+    def _without_beginning(self, text: str) -> str:
+        """Returns `text` without the beginning of a value at its end."""
+        for form, name in self._forms:
+            start = text.find(form[:MIN_CHARS], max(0, len(text) - len(form)))
+            while start >= 0:
+                if form.startswith(text[start:]):
+                    return f"{text[:start]}[secret {name}]"
+                start = text.find(form[:MIN_CHARS], start + 1)
+        return text
+
+
+def _forms(value: str) -> set[str]:
+    """Returns the value and the ways in which JSON, Python and URLs write it."""
+    literals = {repr(value)[1:-1], ascii(value)[1:-1], repr(value.encode("utf-8", "replace"))[2:-1]}
+    urls = {write(value, safe=safe, errors="replace") for write in (quote, quote_plus) for safe in ("", "/")}
+    return {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], *literals, *urls}

@@ -1,0 +1,71 @@
+"""A fake rerank server that speaks the wire forms of Cohere, Jina, Voyage and Text Embeddings Inference."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any, Self
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+
+class FakeReranker:
+    """A server on a free loopback port; an async context manager.
+
+    The first part of the path selects the form: POST {url}/tei/rerank, {url}/voyage/rerank; any other is Cohere's.
+    """
+
+    def __init__(self, score: Callable[[str], float] = lambda text: len(text) / 100) -> None:
+        """Takes the function that scores a text; by default its length counts."""
+        self.score = score
+        self.script: list[Response] = []
+        """Responses that are returned first."""
+        self.bodies: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+        """The bodies and the Authorization headers of the requests."""
+        self.hold: asyncio.Event | None = None
+        """Delays every answer until it is set."""
+        self.url = ""
+
+    async def __aenter__(self) -> Self:
+        app = Starlette(routes=[Route("/{form}/rerank", self._answer, methods=["POST"])])
+        config = uvicorn.Config(app, log_config=None, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
+        self._server = uvicorn.Server(config)
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.hold is not None:
+            self.hold.set()
+        self._server.should_exit = True
+        await self._serving
+
+    async def _answer(self, request: Request) -> Response:
+        body = await request.json()
+        self.bodies.append(body)
+        self.keys.append(request.headers.get("authorization"))
+        if self.hold is not None:
+            await self.hold.wait()
+        if self.script:
+            return self.script.pop(0)
+        match request.path_params["form"]:
+            case "tei":
+                found = [{"index": index, "score": self.score(text)} for index, text in enumerate(body["texts"])]
+                return JSONResponse(sorted(found, key=lambda each: -each["score"]))
+            case "voyage":
+                return JSONResponse({"object": "list", "data": self._results(body), "model": body["model"]})
+        usage = {"billed_units": {"search_units": 1}}
+        return JSONResponse({"id": "r-1", "results": self._results(body), "meta": usage})
+
+    def _results(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """Returns the results best first, as real servers do."""
+        texts = enumerate(body["documents"])
+        found: list[dict[str, Any]] = [{"index": index, "relevance_score": self.score(text)} for index, text in texts]
+        return sorted(found, key=lambda each: -each["relevance_score"])

@@ -1,0 +1,228 @@
+"""Linked agents: attachments and detachments apply to all of them, or to none."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mnemesh.blocks.v1 import blocks_pb2 as pb
+from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
+from mnemesh_kit.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.principal import Principal, as_principal
+
+from mnemesh_testkit.suites.blocks.calls import AGENT, PEER, BlocksCases, core, create, edit, update
+
+if TYPE_CHECKING:
+    from mnemesh.blocks.v1.blocks_service_pb2_grpc import BlockServiceAsyncStub
+
+THIRD = new_id("agent")
+
+
+async def link(blocks: BlockServiceAsyncStub, *agent_ids: str, link_id: str = "group-1", **fields: Any) -> None:
+    """Links agents; the first one is the source."""
+    request = rpc.LinkAgentsRequest(
+        link_id=link_id, agent_ids=agent_ids or (AGENT, PEER), **{"source_agent_id": (*agent_ids, AGENT)[0], **fields}
+    )
+    await blocks.LinkAgents(request)
+
+
+async def attach(blocks: BlockServiceAsyncStub, agent_id: str, block_id: str, request_id: str = "") -> int:
+    """Attaches a block, and returns the revision of the agent's core memory."""
+    request = rpc.AttachBlockRequest(agent_id=agent_id, block_id=block_id, request_id=request_id)
+    return (await blocks.AttachBlock(request)).core_memory_revision
+
+
+async def detach(blocks: BlockServiceAsyncStub, agent_id: str, label: str) -> None:
+    """Detaches the block under a label."""
+    await blocks.DetachBlock(rpc.DetachBlockRequest(agent_id=agent_id, label=label))
+
+
+async def labels(blocks: BlockServiceAsyncStub, agent_id: str) -> list[str]:
+    """The labels of an agent's blocks, sorted."""
+    return sorted(block.label for block in (await core(blocks, agent_id)).blocks)
+
+
+class Linking(BlocksCases):
+    """Links between agents, their end, and the blocks of each agent."""
+
+    async def test_linked_agents_hold_the_same_blocks_and_keep_their_own(self, blocks: BlockServiceAsyncStub) -> None:
+        human, free = await create(blocks, "human", AGENT), await create(blocks, "free")
+        await create(blocks, "own", PEER)
+        await link(blocks)
+        assert await labels(blocks, AGENT) == ["human"]
+        assert await labels(blocks, PEER) == ["human", "own"]
+        before = [(await core(blocks, agent_id)).revision for agent_id in (AGENT, PEER)]
+        assert await attach(blocks, PEER, free.id) == before[1] + 1
+        assert (await core(blocks, AGENT)).revision == before[0] + 1
+        await create(blocks, "made", AGENT)
+        assert await labels(blocks, AGENT) == ["free", "human", "made"]
+        assert await labels(blocks, PEER) == ["free", "human", "made", "own"]
+        await detach(blocks, AGENT, "human")
+        await detach(blocks, PEER, "own")
+        assert await labels(blocks, AGENT) == await labels(blocks, PEER) == ["free", "made"]
+        await edit(blocks, "made", append=rpc.AppendEdit(text="x"))
+        await update(blocks, free.id, label="renamed")
+        assert [block.value for block in (await core(blocks, PEER)).blocks if block.label == "made"] == ["x"]
+        assert await labels(blocks, AGENT) == await labels(blocks, PEER) == ["made", "renamed"]
+        await blocks.DeleteBlock(rpc.DeleteBlockRequest(block_id=free.id))
+        assert await labels(blocks, AGENT) == await labels(blocks, PEER) == ["made"]
+        assert (await blocks.GetBlock(rpc.GetBlockRequest(block_id=human.id))).block.id == human.id
+
+    async def test_attachment_that_one_agent_refuses_changes_none(self, blocks: BlockServiceAsyncStub) -> None:
+        other = await create(blocks, "own")
+        await create(blocks, "own", PEER)
+        await link(blocks)
+        before = [await core(blocks, agent_id) for agent_id in (AGENT, PEER)]
+        for call in (attach(blocks, AGENT, other.id), create(blocks, "own", AGENT)):
+            with pytest.raises(AlreadyExists) as refused:
+                await call
+            assert refused.value.reason == "BLOCK_LABEL_TAKEN"
+            assert refused.value.metadata == {"label": "own", "agent_id": PEER}
+        assert [await core(blocks, agent_id) for agent_id in (AGENT, PEER)] == before
+
+    async def test_refused_link_changes_nothing(self, blocks: BlockServiceAsyncStub) -> None:
+        await create(blocks, "a", AGENT)
+        for holder in (AGENT, PEER):
+            await create(blocks, "human", holder)
+        with pytest.raises(AlreadyExists) as taken:
+            await link(blocks)
+        assert taken.value.reason == "BLOCK_LABEL_TAKEN"
+        assert await labels(blocks, PEER) == ["human"]
+        await create(blocks, "later", AGENT)
+        assert await labels(blocks, PEER) == ["human"], "the refused link exists"
+        await blocks.EraseAgent(rpc.EraseAgentRequest(agent_id=PEER))
+        with pytest.raises(FailedPrecondition) as erased:
+            await link(blocks)
+        assert erased.value.reason == "ERASED"
+
+    async def test_agent_is_in_one_link(self, blocks: BlockServiceAsyncStub) -> None:
+        await create(blocks, "human", AGENT)
+        await link(blocks)
+        with pytest.raises(FailedPrecondition) as refused:
+            await link(blocks, THIRD, PEER, link_id="group-2")
+        assert refused.value.metadata == {"agent_id": PEER, "resource_id": "group-1"}
+        await blocks.UnlinkAgents(rpc.UnlinkAgentsRequest(link_id="group-1"))
+        await link(blocks, PEER, THIRD, link_id="group-2")
+        assert await labels(blocks, THIRD) == ["human"]
+
+    async def test_repeat_replaces_the_agents_of_the_link(self, blocks: BlockServiceAsyncStub) -> None:
+        await create(blocks, "human", AGENT)
+        await link(blocks, AGENT, PEER, request_id="r-1")
+        await link(blocks, AGENT, THIRD, request_id="r-2")
+        await create(blocks, "later", THIRD)
+        assert await labels(blocks, PEER) == ["human"]
+        assert await labels(blocks, AGENT) == await labels(blocks, THIRD) == ["human", "later"]
+        await link(blocks, AGENT, PEER, request_id="r-1")
+        assert await labels(blocks, PEER) == ["human"], "the first request took effect again"
+
+    async def test_end_of_a_link_keeps_the_blocks(self, blocks: BlockServiceAsyncStub) -> None:
+        await create(blocks, "human", AGENT)
+        await link(blocks)
+        for _ in range(2):
+            await blocks.UnlinkAgents(rpc.UnlinkAgentsRequest(link_id="group-1"))
+        await create(blocks, "later", AGENT)
+        await detach(blocks, AGENT, "human")
+        assert await labels(blocks, AGENT) == ["later"]
+        assert await labels(blocks, PEER) == ["human"]
+
+    async def test_erased_agent_leaves_its_link_and_the_blocks_of_the_others(
+        self, blocks: BlockServiceAsyncStub
+    ) -> None:
+        made = rpc.CreateBlockRequest(block=pb.Block(label="human"), agent_ids=[AGENT], created_for_agent_id=AGENT)
+        await blocks.CreateBlock(made)
+        await link(blocks)
+        done = await blocks.EraseAgent(rpc.EraseAgentRequest(agent_id=AGENT))
+        assert (done.detached_blocks, done.deleted_blocks) == (1, 0)
+        await create(blocks, "later", PEER)
+        assert await labels(blocks, PEER) == ["human", "later"]
+        await link(blocks, PEER, THIRD, link_id="group-2")
+        assert await labels(blocks, THIRD) == ["human", "later"]
+
+    @pytest.mark.parametrize("order", [(AGENT, PEER), (PEER, AGENT)], ids=["source first", "source last"])
+    async def test_agents_that_are_erased_together_take_the_blocks_of_both_with_them(
+        self, blocks: BlockServiceAsyncStub, order: tuple[str, str]
+    ) -> None:
+        await link(blocks)
+        for label, holder in (("a", AGENT), ("b", PEER), ("c", AGENT)):
+            made = rpc.CreateBlockRequest(block=pb.Block(label=label), agent_ids=[holder], created_for_agent_id=holder)
+            block = (await blocks.CreateBlock(made)).block
+            if label == "c":
+                await attach(blocks, THIRD, block.id)
+        deleted = 0
+        for agent_id in order:
+            erase = rpc.EraseAgentRequest(agent_id=agent_id, together_with_agent_ids=order)
+            deleted += (await blocks.EraseAgent(erase)).deleted_blocks
+        assert deleted == 2
+        assert [block.label for block in (await blocks.ListBlocks(rpc.ListBlocksRequest())).blocks] == ["c"]
+
+    async def test_isolated_blocks_are_not_shared(self, blocks: BlockServiceAsyncStub) -> None:
+        await create(blocks, "task", AGENT, value="None yet.")
+        await link(blocks)
+        thread = new_id("conv")
+        await blocks.IsolateBlocks(rpc.IsolateBlocksRequest(agent_id=AGENT, conversation_id=thread, labels=["task"]))
+        rethink = rpc.RethinkEdit(value="Write.")
+        author = pb.Author(agent=pb.AgentAuthor(agent_id=AGENT))
+        await blocks.EditBlock(
+            rpc.EditBlockRequest(agent_id=AGENT, label="task", author=author, conversation_id=thread, rethink=rethink)
+        )
+        assert [block.value for block in (await core(blocks, PEER)).blocks] == ["None yet."]
+
+    async def test_concurrent_attachments_by_both_agents_are_all_shared(self, blocks: BlockServiceAsyncStub) -> None:
+        await link(blocks)
+        free = [await create(blocks, f"free-{number}") for number in range(4)]
+        calls = [attach(blocks, agent_id, block.id) for block in free for agent_id in (AGENT, PEER)]
+        made = [create(blocks, f"made-{number}", agent_id) for number in range(3) for agent_id in (AGENT, PEER)]
+        results = await asyncio.gather(*calls, *made, return_exceptions=True)
+        taken = [result for result in results if isinstance(result, BaseException)]
+        assert len(taken) == 3, "two blocks have the same label"
+        assert {getattr(error, "reason", None) for error in taken} == {"BLOCK_LABEL_TAKEN"}
+        expected = sorted([*(f"free-{n}" for n in range(4)), *(f"made-{n}" for n in range(3))])
+        assert await labels(blocks, AGENT) == await labels(blocks, PEER) == expected
+        held = [{block.id for block in (await core(blocks, agent_id)).blocks} for agent_id in (AGENT, PEER)]
+        assert held[0] == held[1]
+
+    async def test_link_belongs_to_its_organization(self, blocks: BlockServiceAsyncStub) -> None:
+        await create(blocks, "human", AGENT)
+        await link(blocks)
+        with as_principal(Principal(new_id("org"), new_id("user"))):
+            await blocks.UnlinkAgents(rpc.UnlinkAgentsRequest(link_id="group-1"))
+            await link(blocks, THIRD, PEER)
+            await create(blocks, "foreign", THIRD)
+            assert await labels(blocks, PEER) == ["foreign"]
+        await create(blocks, "later", AGENT)
+        assert await labels(blocks, PEER) == ["human", "later"]
+
+    @pytest.mark.parametrize(
+        ("field", "fields"),
+        [
+            ("link_id", {"link_id": ""}),
+            ("link_id", {"link_id": "x" * 201}),
+            ("link_id", {"link_id": "a\0"}),
+            ("agent_ids", {"agent_ids": [AGENT]}),
+            ("agent_ids", {"agent_ids": [AGENT, AGENT]}),
+            ("agent_ids", {"agent_ids": [AGENT, "x"]}),
+            ("agent_ids", {"agent_ids": [AGENT, *(new_id("agent") for _ in range(100))]}),
+            ("source_agent_id", {"source_agent_id": THIRD}),
+        ],
+    )
+    async def test_invalid_link_is_refused_with_the_field(
+        self, blocks: BlockServiceAsyncStub, field: str, fields: dict[str, Any]
+    ) -> None:
+        valid = {"link_id": "group-1", "agent_ids": [AGENT, PEER], "source_agent_id": AGENT}
+        with pytest.raises(InvalidArgument) as refused:
+            await blocks.LinkAgents(rpc.LinkAgentsRequest(**{**valid, **fields}))
+        assert refused.value.field == field
+        if field == "link_id":
+            with pytest.raises(InvalidArgument):
+                await blocks.UnlinkAgents(rpc.UnlinkAgentsRequest(**fields))
+
+    async def test_agent_that_does_not_hold_a_block_cannot_detach_it_from_the_others(
+        self, blocks: BlockServiceAsyncStub
+    ) -> None:
+        own = await create(blocks, "own", PEER)
+        await link(blocks)
+        with pytest.raises(NotFound):
+            await blocks.DetachBlock(rpc.DetachBlockRequest(agent_id=AGENT, block_id=own.id))
+        assert await labels(blocks, PEER) == ["own"]

@@ -1,0 +1,20 @@
+"""The conformance suite of the files service."""
+
+from __future__ import annotations
+
+from mnemesh_testkit.suites.files.agent_files import AgentFolders, FileSearches, Windows
+from mnemesh_testkit.suites.files.duplicates import Duplicates
+from mnemesh_testkit.suites.files.folders import Folders
+from mnemesh_testkit.suites.files.processing import Processing
+from mnemesh_testkit.suites.files.resuming import Resuming
+from mnemesh_testkit.suites.files.uploads import Uploads
+
+__all__ = ["AgentFilesSuite", "FilesSuite"]
+
+
+class FilesSuite(Folders, Uploads, Duplicates, Processing, Resuming):
+    """All cases of the files service; a subclass brings the `channel` (see `ServiceSuite`)."""
+
+
+class AgentFilesSuite(AgentFolders, Windows, FileSearches):
+    """All cases of agents; a subclass also brings the fixture `parsed` (see `suites.files.agent_calls`)."""

@@ -1,0 +1,125 @@
+"""Short ways to call the files service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from mnemesh.files.v1 import files_pb2 as pb
+from mnemesh.files.v1 import files_service_pb2 as files_rpc
+from mnemesh.files.v1 import folders_service_pb2 as folders_rpc
+from mnemesh.files.v1.agent_files_service_pb2_grpc import AgentFileServiceStub
+from mnemesh.files.v1.files_service_pb2_grpc import FileServiceStub
+from mnemesh.files.v1.folders_service_pb2_grpc import FolderServiceStub
+from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.ids import new_id
+
+from mnemesh_testkit.suites.service_suite import ServiceSuite
+from mnemesh_testkit.timeouts import scaled
+
+_ENDS = (pb.FILE_STATUS_COMPLETED, pb.FILE_STATUS_ERROR)
+SKIP = files_rpc.DUPLICATE_HANDLING_SKIP
+ERROR = files_rpc.DUPLICATE_HANDLING_ERROR
+SUFFIX = files_rpc.DUPLICATE_HANDLING_SUFFIX
+REPLACE = files_rpc.DUPLICATE_HANDLING_REPLACE
+ABSENT_FOLDER = new_id("source")
+ABSENT_FILE = new_id("file")
+
+
+class Files:
+    """The stubs of the files service over one channel, with the calls that tests repeat."""
+
+    def __init__(self, channel: Any) -> None:
+        self.folders: Any = FolderServiceStub(channel)
+        self.files: Any = FileServiceStub(channel)
+        self.agents: Any = AgentFileServiceStub(channel)
+
+    async def folder(self, name: str = "reports", request_id: str = "", **fields: Any) -> pb.Folder:
+        """A new folder."""
+        draft = pb.Folder(name=name, **fields)
+        request = folders_rpc.CreateFolderRequest(request_id=request_id, folder=draft)
+        return (await self.folders.CreateFolder(request)).folder  # type: ignore[no-any-return]
+
+    async def upload(
+        self,
+        folder_id: str,
+        original_name: str = "notes.txt",
+        content: bytes | Sequence[bytes] = b"one\ntwo\n",
+        *,
+        request_id: str = "",
+        **header: Any,
+    ) -> files_rpc.UploadFileResponse:
+        """Uploads a file, in one message per piece of content."""
+        pieces = [content] if isinstance(content, bytes) else content
+        described = files_rpc.UploadFileHeader(folder_id=folder_id, original_name=original_name, **header)
+
+        async def requests() -> AsyncIterator[files_rpc.UploadFileRequest]:
+            yield files_rpc.UploadFileRequest(request_id=request_id, header=described)
+            for piece in pieces:
+                yield files_rpc.UploadFileRequest(data=piece)
+
+        return await self.files.UploadFile(requests())  # type: ignore[no-any-return]
+
+    async def file(self, file_id: str) -> pb.File:
+        """A file."""
+        return (await self.files.GetFile(files_rpc.GetFileRequest(file_id=file_id))).file  # type: ignore[no-any-return]
+
+    async def processed(self, file_id: str) -> pb.File:
+        """A file after its processing, which runs in the background of the service."""
+        async with asyncio.timeout(scaled(30)):
+            # No event tells, because the service may be another process.
+            while (file := await self.file(file_id)).status not in _ENDS:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        return file
+
+    async def names(self, **request: Any) -> list[str]:
+        """The names of a list of files."""
+        listed = await self.files.ListFiles(files_rpc.ListFilesRequest(**request))
+        return [file.name for file in listed.files]
+
+    async def content(self, file_id: str, offset: int = 0) -> bytes:
+        """The content of a file."""
+        request = files_rpc.GetFileContentRequest(file_id=file_id, offset=offset)
+        return b"".join([response.data async for response in self.files.GetFileContent(request)])
+
+    async def delete(self, file_id: str, request_id: str = "") -> None:
+        """Deletes a file."""
+        await self.files.DeleteFile(files_rpc.DeleteFileRequest(request_id=request_id, file_id=file_id))
+
+    async def delete_folder(self, folder_id: str) -> None:
+        """Deletes a folder."""
+        await self.folders.DeleteFolder(folders_rpc.DeleteFolderRequest(folder_id=folder_id))
+
+    async def get_folder(self, folder_id: str) -> pb.Folder:
+        """A folder."""
+        request = folders_rpc.GetFolderRequest(folder_id=folder_id)
+        return (await self.folders.GetFolder(request)).folder  # type: ignore[no-any-return]
+
+
+class FilesCases(ServiceSuite):
+    """Cases that call the service."""
+
+    @pytest_asyncio.fixture(loop_scope="class")
+    async def client(self, channel: Any) -> Files:
+        """The stubs of the service."""
+        return Files(channel)
+
+    @pytest_asyncio.fixture(loop_scope="class")
+    async def folder(self, client: Files) -> pb.Folder:
+        """A new folder."""
+        return await client.folder()
+
+
+async def refused(call: Coroutine[Any, Any, Any]) -> MnemeshError:
+    """Returns the error with which a call is refused."""
+    with pytest.raises(MnemeshError) as error:
+        await call
+    return error.value
+
+
+async def reason(call: Coroutine[Any, Any, Any]) -> str:
+    """Returns the reason with which a call is refused."""
+    return (await refused(call)).reason

@@ -1,0 +1,112 @@
+"""The candidates of a search: from the index, and from the record where the index is behind or incomplete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from mnemesh_retrieval.embedder import Vector
+from mnemesh_retrieval.index import Candidates, SearchMode, WordMatch
+
+from mnemesh_archival.errors import EmbedderUnavailable, EmbedderUnknown, VectorIndexUnavailable
+from mnemesh_archival.model.search import SearchKind
+from mnemesh_archival.store.base.passage_index import PassageIndex
+from mnemesh_archival.store.base.passages import PassageScope, PassageStore
+from mnemesh_archival.usecases.word_scan import SCANNED, WordScan
+from mnemesh_archival.vectors.embedders import Embedders
+
+EMBEDDER_SECONDS = 2.0
+"""How long a search waits for an embedder before it continues with words only."""
+_MODES = {SearchKind.HYBRID: SearchMode.HYBRID, SearchKind.TEXT: SearchMode.TEXT, SearchKind.VECTOR: SearchMode.DENSE}
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedderGroup:
+    """The archives in scope that share an embedder."""
+
+    scope: PassageScope
+    embedder: str
+    size: int
+    """The number of passages in these archives."""
+    dimension: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The candidates of one query in one group."""
+
+    group: EmbedderGroup
+    words: Sequence[WordMatch] = ()
+    dense: Sequence[tuple[UUID, float]] = ()
+    """Best first."""
+    vector: Vector | None = None
+    """The vector of the query; None if it was not embedded."""
+    outdated: frozenset[UUID] = field(default_factory=frozenset)
+    """Passages whose points may have earlier texts."""
+    degraded: bool = False
+
+
+class CandidateFinder:
+    """Finds candidates by words and by similarity."""
+
+    def __init__(self, passages: PassageStore, index: PassageIndex, embedders: Embedders) -> None:
+        self._index = index
+        self._embedders = embedders
+        self._scan = WordScan(passages)
+
+    async def embed(
+        self, group: EmbedderGroup, queries: Sequence[str], kind: SearchKind
+    ) -> tuple[Sequence[Vector | None], bool]:
+        """Returns the vectors of queries, and whether the embedder could not be used.
+
+        Raises:
+            EmbedderUnavailable, EmbedderUnknown: the embedder cannot be used, and a VECTOR search needs it.
+        """
+        if kind is SearchKind.TEXT:
+            return [None] * len(queries), False
+        try:
+            return await self._embedders.embed(group.embedder, queries, within=EMBEDDER_SECONDS), False
+        except (EmbedderUnavailable, EmbedderUnknown):
+            if kind is SearchKind.VECTOR:
+                raise
+            return [None] * len(queries), True
+
+    async def find(
+        self, group: EmbedderGroup, query: str, kind: SearchKind, vector: Vector | None, count: int
+    ) -> Found:
+        """Returns up to `count` candidates by words and as many by similarity.
+
+        Raises:
+            VectorIndexUnavailable, EmbedderUnknown: the index cannot be used, and a VECTOR search needs it.
+        """
+        behind = await self._index.behind(group.embedder, SCANNED)
+        try:
+            mode = _MODES[kind] if behind is not None else SearchMode.DENSE
+            found = Candidates()
+            if mode is not SearchMode.DENSE or vector is not None:
+                found = await self._index.candidates(group.scope, mode=mode, text=query, vector=vector, limit=count)
+        except (VectorIndexUnavailable, EmbedderUnknown):
+            if kind is SearchKind.VECTOR:
+                raise
+            found, behind = Candidates(), None
+        if behind is not None and not behind:
+            return Found(group, found.text, found.dense, vector)
+        outdated = frozenset(behind or ())
+        dense = [(point, score) for point, score in found.dense if point not in outdated]
+        if kind is SearchKind.VECTOR:
+            return Found(group, (), dense, vector, outdated, degraded=True)
+        words = [match for match in found.text if match.id not in outdated]
+        if behind is None:
+            words = await self._scan.everything(group.scope, query, count)
+        else:
+            words += await self._scan.among(group.scope, query, behind, count)
+        return Found(group, words, dense, vector, outdated, degraded=True)
+
+    async def similarities(self, found: Found, points: Sequence[UUID]) -> dict[UUID, float]:
+        """Returns the similarities of the candidates, and of further passages that the index has."""
+        known = dict(found.dense)
+        if found.vector is not None:
+            further = [point for point in points if point not in known and point not in found.outdated]
+            known |= await self._index.similarities(found.group.scope, found.vector, further)
+        return known

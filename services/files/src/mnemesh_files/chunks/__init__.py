@@ -1,0 +1,1 @@
+"""Divides parsed documents into passages for search."""

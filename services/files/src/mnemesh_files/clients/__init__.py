@@ -1,0 +1,1 @@
+"""Adapters for the services that the files service calls."""

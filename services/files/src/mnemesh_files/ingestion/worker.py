@@ -1,0 +1,230 @@
+"""The worker that processes files: download, text, passages.
+
+A file that is due is claimed with a lease. Every step is recorded, so that another worker continues after a crash: a
+text that is stored is not parsed again, and a passage that is recorded as embedded is not embedded again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from typing import Final
+
+import structlog
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, StorageFull, Unavailable
+from mnemesh_kit.ids import derive_id
+from mnemesh_kit.principal import Principal, as_principal
+
+from mnemesh_files.chunks.passages import Passage
+from mnemesh_files.errors import ArchiveGone, LeaseLost
+from mnemesh_files.ingestion.figures import IngestionFigures
+from mnemesh_files.ingestion.importer import Importer, ImportFailed
+from mnemesh_files.ingestion.remover import SUBJECT
+from mnemesh_files.ingestion.texts import TextReader
+from mnemesh_files.model.files import FileStatus
+from mnemesh_files.model.ingestion import FilePassage, Job, planned_passages
+from mnemesh_files.parsers.errors import Cause, DocumentUnreadable, ParserUnavailable
+from mnemesh_files.ports.archival import ArchivalPort, NewPassage
+from mnemesh_files.store.base.ingestion import IngestionStore
+
+LEASE: Final = timedelta(seconds=60)
+RENEWAL_SECONDS: Final = 20.0
+RETRY: Final = timedelta(seconds=10)
+POLL_SECONDS: Final = 5.0
+MAX_FAILURES: Final = 5
+EMBED_BATCH: Final = 100
+_INTERNAL: Final = "An internal error occurred. The server's log has the details. Process the file again."
+_INTERRUPTED: Final = (
+    "The processing of the file was interrupted {count} times in a row. Divide the file, or process it again."
+)
+_log = structlog.get_logger("mnemesh.files")
+
+
+class IngestionWorker:
+    """Processes files, several at a time.
+
+    Args:
+        store: the claims and what they write.
+        archival: the archives.
+        reader: reads contents as texts with passages.
+        importer: downloads contents.
+        clock: the clock.
+        concurrency: how many files are processed at a time.
+        exclusive: whether no other process uses the store, so that every lease at start is of a process that ended.
+    """
+
+    def __init__(
+        self,
+        store: IngestionStore,
+        archival: ArchivalPort,
+        reader: TextReader,
+        importer: Importer,
+        clock: Clock,
+        *,
+        concurrency: int,
+        exclusive: bool,
+    ) -> None:
+        self._store = store
+        self._archival = archival
+        self._reader = reader
+        self._importer = importer
+        self._clock = clock
+        self._concurrency = concurrency
+        self._exclusive = exclusive
+        self._last = ""
+        self._added = asyncio.Event()
+        self.figures = IngestionFigures()
+
+    def wake(self) -> None:
+        """Makes the workers look for files at once."""
+        self._added.set()
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        if self._exclusive:
+            self._exclusive = False
+            await self._store.expire_leases()
+        running: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                self._added.clear()
+                while len(running) < self._concurrency and (job := await self._claimed()) is not None:
+                    task = asyncio.create_task(self.process(job), name=f"processing of {job.file.id}")
+                    running.add(task)
+                    task.add_done_callback(running.discard)
+                    task.add_done_callback(lambda _: self._added.set())
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(POLL_SECONDS):
+                        await self._added.wait()
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def run_due(self) -> int:
+        """Processes everything that is due, one file after another; returns the number of files."""
+        count = 0
+        while (job := await self._claimed()) is not None:
+            await self.process(job)
+            count += 1
+        return count
+
+    async def _claimed(self) -> Job | None:
+        job = await self._store.claim(self._last, self._clock.now() + LEASE)
+        if job is not None:
+            self._last = job.organization_id
+        return job
+
+    async def process(self, job: Job) -> None:
+        """Processes a claimed file. Every error ends in the status of the file or in another attempt."""
+        fields = {"file_id": job.file.id, "organization_id": job.organization_id, "claim": job.claim}
+        with self.figures.measured() as measured:
+            try:
+                with as_principal(Principal(job.organization_id, SUBJECT)):
+                    async with self._renewed(job):
+                        await self._process(job)
+                measured.outcome = "completed"
+                _log.info("file_processed", **fields)
+            except LeaseLost:
+                measured.outcome = "lost"
+                _log.info("file_lease_lost", **fields)
+            except (Unavailable, DeadlineExceeded, StorageFull) as error:
+                measured.outcome = "postponed"
+                _log.warning("file_postponed", **fields, error=error.message)
+                await _ended(self._store.postpone(job, self._clock.now() + RETRY))
+            except (DocumentUnreadable, ParserUnavailable, ImportFailed, ArchiveGone) as error:
+                _log.info("file_failed", **fields, error=str(error))
+                await _ended(self._store.fail(job, str(error)))
+            except Exception:
+                _log.exception("file_processing_failed", **fields)
+                await _ended(self._store.fail(job, _INTERNAL))
+
+    async def _process(self, job: Job) -> None:
+        if job.failures > MAX_FAILURES:
+            raise DocumentUnreadable(Cause.FAILED, _INTERRUPTED.format(count=job.failures - 1))
+        if job.file.status is FileStatus.FETCHING:
+            await self._importer.fetch(job)
+            self.wake()
+            return
+        text_id, document = job.next_text_id, None
+        if text_id is None:
+            text_id, document = await self._read(job)
+        await self._embed(job, text_id, document)
+        await self._store.complete(job, text_id)
+
+    async def _read(self, job: Job) -> tuple[str, Sequence[Passage]]:
+        """Parses the content of a file and stores its text; returns the id of the text, and its passages."""
+        document = await self._reader.document(job)
+        text = self._reader.parsed_text(document)
+        divided = await self._reader.passages(document, job.chunk_size)
+        fresh = [
+            FilePassage(
+                position,
+                derive_id("passage", text.id, str(position)),
+                passage.text_hash,
+                passage.start_line,
+                passage.end_line,
+                embedded=False,
+            )
+            for position, passage in enumerate(divided)
+        ]
+        known = [passage for passages in (await self._store.passages(job)).values() for passage in passages]
+        await self._store.add_text(job, text, planned_passages(fresh, known))
+        return text.id, divided
+
+    async def _embed(self, job: Job, text_id: str, divided: Sequence[Passage] | None) -> None:
+        """Inserts the passages that the archive does not have."""
+        missing = [each for each in (await self._store.passages(job)).get(text_id, ()) if not each.embedded]
+        if missing and divided is None:
+            document = self._reader.restored(await self._store.text(job, text_id), job.next_text)
+            divided = await self._reader.passages(document, job.chunk_size)
+        for start in range(0, len(missing), EMBED_BATCH):
+            some = missing[start : start + EMBED_BATCH]
+            new = [NewPassage(each.passage_id, (divided or ())[each.position].text, each.position) for each in some]
+            request_id = f"{text_id}/{some[0].position}/{len(some)}"
+            file = (job.file.id, job.file.name)
+            await self._archival.insert_passages(request_id, job.archive_id, job.file.folder_id, file, new)
+            positions = [each.position for each in some]
+            await self._store.embedded(job, text_id, positions, self._clock.now() + LEASE)
+
+    @asynccontextmanager
+    async def _renewed(self, job: Job) -> AsyncIterator[None]:
+        """Renews the lease while the block runs; a lost lease cancels the block and raises LeaseLost."""
+        lost: LeaseLost | None = None
+        task = asyncio.current_task()
+
+        async def renew() -> None:
+            nonlocal lost
+            while True:
+                await asyncio.sleep(RENEWAL_SECONDS)
+                try:
+                    await self._store.renew(job, self._clock.now() + LEASE)
+                except LeaseLost as error:
+                    lost = error
+                    if task is not None:
+                        task.cancel()
+                    return
+                except MnemeshError as error:
+                    _log.warning("lease_not_renewed", file_id=job.file.id, error=error.message)
+
+        renewing = asyncio.create_task(renew())
+        try:
+            yield
+        except asyncio.CancelledError:
+            if lost is None or task is None or task.uncancel() > 0:
+                raise
+            raise lost from None
+        finally:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+
+
+async def _ended(ending: Awaitable[None]) -> None:
+    """Records the end of a claim. If that fails, the file is claimed again after the lease."""
+    try:
+        await ending
+    except MnemeshError as error:
+        _log.warning("file_end_not_recorded", error=error.message)

@@ -1,0 +1,35 @@
+"""Maintenance of the database while the service is stopped: deleted bytes leave the disk."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+from mnemesh_kit.clock import Clock, SystemClock
+from mnemesh_kit.maintenance import maintain_database
+from mnemesh_kit.sql import Database
+
+from mnemesh_files.config import Config
+from mnemesh_files.store.sql.folders import SqlFolderStore
+from mnemesh_files.store.sql.tables import metadata
+
+
+async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterator[str]:
+    """Deletes what has expired and rewrites the database.
+
+    Yields:
+        One line for each thing that was done.
+
+    Raises:
+        StartupError: The service is running and uses the database.
+    """
+    clock = clock or SystemClock()
+
+    async def purge(database: Database) -> AsyncIterator[str]:
+        store = SqlFolderStore(database, clock)
+        yield f"idempotency keys deleted: {await store.purge_ledger()}"
+        before = clock.now() - timedelta(days=config.tombstone_days)
+        yield f"tombstones deleted: {await store.purge_tombstones(before)}"
+
+    async for line in maintain_database(config, "mnemesh_files", list(metadata.tables), purge):
+        yield line

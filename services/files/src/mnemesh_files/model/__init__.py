@@ -1,0 +1,1 @@
+"""Types, filters, validation and pure rules of folders and files."""

@@ -1,0 +1,133 @@
+"""Windows into files: ranges of lines, and the limits on what an agent sees at once."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mnemesh_kit.errors import InvalidArgument
+
+MAX_FILES_OPEN: Final = 1_000
+"""The largest limit on open files that an agent can have."""
+MAX_VIEW_CHARACTERS: Final = 1_000_000
+"""The largest limit on the characters of one file that an agent can have."""
+MAX_SHOWN_CHARACTERS: Final = 2_000_000
+"""The most characters of all open files of an agent together: a response holds them, with the names of its files."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileLimits:
+    """The amount of file content that an agent sees at once."""
+
+    max_files_open: int = 5
+    per_file_view_window_char_limit: int = 50_000
+    """In Unicode code points."""
+
+
+DEFAULT_LIMITS: Final = FileLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A range of lines as it was requested. The lines are 1-based, and both ends are inclusive."""
+
+    start_line: int | None = None
+    """None is the beginning of the file."""
+    end_line: int | None = None
+    """None is the end of the file. It may be greater than the number of lines."""
+
+    @property
+    def first(self) -> int:
+        """The number of the first line."""
+        return self.start_line or 1
+
+    def last(self, total_lines: int) -> int:
+        """Returns the number of the last line that exists; less than `first` if there is none."""
+        return total_lines if self.end_line is None else min(self.end_line, total_lines)
+
+
+WHOLE_FILE: Final = Window()
+
+
+@dataclass(frozen=True, slots=True)
+class FileView:
+    """The visible part of a file. A page is that of the first or the last line; None in a file without pages."""
+
+    start_line: int | None
+    end_line: int | None
+    total_lines: int
+    start_page: int | None = None
+    end_page: int | None = None
+
+
+def require_valid_limits(limits: FileLimits) -> FileLimits:
+    """Returns `limits` if an agent can have them. Raises InvalidArgument."""
+    for name, value, most in (
+        ("max_files_open", limits.max_files_open, MAX_FILES_OPEN),
+        ("per_file_view_window_char_limit", limits.per_file_view_window_char_limit, MAX_VIEW_CHARACTERS),
+    ):
+        if not 1 <= value <= most:
+            raise InvalidArgument(f"limits.{name} must be between 1 and {most:,}.", field=f"limits.{name}")
+    return limits
+
+
+def shown_characters(limits: FileLimits) -> int:
+    """Returns the most characters of one file: the limit, or less if all open files would exceed a response."""
+    return min(limits.per_file_view_window_char_limit, MAX_SHOWN_CHARACTERS // limits.max_files_open)
+
+
+def window_of(offset: int | None, length: int | None, field: str) -> Window:
+    """Returns the window that skips `offset` lines and has `length` lines.
+
+    Args:
+        offset: the number of lines to skip; None is none.
+        length: the number of lines; None is all up to the end.
+        field: the path of the request, for errors.
+
+    Raises:
+        InvalidArgument: the offset is negative, or the length is less than 1.
+    """
+    if offset is not None and offset < 0:
+        raise InvalidArgument(f"{field}.offset must be at least 0, not {offset}.", field=f"{field}.offset")
+    if length is not None and length < 1:
+        raise InvalidArgument(f"{field}.length must be at least 1, not {length}.", field=f"{field}.length")
+    if length is None:
+        return Window(None if offset is None else offset + 1)
+    return Window((offset or 0) + 1, (offset or 0) + length)
+
+
+def require_in_file(window: Window, total_lines: int, name: str, field: str) -> Window:
+    """Returns the window if the file has its first line. A window at the beginning fits every file.
+
+    Raises:
+        InvalidArgument: the file has fewer lines. Metadata: field, file_name, total_lines.
+    """
+    if window.first > max(total_lines, 1):
+        raise InvalidArgument(
+            f"File {name} has only {total_lines} lines, but requested offset {window.first - 1} is out of range.",
+            field=f"{field}.offset",
+            file_name=name,
+            total_lines=str(total_lines),
+        )
+    return window
+
+
+def page_of(line: int, page_starts: Sequence[int]) -> int | None:
+    """Returns the page of a line, from 1; None in a file without pages."""
+    return max(1, bisect_right(page_starts, line)) if page_starts else None
+
+
+def view_of(window: Window, total_lines: int, page_starts: Sequence[int]) -> FileView:
+    """Returns the visible part of a file through a window."""
+    end = None if window.end_line is None else min(window.end_line, total_lines)
+    if not total_lines:
+        return FileView(window.start_line, end, 0)
+    return FileView(
+        window.start_line,
+        end,
+        total_lines,
+        page_of(window.first, page_starts),
+        page_of(window.last(total_lines), page_starts),
+    )

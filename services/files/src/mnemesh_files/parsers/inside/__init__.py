@@ -1,0 +1,1 @@
+"""The parsers of documents. They run in a sandbox process, one document each."""

@@ -1,0 +1,1 @@
+"""The servicers of the files service."""

@@ -1,0 +1,183 @@
+"""The servicer of mnemesh.files.v1.AgentFileService."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mnemesh.files.v1 import agent_files_service_pb2 as pb
+from mnemesh.files.v1 import agent_files_service_pb2_grpc as pb_grpc
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.idempotency import request_key
+from mnemesh_kit.paging import next_page_token, page_query
+from mnemesh_kit.principal import current_principal
+
+from mnemesh_files.model.windows import view_of
+from mnemesh_files.rpc.convert.agent_files import (
+    agent_file_to_proto,
+    directories_to_proto,
+    file_order_from_proto,
+    file_request_from_proto,
+    filter_from_proto,
+    folders_by_name,
+    limits_from_proto,
+    limits_to_proto,
+    reference_from_proto,
+    view_to_proto,
+)
+from mnemesh_files.rpc.convert.fields import agent_id_from_proto, file_id_from_proto, folder_id_from_proto
+from mnemesh_files.rpc.convert.file_searches import (
+    citation_to_proto,
+    grep_query_from_proto,
+    grep_result_to_proto,
+    search_result_to_proto,
+)
+from mnemesh_files.rpc.convert.folders import folder_to_proto
+from mnemesh_files.usecases.agent_files import AgentFileService
+from mnemesh_files.usecases.file_search import FileSearchService
+from mnemesh_files.usecases.grep import GrepService
+
+
+class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
+    """Decodes requests, calls the use cases and encodes responses."""
+
+    def __init__(self, agents: AgentFileService, grep: GrepService, search: FileSearchService) -> None:
+        self._agents = agents
+        self._grep = grep
+        self._search = search
+
+    async def AttachFolder(self, request: pb.AttachFolderRequest, context: Any) -> pb.AttachFolderResponse:
+        done = await self._agents.attach(
+            current_principal(),
+            agent_id_from_proto(request.agent_id),
+            folder_id_from_proto(request.folder_id),
+            request_key(request, "AttachFolder"),
+        )
+        return pb.AttachFolderResponse(
+            folder=None if done.folder is None else folder_to_proto(done.folder),
+            folder_count=done.folder_count,
+            directories_revision=done.revision,
+        )
+
+    async def DetachFolder(self, request: pb.DetachFolderRequest, context: Any) -> pb.DetachFolderResponse:
+        done = await self._agents.detach(
+            current_principal(),
+            agent_id_from_proto(request.agent_id),
+            folder_id_from_proto(request.folder_id),
+            request_key(request, "DetachFolder"),
+        )
+        return pb.DetachFolderResponse(folder_count=done.folder_count, directories_revision=done.revision)
+
+    async def ListAgentFolders(self, request: pb.ListAgentFoldersRequest, context: Any) -> pb.ListAgentFoldersResponse:
+        query = page_query(request)
+        page = await self._agents.list_folders(
+            current_principal(),
+            agent_id_from_proto(request.agent_id),
+            query,
+            by_name=folders_by_name(request.order_by),
+        )
+        return pb.ListAgentFoldersResponse(
+            folders=[folder_to_proto(folder) for folder in page.items], next_page_token=next_page_token(query, page)
+        )
+
+    async def ListAgentFiles(self, request: pb.ListAgentFilesRequest, context: Any) -> pb.ListAgentFilesResponse:
+        query = page_query(request)
+        page = await self._agents.list_files(
+            current_principal(),
+            agent_id_from_proto(request.agent_id),
+            filter_from_proto(request),
+            query,
+            file_order_from_proto(request.order_by),
+            with_text=request.include_content,
+        )
+        return pb.ListAgentFilesResponse(
+            files=[agent_file_to_proto(shown, with_text=request.include_content) for shown in page.items],
+            next_page_token=next_page_token(query, page),
+        )
+
+    async def OpenFiles(self, request: pb.OpenFilesRequest, context: Any) -> pb.OpenFilesResponse:
+        opening, shown = await self._agents.open_files(
+            current_principal(),
+            agent_id_from_proto(request.agent_id),
+            [file_request_from_proto(each, f"files[{index}]") for index, each in enumerate(request.files)],
+            request_key(request, "OpenFiles"),
+            close_others=request.close_all_others,
+        )
+        previous = {each.file_id: each.previous for each in opening.opened}
+        return pb.OpenFilesResponse(
+            opened=[
+                pb.OpenedFile(
+                    file=agent_file_to_proto(each, with_text=True),
+                    previous_view=None
+                    if (window := previous[each.file.file_id]) is None
+                    else view_to_proto(view_of(window, each.file.total_lines, each.file.page_starts)),
+                )
+                for each in shown
+            ],
+            closed_others=opening.closed_others,
+            evicted=opening.evicted,
+            directories_revision=opening.revision,
+        )
+
+    async def CloseFiles(self, request: pb.CloseFilesRequest, context: Any) -> pb.CloseFilesResponse:
+        if request.all and request.files:
+            raise InvalidArgument("files must be empty if all is set.", field="files")
+        files = [reference_from_proto(each, f"files[{index}]") for index, each in enumerate(request.files)]
+        closed, revision = await self._agents.close_files(
+            current_principal(),
+            agent_id_from_proto(request.agent_id),
+            None if request.all else files,
+            request_key(request, "CloseFiles"),
+        )
+        return pb.CloseFilesResponse(closed=closed, directories_revision=revision)
+
+    async def GrepFiles(self, request: pb.GrepFilesRequest, context: Any) -> pb.GrepFilesResponse:
+        agent_id = agent_id_from_proto(request.agent_id)
+        found = await self._grep.grep(current_principal(), agent_id, grep_query_from_proto(request))
+        return grep_result_to_proto(found)
+
+    async def SearchFiles(self, request: pb.SearchFilesRequest, context: Any) -> pb.SearchFilesResponse:
+        found = await self._search.search(
+            current_principal(),
+            agent_id_from_proto(request.agent_id),
+            request.query,
+            request.limit,
+            [file_id_from_proto(each, f"file_ids[{index}]") for index, each in enumerate(request.file_ids)],
+        )
+        return search_result_to_proto(found)
+
+    async def ResolveCitations(self, request: pb.ResolveCitationsRequest, context: Any) -> pb.ResolveCitationsResponse:
+        agent_id = agent_id_from_proto(request.agent_id)
+        found = await self._search.resolve_citations(current_principal(), agent_id, request.text)
+        return pb.ResolveCitationsResponse(citations=[citation_to_proto(each) for each in found])
+
+    async def GetDirectories(self, request: pb.GetDirectoriesRequest, context: Any) -> pb.GetDirectoriesResponse:
+        found = await self._agents.directories(
+            current_principal(),
+            agent_id_from_proto(request.agent_id),
+            request.if_revision if request.HasField("if_revision") else None,
+        )
+        if found is None:
+            return pb.GetDirectoriesResponse(not_modified=True)
+        return pb.GetDirectoriesResponse(directories=directories_to_proto(*found))
+
+    async def BatchGetDirectories(
+        self, request: pb.BatchGetDirectoriesRequest, context: Any
+    ) -> pb.BatchGetDirectoriesResponse:
+        ids = [agent_id_from_proto(each, f"agent_ids[{index}]") for index, each in enumerate(request.agent_ids)]
+        found = await self._agents.batch_directories(current_principal(), ids)
+        return pb.BatchGetDirectoriesResponse(directories=[directories_to_proto(*each) for each in found])
+
+    async def SetFileLimits(self, request: pb.SetFileLimitsRequest, context: Any) -> pb.SetFileLimitsResponse:
+        limits, evicted, revision = await self._agents.set_limits(
+            current_principal(),
+            agent_id_from_proto(request.agent_id),
+            limits_from_proto(request),
+            request_key(request, "SetFileLimits"),
+        )
+        return pb.SetFileLimitsResponse(limits=limits_to_proto(limits), evicted=evicted, directories_revision=revision)
+
+    async def EraseAgent(self, request: pb.EraseAgentRequest, context: Any) -> pb.EraseAgentResponse:
+        folders, files = await self._agents.erase_agent(
+            current_principal(), agent_id_from_proto(request.agent_id), request_key(request, "EraseAgent")
+        )
+        return pb.EraseAgentResponse(detached_folders=folders, detached_files=files)

@@ -1,0 +1,1 @@
+"""Conversion of messages of the contract to model types and back."""

@@ -1,0 +1,126 @@
+"""The servicer of mnemesh.files.v1.FileService."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from mnemesh.files.v1 import files_service_pb2 as pb
+from mnemesh.files.v1 import files_service_pb2_grpc as pb_grpc
+from mnemesh_kit.idempotency import request_key
+from mnemesh_kit.paging import next_page_token, page_query
+from mnemesh_kit.principal import current_principal
+
+from mnemesh_files.rpc.convert.fields import file_id_from_proto, optional_field, upload_id_from_proto
+from mnemesh_files.rpc.convert.files import (
+    file_filter_from_proto,
+    file_header_from_proto,
+    file_order_from_proto,
+    file_to_proto,
+    outcome_to_proto,
+    text_to_proto,
+    upload_to_proto,
+)
+from mnemesh_files.rpc.convert.streams import upload_from_proto, written_data_from_proto
+from mnemesh_files.usecases.files import FileService
+from mnemesh_files.usecases.uploads import UploadService
+
+
+class FilesServicer(pb_grpc.FileServiceServicer):
+    """Decodes requests, calls the use cases and encodes responses."""
+
+    def __init__(self, files: FileService, uploads: UploadService) -> None:
+        self._files = files
+        self._uploads = uploads
+
+    async def UploadFile(
+        self, request_iterator: AsyncIterator[pb.UploadFileRequest], context: Any
+    ) -> pb.UploadFileResponse:
+        """Stores a file."""
+        header, key, data = await upload_from_proto(request_iterator)
+        file, outcome = await self._files.upload(current_principal(), header, data, key)
+        return pb.UploadFileResponse(file=file_to_proto(file), outcome=outcome_to_proto(outcome))
+
+    async def StartUpload(self, request: pb.StartUploadRequest, context: Any) -> pb.StartUploadResponse:
+        """Starts an upload."""
+        header, key = file_header_from_proto(request.header), request_key(request, "StartUpload")
+        upload = await self._uploads.start(current_principal(), header, key)
+        return pb.StartUploadResponse(upload=upload_to_proto(upload))
+
+    async def WriteUpload(
+        self, request_iterator: AsyncIterator[pb.WriteUploadRequest], context: Any
+    ) -> pb.WriteUploadResponse:
+        """Appends data to an upload."""
+        upload_id, offset, data = await written_data_from_proto(request_iterator)
+        upload = await self._uploads.write(current_principal(), upload_id, offset, data)
+        return pb.WriteUploadResponse(upload=upload_to_proto(upload))
+
+    async def GetUpload(self, request: pb.GetUploadRequest, context: Any) -> pb.GetUploadResponse:
+        """Returns an upload."""
+        upload = await self._uploads.get(current_principal(), upload_id_from_proto(request.upload_id))
+        return pb.GetUploadResponse(upload=upload_to_proto(upload))
+
+    async def FinishUpload(self, request: pb.FinishUploadRequest, context: Any) -> pb.FinishUploadResponse:
+        """Stores an upload as a file."""
+        upload_id, key = upload_id_from_proto(request.upload_id), request_key(request, "FinishUpload")
+        file, outcome = await self._uploads.finish(current_principal(), upload_id, key)
+        return pb.FinishUploadResponse(file=file_to_proto(file), outcome=outcome_to_proto(outcome))
+
+    async def CancelUpload(self, request: pb.CancelUploadRequest, context: Any) -> pb.CancelUploadResponse:
+        """Discards an upload."""
+        upload_id, key = upload_id_from_proto(request.upload_id), request_key(request, "CancelUpload")
+        await self._uploads.cancel(current_principal(), upload_id, key)
+        return pb.CancelUploadResponse()
+
+    async def ImportFile(self, request: pb.ImportFileRequest, context: Any) -> pb.ImportFileResponse:
+        """Stores a file that is downloaded."""
+        header, key = file_header_from_proto(request.header), request_key(request, "ImportFile")
+        file, outcome = await self._files.import_url(current_principal(), request.url, header, key)
+        return pb.ImportFileResponse(file=file_to_proto(file), outcome=outcome_to_proto(outcome))
+
+    async def GetFileText(self, request: pb.GetFileTextRequest, context: Any) -> pb.GetFileTextResponse:
+        """Returns lines of a file."""
+        length = optional_field(request, "length")
+        file_id, offset = file_id_from_proto(request.file_id), optional_field(request, "offset")
+        part = await self._files.text(current_principal(), file_id, offset, length)
+        return text_to_proto(part, None if length is None else part.first + length - 1)
+
+    async def RetryFile(self, request: pb.RetryFileRequest, context: Any) -> pb.RetryFileResponse:
+        """Processes a file again."""
+        file_id, key = file_id_from_proto(request.file_id), request_key(request, "RetryFile")
+        return pb.RetryFileResponse(file=file_to_proto(await self._files.retry(current_principal(), file_id, key)))
+
+    async def GetFile(self, request: pb.GetFileRequest, context: Any) -> pb.GetFileResponse:
+        """Returns a file."""
+        file = await self._files.get(current_principal(), file_id_from_proto(request.file_id))
+        return pb.GetFileResponse(file=file_to_proto(file))
+
+    async def ListFiles(self, request: pb.ListFilesRequest, context: Any) -> pb.ListFilesResponse:
+        """Returns a page of files."""
+        query, order = page_query(request), file_order_from_proto(request.order_by)
+        filter_ = file_filter_from_proto(request.filter)
+        page = await self._files.list_page(current_principal(), filter_, query, order)
+        return pb.ListFilesResponse(
+            files=[file_to_proto(file) for file in page.items], next_page_token=next_page_token(query, page)
+        )
+
+    async def CountFiles(self, request: pb.CountFilesRequest, context: Any) -> pb.CountFilesResponse:
+        """Returns the number of files."""
+        count = await self._files.count(current_principal(), file_filter_from_proto(request.filter))
+        return pb.CountFilesResponse(count=count)
+
+    async def DeleteFile(self, request: pb.DeleteFileRequest, context: Any) -> pb.DeleteFileResponse:
+        """Deletes a file."""
+        file_id, key = file_id_from_proto(request.file_id), request_key(request, "DeleteFile")
+        await self._files.delete(current_principal(), file_id, key)
+        return pb.DeleteFileResponse()
+
+    async def GetFileContent(
+        self, request: pb.GetFileContentRequest, context: Any
+    ) -> AsyncIterator[pb.GetFileContentResponse]:
+        """Streams the content of a file."""
+        file_id = file_id_from_proto(request.file_id)
+        file, pieces = await self._files.content(current_principal(), file_id, request.offset)
+        yield pb.GetFileContentResponse(file=file_to_proto(file))
+        async for piece in pieces:
+            yield pb.GetFileContentResponse(data=piece)

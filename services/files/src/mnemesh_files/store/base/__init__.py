@@ -1,0 +1,1 @@
+"""Protocols of the stores; their docstrings are the contract."""

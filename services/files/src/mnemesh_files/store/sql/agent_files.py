@@ -1,0 +1,296 @@
+"""The store of what agents hold, in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import ResourceExhausted
+from mnemesh_kit.idempotency import Ledger, RequestKey
+from mnemesh_kit.paging import Page, PageQuery, paginate
+from mnemesh_kit.sql import Database
+
+from mnemesh_files.errors import FolderNotHeld
+from mnemesh_files.model.agent_files import (
+    MAX_AGENT_FOLDERS,
+    MAX_LISTED_FILES,
+    AgentFileFilter,
+    AgentFileOrder,
+    Attachment,
+    Directories,
+    FileReference,
+    FileRequest,
+    HeldFile,
+    HeldFolder,
+    Opening,
+)
+from mnemesh_files.model.folders import Folder
+from mnemesh_files.model.windows import FileLimits
+from mnemesh_files.store.sql import agent_rows as rows
+from mnemesh_files.store.sql import holders
+from mnemesh_files.store.sql.agent_rows import AgentRow
+from mnemesh_files.store.sql.folder_rows import folder_from_row
+from mnemesh_files.store.sql.folder_rows import require as require_folder
+from mnemesh_files.store.sql.openings import open_windows
+from mnemesh_files.store.sql.tables import agent_folders, agents, files, folders, request_ledger
+
+_ORDERS = {AgentFileOrder.ATTACHED: "held_at", AgentFileOrder.USED: "used_at", AgentFileOrder.NAME: "held_name"}
+
+
+class SqlAgentFileStore:
+    """See AgentFileStore."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._requests = Ledger(request_ledger, clock)
+
+    async def attach(self, organization_id: str, agent_id: str, folder_id: str, key: RequestKey | None) -> Attachment:
+        """See AgentFileStore.attach."""
+
+        def write(conn: sa.Connection) -> Attachment:
+            def effect() -> list[str]:
+                now = self._clock.now()
+                agent = AgentRow.for_change(conn, organization_id, agent_id, now)
+                require_folder(conn, organization_id, folder_id)
+                values = {"organization_id": organization_id, "agent_id": agent_id, "folder_id": folder_id}
+                if not _is_held(conn, values):
+                    _, count, _ = agent.revision()
+                    if count >= MAX_AGENT_FOLDERS:
+                        raise ResourceExhausted(
+                            f"The agent holds {count} folders, which is the limit. Detach one.",
+                            limit=str(MAX_AGENT_FOLDERS),
+                        )
+                    conn.execute(agent_folders.insert().values(**values, attached_at=now))
+                    agent.change(now)
+                    agent.announce(now)
+                revision, count, _ = agent.revision()
+                return [str(count), str(revision)]
+
+            (count, revision), _ = self._requests.once(conn, key, effect)
+            folder = folder_from_row(require_folder(conn, organization_id, folder_id))
+            return Attachment(folder, int(count), int(revision))
+
+        return await self._database.write(write)
+
+    async def detach(self, organization_id: str, agent_id: str, folder_id: str, key: RequestKey | None) -> Attachment:
+        """See AgentFileStore.detach."""
+
+        def write(conn: sa.Connection) -> Attachment:
+            def effect() -> list[str]:
+                now = self._clock.now()
+                agent = AgentRow.for_change(conn, organization_id, agent_id, now)
+                values = {"organization_id": organization_id, "agent_id": agent_id, "folder_id": folder_id}
+                if not _is_held(conn, values):
+                    raise FolderNotHeld(folder_id, agent_id)
+                holders.detach(agent, folder_id, now)
+                revision, count, _ = agent.revision()
+                return [str(count), str(revision)]
+
+            (count, revision), _ = self._requests.once(conn, key, effect)
+            return Attachment(None, int(count), int(revision))
+
+        return await self._database.write(write)
+
+    async def list_folders(
+        self, organization_id: str, agent_id: str, page: PageQuery, *, by_name: bool
+    ) -> Page[Folder]:
+        """See AgentFileStore.list_folders."""
+        held = rows.FOLDERS.params(org=organization_id, agent=agent_id).subquery()
+        key = held.c.name if by_name else held.c.attached_at
+
+        def read(conn: sa.Connection) -> Page[Folder]:
+            found = paginate(conn, sa.select(held), page, key=key, id=held.c.id, scope=sa.true())
+            return found.map(folder_from_row)
+
+        return await self._database.read(read)
+
+    async def list_files(
+        self, organization_id: str, agent_id: str, filter_: AgentFileFilter, page: PageQuery, order: AgentFileOrder
+    ) -> Page[HeldFile]:
+        """See AgentFileStore.list_files."""
+        held = rows.HELD.params(org=organization_id, agent=agent_id).subquery()
+        query = sa.select(held)
+        if filter_.folder_id is not None:
+            query = query.where(held.c.folder_id == filter_.folder_id)
+        if filter_.is_open is not None:
+            query = query.where(held.c.is_open if filter_.is_open else ~sa.func.coalesce(held.c.is_open, sa.false()))
+
+        def read(conn: sa.Connection) -> Page[HeldFile]:
+            key = held.c[_ORDERS[order]]
+            return paginate(conn, query, page, key=key, id=held.c.id, scope=sa.true()).map(rows.held_file)
+
+        return await self._database.read(read)
+
+    async def all_files(self, organization_id: str, agent_id: str) -> list[HeldFile]:
+        """See AgentFileStore.all_files."""
+        return await self._database.read(lambda conn: AgentRow(conn, organization_id, agent_id).all_files())
+
+    async def held(self, organization_id: str, agent_id: str, file_ids: Sequence[str]) -> dict[str, HeldFile]:
+        """See AgentFileStore.held."""
+        return await self._database.read(lambda conn: AgentRow(conn, organization_id, agent_id).held(file_ids))
+
+    async def archives(self, organization_id: str, agent_id: str, folder_ids: Collection[str]) -> list[str]:
+        """See AgentFileStore.archives."""
+
+        def read(conn: sa.Connection) -> list[str]:
+            held = _attached(AgentRow(conn, organization_id, agent_id))
+            return [row.archive_id for row in held if row.id in folder_ids]
+
+        return await self._database.read(read)
+
+    async def open_files(
+        self,
+        organization_id: str,
+        agent_id: str,
+        requests: Sequence[FileRequest],
+        key: RequestKey | None,
+        *,
+        close_others: bool,
+    ) -> Opening:
+        """See AgentFileStore.open_files."""
+
+        def write(conn: sa.Connection) -> Opening:
+            def effect() -> list[str]:
+                now = self._clock.now()
+                agent = AgentRow.for_change(conn, organization_id, agent_id, now)
+                return [msgspec.json.encode(open_windows(agent, requests, now, close_others=close_others)).decode()]
+
+            (encoded,), _ = self._requests.once(conn, key, effect)
+            return msgspec.json.decode(encoded, type=Opening)
+
+        return await self._database.write(write)
+
+    async def close_files(
+        self, organization_id: str, agent_id: str, files: Sequence[FileReference] | None, key: RequestKey | None
+    ) -> tuple[tuple[str, ...], int]:
+        """See AgentFileStore.close_files."""
+
+        def write(conn: sa.Connection) -> tuple[tuple[str, ...], int]:
+            def effect() -> list[str]:
+                now = self._clock.now()
+                agent = AgentRow.for_change(conn, organization_id, agent_id, now)
+                held = agent.open_files() if files is None else agent.find(files, "files")
+                closed = list({file.file_id: file for file in held if file.is_open}.values())
+                if closed:
+                    agent.close(closed, now)
+                    agent.change(now)
+                return [str(agent.revision()[0]), *(file.name for file in closed)]
+
+            (revision, *names), _ = self._requests.once(conn, key, effect)
+            return tuple(names), int(revision)
+
+        return await self._database.write(write)
+
+    async def use(self, organization_id: str, agent_id: str, file_ids: Sequence[str]) -> None:
+        """See AgentFileStore.use."""
+
+        def write(conn: sa.Connection) -> None:
+            agent = AgentRow(conn, organization_id, agent_id)
+            if agent.row is not None and agent.row.erased_at is None:
+                held = agent.held(file_ids)
+                agent.use([held[file_id] for file_id in file_ids if file_id in held], self._clock.now())
+
+        await self._database.write(write)
+
+    async def set_limits(
+        self, organization_id: str, agent_id: str, limits: FileLimits | None, key: RequestKey | None
+    ) -> tuple[FileLimits, tuple[str, ...], int]:
+        """See AgentFileStore.set_limits."""
+
+        def write(conn: sa.Connection) -> tuple[FileLimits, tuple[str, ...], int]:
+            def effect() -> list[str]:
+                now = self._clock.now()
+                agent = AgentRow.for_change(conn, organization_id, agent_id, now)
+                agent.change(
+                    now,
+                    max_files_open=limits.max_files_open if limits else None,
+                    view_char_limit=limits.per_file_view_window_char_limit if limits else None,
+                )
+                changed = AgentRow(conn, organization_id, agent_id)
+                evicted = changed.evict(changed.limits.max_files_open, now)
+                shown = (changed.limits.max_files_open, changed.limits.per_file_view_window_char_limit)
+                return [*map(str, (*shown, changed.revision()[0])), *evicted]
+
+            (most, characters, revision, *evicted), _ = self._requests.once(conn, key, effect)
+            return FileLimits(int(most), int(characters)), tuple(evicted), int(revision)
+
+        return await self._database.write(write)
+
+    async def limits(self, organization_id: str, agent_id: str) -> FileLimits:
+        """See AgentFileStore.limits."""
+        return await self._database.read(lambda conn: AgentRow(conn, organization_id, agent_id).limits)
+
+    async def directories(
+        self, organization_id: str, agent_id: str, if_revision: int | None = None
+    ) -> Directories | None:
+        """See AgentFileStore.directories."""
+
+        def read(conn: sa.Connection) -> Directories | None:
+            if if_revision is not None and rows.revision_of(conn, organization_id, agent_id) == if_revision:
+                return None
+            agent = AgentRow(conn, organization_id, agent_id)
+            revision, _, changed_at = agent.revision()
+            opened = agent.open_files()
+            return Directories(
+                agent_id,
+                revision,
+                tuple(_held_folder(agent, row, opened) for row in _attached(agent)),
+                agent.limits,
+                len(opened),
+                changed_at,
+            )
+
+        return await self._database.read(read)
+
+    async def holders(self, organization_id: str, folder_id: str, page: PageQuery) -> Page[str]:
+        """See AgentFileStore.holders."""
+        held = sa.and_(agent_folders.c.organization_id == organization_id, agent_folders.c.folder_id == folder_id)
+
+        def read(conn: sa.Connection) -> Page[str]:
+            require_folder(conn, organization_id, folder_id)
+            agent_id = agent_folders.c.agent_id
+            found = paginate(conn, sa.select(agent_id).where(held), page, key=agent_id, id=agent_id, scope=held)
+            return found.map(lambda row: str(row.agent_id))
+
+        return await self._database.read(read)
+
+    async def erase(self, organization_id: str, agent_id: str, key: RequestKey | None) -> tuple[int, int]:
+        """See AgentFileStore.erase."""
+
+        def write(conn: sa.Connection) -> tuple[int, int]:
+            def effect() -> list[str]:
+                now = self._clock.now()
+                agent = AgentRow.created(conn, organization_id, agent_id, now)
+                held = _attached(agent)
+                for row in held:
+                    holders.detach(agent, row.id, now)
+                mine = sa.and_(agents.c.organization_id == organization_id, agents.c.id == agent_id)
+                conn.execute(agents.update().where(mine).values(announce_at=None))
+                conn.execute(agents.update().where(mine, agents.c.erased_at.is_(None)).values(erased_at=now))
+                return [str(len(held)), str(sum(row.file_count for row in held))]
+
+            (held, held_files), _ = self._requests.once(conn, key, effect)
+            return int(held), int(held_files)
+
+        return await self._database.write(write)
+
+
+def _attached(agent: AgentRow) -> Sequence[sa.Row[Any]]:
+    query = rows.FOLDERS.order_by(agent_folders.c.attached_at, folders.c.id)
+    return agent.conn.execute(query, agent.parameters).all()
+
+
+def _held_folder(agent: AgentRow, row: sa.Row[Any], opened: Sequence[HeldFile]) -> HeldFolder:
+    query = rows.HELD.where(files.c.folder_id == row.id).order_by(files.c.name).limit(MAX_LISTED_FILES)
+    listed = {each.id: rows.held_file(each) for each in agent.conn.execute(query, agent.parameters)}
+    listed |= {file.file_id: file for file in opened if file.folder_id == row.id}
+    return HeldFolder(folder_from_row(row), tuple(sorted(listed.values(), key=lambda file: file.name)))
+
+
+def _is_held(conn: sa.Connection, values: dict[str, str]) -> bool:
+    condition = sa.and_(*(agent_folders.c[name] == value for name, value in values.items()))
+    return conn.execute(sa.select(sa.literal(1)).select_from(agent_folders).where(condition)).first() is not None

@@ -1,0 +1,251 @@
+"""The store of claims on files, and of what workers write, in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+import sqlalchemy as sa
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.sql import Database
+
+from mnemesh_files.errors import LeaseLost
+from mnemesh_files.model.files import Content, FileStatus
+from mnemesh_files.model.ingestion import FilePassage, Job, ParsedText
+from mnemesh_files.store.sql import blob_rows, folder_rows, holders, passage_rows, removal_rows, text_rows
+from mnemesh_files.store.sql import file_rows as rows
+from mnemesh_files.store.sql.removal_rows import RemovalKind
+from mnemesh_files.store.sql.tables import file_passages, files, folders, segments
+
+BATCH_ROWS: Final = 2_000
+BATCH_BYTES: Final = 4 * 1024 * 1024
+IN_FLIGHT: Final = timedelta(minutes=2)
+"""An insertion into the archive that began before a claim ended has ended then."""
+REMOVED_AT_ONCE: Final = 1_000
+_DUE = (
+    sa.select(files, folders.c.archive_id, folders.c.chunk_size)
+    .join(folders, sa.and_(folders.c.organization_id == files.c.organization_id, folders.c.id == files.c.folder_id))
+    .where(
+        files.c.due_at <= sa.bindparam("now"),
+        files.c.organization_id > sa.bindparam("after"),
+        files.c.deleted_at.is_(None),
+    )
+    .order_by(files.c.organization_id, files.c.due_at)
+    .limit(1)
+)
+
+
+class SqlIngestionStore:
+    """See IngestionStore."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def claim(self, after: str, until: datetime) -> Job | None:
+        """See IngestionStore.claim."""
+
+        def write(conn: sa.Connection) -> Job | None:
+            now = self._clock.now()
+            row = conn.execute(_DUE, {"now": now, "after": after}).first()
+            if row is None and after:
+                row = conn.execute(_DUE, {"now": now, "after": ""}).first()
+            if row is None:
+                return None
+            values: dict[str, Any] = {"due_at": until, "claim": row.claim + 1, "failures": row.failures + 1}
+            if row.status == FileStatus.PENDING:
+                values["status"] = FileStatus.PARSING
+                folder_rows.count(conn, row.organization_id, row.folder_id, now)
+            conn.execute(files.update().where(rows.is_file(row.organization_id, row.id)).values(**values))
+            return _job(row)
+
+        found = await self._database.read(
+            lambda conn: conn.execute(_DUE, {"now": self._clock.now(), "after": ""}).first()
+        )
+        return await self._database.write(write, name="ingestion.claim") if found is not None else None
+
+    async def expire_leases(self) -> int:
+        """See IngestionStore.expire_leases."""
+        now = self._clock.now()
+        leased = files.update().where(files.c.due_at > now, files.c.deleted_at.is_(None)).values(due_at=now)
+        return await self._database.write(lambda conn: conn.execute(leased).rowcount)
+
+    async def renew(self, job: Job, until: datetime) -> None:
+        """See IngestionStore.renew."""
+        await self._database.write(lambda conn: _update(conn, job, due_at=until), name="ingestion.renew")
+
+    async def fetched(self, job: Job, content: Content, media_type: str) -> None:
+        """See IngestionStore.fetched."""
+
+        def write(conn: sa.Connection) -> None:
+            row, now = _require(conn, job), self._clock.now()
+            values: dict[str, Any] = {"expected": None, "error_message": None, "updated_at": now, "failures": 0}
+            if row.sha256 == content.sha256 and row.blob_id is not None and row.searchable:
+                values |= {"status": FileStatus.COMPLETED, "due_at": None}
+            else:
+                shared = blob_rows.use(conn, job.organization_id, content, now)
+                if row.blob_id != shared.blob_id:
+                    blob_rows.release(conn, job.organization_id, row.blob_id, now)
+                values |= rows.with_content(shared) | {"due_at": now}
+                if row.blob_id is not None:
+                    holders.restart_windows(conn, job.organization_id, row.id, now)
+                    values["revision"] = row.revision + 1
+            if media_type and not row.media_type_given:
+                values["media_type"] = media_type
+            _update(conn, job, **values)
+            by = content.size_bytes - row.size_bytes
+            folder_rows.count(conn, job.organization_id, row.folder_id, now, 0, by)
+
+        await self._database.write(write, name="ingestion.fetched")
+
+    async def add_text(self, job: Job, text: ParsedText, passages: Sequence[FilePassage]) -> None:
+        """See IngestionStore.add_text."""
+        for some in _batches(text_rows.segment_rows(job.organization_id, job.file.id, text.id, text.lines)):
+            await self._add(job, segments, some)
+        passage_values = passage_rows.passage_values(job.organization_id, job.file.id, text.id, passages)
+        for start in range(0, len(passage_values), BATCH_ROWS):
+            await self._add(job, file_passages, passage_values[start : start + BATCH_ROWS])
+
+        def publish(conn: sa.Connection) -> None:
+            row, now = _require(conn, job), self._clock.now()
+            values: dict[str, Any] = {
+                "status": FileStatus.EMBEDDING,
+                "next_text_id": text.id,
+                "next_text": msgspec.json.encode(dict(text.facts)).decode(),
+                "total_chunks": len(passages),
+                "chunks_embedded": sum(passage.embedded for passage in passages),
+                "error_message": None,
+                "failures": 0,
+            }
+            if row.text_id is None:
+                values |= {"text_id": text.id, **text.facts}
+            if not row.media_type_given:
+                values["media_type"] = text.media_type
+            _update(conn, job, **values)
+            folder_rows.count(conn, job.organization_id, row.folder_id, now)
+
+        await self._database.write(publish, name="ingestion.publish_text")
+
+    async def _add(self, job: Job, table: sa.Table, some: Sequence[Mapping[str, Any]]) -> None:
+        def write(conn: sa.Connection) -> None:
+            _require(conn, job)
+            conn.execute(table.insert(), list(some))
+
+        await self._database.write(write, name="ingestion.add_text")
+
+    async def text(self, job: Job, text_id: str) -> tuple[str, ...]:
+        """See IngestionStore.text."""
+
+        def read(conn: sa.Connection) -> tuple[str, ...]:
+            return tuple(text_rows.read_lines(conn, job.organization_id, job.file.id, text_id, 1, 2**31 - 1))
+
+        return await self._database.read(read)
+
+    async def passages(self, job: Job) -> Mapping[str, Sequence[FilePassage]]:
+        """See IngestionStore.passages."""
+        return await self._database.read(lambda conn: passage_rows.by_text(conn, job.organization_id, job.file.id))
+
+    async def embedded(self, job: Job, text_id: str, positions: Sequence[int], until: datetime) -> None:
+        """See IngestionStore.embedded."""
+
+        def write(conn: sa.Connection) -> None:
+            passage_rows.mark_embedded(conn, job.organization_id, job.file.id, text_id, positions)
+            _update(conn, job, due_at=until, failures=0, chunks_embedded=files.c.chunks_embedded + len(positions))
+
+        await self._database.write(write, name="ingestion.embedded")
+
+    async def complete(self, job: Job, text_id: str) -> None:
+        """See IngestionStore.complete."""
+
+        def write(conn: sa.Connection) -> None:
+            row, now = _require(conn, job), self._clock.now()
+            stale, may_arrive = passage_rows.keep_text(conn, job.organization_id, job.file.id, text_id)
+            due_at = now + IN_FLIGHT if may_arrive else now
+            for start in range(0, len(stale), REMOVED_AT_ONCE):
+                details = {"archive_id": job.archive_id, "passage_ids": stale[start : start + REMOVED_AT_ONCE]}
+                id_ = f"{text_id}/{start}"
+                removal_rows.add(conn, job.organization_id, RemovalKind.PASSAGES, id_, due_at, **details)
+            text_rows.delete_texts(conn, job.organization_id, job.file.id, except_id=text_id)
+            values: dict[str, Any] = {
+                "status": FileStatus.COMPLETED,
+                "searchable": True,
+                "text_id": text_id,
+                "next_text_id": None,
+                "next_text": None,
+                "due_at": None,
+                "failures": 0,
+                "updated_at": now,
+                **msgspec.json.decode(row.next_text),
+            }
+            _update(conn, job, **values)
+            folder_rows.count(conn, job.organization_id, row.folder_id, now)
+
+        await self._database.write(write, name="ingestion.complete")
+
+    async def fail(self, job: Job, message: str) -> None:
+        """See IngestionStore.fail."""
+
+        def write(conn: sa.Connection) -> None:
+            now = self._clock.now()
+            values = {"status": FileStatus.ERROR, "error_message": message, "due_at": None, "updated_at": now}
+            _update(conn, job, **values)
+            folder_rows.count(conn, job.organization_id, job.file.folder_id, now)
+
+        await self._database.write(write, name="ingestion.fail")
+
+    async def postpone(self, job: Job, due_at: datetime) -> None:
+        """See IngestionStore.postpone."""
+        failures = job.failures - 1
+        await self._database.write(
+            lambda conn: _update(conn, job, due_at=due_at, failures=failures), name="ingestion.postpone"
+        )
+
+
+def _job(row: sa.Row[Any]) -> Job:
+    expected = msgspec.json.decode(row.expected) if row.expected else {}
+    return Job(
+        organization_id=row.organization_id,
+        file=rows.file_from_row(row),
+        archive_id=row.archive_id,
+        chunk_size=row.chunk_size,
+        claim=row.claim + 1,
+        failures=row.failures + 1,
+        next_text_id=row.next_text_id,
+        next_text=msgspec.json.decode(row.next_text) if row.next_text else {},
+        expected_size=expected.get("size_bytes"),
+        expected_sha256=expected.get("sha256"),
+    )
+
+
+def _mine(job: Job) -> sa.ColumnElement[bool]:
+    return sa.and_(
+        rows.is_file(job.organization_id, job.file.id), files.c.claim == job.claim, files.c.deleted_at.is_(None)
+    )
+
+
+def _require(conn: sa.Connection, job: Job) -> sa.Row[Any]:
+    row = conn.execute(sa.select(files).where(_mine(job))).first()
+    if row is None:
+        raise LeaseLost(job.file.id)
+    return row
+
+
+def _update(conn: sa.Connection, job: Job, **values: Any) -> None:
+    if not conn.execute(files.update().where(_mine(job)).values(**values)).rowcount:
+        raise LeaseLost(job.file.id)
+
+
+def _batches(segment_values: Any) -> Any:
+    """Yields lists of rows of about BATCH_BYTES."""
+    batch: list[dict[str, Any]] = []
+    size = 0
+    for values in segment_values:
+        batch.append(values)
+        size += len(values["data"])
+        if size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

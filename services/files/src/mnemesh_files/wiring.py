@@ -1,0 +1,228 @@
+"""Builds the service from its parts. Only this module chooses implementations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+from mnemesh.files.v1 import agent_files_service_pb2_grpc, files_service_pb2_grpc, folders_service_pb2_grpc
+from mnemesh_kit.background import periodic
+from mnemesh_kit.channels import Channels
+from mnemesh_kit.clock import Clock, SystemClock
+from mnemesh_kit.ids import IdSource, RandomIds
+from mnemesh_kit.principal import Role
+from mnemesh_kit.server import Assembly
+from mnemesh_kit.services import service
+from mnemesh_kit.sql import Database, open_database
+from mnemesh_kit.tls.settings import TlsSettings
+from mnemesh_sandbox import Isolation, Sandbox
+from mnemesh_sandbox.egress.downloads import Downloader
+from mnemesh_sandbox.egress.resolver import Resolver
+
+from mnemesh_files.blobs.base import BlobStore
+from mnemesh_files.blobs.contents import Contents
+from mnemesh_files.blobs.local import LocalBlobStore
+from mnemesh_files.blobs.s3 import S3BlobStore
+from mnemesh_files.clients.agents import AgentsClient
+from mnemesh_files.clients.archival import ArchivalClient
+from mnemesh_files.clients.passage_search import PassageSearchClient
+from mnemesh_files.clients.vision import OpenAiVision
+from mnemesh_files.config import Config
+from mnemesh_files.errors import REMOTE
+from mnemesh_files.ingestion.importer import USER_AGENT, Importer, checked_url
+from mnemesh_files.ingestion.remover import Remover
+from mnemesh_files.ingestion.texts import TextReader
+from mnemesh_files.ingestion.worker import IngestionWorker
+from mnemesh_files.parsers.parser import DocumentParser
+from mnemesh_files.ports.agents import AgentsPort
+from mnemesh_files.ports.archival import ArchivalPort
+from mnemesh_files.ports.passage_search import PassageSearchPort
+from mnemesh_files.rpc.agent_files import AgentFilesServicer
+from mnemesh_files.rpc.files import FilesServicer
+from mnemesh_files.rpc.folders import FoldersServicer
+from mnemesh_files.store.sql.agent_files import SqlAgentFileStore
+from mnemesh_files.store.sql.announcements import SqlAnnouncementStore
+from mnemesh_files.store.sql.blob_rows import SqlBlobRecords
+from mnemesh_files.store.sql.files import SqlFileStore
+from mnemesh_files.store.sql.folders import SqlFolderStore
+from mnemesh_files.store.sql.ingestion import SqlIngestionStore
+from mnemesh_files.store.sql.removals import SqlRemovalStore
+from mnemesh_files.store.sql.texts import SqlTextStore
+from mnemesh_files.store.sql.upload_rows import SqlUploadStore
+from mnemesh_files.usecases.agent_files import AgentFileService
+from mnemesh_files.usecases.announcements import RETRY_SECONDS, Announcer
+from mnemesh_files.usecases.file_search import FileSearchService
+from mnemesh_files.usecases.file_views import FileViews
+from mnemesh_files.usecases.files import FileService
+from mnemesh_files.usecases.folders import FolderService
+from mnemesh_files.usecases.grep import GrepService
+from mnemesh_files.usecases.uploads import UploadService, UploadStores
+
+PURGE_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the service consists of below its use cases."""
+
+    database: Database
+    folders: SqlFolderStore
+    files: SqlFileStore
+    uploads: SqlUploadStore
+    contents: Contents
+    worker: IngestionWorker
+    remover: Remover
+
+
+_log = structlog.get_logger("mnemesh.files")
+
+
+async def assemble(
+    config: Config,
+    *,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    archival: ArchivalPort | None = None,
+    passages: PassageSearchPort | None = None,
+    agents: AgentsPort | None = None,
+    sandbox: Sandbox | None = None,
+    blobs: BlobStore | None = None,
+) -> Assembly:
+    """Migrates the database and returns the service, ready to start.
+
+    The sandbox of parsers is opened with the first document that is no text file, unless one is given.
+    """
+    clock, ids = clock or SystemClock(), ids or RandomIds()
+    database = await open_database(config, "mnemesh_files")
+    tls = TlsSettings.of(config)
+    channels = Channels(errors=REMOTE, auth_key_file=config.auth_key_file, role=Role.SERVICE, tls=tls)
+    archival = archival or ArchivalClient(channels.channel(config.archival_target))
+    passages = passages or PassageSearchClient(channels.channel(config.archival_target))
+    agents = agents or AgentsClient(channels.channel(config.orchestrator_target))
+    blobs = blobs or _blob_store(config)
+    resolver = Resolver()
+    parsers = Parsers(config, sandbox)
+    parts = build(config, database, archival, blobs, parsers, resolver, clock, ids)
+    worker, remover = parts.worker, parts.remover
+    folders = FolderService(parts.folders, archival, clock, ids, remover.wake)
+
+    def allowed_url(url: str) -> tuple[str, str]:
+        return checked_url(url, config.egress)
+
+    files = FileService(parts.files, parts.folders, parts.contents, ids, allowed_url, worker.wake, remover.wake)
+    stores = UploadStores(parts.uploads, parts.files, parts.folders)
+    uploads = UploadService(stores, parts.contents, clock, ids, config.max_uploads, worker.wake)
+    agent_store, texts = SqlAgentFileStore(database, clock), SqlTextStore(database)
+    announcer = Announcer(SqlAnnouncementStore(database, clock), agents, clock)
+    agent_files = AgentFileService(agent_store, FileViews(texts), announcer)
+    grep = GrepService(agent_store, texts, config.grep_seconds)
+    search = FileSearchService(agent_store, texts, passages)
+
+    async def purge() -> None:
+        await parts.folders.purge_ledger()
+        await parts.folders.purge_tombstones(clock.now() - timedelta(days=config.tombstone_days))
+        await parts.uploads.expire()
+        await parts.contents.discard_unfinished()
+
+    return Assembly(
+        name="files",
+        servicers=[
+            (folders_service_pb2_grpc.add_FolderServiceServicer_to_server, FoldersServicer(folders, agent_files)),
+            (files_service_pb2_grpc.add_FileServiceServicer_to_server, FilesServicer(files, uploads)),
+            (
+                agent_files_service_pb2_grpc.add_AgentFileServiceServicer_to_server,
+                AgentFilesServicer(agent_files, grep, search),
+            ),
+        ],
+        service_names=service("files").proto_services,
+        background=[
+            worker.run,
+            remover.run,
+            periodic(PURGE_SECONDS, purge),
+            periodic(RETRY_SECONDS, announcer.announce_due),
+        ],
+        metrics=[*worker.figures.metrics(), remover.removed],
+        close=[database.close, channels.close, blobs.close, resolver.close, parsers.close, grep.close],
+    )
+
+
+def _blob_store(config: Config) -> BlobStore:
+    return LocalBlobStore(config.blobs_path) if config.s3 is None else S3BlobStore(config.s3)
+
+
+def build(
+    config: Config,
+    database: Database,
+    archival: ArchivalPort,
+    blobs: BlobStore,
+    parsers: Parsers,
+    resolver: Resolver,
+    clock: Clock,
+    ids: IdSource,
+) -> Parts:
+    """Returns the stores and workers over an open database."""
+    contents = Contents(blobs, SqlBlobRecords(database), clock, ids, config.max_file_mb * 1024 * 1024)
+    ingestion = SqlIngestionStore(database, clock)
+    downloader = Downloader(config.egress, USER_AGENT)
+    return Parts(
+        database=database,
+        folders=SqlFolderStore(database, clock),
+        files=SqlFileStore(database, clock),
+        uploads=SqlUploadStore(database, clock),
+        contents=contents,
+        worker=IngestionWorker(
+            ingestion,
+            archival,
+            TextReader(blobs, parsers.open, ids),
+            Importer(downloader, resolver, config.downloads, contents, ingestion),
+            clock,
+            concurrency=config.workers,
+            exclusive=config.database.startswith("sqlite"),
+        ),
+        remover=Remover(SqlRemovalStore(database, clock), archival, contents.sweep, clock),
+    )
+
+
+class Parsers:
+    """Opens the parser of documents with its sandbox and the model that reads images, and closes them."""
+
+    def __init__(self, config: Config, sandbox: Sandbox | None) -> None:
+        self._config = config
+        self._sandbox = sandbox
+        self._vision: OpenAiVision | None = None
+
+    async def open(self) -> DocumentParser:
+        """Returns the parser. It opens the sandbox, which probes the host, with the first document that needs it."""
+        config = self._config
+        if config.vision_base_url:
+            self._vision = OpenAiVision(config.vision_base_url, config.vision_model, config.vision_api_key)
+        limits, concurrency = config.parsing, config.max_parsers
+        return DocumentParser(self._open_sandbox, limits, concurrency=concurrency, pictures=self._vision)
+
+    async def _open_sandbox(self) -> Sandbox:
+        if self._sandbox is None:
+            self._sandbox = (await Sandbox.open(self._config.sandbox)).warmed(self._config.warm_processes)
+            _log_isolation(self._sandbox.isolation, self._config)
+        return self._sandbox
+
+    async def close(self) -> None:
+        """Closes the sandbox."""
+        if self._sandbox is not None:
+            await self._sandbox.close()
+        if self._vision is not None:
+            await self._vision.close()
+
+
+def _log_isolation(isolation: Isolation, config: Config) -> None:
+    fields = {
+        "level": isolation.level.name.lower(),
+        "minimum": config.min_sandbox,
+        "bounds": isolation.bounds,
+        "layers": sorted(isolation.layers),
+        "missing": dict(isolation.missing),
+    }
+    if isolation.level < config.sandbox.minimum:
+        _log.error("sandbox_below_minimum", **fields)
+    else:
+        _log.info("sandbox_probed", **fields)

@@ -1,0 +1,1 @@
+"""Adapters of the services that the gateway calls, over gRPC."""

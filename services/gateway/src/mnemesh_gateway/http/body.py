@@ -1,0 +1,43 @@
+"""Request bodies: bounded in size and time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from mnemesh_kit.errors import DeadlineExceeded
+from starlette.requests import ClientDisconnect, Request
+
+from mnemesh_gateway.errors import BodyTooLarge, InvalidRequest
+
+_SECONDS: Final = 60.0
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """Returns the body of a request.
+
+    Raises:
+        BodyTooLarge: It is larger than `max_bytes`.
+        InvalidRequest: It is not JSON by its content type, or the client ended the connection.
+        DeadlineExceeded: It did not arrive in time.
+    """
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise InvalidRequest("The content type must be application/json.", code="unsupported_media_type")
+    too_large = BodyTooLarge(f"The body must be at most {max_bytes >> 20} MB. Send fewer messages or smaller images.")
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > max_bytes:
+        raise too_large
+    chunks, size = [], 0
+    try:
+        async with asyncio.timeout(_SECONDS):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > max_bytes:
+                    raise too_large
+                chunks.append(chunk)
+    except TimeoutError as error:
+        raise DeadlineExceeded(f"The body did not arrive within {_SECONDS:.0f} s.") from error
+    except ClientDisconnect as error:
+        raise InvalidRequest("The connection ended before the body did.") from error
+    return b"".join(chunks)

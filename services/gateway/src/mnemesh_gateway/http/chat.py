@@ -1,0 +1,130 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import structlog
+from mnemesh_kit.principal import current_principal
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mnemesh_gateway.errors import InvalidRequest
+from mnemesh_gateway.http.body import read_body
+from mnemesh_gateway.http.convert.chat import chat_request_from_json, task_from_json
+from mnemesh_gateway.http.convert.completions import calls_delta, completion_id, completion_to_json, usage_to_json
+from mnemesh_gateway.http.convert.fields import json_object
+from mnemesh_gateway.http.errors import error_to_json, typed
+from mnemesh_gateway.http.streams import DONE, encode, event_stream, sse
+from mnemesh_gateway.model.answers import Begun, Called, Finish, Finished, Idle, Reasoned, Said, ToolCall, Usage
+from mnemesh_gateway.model.chat import Caller, ChatRequest
+from mnemesh_gateway.usecases.chat import Answer, ChatService
+from mnemesh_gateway.usecases.tasks import TaskService
+
+_log = structlog.get_logger("mnemesh.http")
+
+
+class ChatEndpoint:
+    """Decodes chat requests, and encodes answers as one object or as a stream."""
+
+    def __init__(self, service: ChatService, tasks: TaskService, max_body_bytes: int) -> None:
+        self._service = service
+        self._tasks = tasks
+        self._max_body_bytes = max_body_bytes
+
+    async def complete(self, request: Request) -> Response:
+        """Answers a request."""
+        body = json_object(await read_body(request, self._max_body_bytes))
+        chat, client = chat_request_from_json(body), client_of(request)
+        task = task_from_json(body, chat, client)
+        self._tasks.sweep(current_principal())
+        if task is not None:
+            answer = await self._tasks.open(current_principal(), chat.model, task)
+        else:
+            answer = await self._service.open(current_principal(), client, chat)
+        headers = {} if answer.begun is None else {"X-Mnemesh-Run-Id": answer.begun.run_id}
+        if chat.stream:
+            return event_stream(_chunks(answer, chat), headers)
+        content = await _collected(answer, chat)
+        if not await request.is_disconnected():
+            answer.mark_delivered()
+        return Response(encode(content), media_type="application/json", headers=headers)
+
+
+def client_of(request: Request) -> Caller:
+    """Returns what the headers say about the client's session. Raises InvalidRequest."""
+    key = request.headers.get("idempotency-key") or None
+    if key is not None and len(key) > 200:
+        raise InvalidRequest("Idempotency-Key must have at most 200 characters.", "Idempotency-Key")
+    return Caller(
+        session_id=request.headers.get("x-session-id"),
+        is_retry=request.headers.get("x-stainless-retry-count", "0") != "0",
+        idempotency_key=key,
+        task=request.headers.get("x-mnemesh-task"),
+    )
+
+
+async def _collected(answer: Answer, chat: ChatRequest) -> dict[str, Any]:
+    text: list[str] = []
+    reasoning: list[str] = []
+    calls: tuple[ToolCall, ...] = ()
+    finish, usage = Finish.STOP, Usage()
+    async with aclosing(answer.events) as events:
+        async for event in events:
+            match event:
+                case Said(piece):
+                    text.append(piece)
+                case Reasoned(piece):
+                    reasoning.append(piece)
+                case Called():
+                    calls = event.calls
+                case Finished():
+                    finish, usage = event.reason, event.usage
+    content = "".join(text) if text or not calls else None
+    return completion_to_json(answer, chat.model, content, "".join(reasoning), calls, finish, usage)
+
+
+async def _chunks(answer: Answer, chat: ChatRequest) -> AsyncGenerator[bytes, None]:
+    """Yields the chunks of a stream. An error after the first one is an event, because the status was sent."""
+    head = {
+        "id": completion_id(answer),
+        "object": "chat.completion.chunk",
+        "created": int(answer.created_at.timestamp()),
+        "model": chat.model,
+        "system_fingerprint": None,
+    }
+    no_usage: dict[str, Any] = {"usage": None} if chat.include_usage else {}
+
+    def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        return sse({**head, "choices": [choice], **no_usage})
+
+    yield chunk({"role": "assistant", "content": ""})
+    usage = Usage()
+    async with aclosing(answer.events) as events:
+        try:
+            async for event in events:
+                match event:
+                    case Said(text):
+                        yield chunk({"content": text})
+                    case Reasoned(text):
+                        yield chunk({"reasoning_content": text})
+                    case Called(calls):
+                        yield chunk(calls_delta(calls))
+                    case Finished(reason, used):
+                        usage = used
+                        yield chunk({}, reason)
+                    case Begun() | Idle():
+                        pass
+        except Exception as error:
+            failure = typed(error)
+            if failure is not error:
+                _log.exception("stream_failed")
+            yield sse(error_to_json(failure))
+            return
+    if answer.begun is not None and chat.include_usage:
+        yield sse({**head, "choices": [], "usage": usage_to_json(usage)})
+    yield DONE
+    answer.mark_delivered()

@@ -1,0 +1,1 @@
+"""Conversion of bodies of the HTTP API to model types, and back."""

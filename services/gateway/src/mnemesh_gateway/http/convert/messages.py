@@ -1,0 +1,189 @@
+"""The messages of a chat request: what is new in them, and their instructions."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from mnemesh_gateway.errors import InvalidRequest, UnsupportedParameter
+from mnemesh_gateway.http.convert.fields import of_type, one_of, optional, required
+from mnemesh_gateway.model.chat import Delta, Image, Part, Text, ToolResult, UserInput
+
+_ROLES: Final = ("system", "developer", "user", "assistant", "tool")
+_INSTRUCTIONS: Final = ("system", "developer")
+_MAX_IMAGE_BYTES: Final = 10_485_760
+_DETAILS: Final = ("auto", "low", "high")
+_DATA_URL: Final = re.compile(r"data:(image/[\w.+-]+);base64,")
+_ENCODE: Final = msgspec.json.Encoder(order="sorted").encode
+
+
+def messages_from_json(messages: list[Any], results: list[Any], root: str = "messages") -> tuple[str | None, Delta]:
+    """Returns the instructions, and what is new: what follows the last answer of the assistant.
+
+    Args:
+        messages: The value of `messages`.
+        results: The value of `tool_results`, which are new as well.
+        root: The name of the parameter that has the messages, for errors.
+
+    Raises:
+        InvalidRequest: A message has the wrong form. Its `field` is a path such as `messages[2].content`.
+    """
+    if not messages and not results:
+        raise InvalidRequest(f"'{root}' must have at least one message.", root, "empty_array")
+    last_answer, instructions = -1, []
+    for index, message in enumerate(messages):
+        path = f"{root}[{index}]"
+        role = one_of(required(of_type(message, dict, path), "role", str, path), _ROLES, f"{path}.role")
+        if role in _INSTRUCTIONS:
+            instructions.append(_text_of(message, path))
+        elif role == "assistant":
+            last_answer = index
+            _require_answer(message, path)
+        elif message.get("content") is None:
+            raise InvalidRequest(
+                f"Missing required parameter: '{path}.content'.", f"{path}.content", "missing_required_parameter"
+            )
+    given = [_result(item, f"tool_results[{n}]") for n, item in enumerate(results)]
+    delta = _delta(messages, last_answer, given, root)
+    return ("\n\n".join(instructions) if instructions else None), delta
+
+
+def _delta(messages: list[Any], last_answer: int, results: list[ToolResult], root: str) -> Delta:
+    digest = hashlib.sha256()
+    inputs = []
+    for index, message in enumerate(messages):
+        if message["role"] in _INSTRUCTIONS:
+            continue
+        digest.update(_ENCODE(message))
+        if index <= last_answer:
+            continue
+        path = f"{root}[{index}]"
+        if message["role"] == "tool":
+            results.append(_result(message, path))
+        else:
+            content = parts_from_json(message["content"], f"{path}.content")
+            if content:
+                name = optional(message, "name", str, path)
+                inputs.append(UserInput(content, digest.hexdigest()[:32], name, path))
+    return Delta(tuple(_distinct(results)), tuple(inputs), last_answer >= 0)
+
+
+def _distinct(results: list[ToolResult]) -> list[ToolResult]:
+    """Returns the results without repeats. Raises InvalidRequest if a call has two different ones."""
+    known: dict[str, ToolResult] = {}
+    for result in results:
+        if known.setdefault(result.tool_call_id, result) != result:
+            raise InvalidRequest(f"The call {result.tool_call_id[:100]!r} has two different results.", "messages")
+    return list(known.values())
+
+
+def _result(message: Any, path: str) -> ToolResult:
+    message = of_type(message, dict, path)
+    call_id = required(message, "tool_call_id", str, path)
+    name = "content" if "content" in message or "output" not in message else "output"
+    if name not in message:
+        raise InvalidRequest(
+            f"Missing required parameter: '{path}.content'.", f"{path}.content", "missing_required_parameter"
+        )
+    text = _joined_text(message[name], f"{path}.{name}")
+    status = optional(message, "status", str, path)
+    return ToolResult(call_id, text, status == "error")
+
+
+def _require_answer(message: Mapping[str, Any], path: str) -> None:
+    calls = optional(message, "tool_calls", list, path) or []
+    for index, call in enumerate(calls):
+        required(of_type(call, dict, f"{path}.tool_calls[{index}]"), "id", str, f"{path}.tool_calls[{index}]")
+    if message.get("content") is not None and not isinstance(message["content"], str | list):
+        of_type(message["content"], str, f"{path}.content")
+
+
+def _text_of(message: Mapping[str, Any], path: str) -> str:
+    if "content" not in message:
+        raise InvalidRequest(
+            f"Missing required parameter: '{path}.content'.", f"{path}.content", "missing_required_parameter"
+        )
+    return _joined_text(message["content"], f"{path}.content")
+
+
+def _joined_text(content: Any, path: str) -> str:
+    """Returns the text of content that may have several parts, all of which must be text."""
+    if isinstance(content, str):
+        return of_type(content, str, path)
+    texts = []
+    for index, part in enumerate(parts_from_json(content, path)):
+        if not isinstance(part, Text):
+            raise InvalidRequest(f"'{path}[{index}]' must be text.", f"{path}[{index}].type")
+        texts.append(part.text)
+    return "".join(texts)
+
+
+def parts_from_json(content: Any, path: str) -> tuple[Part, ...]:
+    """Returns the parts of a message's content, without empty texts. Raises InvalidRequest."""
+    if isinstance(content, str):
+        return (Text(of_type(content, str, path)),) if content else ()
+    if not isinstance(content, list):
+        of_type(content, list, path)
+    parts = [_part(of_type(item, dict, f"{path}[{n}]"), f"{path}[{n}]") for n, item in enumerate(content)]
+    return tuple(part for part in parts if part != Text(""))
+
+
+def _part(item: Mapping[str, Any], path: str) -> Part:
+    kind = required(item, "type", str, path)
+    if kind in ("text", "input_text", "output_text"):
+        return Text(required(item, "text", str, path))
+    if kind == "image_url":
+        image = item.get("image_url")
+        if isinstance(image, str):
+            return _image(image, None, f"{path}.image_url")
+        image = required(item, "image_url", dict, path)
+        return _image(
+            required(image, "url", str, f"{path}.image_url"),
+            optional(image, "detail", str, f"{path}.image_url"),
+            f"{path}.image_url.url",
+        )
+    if kind == "input_image":
+        url, detail = required(item, "image_url", str, path), optional(item, "detail", str, path)
+        return _image(url, detail, f"{path}.image_url")
+    if kind in ("input_audio", "file", "input_file", "refusal"):
+        raise UnsupportedParameter(f"{path}.type", "Send text and images.", kind)
+    raise InvalidRequest(
+        f"Invalid value for '{path}.type': {kind[:100]!r}. Supported values are: 'text', 'image_url'.", f"{path}.type"
+    )
+
+
+def _image(url: str, detail: str | None, path: str) -> Image:
+    if detail is not None:
+        one_of(detail, _DETAILS, f"{path.rpartition('.')[0]}.detail")
+    if not url.startswith("data:"):
+        if not url.startswith(("http://", "https://")):
+            raise InvalidRequest(f"'{path}' must be an http or https URL, or a data URL.", path, "invalid_image_url")
+        return Image(url=url, detail=detail)
+    head = _DATA_URL.match(url)
+    if head is None:
+        raise InvalidRequest(f"'{path}' must be a data URL of an image in base64.", path, "invalid_image_url")
+    if (len(url) - head.end()) * 3 // 4 > _MAX_IMAGE_BYTES + 2:
+        raise InvalidRequest(f"'{path}' must be at most 10 MB.", path, "image_too_large")
+    try:
+        data = base64.b64decode(url[head.end() :], validate=True)
+    except binascii.Error as error:
+        raise InvalidRequest(f"'{path}' is not valid base64.", path, "invalid_base64_image") from error
+    return Image(data, head[1], detail=detail)
+
+
+def last_user_text(messages: Sequence[Any]) -> str:
+    """Returns the text of the last message of the user, for the recognition of tasks; "" if there is none."""
+    for message in reversed(messages):
+        if isinstance(message, dict) and message.get("role") == "user":
+            content = message.get("content")
+            if isinstance(content, str):
+                return content
+            texts = [part.get("text", "") for part in content or () if isinstance(part, dict)]
+            return "".join(text for text in texts if isinstance(text, str))
+    return ""

@@ -1,0 +1,152 @@
+"""The checks of every request: Host, Origin, credentials, open requests, correlation ids, logs, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import structlog
+from mnemesh_kit.auth import Authenticator
+from mnemesh_kit.correlation import set_correlation_id
+from mnemesh_kit.errors import MnemeshError, PermissionDenied, ResourceExhausted
+from mnemesh_kit.metrics import Metrics
+from mnemesh_kit.principal import set_principal
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mnemesh_gateway.config import Config
+from mnemesh_gateway.http.errors import error_to_json, status_of, typed
+from mnemesh_gateway.http.mcp import MCP_PATH
+from mnemesh_gateway.http.streams import encode
+
+OPEN_PATHS: Final = ("/livez", "/readyz")
+"""The paths that need no token and accept every Host: health checks use addresses."""
+_LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_log = structlog.get_logger("mnemesh.http")
+
+
+class Guard:
+    """An ASGI application around another one."""
+
+    def __init__(self, app: ASGIApp, config: Config, authenticator: Authenticator, metrics: Metrics | None) -> None:
+        self._app = app
+        self._authenticator = authenticator
+        self._metrics = metrics
+        self._hosts = frozenset(config.allowed_hosts)
+        # A page in a browser that reaches this machine under another name (DNS rebinding) has no token.
+        self._any_host = not config.allowed_hosts and config.auth_key_file is not None
+        self._origins = frozenset(config.allowed_origins)
+        self._max_open = config.max_concurrent_calls
+        self._open = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves a request."""
+        if scope["type"] != "http":
+            return
+        headers = Headers(scope=scope)
+        correlation_id = set_correlation_id(headers.get("x-request-id"))
+        origin = headers.get("origin")
+        started, status = time.perf_counter(), 0
+
+        async def respond(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", correlation_id.encode())]
+                if origin is not None and self._allows(origin):
+                    message["headers"] += _cors(origin, headers.get("access-control-request-headers"))
+            await send(message)
+
+        self._open += 1
+        try:
+            self._admit(scope, headers, origin)
+            if scope["method"] == "OPTIONS" and origin is not None:
+                await _answer(respond, 204, None)
+            else:
+                await self._app(scope, receive, respond)
+        except asyncio.CancelledError:
+            status = status or 499
+            raise
+        except Exception as error:
+            failure = typed(error)
+            if failure is not error:
+                _log.exception("unexpected_error", path=scope["path"])
+            if status:
+                raise
+            await _answer(respond, status_of(failure), failure)
+        finally:
+            self._open -= 1
+            self._finish(scope, status, time.perf_counter() - started)
+
+    def _admit(self, scope: Scope, headers: Headers, origin: str | None) -> None:
+        if scope["path"] in OPEN_PATHS:
+            return
+        host = _name(headers.get("host", ""))
+        if host not in self._hosts and not self._any_host and (self._hosts or host not in _LOCAL):
+            raise PermissionDenied(
+                f"The host {host[:100]!r} is not allowed. Add it to MNEMESH_GATEWAY_ALLOWED_HOSTS.",
+                code="host_not_allowed",
+            )
+        if origin is not None and not self._allows(origin):
+            raise PermissionDenied(
+                f"The origin {origin[:100]!r} is not allowed. Add it to MNEMESH_GATEWAY_ALLOWED_ORIGINS.",
+                code="origin_not_allowed",
+            )
+        if self._open > self._max_open:
+            raise ResourceExhausted(f"{self._max_open} requests are open. Try again later.")
+        if scope["method"] != "OPTIONS":
+            set_principal(self._authenticator.principal(_metadata(headers)))
+
+    def _allows(self, origin: str) -> bool:
+        return origin in self._origins or "*" in self._origins
+
+    def _finish(self, scope: Scope, status: int, seconds: float) -> None:
+        route = scope.get("route")
+        path = getattr(route, "path", None) or (scope["path"] if scope["path"] in (*OPEN_PATHS, MCP_PATH) else "other")
+        method = f"{scope['method']} {path}"
+        if path not in OPEN_PATHS:
+            _log.info("request", method=method, status=status, ms=round(seconds * 1000, 2))
+        if self._metrics is not None:
+            self._metrics.record(method, str(status), seconds)
+
+
+def _metadata(headers: Mapping[str, str]) -> dict[str, str]:
+    """Returns the headers as the metadata that authenticators read. A key in `api-key` is a bearer token as well."""
+    metadata = {key.lower(): value for key, value in headers.items()}
+    if "authorization" not in metadata and "api-key" in metadata:
+        metadata["authorization"] = f"Bearer {metadata['api-key']}"
+    return metadata
+
+
+def _name(host: str) -> str:
+    """Returns the name of a Host header without its port."""
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0].lower()
+
+
+def _cors(origin: str, requested: str | None) -> list[tuple[bytes, bytes]]:
+    """Returns the headers for a web page that is allowed. It may send any header: SDKs send many of their own."""
+    found = {
+        "Access-Control-Allow-Origin": origin,
+        "Access-Control-Allow-Methods": "GET, POST, DELETE, OPTIONS",
+        "Access-Control-Allow-Headers": requested or "*",
+        "Access-Control-Expose-Headers": "X-Request-Id, X-Mnemesh-Run-Id, Mcp-Session-Id",
+        "Access-Control-Max-Age": "600",
+        "Vary": "Origin",
+    }
+    return [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in found.items()]
+
+
+async def _answer(send: Send, status: int, error: MnemeshError | None) -> None:
+    body = b"" if error is None else encode(error_to_json(error))
+    headers: list[tuple[bytes, Any]] = [(b"content-length", str(len(body)).encode())]
+    if body:
+        headers.append((b"content-type", b"application/json"))
+    if error is not None and error.reason == "CANCELLED":
+        # OpenAI's SDKs repeat a request that got 409, which would start the cancelled run again.
+        headers.append((b"x-should-retry", b"false"))
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

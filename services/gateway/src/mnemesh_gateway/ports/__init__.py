@@ -1,0 +1,1 @@
+"""Protocols of the services that the gateway calls."""

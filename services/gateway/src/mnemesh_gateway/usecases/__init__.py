@@ -1,0 +1,1 @@
+"""The requests of clients: rules and the calls of the mesh."""

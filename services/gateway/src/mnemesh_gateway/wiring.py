@@ -1,0 +1,72 @@
+"""Builds the service from its parts. Only this module chooses implementations."""
+
+from __future__ import annotations
+
+from mnemesh.server.v1 import server_service_pb2, server_service_pb2_grpc
+from mnemesh_kit.channels import Channels
+from mnemesh_kit.clock import Clock, SystemClock
+from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.listener import Listener, ListenerParts
+from mnemesh_kit.server import Assembly
+from mnemesh_kit.tls.settings import TlsSettings
+
+from mnemesh_gateway.clients.agents import AgentsClient
+from mnemesh_gateway.clients.embeddings import EmbeddingsClient
+from mnemesh_gateway.clients.runs import RunsClient
+from mnemesh_gateway.clients.sessions import ConversationsClient, OverlaysClient
+from mnemesh_gateway.clients.tasks import TaskAgentsClient
+from mnemesh_gateway.config import Config
+from mnemesh_gateway.errors import REMOTE
+from mnemesh_gateway.http.app import App
+from mnemesh_gateway.http.chat import ChatEndpoint
+from mnemesh_gateway.http.embeddings import EmbeddingsEndpoint
+from mnemesh_gateway.http.guard import Guard
+from mnemesh_gateway.http.listener import HttpListener
+from mnemesh_gateway.http.mcp import McpEndpoint
+from mnemesh_gateway.http.responses import ResponsesEndpoint
+from mnemesh_gateway.usecases.agents import AgentService
+from mnemesh_gateway.usecases.chat import ChatService
+from mnemesh_gateway.usecases.embeddings import EmbeddingsService
+from mnemesh_gateway.usecases.sessions import SessionService
+from mnemesh_gateway.usecases.tasks import TaskService
+
+READY_SECONDS = 2.0
+
+
+async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
+    """Returns the service, ready to start. Nothing connects before the first request."""
+    clock = clock or SystemClock()
+    # The tokens of clients are verified here. The gateway calls the mesh for their principals, as a client.
+    channels = Channels(errors=REMOTE, auth_key_file=config.auth_key_file, tls=TlsSettings.of(config))
+    orchestrator = channels.channel(config.orchestrator_target)
+    agents = AgentService(AgentsClient(orchestrator), clock)
+    overlays = OverlaysClient(channels.channel(config.blocks_target))
+    sessions = SessionService(ConversationsClient(orchestrator), overlays, clock)
+    chat = ChatService(agents, sessions, RunsClient(orchestrator), clock)
+    tasks = TaskService(agents, TaskAgentsClient(orchestrator, clock), clock)
+    embeddings = EmbeddingsService(EmbeddingsClient(channels.channel(config.archival_target)))
+    info = server_service_pb2_grpc.ServerServiceStub(orchestrator)
+
+    async def is_ready() -> bool:
+        try:
+            await info.GetServerInfo(server_service_pb2.GetServerInfoRequest(), timeout=READY_SECONDS)
+        except MnemeshError:
+            return False
+        return True
+
+    mcp = McpEndpoint(config)
+    app = App(
+        ChatEndpoint(chat, tasks, config.max_body_mb << 20).complete,
+        ResponsesEndpoint(chat, config.max_body_mb << 20).create,
+        EmbeddingsEndpoint(embeddings, config.max_body_mb << 20).create,
+        agents,
+        sessions,
+        is_ready,
+        mcp,
+        debug_sessions=config.debug_sessions,
+    )
+
+    def listener(parts: ListenerParts) -> Listener:
+        return HttpListener(Guard(app, config, parts.authenticator, parts.metrics), config)
+
+    return Assembly(name="gateway", listener=listener, close=[channels.close, tasks.close, mcp.close])

@@ -1,0 +1,71 @@
+"""/mcp with the reference client: tools over HTTP, each request for its own principal."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from mcp.client.client import Client
+from mcp.client.streamable_http import streamable_http_client
+from mnemesh_client import Agent, Mnemesh
+from mnemesh_kit.auth import mint_token
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.principal import Principal
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.mesh.in_process import Mesh
+
+KEY = "k" * 32
+
+
+@asynccontextmanager
+async def connected(mesh: Mesh, token: str | None = None) -> AsyncIterator[Client]:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    url = f"http://{mesh.addresses['gateway']}/mcp"
+    async with (
+        httpx2.AsyncClient(headers=headers) as http,
+        Client(streamable_http_client(url, http_client=http)) as client,
+    ):
+        yield client
+
+
+async def call(client: Client, tool: str, **arguments: Any) -> Any:
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result.content
+    assert result.structured_content is not None
+    return result.structured_content.get("result", result.structured_content)
+
+
+async def test_tools_over_http(mesh: Mesh, agent: Agent, fake_openai: FakeOpenAI) -> None:
+    fake_openai.script = lambda _: Reply(text="Under the mat.")
+    async with connected(mesh) as client:
+        assert len((await client.list_tools()).tools) == 7
+        await call(client, "remember", text="The key is under the mat.")
+        (hit,) = await call(client, "search_memory", query="key", memory="passages")
+        assert hit["text"] == "The key is under the mat."
+        edited = await call(client, "edit_core_memory", label="human", new_text="Name: Ada")
+        assert "Name: Ada" in edited["value"]
+        assert (await call(client, "ask_agent", message="Where is the key?"))["reply"] == "Under the mat."
+    memory = await mesh.client.blocks.core_memory(agent.id)
+    assert "Name: Ada" in memory.blocks[0].value
+
+
+async def test_each_request_is_for_its_own_principal(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(KEY)
+    services = ("gateway", "orchestrator", "blocks", "recall", "archival", "tools")
+    settings = {name: {"auth_key_file": str(keys)} for name in services}
+    tokens = [mint_token(KEY.encode(), Principal(new_id("org"), new_id("user")), 60) for _ in range(2)]
+    async with Mesh(tmp_path, gateway=True, settings=settings) as mesh:
+        for name, token in zip(("mine", "theirs"), tokens, strict=True):
+            async with Mnemesh(mesh.client.addresses, token=token) as owner:
+                await owner.agents.create(name)
+        async with connected(mesh, tokens[0]) as mine, connected(mesh, tokens[1]) as theirs:
+            for client, name in ((mine, "mine"), (theirs, "theirs"), (mine, "mine")):
+                assert [entry["name"] for entry in await call(client, "list_agents")] == [name]
+        async with httpx2.AsyncClient() as http:
+            refused = await http.post(f"http://{mesh.addresses['gateway']}/mcp", json={})
+            assert refused.status_code == 401

@@ -1,0 +1,181 @@
+"""The files service over gRPC."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import grpc
+from mnemesh.files.v1 import agent_files_service_pb2 as rpc
+from mnemesh.files.v1 import files_pb2 as pb
+from mnemesh.files.v1 import folders_service_pb2 as folders_rpc
+from mnemesh.files.v1.agent_files_service_pb2_grpc import AgentFileServiceStub
+from mnemesh.files.v1.folders_service_pb2_grpc import FolderServiceStub
+
+from mnemesh_orchestrator.clients import deadlines
+from mnemesh_orchestrator.model.files import (
+    MAX_PAGE,
+    Directories,
+    Directory,
+    DirectoryFile,
+    FileHit,
+    FileHits,
+    FileLimits,
+    FileMatch,
+    FileMatches,
+    FileView,
+    OpenedFile,
+    Opening,
+    WindowRequest,
+)
+
+GREP_SECONDS: Final = 35.0
+"""The service ends a search after 30 seconds, and returns what it has found."""
+
+
+class FilesClient:
+    """FilesPort over gRPC."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._agents = AgentFileServiceStub(channel)
+        self._folders = FolderServiceStub(channel)
+
+    async def directories(self, agent_id: str, if_revision: int | None = None) -> Directories | None:
+        """See FilesPort."""
+        request = rpc.GetDirectoriesRequest(agent_id=agent_id, if_revision=if_revision)
+        response = await self._agents.GetDirectories(request, timeout=deadlines.READ)
+        return None if response.not_modified else _directories_from_proto(response.directories)
+
+    async def create_folder(self, request_id: str, name: str, embedder: str | None = None) -> str:
+        """See FilesPort."""
+        folder = pb.Folder(name=name, embedder=embedder or "")
+        request = folders_rpc.CreateFolderRequest(request_id=request_id, folder=folder)
+        return (await self._folders.CreateFolder(request, timeout=deadlines.WRITE)).folder.id
+
+    async def attach(self, request_id: str, agent_id: str, folder_id: str) -> int:
+        """See FilesPort."""
+        request = rpc.AttachFolderRequest(request_id=request_id, agent_id=agent_id, folder_id=folder_id)
+        return (await self._agents.AttachFolder(request, timeout=deadlines.WRITE)).directories_revision
+
+    async def open(
+        self, request_id: str, agent_id: str, windows: Sequence[WindowRequest], *, close_others: bool = False
+    ) -> Opening:
+        """See FilesPort."""
+        request = rpc.OpenFilesRequest(
+            request_id=request_id,
+            agent_id=agent_id,
+            files=[
+                rpc.FileRequest(file=rpc.FileReference(name=each.name), offset=each.offset, length=each.length)
+                for each in windows
+            ],
+            close_all_others=close_others,
+        )
+        response = await self._agents.OpenFiles(request, timeout=deadlines.WRITE)
+        opened = tuple(
+            OpenedFile(
+                each.file.file_id,
+                each.file.name,
+                _view_from_proto(each.file.view),
+                _view_from_proto(each.previous_view) if each.HasField("previous_view") else None,
+                each.file.visible_content,
+            )
+            for each in response.opened
+        )
+        return Opening(opened, tuple(response.closed_others), tuple(response.evicted))
+
+    async def grep(
+        self, agent_id: str, pattern: str, include: str | None = None, *, context_lines: int = 1, offset: int = 0
+    ) -> FileMatches:
+        """See FilesPort."""
+        request = rpc.GrepFilesRequest(
+            agent_id=agent_id,
+            pattern=pattern,
+            include=include,
+            context_lines=context_lines,
+            offset=offset,
+            limit=MAX_PAGE,
+        )
+        response = await self._agents.GrepFiles(request, timeout=GREP_SECONDS)
+        causes = (rpc.SkipCause.Name(file.cause).removeprefix("SKIP_CAUSE_").lower() for file in response.skipped)
+        return FileMatches(
+            tuple(_match_from_proto(match) for match in response.matches),
+            response.total_matches,
+            tuple((file.file_name, file.count) for file in response.files),
+            response.files_searched,
+            Counter(causes),
+            response.capped,
+            response.next_offset if response.HasField("next_offset") else None,
+        )
+
+    async def search(self, agent_id: str, query: str, limit: int) -> FileHits:
+        """See FilesPort."""
+        request = rpc.SearchFilesRequest(agent_id=agent_id, query=query, limit=limit)
+        response = await self._agents.SearchFiles(request, timeout=deadlines.SEARCH_FILES)
+        return FileHits(tuple(map(_hit_from_proto, response.hits)), len(response.skipped), response.degraded)
+
+    async def set_limits(self, request_id: str, agent_id: str, limits: FileLimits) -> None:
+        """See FilesPort."""
+        message = pb.FileLimits(
+            max_files_open=limits.max_files_open, per_file_view_window_char_limit=limits.per_file_characters
+        )
+        request = rpc.SetFileLimitsRequest(request_id=request_id, agent_id=agent_id, limits=message)
+        await self._agents.SetFileLimits(request, timeout=deadlines.WRITE)
+
+    async def erase_agent(self, request_id: str, agent_id: str) -> None:
+        """See FilesPort."""
+        request = rpc.EraseAgentRequest(request_id=request_id, agent_id=agent_id)
+        await self._agents.EraseAgent(request, timeout=deadlines.WRITE)
+
+
+def _directories_from_proto(message: pb.Directories) -> Directories:
+    limits = message.limits
+    return Directories(
+        message.revision,
+        tuple(
+            Directory(
+                each.name,
+                each.description if each.HasField("description") else None,
+                each.instructions if each.HasField("instructions") else None,
+                tuple(
+                    DirectoryFile(
+                        file.name,
+                        file.is_open,
+                        file.value,
+                        pb.FileStatus.Name(file.status).removeprefix("FILE_STATUS_").lower(),
+                    )
+                    for file in each.files
+                ),
+                each.file_count,
+            )
+            for each in message.directories
+        ),
+        FileLimits(limits.max_files_open, limits.per_file_view_window_char_limit),
+        message.open_files,
+    )
+
+
+def _view_from_proto(view: pb.FileView) -> FileView:
+    return FileView(
+        view.start_line if view.HasField("start_line") else None, view.end_line if view.HasField("end_line") else None
+    )
+
+
+def _match_from_proto(match: rpc.GrepMatch) -> FileMatch:
+    return FileMatch(
+        match.file_name,
+        match.line,
+        match.text,
+        tuple(match.lines_before),
+        tuple(match.lines_after),
+        match.page if match.HasField("page") else None,
+    )
+
+
+def _hit_from_proto(hit: rpc.FileHit) -> FileHit:
+    return FileHit(
+        hit.file_name,
+        hit.text,
+        hit.start_line if hit.HasField("start_line") else None,
+        hit.end_line if hit.HasField("end_line") else None,
+        hit.start_page if hit.HasField("start_page") else None,
+        hit.end_page if hit.HasField("end_page") else None,
+    )

@@ -1,0 +1,275 @@
+"""Executes the runs of groups: drives the turns of their agents, and forwards the events of these turns."""
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import MnemeshError, NotFound
+from mnemesh_kit.failpoints import async_failpoint
+
+from mnemesh_orchestrator.groups.batches import batched
+from mnemesh_orchestrator.groups.earlier_attempts import earlier_run, effect_id, is_kept
+from mnemesh_orchestrator.groups.open_turns import OpenTurn
+from mnemesh_orchestrator.groups.progress import Progress, stored_progress
+from mnemesh_orchestrator.groups.speakers import NextTurn, ending
+from mnemesh_orchestrator.groups.words import turn_config, turn_input
+from mnemesh_orchestrator.loop.journal import JournalWriter
+from mnemesh_orchestrator.loop.stop_reasons import failure
+from mnemesh_orchestrator.model.claims import GroupClaim
+from mnemesh_orchestrator.model.events import Delta, RunEvent, StepStarted
+from mnemesh_orchestrator.model.groups import ManagerType
+from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
+from mnemesh_orchestrator.model.lineage import RunOrigin
+from mnemesh_orchestrator.model.runs import Run, RunError, RunStatus, StopReason, status_of
+from mnemesh_orchestrator.ports.child_runs import ChildRequest, ChildRunsPort
+from mnemesh_orchestrator.runs.event_broker import Subscription
+from mnemesh_orchestrator.runs.execution import LEFT_ERRORS
+from mnemesh_orchestrator.runs.run_stream import RunStreamer
+from mnemesh_orchestrator.runs.work import WorkResult
+from mnemesh_orchestrator.store.base import RunStore
+from mnemesh_orchestrator.store.base.run_relations import RunRelationStore
+
+_REATTACH_SECONDS: Final = 0.2
+"""The time until a run is followed again whose stream ended before the run did."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupExecutor:
+    """Executes the runs of groups. Implements `runs.work.GroupWorks`."""
+
+    store: RunStore
+    relations: RunRelationStore
+    children: ChildRunsPort
+    streamer: RunStreamer
+    clock: Clock
+
+    def open(self, claim: GroupClaim, journal: JournalWriter) -> "GroupWork":
+        """Returns the work of a claimed run of a group, which has not begun."""
+        return GroupWork(self, claim, journal)
+
+
+class GroupWork:
+    """The turns of one run of a group. Implements `runs.work.Work`."""
+
+    def __init__(self, parts: GroupExecutor, claim: GroupClaim, journal: JournalWriter) -> None:
+        self._parts = parts
+        self._claim = claim
+        self._run = claim.run
+        self._plan = claim.plan
+        self._journal = journal
+        self._progress = Progress(claim.plan)
+        self._began_at = parts.clock.monotonic()
+        self._first_token_ms: int | None = None
+
+    async def run(self) -> tuple[StopReason, RunError | None]:
+        """See Work."""
+        if self._claim.resumed:
+            await self._reload()
+        while isinstance(step := self._progress.next(), NextTurn):
+            earlier = await self._earlier(step)
+            turn = self._open(step, earlier)
+            await self._announce(turn)
+            await async_failpoint("group.before_turn", self._plan.manager.type.value)
+            await self._follow(turn, earlier)
+            await self._end(turn)
+        return ending(self._plan, self._progress.by_number, step)
+
+    async def cancel(self, *, keeps_input: bool) -> None:  # noqa: ARG002 -- the runs of the agents keep their inputs
+        """See Work. The run of the agent whose turn it is has been cancelled before."""
+        await self._reload()
+        step = self._progress.next()
+        if not isinstance(step, NextTurn):
+            return
+        turn = self._open(step, await self._earlier(step))
+        if await self._has_started(turn):
+            await self._announce(turn)
+            await self._follow(turn, None, starts=False)
+        if self._progress.open_turn == step.number:
+            await self._end(turn, is_cancelled=True)
+
+    async def _has_started(self, turn: OpenTurn) -> bool:
+        """Returns whether this run started the run of a turn. Runs of earlier attempts are not cancelled with it."""
+        try:
+            run = await self._parts.store.get(self._run.organization_id, turn.run_id)
+        except NotFound:
+            return False
+        return run.lineage.parent_run_id == self._run.id
+
+    async def record_input(self) -> bool:
+        """See Work. The runs of the agents record the input that they received."""
+        return True
+
+    async def compact(self) -> None:
+        """See Work. A group has no window."""
+
+    @property
+    def result(self) -> WorkResult:
+        """See Work."""
+        return WorkResult(
+            run=self._run,
+            usage=self._progress.usage,
+            step_count=self._progress.step_count,
+            first_token_ms=self._first_token_ms,
+            starts_runs=True,
+        )
+
+    async def _reload(self) -> None:
+        self._progress = await stored_progress(self._parts.store, self._journal, self._run, self._plan)
+
+    async def _earlier(self, step: NextTurn) -> Run | None:
+        """Returns the run that earlier attempts started for a turn, or None."""
+        parts = self._parts
+        return await earlier_run(parts.store, parts.relations, parts.children, self._run, step)
+
+    def _open(self, step: NextTurn, earlier: Run | None) -> OpenTurn:
+        """Returns a turn that begins with the run of an earlier attempt, if that is not retried, or with its own."""
+        if earlier is not None and is_kept(earlier):
+            return OpenTurn(step, earlier.id)
+        return OpenTurn(step, self._parts.children.run_id(self._run, self._effect_id(step)))
+
+    def _effect_id(self, step: NextTurn) -> str:
+        return effect_id(step.number, len(self._run.retried_run_ids))
+
+    async def _announce(self, turn: OpenTurn) -> None:
+        """Stores the event that begins a turn, unless it is stored."""
+        if self._progress.open_turn != turn.step.number:
+            await self._journal.record_events([turn.started()])
+            self._progress.open_turn = turn.step.number
+
+    def _request(self, turn: OpenTurn, earlier: Run | None) -> ChildRequest:
+        step, plan = turn.step, self._plan
+        supervised = plan.members if plan.manager.type is ManagerType.SUPERVISOR else ()
+        return ChildRequest(
+            effect_id=self._effect_id(step),
+            agent_id=step.speaker.agent_id,
+            messages=earlier.input if earlier else turn_input(self._run, plan, self._progress.turns, step),
+            origin=RunOrigin.GROUP,
+            config=turn_config(self._run.config, step),
+            group_id=plan.group_id,
+            supervised_agent_ids=tuple(member.agent_id for member in supervised),
+            retries=earlier,
+        )
+
+    async def _follow(self, turn: OpenTurn, earlier: Run | None, *, starts: bool = True) -> None:
+        """Forwards the events of the agent until its turn has ended. Starts its run, unless that exists."""
+        try:
+            subscription = self._parts.streamer.subscribe(turn.run_id)
+            try:
+                if starts and (earlier is None or not is_kept(earlier)):
+                    run = await self._parts.children.start(self._run, self._request(turn, earlier))
+                else:
+                    run = await self._parts.store.get(self._run.organization_id, turn.run_id)
+            except BaseException:
+                subscription.close()
+                raise
+            # Only a run that no process can have started before is followed by what it publishes, without a read.
+            fresh = starts and not self._claim.resumed and not self._run.retried_run_ids
+            await self._follow_run(turn, run, subscription, fresh=fresh)
+        except LEFT_ERRORS:
+            raise
+        except NotFound as error:
+            turn.stop_reason, turn.error = StopReason.ERROR, _missing(turn, error)
+        except MnemeshError as error:
+            turn.stop_reason, turn.error = failure(error)
+
+    async def _follow_run(self, turn: OpenTurn, run: Run, subscription: Subscription, *, fresh: bool) -> None:
+        """Forwards the events of a run, and of those that answer its approvals."""
+        while True:
+            await self._forward(turn, run, subscription, fresh=fresh)
+            if turn.stop_reason is not StopReason.REQUIRES_APPROVAL:
+                break
+            await self._store_unsent(turn)
+            answering = await self._parts.children.answering_run(run)
+            if answering is None:
+                break
+            run, subscription = await self._attach(answering)
+            fresh = False
+        if turn.stop_reason is StopReason.CANCELLED and not turn.has_received:
+            # A run that is cancelled in the queue leaves its input outside the window.
+            ended = await self._parts.store.get(run.organization_id, run.id)
+            turn.has_received = ended.total_ms is not None
+
+    async def _attach(self, run_id: str) -> tuple[Run, Subscription]:
+        subscription = self._parts.streamer.subscribe(run_id)
+        try:
+            return await self._parts.store.get(self._run.organization_id, run_id), subscription
+        except BaseException:
+            subscription.close()
+            raise
+
+    async def _forward(self, turn: OpenTurn, run: Run, subscription: Subscription, *, fresh: bool) -> None:
+        """Forwards the events of one run until its last one, whichever process executes it."""
+        last = 0
+        while True:
+            stream = self._parts.streamer.follow(run, subscription, fresh=fresh, after=last)
+            async with aclosing(batched(stream)) as batches:
+                async for batch in batches:
+                    last = max(last, batch[-1].sequence or 0)
+                    if await self._forward_batch(turn, run, batch):
+                        return
+            await asyncio.sleep(_REATTACH_SECONDS)
+            run, subscription = await self._attach(run.id)
+            fresh = False
+
+    async def _forward_batch(self, turn: OpenTurn, run: Run, batch: list[RunEvent]) -> bool:
+        """Forwards events. Returns whether one is the last of its run: then the durable ones are left unsent."""
+        is_over, known = False, self._progress.forwarded.get(run.id, 0)
+        for event in batch:
+            is_over = turn.read(run, event) or is_over
+            stamped = turn.forwarded(run, event)
+            if stamped is None:
+                continue
+            step_id, body = stamped
+            if isinstance(body.body, StepStarted | Delta):
+                self._journal.publish_live(step_id, body)
+                if isinstance(body.body, Delta):
+                    self._note_first_token()
+                continue
+            turn.has_received = True
+            if body.sequence > known:
+                self._note_first_token()
+                turn.unsent.append(stamped)
+        # A request for an approval is shown once its run has ended: earlier, no one can answer it.
+        if not is_over and not turn.asks_for_approval:
+            await self._store_unsent(turn)
+        return is_over
+
+    def _note_first_token(self) -> None:
+        if self._first_token_ms is None:
+            self._first_token_ms = round((self._parts.clock.monotonic() - self._began_at) * 1e3)
+
+    async def _store_unsent(self, turn: OpenTurn) -> None:
+        if turn.unsent:
+            await self._journal.record_events(turn.unsent)
+            turn.unsent = []
+
+    async def _end(self, turn: OpenTurn, *, is_cancelled: bool = False) -> None:
+        """Stores the end of a turn, with the beginning of the next one.
+
+        The last turn of a run that completes is stored with the end of the run: if that is not stored, the turn is
+        followed again.
+        """
+        ended, progress = turn.ended(), self._progress
+        progress.ended[ended.turn.number], progress.open_turn = ended, None
+        events, following = [*turn.unsent, turn.end_event(ended)], progress.next()
+        if isinstance(following, NextTurn) and not is_cancelled and not self._run.retried_run_ids:
+            events.append(self._open(following, None).started())
+            progress.open_turn = following.number
+        elif not isinstance(following, NextTurn) and not is_cancelled:
+            reason, _ = ending(self._plan, progress.by_number, following)
+            if status_of(reason) is RunStatus.COMPLETED:
+                self._journal.publish_derived(events)
+                return
+        entry = JournalEntry(
+            turn.run_id, EntryKind.TURN, self._parts.clock.now(), ordinal=ended.turn.number, turn=ended
+        )
+        await self._journal.record_events(events, [entry])
+        await async_failpoint("group.after_turn", self._plan.manager.type.value)
+
+
+def _missing(turn: OpenTurn, error: NotFound) -> RunError:
+    agent = turn.step.speaker
+    text = f"{agent.name} has no turn: the agent or its run was deleted."
+    return RunError(error.reason, text, {"resource_id": agent.agent_id})

@@ -1,0 +1,108 @@
+"""A turn of a group run that is under way: what the runs of its agent said and reported so far."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from mnemesh_types.usage import Usage
+
+from mnemesh_orchestrator.groups.speakers import NextTurn
+from mnemesh_orchestrator.loop.journal import StampedBody
+from mnemesh_orchestrator.model.events import (
+    CompactionEvent,
+    Delta,
+    ErrorEvent,
+    MemberEvent,
+    MemberTurnEnded,
+    MemberTurnStarted,
+    MessageEvent,
+    RunEvent,
+    StepStarted,
+    StopEvent,
+    UsageEvent,
+)
+from mnemesh_orchestrator.model.groups import MemberTurn, TurnOutcome
+from mnemesh_orchestrator.model.journal import EndedTurn
+from mnemesh_orchestrator.model.runs import Run, RunError, RunStatus, StopReason, status_of
+from mnemesh_orchestrator.runs.spoken_words import SpokenWords
+
+_OUTCOMES: Final = {
+    RunStatus.COMPLETED: TurnOutcome.COMPLETED,
+    RunStatus.FAILED: TurnOutcome.FAILED,
+    RunStatus.CANCELLED: TurnOutcome.CANCELLED,
+}
+
+
+@dataclass(slots=True)
+class OpenTurn:
+    """A turn of an agent in a group run.
+
+    `run_id` is the agent's first run of the turn. Runs that answer approvals continue it. `unsent` holds the events
+    that are stored with the end of the turn.
+    """
+
+    step: NextTurn
+    run_id: str
+    words: SpokenWords = field(default_factory=SpokenWords)
+    usage: Usage = field(default_factory=Usage)
+    step_count: int = 0
+    has_received: bool = False
+    stop_reason: StopReason = StopReason.CANCELLED
+    error: RunError | None = None
+    unsent: list[StampedBody] = field(default_factory=list)
+
+    @property
+    def asks_for_approval(self) -> bool:
+        """True if the newest event that is not stored requests an approval."""
+        newest = self.unsent[-1][1] if self.unsent else None
+        body = newest.body if isinstance(newest, MemberEvent) else None
+        return isinstance(body, MessageEvent) and body.kind == "approval_request"
+
+    def started(self) -> StampedBody:
+        """Returns the event that begins the turn."""
+        step = self.step
+        body = MemberTurnStarted(step.number, step.speaker.name, step.is_selection)
+        return None, MemberEvent(step.speaker.agent_id, self.run_id, body)
+
+    def read(self, run: Run, event: RunEvent) -> bool:
+        """Reads an event of a run of the turn. Returns whether it is the last one of that run."""
+        self.words.read(run.config, event)
+        match event.body:
+            case ErrorEvent(error):
+                self.error = error
+            case StopEvent(reason):
+                self.stop_reason = reason
+            case UsageEvent(usage, step_count):
+                self.usage, self.step_count = self.usage + usage, self.step_count + step_count
+                return True
+        return False
+
+    def forwarded(self, run: Run, event: RunEvent) -> tuple[str | None, MemberEvent] | None:
+        """Returns the event of the group run for an event of a run of the turn; None if the group run has none for it.
+
+        The input of the agent, its stop, its usage and its error are in the events of the turn itself.
+        """
+        is_input = event.sequence is not None and event.sequence <= run.shown_inputs
+        if is_input or not isinstance(event.body, MessageEvent | CompactionEvent | StepStarted | Delta):
+            return None
+        return event.step_id, MemberEvent(run.agent_id, run.id, event.body, event.sequence or 0)
+
+    def ended(self) -> EndedTurn:
+        """Returns the turn as it ended."""
+        outcome, reason = _OUTCOMES[status_of(self.stop_reason)], self.stop_reason
+        if reason is StopReason.REQUIRES_APPROVAL:
+            # The approval was withdrawn with the agent's window, so that no one can answer it.
+            outcome, reason = TurnOutcome.CANCELLED, StopReason.CANCELLED
+        turn = MemberTurn(
+            number=self.step.number,
+            agent_id=self.step.speaker.agent_id,
+            outcome=outcome,
+            words=tuple(self.words.texts),
+            is_selection=self.step.is_selection,
+            has_received=self.has_received or outcome is TurnOutcome.COMPLETED,
+        )
+        return EndedTurn(turn, reason, self.usage, self.step_count, self.error)
+
+    def end_event(self, ended: EndedTurn) -> StampedBody:
+        """Returns the event that ends the turn."""
+        body = MemberTurnEnded(ended.turn.number, ended.stop_reason, ended.usage, ended.error)
+        return None, MemberEvent(ended.turn.agent_id, self.run_id, body)

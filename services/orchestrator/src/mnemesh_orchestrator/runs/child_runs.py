@@ -1,0 +1,262 @@
+"""Runs that runs start: stored once under derived ids, followed to their end, and cancelled with the run that waits."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import NotFound
+from mnemesh_kit.ids import derive_id
+from mnemesh_kit.principal import Principal
+
+from mnemesh_orchestrator.errors import MessageCycle, MessageDepthExceeded
+from mnemesh_orchestrator.loop.journal import shielded
+from mnemesh_orchestrator.model.child_runs import ChildRun
+from mnemesh_orchestrator.model.conversations import default_conversation_id
+from mnemesh_orchestrator.model.events import UsageEvent
+from mnemesh_orchestrator.model.inputs import SHOWN_ROLES
+from mnemesh_orchestrator.model.lineage import Ancestor, Lineage, RunOrigin
+from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter, RunStatus, StopReason
+from mnemesh_orchestrator.ports.child_runs import ChildOutcome, ChildRequest
+from mnemesh_orchestrator.processors.chain import Processors
+from mnemesh_orchestrator.runs.event_broker import EventBroker, StoredEvents, Subscription
+from mnemesh_orchestrator.runs.spoken_words import SpokenWords
+from mnemesh_orchestrator.runs.worker import RunWorker
+from mnemesh_orchestrator.store.base import RunStore
+from mnemesh_orchestrator.store.base.run_relations import RunRelationStore
+
+_log = structlog.get_logger("mnemesh.runs")
+
+QUEUED_SECONDS: Final = 1.0
+"""The time between two looks at a run that has not begun, or whose approval is not answered yet."""
+RUNNING_SECONDS: Final = 30.0
+"""The longest time between two reads of a run that has begun. Its events wake the waiting run earlier."""
+_EVENTS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarter:
+    """The part that starts and cancels runs. It is connected last, because it executes runs itself.
+
+    `cancel` cancels runs and withdraws the approvals that they wait for; `cancel_unbegun` cancels a run that has not
+    begun, and returns False if it has.
+    """
+
+    worker: RunWorker
+    cancel: Callable[[Principal, RunFilter, Sequence[str]], Awaitable[dict[str, CancelOutcome]]]
+    cancel_unbegun: Callable[[Run], Awaitable[bool]]
+
+
+class ChildRuns:
+    """Implements ChildRunsPort."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        relations: RunRelationStore,
+        broker: EventBroker,
+        processors: Processors,
+        clock: Clock,
+        max_depth: int,
+    ) -> None:
+        """Creates the starter of child runs. `connect` completes it.
+
+        Args:
+            store: the runs.
+            relations: the relations between them.
+            broker: the events of runs, which wake those that wait.
+            processors: the operator's processors of inputs.
+            clock: the clock of new runs.
+            max_depth: the number of runs that can lead to a message of an agent.
+        """
+        self._store = store
+        self._relations = relations
+        self._broker = broker
+        self._processors = processors
+        self._clock = clock
+        self._max_depth = max_depth
+        self._starter: RunStarter | None = None
+
+    def connect(self, starter: RunStarter) -> None:
+        """Sets what starts and cancels runs."""
+        self._starter = starter
+
+    @property
+    def _runs(self) -> RunStarter:
+        if self._starter is None:
+            raise RuntimeError("connect was not called")
+        return self._starter
+
+    async def start(self, parent: Run, request: ChildRequest) -> Run:
+        """See ChildRunsPort."""
+        await self._require_free(parent, request)
+        run = self._new_run(parent, request)
+        if request.origin is RunOrigin.AGENT:
+            self._require_depth(run)
+            run = await self._processed(run)
+        # A cancellation takes effect once the run is stored, so that it is found and cancelled too.
+        started = await shielded(self._runs.worker.start(None, run, reject_busy=False))
+        return started.run
+
+    async def _require_free(self, parent: Run, request: ChildRequest) -> None:
+        """Raises MessageCycle if the agent is the caller, or holds a run that waits for it."""
+        if request.agent_id == parent.agent_id:
+            raise MessageCycle("An agent cannot send a message to itself.", agent_id=request.agent_id)
+        for ancestor in parent.lineage.ancestors:
+            if ancestor.agent_id == request.agent_id and await self._is_unfinished(parent, ancestor.run_id):
+                raise MessageCycle(
+                    f"Agent {request.agent_id} waits for this agent's answer, so it cannot answer a message now. "
+                    "Answer it instead.",
+                    agent_id=request.agent_id,
+                    run_id=ancestor.run_id,
+                )
+
+    async def _is_unfinished(self, parent: Run, run_id: str) -> bool:
+        """Returns whether a run has not ended. A run that gave up waiting may have."""
+        try:
+            return not (await self._store.get(parent.organization_id, run_id)).status.ended
+        except NotFound:
+            return False
+
+    def _require_depth(self, run: Run) -> None:
+        if run.lineage.depth > self._max_depth:
+            raise MessageDepthExceeded(
+                f"The message was not sent: {run.lineage.depth} runs led to it, each started by the one before, and "
+                f"{self._max_depth} are allowed. Continue without another agent.",
+                depth=str(run.lineage.depth),
+            )
+
+    def _new_run(self, parent: Run, request: ChildRequest) -> Run:
+        now, conversation_id = self._clock.now(), default_conversation_id(request.agent_id)
+        shown = sum(message.role in SHOWN_ROLES for message in request.messages)
+        before = request.retries
+        waiting = Ancestor(parent.id, parent.conversation_id, parent.agent_id)
+        return Run(
+            id=self.run_id(parent, request.effect_id),
+            organization_id=parent.organization_id,
+            subject_id=parent.subject_id,
+            agent_id=request.agent_id,
+            conversation_id=conversation_id,
+            created_at=now,
+            updated_at=now,
+            input=request.messages,
+            config=request.config,
+            background=True,
+            last_sequence=shown,
+            shown_inputs=shown,
+            retried_run_ids=() if before is None else (before.id, *before.retried_run_ids),
+            resumes=None if before is None else before.resumes,
+            group_id=request.group_id,
+            lineage=Lineage(
+                parent_run_id=parent.id,
+                origin=request.origin,
+                ancestors=(*parent.lineage.ancestors, waiting) if request.is_awaited else (),
+                depth=parent.lineage.depth + 1,
+                supervised_agent_ids=request.supervised_agent_ids,
+            ),
+        )
+
+    async def _processed(self, run: Run) -> Run:
+        """Returns a run whose input the operator's processors have changed, unless the run was stored before."""
+        if not self._processors.has_input_processors:
+            return run
+        with suppress(NotFound):
+            return await self._store.get(run.organization_id, run.id)
+        return replace(run, input=await self._processors.process_input(run))
+
+    async def outcome(self, parent: Run, run_id: str) -> ChildOutcome:
+        """See ChildRunsPort."""
+        words = SpokenWords()
+        while True:
+            run = await self._ended(parent, run_id)
+            await self._read_words(run, words)
+            if run.stop_reason is not StopReason.REQUIRES_APPROVAL:
+                return ChildOutcome(run, tuple(words.texts))
+            answering = await self.answering_run(run)
+            if answering is None:
+                return ChildOutcome(run, tuple(words.texts))
+            run_id = answering
+
+    async def _ended(self, parent: Run, run_id: str) -> Run:
+        """Waits until a run has ended, and returns it. Raises the errors of `outcome`."""
+        while True:
+            subscription = self._broker.subscribe(run_id)
+            try:
+                run = await self._store.get(parent.organization_id, run_id)
+                if run.status.ended:
+                    return run
+                subscription.is_stored = True
+                if run.status is RunStatus.CREATED:
+                    await self._require_progress(parent, run)
+                    await _wait(subscription, QUEUED_SECONDS, any_event=True)
+                else:
+                    await _wait(subscription, RUNNING_SECONDS)
+            finally:
+                subscription.close()
+
+    async def _require_progress(self, parent: Run, run: Run) -> None:
+        """Raises MessageCycle if the parent has to give up waiting for a run in a queue."""
+        if await self._relations.must_give_up(parent, run.id) and await self._runs.cancel_unbegun(run):
+            _log.warning("message_cycle", run_id=run.id, parent_run_id=parent.id)
+            raise MessageCycle(
+                f"Agent {run.agent_id} works on a run that waits for this agent, so both would wait for each other. "
+                "The message was withdrawn. Send it again later, or continue without an answer.",
+                agent_id=run.agent_id,
+                run_id=run.id,
+            )
+
+    async def answering_run(self, asking: Run) -> str | None:
+        """See ChildRunsPort."""
+        while True:
+            subscription = self._broker.subscribe(asking.id)
+            try:
+                continuation = await self._relations.continuation(asking)
+                if not continuation.is_pending:
+                    return continuation.run_id
+                await _wait(subscription, QUEUED_SECONDS, any_event=True)
+            finally:
+                subscription.close()
+
+    async def _read_words(self, run: Run, words: SpokenWords) -> None:
+        """Adds the words of a run that has ended, from its stored events."""
+        last = 0
+        while batch := await self._store.events(run.id, last, _EVENTS):
+            for event in batch:
+                words.read(run.config, event)
+            last = batch[-1].sequence or 0
+
+    async def withdraw(self, parent: Run, run_id: str) -> bool:
+        """See ChildRunsPort."""
+        run = await self._store.get(parent.organization_id, run_id)
+        return run.status is RunStatus.CREATED and await self._runs.cancel_unbegun(run)
+
+    async def cancel(self, parent: Run) -> None:
+        """See ChildRunsPort."""
+        children = await self.children(parent)
+        open_ = [child.id for child in children if child.is_awaited and _may_continue(child)]
+        if open_:
+            caller = Principal(parent.organization_id, parent.subject_id)
+            await self._runs.cancel(caller, RunFilter(), open_)
+
+    async def children(self, parent: Run) -> tuple[ChildRun, ...]:
+        """See ChildRunsPort."""
+        return await self._relations.children(parent.organization_id, parent.id)
+
+    def run_id(self, parent: Run, effect_id: str) -> str:
+        """See ChildRunsPort."""
+        return derive_id("run", parent.first_run_id, effect_id)
+
+
+def _may_continue(child: ChildRun) -> bool:
+    return not child.status.ended or child.stop_reason is StopReason.REQUIRES_APPROVAL
+
+
+async def _wait(subscription: Subscription, seconds: float, *, any_event: bool = False) -> None:
+    """Waits for the end of a run, with `any_event` for its next event, at most for a time after the last event."""
+    with suppress(TimeoutError):
+        while (item := await subscription.next(seconds)) is not None:
+            is_last = isinstance(item, StoredEvents) or isinstance(item.body, UsageEvent)
+            if any_event or is_last:
+                return

@@ -1,0 +1,27 @@
+"""The insertion of runs."""
+
+import sqlalchemy as sa
+from mnemesh_kit.idempotency import RequestKey
+
+from mnemesh_orchestrator.model.runs import Run
+from mnemesh_orchestrator.store.sql import turn_statements as sql
+from mnemesh_orchestrator.store.sql.run_rows import microseconds, run_row
+
+
+def insert_run(conn: sa.Connection, key: RequestKey | None, run: Run, queue_number: int) -> None:
+    """Inserts a run with a number in the queue of its conversation, and the otids of its input."""
+    order = {"p_organization": run.organization_id, "p_microseconds": microseconds(run.created_at)}
+    conn.execute(sql.INSERT_RUN, run_row(key, run, queue_number) | order)
+    otids = [
+        {
+            "conversation_id": run.conversation_id,
+            "otid": item.otid,
+            "run_id": run.id,
+            "message_hash": item.message_hash,
+            "input_hash": item.input_hash,
+        }
+        for item in run.sent
+        if item.otid
+    ]
+    if otids:
+        conn.execute(sql.INSERT_OTID, otids)

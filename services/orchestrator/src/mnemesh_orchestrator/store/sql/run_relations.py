@@ -1,0 +1,154 @@
+"""The relations between runs, read from their rows."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+import sqlalchemy as sa
+from mnemesh_kit.sql import Database
+
+from mnemesh_orchestrator.model.child_runs import ChildRun, Continuation
+from mnemesh_orchestrator.model.lineage import Lineage, RunOrigin
+from mnemesh_orchestrator.model.runs import Run, RunStatus, StopReason
+from mnemesh_orchestrator.store.sql.approvals import ApprovalState
+from mnemesh_orchestrator.store.sql.conversation_leases import first_unfinished_run
+from mnemesh_orchestrator.store.sql.sleeptime_limit import SleeptimeLimit
+from mnemesh_orchestrator.store.sql.tables import approvals, runs
+
+_RUN: Final[sa.BindParameter[Any]] = sa.bindparam("p_run")
+_CHILDREN: Final = (
+    sa.select(
+        runs.c.id,
+        runs.c.organization_id,
+        runs.c.agent_id,
+        runs.c.status,
+        runs.c.stop_reason,
+        runs.c.origin,
+        runs.c.conversation_id,
+        runs.c.document,
+    )
+    .where(runs.c.parent_run_id == _RUN)
+    .order_by(runs.c.creation_number)
+)
+_APPROVAL_OF: Final = (
+    sa.select(approvals.c.state, approvals.c.decided_by_run_id)
+    .where(approvals.c.conversation_id == sa.bindparam("p_conversation"), approvals.c.run_id == _RUN)
+    .order_by(approvals.c.created_at.desc())
+    .limit(1)
+)
+_NUMBER: Final = sa.select(runs.c.creation_number).where(runs.c.id == _RUN)
+
+
+class _Document(msgspec.Struct):
+    """The part of a run's document that this module reads."""
+
+    lineage: Lineage | None = None
+
+
+_LINEAGE: Final = msgspec.json.Decoder(_Document)
+
+
+class SqlRunRelationStore:
+    """RunRelationStore on SQLite or PostgreSQL."""
+
+    def __init__(self, database: Database, limit: SleeptimeLimit) -> None:
+        self._database = database
+        self._limit = limit
+
+    async def children(self, organization_id: str, run_id: str) -> tuple[ChildRun, ...]:
+        """See RunRelationStore."""
+        query = _CHILDREN.where(runs.c.organization_id == organization_id)
+        rows = await self._database.read(lambda conn: conn.execute(query, {"p_run": run_id}).all())
+        return tuple(
+            ChildRun(
+                row.id,
+                row.agent_id,
+                RunStatus(row.status),
+                StopReason(row.stop_reason) if row.stop_reason else None,
+                _is_awaited(row),
+            )
+            for row in rows
+        )
+
+    async def continuation(self, run: Run) -> Continuation:
+        """See RunRelationStore."""
+        parameters = {"p_conversation": run.conversation_id, "p_run": run.id}
+        row = await self._database.read(lambda conn: conn.execute(_APPROVAL_OF, parameters).first())
+        if row is None:
+            return Continuation(False)
+        return Continuation(row.state == ApprovalState.PENDING, row.decided_by_run_id)
+
+    async def must_give_up(self, parent: Run, child_id: str) -> bool:
+        """See RunRelationStore."""
+        return await self._database.read(lambda conn: _must_give_up(conn, self._limit, parent, child_id))
+
+
+def _must_give_up(conn: sa.Connection, limit: SleeptimeLimit, parent: Run, child_id: str) -> bool:
+    child = conn.execute(sa.select(runs).where(runs.c.id == child_id)).first()
+    if child is None:
+        return False
+    ends = frozenset({parent.id, *(ancestor.run_id for ancestor in parent.lineage.ancestors)})
+    path = _Search(conn, limit, ends, set()).path(parent.id, child)
+    if path is None:
+        return False
+    waiting = dict.fromkeys((parent.id, *path))
+    return max(waiting, key=lambda run_id: conn.execute(_NUMBER, {"p_run": run_id}).scalar() or 0) == parent.id
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """A search for a way from a run to one of `ends` along what runs wait for. Its steps share `seen`."""
+
+    conn: sa.Connection
+    limit: SleeptimeLimit
+    ends: frozenset[str]
+    seen: set[str]
+
+    def path(self, parent_id: str, run: Any) -> tuple[str, ...] | None:
+        """Returns the runs on the way that wait for queued runs; None if there is no way.
+
+        `parent_id` is the run that waits for this one; empty if it is in the same queue.
+        """
+        if run.id in self.ends:
+            return ()
+        if run.id in self.seen:
+            return None
+        self.seen.add(run.id)
+        if run.status == RunStatus.CREATED:
+            ahead = first_unfinished_run(self.conn, run.conversation_id)
+            is_first = ahead is None or ahead.id == run.id
+            path = self._path_of_place(run) if is_first else self.path("", ahead)
+            return None if path is None else (*([parent_id] if parent_id else []), *path)
+        for child in _awaited(self.conn, run.id):
+            if (path := self.path(run.id, child)) is not None:
+                return path
+        return None
+
+    def _path_of_place(self, run: Any) -> tuple[str, ...] | None:
+        """Returns the ways of all runs that hold the places a sleeptime run waits for; None if one of them can end."""
+        if run.origin != RunOrigin.SLEEPTIME:
+            return None
+        found: list[str] = []
+        is_part = False
+        for holder in self.limit.holders(self.conn, run.organization_id):
+            is_part = is_part or replace(self, seen=set(self.seen)).path("", holder) is not None
+            # A run that waits for this place, too, cannot end before it.
+            path = replace(self, ends=self.ends | {run.id}, seen=set(self.seen)).path("", holder)
+            if path is None:
+                return None
+            found += path
+        return tuple(found) if is_part else None
+
+
+def _awaited(conn: sa.Connection, run_id: str) -> Iterator[Any]:
+    """Yields the rows of the unfinished runs that a run waits for."""
+    for row in conn.execute(_CHILDREN, {"p_run": run_id}).all():
+        if not RunStatus(row.status).ended and _is_awaited(row):
+            yield row
+
+
+def _is_awaited(row: Any) -> bool:
+    """Returns whether the run that started a run waits for it."""
+    lineage = _LINEAGE.decode(row.document).lineage
+    return lineage is not None and bool(lineage.ancestors) and lineage.ancestors[-1].run_id == lineage.parent_run_id

@@ -1,0 +1,158 @@
+"""Creates agents across the services, so that no client ever sees an incomplete agent."""
+
+from dataclasses import replace
+
+import msgspec
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import InvalidArgument, MnemeshError
+from mnemesh_kit.idempotency import RequestKey
+from mnemesh_kit.ids import IdSource, derive_id
+from mnemesh_kit.principal import Principal
+from mnemesh_kit.secret_variables import SecretVariables
+
+from mnemesh_orchestrator.compaction.summarizers import require_summary_model
+from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
+from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, require_continuation
+from mnemesh_orchestrator.model.agents import Agent, AgentState
+from mnemesh_orchestrator.model.creation import AgentDraft, Creation, filled, prepared_draft
+from mnemesh_orchestrator.model.erasure import Deletion
+from mnemesh_orchestrator.model.partners import Partnership
+from mnemesh_orchestrator.model.prompts import MAX_SYSTEM_PROMPT
+from mnemesh_orchestrator.prompt.prompts import Prompts
+from mnemesh_orchestrator.store.base import AgentStore
+from mnemesh_orchestrator.usecases.agent_deletion import AgentDeletion
+from mnemesh_orchestrator.usecases.agent_parts import AgentParts
+from mnemesh_orchestrator.usecases.partners import PartnerService
+from mnemesh_orchestrator.usecases.reconciliation import UNAVAILABLE
+
+
+class AgentCreation:
+    """Creates agents, each with its partner if it has one. A creation survives a crash and the outage of a service."""
+
+    def __init__(
+        self,
+        store: AgentStore,
+        parts: AgentParts,
+        partners: PartnerService,
+        deletion: AgentDeletion,
+        models: ModelCatalog,
+        embedders: EmbedderDirectory,
+        prompts: Prompts,
+        secrets: SecretVariables,
+        clock: Clock,
+        ids: IdSource,
+    ) -> None:
+        self._secrets = secrets
+        self._store = store
+        self._parts = parts
+        self._partners = partners
+        self._deletion = deletion
+        self._models = models
+        self._embedders = embedders
+        self._prompts = prompts
+        self._clock = clock
+        self._ids = ids
+
+    async def create(self, caller: Principal, key: RequestKey | None, draft: AgentDraft) -> Agent:
+        """Creates an agent with all its parts, and returns it. See AgentLifecycle.create."""
+        draft = prepared_draft(draft)
+        agent = await self._first_record(caller, draft)
+        method, request_id = (key.method, key.request_id) if key is not None else (None, None)
+        creation = Creation(replace(draft, secrets={}), method, request_id)
+        agent_id, replayed = await self._store.begin_creation(key, agent, msgspec.json.encode(creation))
+        if replayed:
+            unfinished = await self._store.creation(caller.organization_id, agent_id)
+            if unfinished is None:
+                return await self._store.get(caller.organization_id, agent_id)
+            return await self.finish(*unfinished)
+        return await self._finish(agent, creation)
+
+    async def _first_record(self, caller: Principal, draft: AgentDraft) -> Agent:
+        spec = AGENT_TYPES[draft.type]
+        models = await self._models.of(caller.organization_id)
+        model = draft.model or await models.default_handle()
+        models.resolve(model)
+        if draft.model_settings.fallback_model:
+            models.resolve(draft.model_settings.fallback_model)
+        require_summary_model(models, draft.compaction_settings)
+        require_summary_model(models, draft.memory_extraction)
+        await self._embedders.require(draft.embedder)
+        agent_id, now = self._ids.new("agent"), self._clock.now()
+        return Agent(
+            id=agent_id,
+            organization_id=caller.organization_id,
+            name=draft.name or f"agent-{agent_id[-6:]}",
+            type=draft.type,
+            system=self._system(draft) if draft.system is None else draft.system,
+            model=model,
+            created_at=now,
+            updated_at=now,
+            default_conversation_id=derive_id("conv", agent_id),
+            description=draft.description,
+            model_settings=draft.model_settings,
+            embedder=draft.embedder,
+            tags=tuple(dict.fromkeys(draft.tags)),
+            metadata=draft.metadata,
+            time_zone=draft.time_zone,
+            prompt_policy=draft.prompt_policy,
+            message_buffer_autoclear=draft.message_buffer_autoclear or spec.forces_autoclear,
+            continuation_message=require_continuation(draft.type, draft.continuation_message),
+            compaction_settings=draft.compaction_settings,
+            memory_extraction=draft.memory_extraction,
+            response_format=draft.response_format,
+            enable_sleeptime=draft.enable_sleeptime,
+            max_files_open=draft.max_files_open,
+            per_file_view_window_char_limit=draft.per_file_view_window_char_limit,
+            hidden=draft.hidden,
+            identity_ids=draft.identity_ids,
+            approval_timeout_seconds=draft.approval_timeout_seconds,
+            secrets=self._secrets.sealed(agent_id, draft.secrets),
+            provenance=replace(draft.provenance, created_by_id=caller.subject_id, last_updated_by_id=caller.subject_id),
+        )
+
+    def _system(self, draft: AgentDraft) -> str:
+        prompt = self._prompts.get(draft.system_prompt_key or AGENT_TYPES[draft.type].prompt_key)
+        text = filled(prompt.text, draft.memory_variables)
+        if len(text) > MAX_SYSTEM_PROMPT:
+            raise InvalidArgument(
+                f"memory_variables must keep the system prompt within {MAX_SYSTEM_PROMPT:,} characters.",
+                field="memory_variables",
+            )
+        return text
+
+    async def finish(self, agent: Agent, creation: bytes) -> Agent:
+        """Completes a creation from its record, and returns the agent. Raises the errors of `create`."""
+        return await self._finish(agent, msgspec.json.decode(creation, type=Creation))
+
+    async def _finish(self, agent: Agent, creation: Creation) -> Agent:
+        partnership: Partnership | None = None
+        try:
+            complete = await self._parts.create(agent, creation.draft)
+            if agent.enable_sleeptime:
+                partnership = self._partners.of_new_agent(complete)
+                if creation.draft.initial_messages is None:
+                    # The first messages of a type are not part of a conversation.
+                    newest = await self._parts.newest_sequence_id(agent.id)
+                    partnership = replace(partnership, start_sequence_id=newest)
+                await self._parts.create_partner(agent.id, partnership)
+        except UNAVAILABLE:
+            raise
+        except MnemeshError:
+            await self._undo(agent, creation)
+            raise
+        if not await self._store.activate(complete, partnership):
+            # Another process finished the creation, and the agent may have been changed or deleted since.
+            return await self._store.get(agent.organization_id, agent.id)
+        return replace(complete, state=AgentState.ACTIVE)
+
+    async def undo(self, agent: Agent, creation: bytes) -> None:
+        """Removes an agent in creation with its parts, unless another process finished it."""
+        await self._undo(agent, msgspec.json.decode(creation, type=Creation))
+
+    async def _undo(self, agent: Agent, creation: Creation) -> None:
+        key = None
+        if creation.method is not None and creation.request_id is not None:
+            key = RequestKey(agent.organization_id, creation.method, creation.request_id, "")
+        partner_id = self._partners.of_new_agent(agent).partner.id if agent.enable_sleeptime else None
+        await self._deletion.undo(agent, key, Deletion(partner_id=partner_id))

@@ -1,0 +1,271 @@
+"""Facts that are extracted from messages without a compaction: after turns, in the background, and on demand."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, time, timedelta
+from typing import Final
+
+import structlog
+from mnemesh_kit.backoff import Backoff
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import (
+    Aborted,
+    DeadlineExceeded,
+    FailedPrecondition,
+    MnemeshError,
+    NotFound,
+    RequestIdReused,
+    ResourceExhausted,
+    Unavailable,
+)
+from mnemesh_kit.ids import derive_id
+from mnemesh_kit.principal import Principal, as_principal
+
+from mnemesh_orchestrator.compaction.fact_extraction import FactExtractor
+from mnemesh_orchestrator.compaction.port import SummaryCall
+from mnemesh_orchestrator.loop.metrics import TurnMetrics
+from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.episodes import EpisodeCommit
+from mnemesh_orchestrator.model.memory_extraction import (
+    ExtractedRange,
+    ExtractionClaim,
+    ExtractionJob,
+    ExtractionReport,
+    require_calls,
+)
+from mnemesh_orchestrator.ports.episodes import EpisodesPort
+from mnemesh_orchestrator.store.base import AgentStore
+from mnemesh_orchestrator.store.base.memory_extractions import MemoryExtractionStore
+from mnemesh_orchestrator.usecases.extraction_passages import MessageReader
+
+_log = structlog.get_logger("mnemesh.extraction")
+
+FAILURE_DELAYS: Final = Backoff(first=30.0, maximum=3_600.0)
+"""The delays after failures of an extraction in the background."""
+_DUE_AGENTS: Final = 8
+_CALLS_PER_CLAIM: Final = 20
+_CHARACTERS_PER_TOKEN: Final = 4
+_WAITED: Final = (Unavailable, DeadlineExceeded, ResourceExhausted, Aborted)
+
+
+class MemoryExtractionService:
+    """Extracts facts from the messages of agents. Every message is processed once, also after a crash.
+
+    What a model extracted is kept with the agent's progress before recall stores it, under a request id that is derived
+    from the range of messages; only then does the progress move on.
+    """
+
+    def __init__(
+        self,
+        store: MemoryExtractionStore,
+        agents: AgentStore,
+        reader: MessageReader,
+        episodes: EpisodesPort,
+        extractor: FactExtractor,
+        clock: Clock,
+        metrics: TurnMetrics,
+        *,
+        instance_id: str,
+        tokens_per_day: int,
+    ) -> None:
+        """Creates the service.
+
+        Args:
+            store: the progress of agents.
+            agents: the records of agents.
+            reader: reads messages that are not processed.
+            episodes: stores facts.
+            extractor: calls models.
+            clock: the clock.
+            metrics: counts calls of models.
+            instance_id: identifies this process.
+            tokens_per_day: the tokens of an organization per UTC day; 0 is no limit.
+        """
+        self._store = store
+        self._agents = agents
+        self._reader = reader
+        self._episodes = episodes
+        self._extractor = extractor
+        self._clock = clock
+        self._metrics = metrics
+        self._instance_id = instance_id
+        self._tokens_per_day = tokens_per_day
+        self._active: set[str] = set()
+
+    async def extract(self, caller: Principal, agent_id: str, max_calls: int) -> ExtractionReport:
+        """Processes the messages of an agent that are not processed yet, oldest first, with at most `max_calls` calls.
+
+        Raises:
+            InvalidArgument: `max_calls` is out of bounds.
+            NotFound: the agent does not exist.
+            Aborted: another call or process extracts now.
+            FailedPrecondition: no model can extract.
+            Unavailable: the model or recall did not answer before anything was processed.
+        """
+        calls = require_calls(max_calls)
+        await self._agents.get(caller.organization_id, agent_id)
+        report = await self._run(ExtractionJob(caller.organization_id, agent_id), calls, is_background=False)
+        if report is None:
+            raise Aborted("Facts of this agent are being extracted. Retry later.", resource_id=agent_id)
+        return report
+
+    async def run_due(self) -> None:
+        """Extracts for every agent that is due, several at a time. Failures are logged and tried again later."""
+        try:
+            due = await self._store.due(self._instance_id, _DUE_AGENTS)
+        except MnemeshError as error:
+            _log.warning("due_extractions_unreadable", error=error.message)
+            return
+        await asyncio.gather(*(self._run_in_background(job) for job in due if job.agent_id not in self._active))
+
+    async def _run_in_background(self, job: ExtractionJob) -> None:
+        try:
+            with as_principal(Principal(job.organization_id, "")):
+                await self._run(job, _CALLS_PER_CLAIM, is_background=True)
+        except MnemeshError as error:
+            _log.warning("extraction_deferred", agent_id=job.agent_id, error=error.message)
+        except Exception:
+            _log.exception("extraction_deferred", agent_id=job.agent_id)
+
+    async def _run(self, job: ExtractionJob, max_calls: int, *, is_background: bool) -> ExtractionReport | None:
+        if job.agent_id in self._active:
+            return None
+        self._active.add(job.agent_id)
+        try:
+            claim = await self._store.claim(job, self._instance_id)
+            if claim is None:
+                return None
+            return await self._run_claimed(claim, max_calls, is_background=is_background)
+        finally:
+            self._active.discard(job.agent_id)
+
+    async def _run_claimed(self, claim: ExtractionClaim, max_calls: int, *, is_background: bool) -> ExtractionReport:
+        report = ExtractionReport()
+        try:
+            await _Extraction(self, claim, report, max_calls).run()
+        except BaseException as error:
+            is_permanent = isinstance(error, FailedPrecondition)
+            delay = FAILURE_DELAYS.maximum if is_permanent else FAILURE_DELAYS.delay(claim.failures + 1)
+            due_at = self._clock.now() + timedelta(seconds=delay) if is_background else claim.due_before
+            if isinstance(error, Exception):
+                await self._store.release(claim, due_at, failed=is_background)
+            if isinstance(error, MnemeshError) and report.messages and not is_background:
+                report.has_more = True
+                return report
+            raise
+        await self._store.release(claim, self._next_due(claim, report, is_background=is_background))
+        return report
+
+    def _next_due(self, claim: ExtractionClaim, report: ExtractionReport, *, is_background: bool) -> datetime | None:
+        """Returns when the agent is due for the messages that remain; None if none do, or if only requests count."""
+        if not report.has_more:
+            return None
+        if not is_background:
+            return claim.due_before
+        now = self._clock.now()
+        if not report.budget_exhausted:
+            return now
+        return datetime.combine(now.astimezone(UTC).date() + timedelta(days=1), time(), UTC)
+
+    async def may_call(self, agent: Agent, job: ExtractionJob) -> bool:
+        """Returns whether the budget of the day permits a call."""
+        usage = await self._store.usage(job, self._clock.now().astimezone(UTC).date())
+        most = None if agent.memory_extraction is None else agent.memory_extraction.max_calls_per_day
+        if most is not None and usage.agent_calls >= most:
+            return False
+        return not self._tokens_per_day or usage.organization_tokens < self._tokens_per_day
+
+
+class _Extraction:
+    """The processing of one agent's messages under a claim."""
+
+    def __init__(
+        self, service: MemoryExtractionService, claim: ExtractionClaim, report: ExtractionReport, max_calls: int
+    ) -> None:
+        self._service = service
+        self._claim = claim
+        self._report = report
+        self._max_calls = max_calls
+
+    async def run(self) -> None:
+        """Processes ranges of messages until none is left, or a limit is reached."""
+        store, claim = self._service._store, self._claim
+        agent = await self._service._agents.get(claim.job.organization_id, claim.job.agent_id)
+        processed = claim.processed
+        extracted = claim.extracted
+        while True:
+            if extracted is None:
+                extracted = await self._extract_next(agent, processed)
+                if extracted is None or not await store.record(claim, extracted):
+                    return
+            if await self._store_commits(processed, extracted):
+                self._report.add(extracted)
+                processed = extracted.until
+                if not await store.advance(claim, processed):
+                    return
+            elif not await store.discard(claim):
+                return
+            extracted = None
+
+    async def _extract_next(self, agent: Agent, processed: int) -> ExtractedRange | None:
+        """Returns what a model extracts from the next messages; None if there are none, or if a limit is reached."""
+        passages = await self._service._reader.next_passages(agent, processed)
+        if passages is None:
+            return None
+        commits: list[EpisodeCommit] = []
+        for passage in passages.passages:
+            if self._report.calls >= self._max_calls:
+                self._report.has_more = True
+                return None
+            if not await self._service.may_call(agent, self._claim.job):
+                self._report.has_more = self._report.budget_exhausted = True
+                return None
+            calls: list[SummaryCall] = []
+            try:
+                commit = await self._service._extractor.extract(agent, passage, calls.append)
+            finally:
+                await self._count(calls)
+            if commit is not None:
+                commits.append(commit)
+        return ExtractedRange(passages.until, passages.message_count, tuple(commits))
+
+    async def _count(self, calls: Sequence[SummaryCall]) -> None:
+        service, day = self._service, self._service._clock.now().astimezone(UTC).date()
+        for call in calls:
+            self._report.calls += 1
+            self._report.usage += call.usage
+            service._metrics.model_called(call.request.model, call.seconds, call.usage, call.error)
+            size = len(call.request_body) + len(call.response_body)
+            tokens = call.usage.total_tokens or size // _CHARACTERS_PER_TOKEN
+            await service._store.add_usage(self._claim.job, day, tokens)
+
+    async def _store_commits(self, processed: int, extracted: ExtractedRange) -> bool:
+        """Stores the facts in recall. Returns False if messages that they cite were erased meanwhile."""
+        for index, commit in enumerate(extracted.commits):
+            parts = (self._claim.job.agent_id, str(processed), str(extracted.until), str(index))
+            if not await self._commit(derive_id("request", "extraction", *parts), commit):
+                return False
+        return True
+
+    async def _commit(self, request_id: str, commit: EpisodeCommit) -> bool:
+        while commit.changes:
+            try:
+                await self._service._episodes.commit(request_id, commit)
+                return True
+            except _WAITED:
+                raise
+            except RequestIdReused:
+                return True  # an earlier attempt stored it, without a fact that was closed meanwhile
+            except (NotFound, FailedPrecondition) as error:
+                resource = error.metadata.get("fact_id") or error.metadata.get("resource_id", "")
+                if resource.startswith("message-"):
+                    return False
+                smaller = commit.without(resource)
+                if smaller == commit:
+                    _log.warning("facts_refused", error=error.message)
+                    return True
+                commit = smaller
+            except MnemeshError as error:
+                _log.warning("facts_refused", error=error.message)
+                return True
+        return True

@@ -1,0 +1,192 @@
+"""Partners: created with their agent, or when an agent switches sleep-time on."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import msgspec
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import InvalidArgument, MnemeshError
+from mnemesh_kit.idempotency import RequestKey
+from mnemesh_kit.ids import IdSource, derive_id
+from mnemesh_kit.principal import Principal
+
+from mnemesh_orchestrator.errors import GroupChanged
+from mnemesh_orchestrator.model.agent_types import AGENT_TYPES
+from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.groups import Group
+from mnemesh_orchestrator.model.partners import (
+    PartnerCreation,
+    Partnership,
+    PartnerStart,
+    decode_values,
+    encode_values,
+    partner_group,
+    partner_group_id,
+    partner_of,
+    require_partner_type,
+)
+from mnemesh_orchestrator.prompt.prompts import Prompts
+from mnemesh_orchestrator.store.base import AgentStore, PartnerStore
+from mnemesh_orchestrator.usecases.agent_changes import AgentChanges
+from mnemesh_orchestrator.usecases.agent_deletion import AgentDeletion
+from mnemesh_orchestrator.usecases.agent_parts import AgentParts
+from mnemesh_orchestrator.usecases.groups import GroupService
+from mnemesh_orchestrator.usecases.reconciliation import UNAVAILABLE
+
+
+class PartnerService:
+    """Creates partners. Each creation survives a crash and the outage of a service."""
+
+    def __init__(
+        self,
+        store: PartnerStore,
+        agents: AgentStore,
+        changes: AgentChanges,
+        parts: AgentParts,
+        deletion: AgentDeletion,
+        groups: GroupService,
+        prompts: Prompts,
+        clock: Clock,
+        ids: IdSource,
+    ) -> None:
+        self._store = store
+        self._agents = agents
+        self._changes = changes
+        self._parts = parts
+        self._deletion = deletion
+        self._groups = groups
+        self._prompts = prompts
+        self._clock = clock
+        self._ids = ids
+
+    def of_new_agent(self, agent: Agent) -> Partnership:
+        """Returns the partner and the group that are created with an agent. Their ids are derived from the agent's."""
+        partner = partner_of(
+            agent,
+            derive_id("agent", agent.id, "partner"),
+            self._system(agent),
+            agent.provenance.created_by_id,
+            agent.created_at,
+        )
+        return Partnership(partner, partner_group(agent, partner, partner_group_id(partner.id)))
+
+    def _system(self, agent: Agent) -> str:
+        return self._prompts.get(AGENT_TYPES[require_partner_type(agent.type)].prompt_key).text
+
+    async def update(
+        self,
+        caller: Principal,
+        key: RequestKey | None,
+        agent_id: str,
+        values: Mapping[str, Any],
+        if_revision: int | None,
+    ) -> Agent:
+        """Applies an update that sets enable_sleeptime, and returns the agent.
+
+        An agent without a partner gets one first. If that fails, nothing is changed.
+
+        Args:
+            caller: The caller.
+            key: Identifies the request.
+            agent_id: The agent.
+            values: See AgentChanges.values.
+            if_revision: See AgentChanges.of_values.
+
+        Raises:
+            InvalidArgument: Agents of this type have no partners.
+            GroupChanged: Another request puts the agent's partners into a group.
+            Unavailable: A service cannot be reached. The update is finished later; a repeat under the same key returns
+                its result.
+        """
+        change = self._with_partner(await self._changes.of_values(caller, agent_id, values, if_revision))
+
+        record = PartnerCreation(
+            agent_id,
+            "",
+            caller.subject_id,
+            encode_values(values),
+            if_revision,
+            *((key.method, key.request_id) if key is not None else (None, None)),
+        )
+
+        while True:
+            start = await self._store.begin(
+                key, caller.organization_id, agent_id, change, partial(self._new_partner, record)
+            )
+            if start.idle:
+                await self._regroup(caller, key, start)
+                continue
+            if start.partner is None:
+                return start.agent
+            try:
+                agent = await self.finish(start.partner, start.creation)
+            except UNAVAILABLE:
+                raise
+            except MnemeshError:
+                if start.is_own:
+                    raise
+            else:
+                if start.is_own:
+                    return agent
+
+    def _new_partner(self, record: PartnerCreation, agent: Agent, group: Group | None) -> tuple[Agent, bytes]:
+        """Returns a partner and the record of its creation in the group, or in a new one."""
+        partner_id = self._ids.new("agent")
+        partner = partner_of(agent, partner_id, self._system(agent), record.subject_id, self._clock.now())
+        group_id = partner_group_id(partner_id) if group is None else group.id
+        return partner, msgspec.json.encode(replace(record, group_id=group_id))
+
+    async def _regroup(self, caller: Principal, key: RequestKey | None, start: PartnerStart) -> None:
+        """Puts partners whose group was deleted into a group again. A repeat under the same key continues it.
+
+        Raises:
+            GroupChanged: Another request does the same.
+        """
+        key = None if key is None else replace(key, request_id=f"{key.request_id}/group")
+        partner_ids = tuple(partner.id for partner in start.idle)
+        if start.group is not None:
+            await self._groups.update(caller, key, start.group.id, {"agent_ids": partner_ids})
+            return
+        draft = partner_group(start.agent, start.idle[0], partner_group_id(start.idle[0].id))
+        try:
+            await self._groups.create(caller, key, replace(draft, agent_ids=partner_ids))
+        except InvalidArgument as error:
+            raise GroupChanged(error.metadata.get("resource_id", "")) from error
+
+    @staticmethod
+    def _with_partner(change: Callable[[Agent], Agent]) -> Callable[[Agent], Agent]:
+        def checked(agent: Agent) -> Agent:
+            require_partner_type(agent.type)
+            return change(agent)
+
+        return checked
+
+    async def finish(self, partner: Agent, creation: bytes) -> Agent:
+        """Completes an update from the record of its partner, and returns the agent. Raises the errors of `update`."""
+        record = msgspec.json.decode(creation, type=PartnerCreation)
+        caller = Principal(partner.organization_id, record.subject_id)
+        try:
+            agent = await self._agents.get(partner.organization_id, record.agent_id)
+            newest = await self._parts.newest_sequence_id(agent.id)
+            partnership = Partnership(partner, partner_group(agent, partner, record.group_id), newest)
+            await self._parts.create_partner(agent.id, partnership)
+            values = decode_values(record.values)
+            change = await self._changes.of_values(caller, agent.id, values, record.if_revision)
+            done = await self._store.activate(partnership, agent.id, change)
+        except UNAVAILABLE:
+            raise
+        except MnemeshError:
+            await self.undo(partner, creation)
+            raise
+        # None: another process finished the update, and the agent may have been changed since.
+        return done if done is not None else await self._agents.get(partner.organization_id, record.agent_id)
+
+    async def undo(self, partner: Agent, creation: bytes) -> None:
+        """Removes a partner in creation with its parts, unless another process finished it."""
+        record = msgspec.json.decode(creation, type=PartnerCreation)
+        key = None
+        if record.method is not None and record.request_id is not None:
+            key = RequestKey(partner.organization_id, record.method, record.request_id, "")
+        await self._deletion.undo(partner, key)

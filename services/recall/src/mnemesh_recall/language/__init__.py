@@ -1,1 +1,0 @@
-"""The analysis of English text for full-text search."""

@@ -1,0 +1,63 @@
+"""The selection of candidates on every SQL engine: the terms that select, and the rarity of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import sqlalchemy as sa
+from mnemesh_retrieval.ranking.words import rarity
+from mnemesh_retrieval.words.analysis import terms
+
+from mnemesh_recall.model.search import SearchScope, WordCandidates, WordQuery
+from mnemesh_recall.store.sql.fulltext.documents import CandidateQuery, FulltextIndex
+from mnemesh_recall.store.sql.word_languages import stored_languages
+
+FEW_HOLDERS: Final = 50
+COMMON_SHARE: Final = 1 / 3
+MOST_HOLDERS: Final = 1_000
+"""A term that is in more messages, or in a larger share of more than a few messages, selects no candidates if there is
+another term. It still counts for the candidates of other terms."""
+
+
+def select(
+    index: FulltextIndex,
+    conn: sa.Connection,
+    organization_id: str,
+    scope: SearchScope,
+    words: WordQuery,
+    limit: int,
+) -> WordCandidates:
+    """See MessageStore.search_words."""
+    own = terms(words.text, stored_languages(conn, organization_id)) if words.text else {}
+    size, counts = index.counts(conn, organization_id, scope, tuple(own), MOST_HOLDERS + 1) if own else (0, {})
+    holders = holders_of_words(counts, own)
+    rarities = {term: rarity(count, size) for term, count in holders.items()}
+    selected = selective_terms(holders, rarities, size)
+    are_few = all(holders[term] <= MOST_HOLDERS for term in selected)
+    fit = sum(holders[term] for term in selected) <= limit
+    query = CandidateQuery(selected, words.fingerprint, limit, are_few=are_few, are_all_candidates=fit)
+    return WordCandidates(tuple(index.candidates(conn, organization_id, scope, query)), rarities)
+
+
+def holders_of_words(counts: Mapping[str, int], terms_: Mapping[str, str]) -> dict[str, int]:
+    """Returns for each counted term how many texts contain its word, in any language.
+
+    Args:
+        counts: the number of texts with each term.
+        terms_: the terms as `words.analysis.terms` returns them.
+    """
+    totals: dict[str, int] = {}
+    for term, count in counts.items():
+        totals[terms_[term]] = totals.get(terms_[term], 0) + count
+    return {term: totals[terms_[term]] for term in counts}
+
+
+def selective_terms(holders: Mapping[str, int], weights: Mapping[str, float], size: int) -> dict[str, float]:
+    """Returns the terms that select candidates, with their weights: the rarest one if all are common."""
+    common = min(MOST_HOLDERS, max(FEW_HOLDERS, int(size * COMMON_SHARE)))
+    found = {term: weights[term] for term, count in holders.items() if count <= common}
+    if not found and weights:
+        rarest = max(weights, key=lambda term: weights[term])
+        found = {rarest: weights[rarest]}
+    return found

@@ -1,0 +1,136 @@
+"""The candidates of a search of messages: those that match by words, and those that are similar."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+from mnemesh_retrieval.index import Comparison, SearchQuery
+from mnemesh_retrieval.index import SearchMode as IndexMode
+from mnemesh_retrieval.ranking.constants import RankingConstants
+from mnemesh_retrieval.ranking.exact import fingerprint
+
+from mnemesh_recall.errors import EmbedderUnavailable, VectorIndexUnavailable
+from mnemesh_recall.model.message_ranking import ids_to_compare
+from mnemesh_recall.model.search import SearchMode, SearchScope, WordQuery
+from mnemesh_recall.model.word_scores import Candidate
+from mnemesh_recall.store.base import MessageStore
+from mnemesh_recall.vectors.messages import MessageVectors
+from mnemesh_recall.vectors.vector_points import ID_PREFIX, condition, message_id_of, uuid_of
+
+EMBEDDED_CHARACTERS: Final = 2_000
+"""The length of the part of a query that is embedded."""
+MAX_COMPARED: Final = 50_000
+MAX_COMPARED_IN_ORGANIZATION: Final = 20_000
+"""The number of newest vectors that an index without a graph compares: of an agent or a conversation, and of an
+organization. In an organization, the candidates by words and their neighbours are compared in addition."""
+NEAREST: Final = 12
+"""The least number of nearest messages that are candidates, each with the message that follows it. More of them change
+no figure of docs/retrieval.md."""
+
+_log = structlog.get_logger("mnemesh.recall.search")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCandidates:
+    """The candidates of one query."""
+
+    candidates: tuple[Candidate, ...]
+    rarities: Mapping[str, float]
+    """The terms of the query with their rarities; none if words do not count."""
+    similarities: Mapping[str, float] = field(default_factory=dict)
+    """The similarities of the candidates and of the messages beside them."""
+    mode: SearchMode = SearchMode.TEXT
+    """The mode that was applied."""
+
+
+class CandidateFinder:
+    """Selects the candidates of a query in the full-text index and the vector index."""
+
+    def __init__(self, store: MessageStore, vectors: MessageVectors, constants: RankingConstants) -> None:
+        self._store = store
+        self._vectors = vectors
+        self._constants = constants
+
+    async def find(
+        self, organization_id: str, scope: SearchScope, query: str, mode: SearchMode, depth: int
+    ) -> FoundCandidates:
+        """Returns the candidates of a query, for a ranking of which `depth` texts are looked at.
+
+        HYBRID becomes TEXT if the embedder or the vector index is unavailable.
+
+        Raises:
+            EmbedderUnavailable: the mode is VECTOR, and the embedder cannot be reached.
+            VectorIndexUnavailable: the mode is VECTOR, and the vector index cannot be read now.
+        """
+        limit = max(self._constants.word_candidates, 2 * depth)
+        asked = WordQuery("" if mode is SearchMode.VECTOR else query, fingerprint(query))
+        searched = self._store.search_words(organization_id, scope, asked, limit)
+        if mode is SearchMode.TEXT:
+            words = await searched
+            return FoundCandidates(words.candidates, words.rarities)
+        similar = 2 * depth if mode is SearchMode.VECTOR else max(NEAREST, depth)
+        compare = self._compare if mode is SearchMode.VECTOR else self._compare_if_available
+        if _is_organization_wide(scope):
+            words = await searched
+            comparison = await compare(organization_id, scope, query, similar, words.candidates)
+        else:
+            words, comparison = await asyncio.gather(searched, compare(organization_id, scope, query, similar))
+        if comparison is None:
+            return FoundCandidates(words.candidates, words.rarities)
+        added = await self._similar(organization_id, scope, words.candidates, comparison)
+        candidates = (*words.candidates, *added)
+        ids = {id_.removeprefix(ID_PREFIX): id_ for id_ in ids_to_compare(candidates)}
+        found = await self._vectors.similarities(comparison, ids)
+        similarities = {ids[key]: score for key, score in found.items()}
+        if mode is SearchMode.VECTOR:  # A text that equals the query is a hit once its vector is in the index.
+            candidates = tuple(candidate for candidate in candidates if candidate.id in similarities)
+        return FoundCandidates(candidates, words.rarities, similarities, mode)
+
+    async def _compare_if_available(
+        self, organization_id: str, scope: SearchScope, query: str, limit: int, include: Sequence[Candidate] = ()
+    ) -> Comparison | None:
+        """Returns None if the embedder or the vector index is unavailable."""
+        try:
+            return await self._compare(organization_id, scope, query, limit, include)
+        except (EmbedderUnavailable, VectorIndexUnavailable) as error:
+            _log.warning("vector_search_skipped", error=str(error))
+            return None
+
+    async def _compare(
+        self, organization_id: str, scope: SearchScope, query: str, limit: int, include: Sequence[Candidate] = ()
+    ) -> Comparison | None:
+        """Compares the vector of a query. Returns None if it has none."""
+        (vector,) = await self._vectors.embed([query[:EMBEDDED_CHARACTERS]])
+        if not vector.any():
+            return None
+        return await self._vectors.compare(
+            SearchQuery(
+                mode=IndexMode.DENSE,
+                vector=vector,
+                filter=condition(organization_id, scope),
+                limit=limit,
+                with_payload=False,
+                newest=MAX_COMPARED_IN_ORGANIZATION if _is_organization_wide(scope) else MAX_COMPARED,
+                also=tuple(map(uuid_of, ids_to_compare(include))),
+            )
+        )
+
+    async def _similar(
+        self, organization_id: str, scope: SearchScope, known: Sequence[Candidate], comparison: Comparison
+    ) -> list[Candidate]:
+        """Returns the similar messages and those that follow them, without the known ones."""
+        by_id = {candidate.id: candidate for candidate in known}
+        similar = [message_id_of(hit.id) for hit in comparison.hits if hit.score > 0]
+        absent = [id_ for id_ in similar if id_ not in by_id]
+        followers = [by_id[id_].after_id for id_ in similar if id_ in by_id]
+        ids = dict.fromkeys([*absent, *(id_ for id_ in followers if id_ is not None and id_ not in by_id)])
+        found = await self._store.list_candidates(organization_id, scope, list(ids), absent)
+        return [candidate for candidate in found if candidate.id not in by_id]
+
+
+def _is_organization_wide(scope: SearchScope) -> bool:
+    return scope.agent_id is None and scope.conversation_id is None

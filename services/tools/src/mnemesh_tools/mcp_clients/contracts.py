@@ -1,0 +1,158 @@
+"""The input, the results and the errors of a contact with a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Protocol, Self
+
+import msgspec
+from mnemesh_kit.addresses import IpAddress
+
+from mnemesh_tools.model.mcp_oauth import OAuthGrant
+from mnemesh_tools.model.mcp_programs import NO_PROGRAM, McpProgram
+from mnemesh_tools.model.mcp_servers import TransportType
+from mnemesh_tools.model.mcp_tools import McpImage, RemoteTool
+
+MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
+MAX_EVENT_BYTES: Final = 8 * 1024 * 1024
+
+Allowed = Callable[[IpAddress], bool]
+"""Decides whether an address may be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class McpLimits:
+    """The longest times of contacts, in seconds."""
+
+    connect_seconds: float = 30.0
+    list_seconds: float = 30.0
+    execute_seconds: float = 60.0
+    idle_seconds: float = 300.0
+    """After this time without a call, a session is closed."""
+    sessions: int = 256
+    """The number of open sessions; beyond it, idle ones are closed."""
+    authorization_seconds: float = 600.0
+    """The longest time in which a person completes an authorization."""
+    settle_seconds: float = 2.0
+    """The time between the notification of a server that its tools changed, and the reading of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class OAuthState:
+    """What is kept of an authorization. The parts are JSON texts of the SDK's models."""
+
+    client: str | None = None
+    tokens: str | None = None
+    metadata: str | None = None
+    """Of the authorization server."""
+    resource: str | None = None
+    """The metadata of the MCP server as a protected resource."""
+    authorization_server: str | None = None
+    expires_at: datetime | None = None
+    """The end of the access token."""
+
+    def __repr__(self) -> str:
+        """Shows no value."""
+        return "OAuthState()"
+
+    def to_json(self) -> str:
+        """Returns the state as JSON."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Returns the state of `to_json`."""
+        return msgspec.json.decode(text, type=cls)
+
+
+@dataclass(frozen=True, slots=True)
+class OAuthAccess:
+    """The OAuth settings of a server."""
+
+    grant: OAuthGrant
+    client_id: str | None = None
+    client_secret: str | None = None
+    scope: str | None = None
+    issuer: str | None = None
+    state: OAuthState | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        """Shows no value."""
+        return f"OAuthAccess({self.grant.value!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class McpTarget:
+    """A server with the values of one caller. Equal targets share a session."""
+
+    organization_id: str
+    server_id: str
+    transport: TransportType
+    url: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+    oauth: OAuthAccess | None = None
+    program: McpProgram = NO_PROGRAM
+    environment: tuple[tuple[str, str], ...] = ()
+    partition: str = ""
+    """Stands for the values of the caller's variables in the settings of a program."""
+    is_stored: bool = True
+    """False for settings that are only tried."""
+    secrets: tuple[str, ...] = field(default=(), compare=False)
+    """The texts that error messages must not contain."""
+
+    def __repr__(self) -> str:
+        """Shows no value."""
+        return f"McpTarget({self.server_id!r}, {self.transport.value!r})"
+
+    def masked(self, text: str) -> str:
+        """Returns a text without the secrets of the target."""
+        for secret in sorted(self.secrets, key=len, reverse=True):
+            text = text.replace(secret, "[secret]")
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The tools of a server."""
+
+    tools: tuple[RemoteTool, ...]
+    protocol_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteResult:
+    """The result of a tool."""
+
+    ok: bool
+    content: tuple[str | McpImage, ...]
+    structured: dict[str, Any] | None = None
+
+
+class McpEvents(Protocol):
+    """Receives what happens to servers outside of calls."""
+
+    async def authorization_changed(self, target: McpTarget, state: OAuthState) -> None:
+        """The tokens of a server were renewed."""
+        ...
+
+    async def tools_changed(self, target: McpTarget, listing: Listing) -> None:
+        """A server announced that its tools changed, and they were read again."""
+        ...
+
+
+class McpContactFailed(Exception):
+    """The server cannot be reached, or refuses. No tool was run. The message has no secret."""
+
+
+class McpUnauthorized(McpContactFailed):
+    """The server asks for an authorization by a person."""
+
+
+class McpCallLost(Exception):
+    """The connection broke during a call, so its outcome is unknown. The message has no secret."""
+
+
+class McpCallTimedOut(Exception):
+    """A call did not end in time. Its outcome is unknown. The message is the progress that the server reported last."""

@@ -1,0 +1,297 @@
+"""One session with a server: connected in a task of its own, used by many calls."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any, Final, TypeVar
+
+import httpx2
+from mcp.client.client import Client
+from mcp.shared.exceptions import MCPError
+from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT, CallToolResult, ToolListChangedNotification
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from mnemesh_tools.mcp_clients.contracts import (
+    Listing,
+    McpCallLost,
+    McpCallTimedOut,
+    McpContactFailed,
+    McpTarget,
+    McpUnauthorized,
+    RemoteResult,
+)
+from mnemesh_tools.mcp_clients.results import listing_tools, result_from_sdk
+from mnemesh_tools.mcp_clients.stdio import ProgramOutput, with_output
+from mnemesh_tools.mcp_clients.tasks import end_task
+from mnemesh_tools.mcp_clients.transports import Transports
+from mnemesh_tools.model.mcp_tools import MAX_LISTING_CHARS, MAX_TOOLS, RemoteTool
+from mnemesh_tools.model.tools import MAX_SCHEMA_CHARS
+
+T = TypeVar("T")
+_UNKNOWN_SESSION: Final = ("Session terminated", "Session not found")
+"""The answer of a server that does not know the session, for example after a restart. It has not run the tool."""
+_CLOSE_SECONDS: Final = 3.0
+"""The longest time of an orderly end."""
+
+
+class McpSession:
+    """A connection to one target. The SDK's scopes are entered and left in the session's own task."""
+
+    def __init__(self, target: McpTarget, transports: Transports, on_change: Callable[[], None]) -> None:
+        """Creates a session that is not connected. `on_change` is called when the server announces other tools."""
+        self._target = target
+        self._transports = transports
+        self._on_change = on_change
+        self._output = ProgramOutput()
+        self._closing = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._ready: asyncio.Future[Client] | None = None
+        self._failure: BaseException | None = None
+        self._refused_with: int | None = None
+        self.calls = 0
+        """The number of calls that use the session now."""
+        self.used_at = time.monotonic()
+
+    @property
+    def is_open(self) -> bool:
+        """True while the session's task runs."""
+        return self._task is not None and not self._task.done() and not self._closing.is_set()
+
+    async def connect(self, seconds: float) -> None:
+        """Connects.
+
+        Raises:
+            McpContactFailed: The server does not answer in time, or refuses.
+        """
+        self._ready = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._run(self._ready), name="mcp-session")
+        try:
+            async with asyncio.timeout(seconds):
+                await asyncio.shield(self._ready)
+        except TimeoutError:
+            self._ready.add_done_callback(lambda ready: ready.exception())  # nobody waits for it any more
+            await self.close()
+            error = McpContactFailed(f"The server did not answer within {seconds:g} seconds.")
+            raise with_output(error, self._output, self._target.masked) from None
+        except BaseException:
+            await self.close()
+            raise
+
+    async def list_tools(self, seconds: float) -> Listing:
+        """Returns the tools of the server.
+
+        Raises:
+            McpContactFailed: The server does not answer in time, refuses, or has too many tools.
+        """
+
+        async def read(client: Client) -> Listing:
+            tools: list[RemoteTool] = []
+            cursor: str | None = None
+            while True:
+                page = await client.list_tools(cursor=cursor)
+                tools += listing_tools(page.tools)
+                cursor = page.next_cursor
+                if len(tools) > MAX_TOOLS:
+                    raise McpContactFailed(f"The server has more than {MAX_TOOLS:,} tools.")
+                if sum(min(len(tool.input_schema), MAX_SCHEMA_CHARS) for tool in tools) > MAX_LISTING_CHARS:
+                    raise McpContactFailed(
+                        f"The schemas of the server have more than {MAX_LISTING_CHARS:,} characters."
+                    )
+                if cursor is None:
+                    return Listing(tuple({tool.name: tool for tool in tools}.values()), client.protocol_version)
+
+        try:
+            return await self._call(read, seconds)
+        except McpCallTimedOut:
+            raise McpContactFailed(f"The server did not list its tools within {seconds:g} seconds.") from None
+        except (McpCallLost, MCPError) as error:
+            raise McpContactFailed(self._described(error)) from error
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], seconds: float) -> RemoteResult:
+        """Runs a tool once. An error that the server reports is a result.
+
+        Raises:
+            McpContactFailed: The server does not know the session any more, so the tool was not run.
+            McpCallLost: The connection broke during the call.
+            McpCallTimedOut: The call did not end in time.
+        """
+        last = ""
+
+        async def note(progress: float, total: float | None, message: str | None) -> None:
+            nonlocal last
+            of = "" if total is None else f" of {total:g}"
+            last = self._target.masked(f"{progress:g}{of}" + (f", {message[:200]}" if message else ""))
+
+        async def call(client: Client) -> CallToolResult:
+            return await client.call_tool(name, arguments, progress_callback=note)
+
+        try:
+            return result_from_sdk(await self._call(call, seconds))
+        except McpCallTimedOut as error:
+            raise McpCallTimedOut(last) from error
+        except MCPError as error:
+            if error.code == REQUEST_TIMEOUT:
+                raise McpCallTimedOut from error
+            if isinstance(_innermost(self._failure), McpUnauthorized):
+                raise McpUnauthorized(self._described(error)) from error
+            if error.message in _UNKNOWN_SESSION:
+                raise McpContactFailed(self._described(error)) from error
+            return RemoteResult(ok=False, content=(self._described(error),))
+        except (RuntimeError, ValidationError) as error:  # the SDK's checks of the result
+            return RemoteResult(ok=False, content=(f"The result is not valid: {self._described(error)}",))
+
+    async def close(self) -> None:
+        """Ends the session. Calls that use it fail."""
+        self._closing.set()
+        task = self._task
+        if task is None:
+            return
+        done, _ = await asyncio.wait({task}, timeout=_CLOSE_SECONDS)
+        if not done:
+            await end_task(task)
+
+    async def _call(self, call: Callable[[Client], Awaitable[T]], seconds: float) -> T:
+        """Runs a call; it ends with the session.
+
+        Raises:
+            McpCallLost: The session ended.
+            McpCallTimedOut: The call did not end in time.
+        """
+        if self._task is None or self._ready is None or not self.is_open:
+            raise McpContactFailed("The session is closed.")
+        self.calls += 1
+        running = asyncio.ensure_future(call(self._ready.result()))
+        try:
+            done, _ = await asyncio.wait({running, self._task}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                raise McpCallTimedOut
+            if running in done and not _is_closed(running):
+                return running.result()
+            self._closing.set()
+            await asyncio.wait({self._task}, timeout=_CLOSE_SECONDS)  # its end says why
+            raise self._lost()
+        finally:
+            self.calls -= 1
+            self.used_at = time.monotonic()
+            await end_task(running)
+
+    def _lost(self) -> Exception:
+        """Returns the error of a call whose connection broke. Without a connection, nothing was sent."""
+        cause = _innermost(self._failure)
+        if isinstance(cause, McpContactFailed):
+            return type(cause)(self._described(cause))
+        if isinstance(cause, httpx2.ConnectError) and self.calls == 1:
+            return McpContactFailed(self._described(cause))
+        return McpCallLost("The connection broke." if cause is None else self._described(cause))
+
+    async def _run(self, ready: asyncio.Future[Client]) -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                opened = self._transports.open(self._target, self._output, self._note_status)
+                streams = await stack.enter_async_context(opened)
+                client = Client(
+                    _Opened(streams, self._closing.set),
+                    cache=None,
+                    raise_exceptions=False,
+                    message_handler=self._note_message,
+                )
+                await stack.enter_async_context(client)
+                listening = asyncio.create_task(self._listen(client))
+                stack.push_async_callback(end_task, listening)
+                if not ready.done():
+                    ready.set_result(client)
+                await self._closing.wait()
+        except asyncio.CancelledError:
+            if not ready.done():
+                ready.set_exception(McpContactFailed("The connection was closed."))
+        except BaseException as error:  # groups of the errors of the SDK's tasks, too
+            self._failure = error
+            cause = _innermost(error)
+            if not ready.done():
+                kind = type(cause) if isinstance(cause, McpContactFailed) else McpContactFailed
+                ready.set_exception(kind(self._described(error)))
+        finally:
+            self._closing.set()
+
+    async def _listen(self, client: Client) -> None:
+        """Waits for changes of the tools, at a server with the protocol in which they are asked for."""
+        tools = client.server_capabilities.tools
+        if tools is None or not tools.list_changed or client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            return
+        with contextlib.suppress(Exception):  # without it, the tools are read at the next refresh
+            async with client.listen(tools_list_changed=True) as changes:
+                async for _ in changes:
+                    self._on_change()
+
+    async def _note_message(self, message: Any) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self._on_change()
+
+    def _described(self, error: BaseException) -> str:
+        """Returns the innermost cause in one line, without secrets."""
+        cause = _innermost(error)
+        text = " ".join(str(cause).split()) or type(cause).__name__
+        status = "" if self._refused_with is None else f" (HTTP {self._refused_with})"
+        return self._target.masked(text)[:500] + status
+
+    def _note_status(self, status: int) -> None:
+        self._refused_with = status if status >= 400 else None
+
+
+class _Opened:
+    """An open transport in the form that `Client` accepts. The session closes it."""
+
+    def __init__(self, streams: Any, on_end: Callable[[], None]) -> None:
+        reader, writer = streams
+        self._streams = _Watched(reader, on_end), writer
+
+    async def __aenter__(self) -> Any:
+        return self._streams
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+
+class _Watched:
+    """The stream of the server's messages, whose end is noticed also when no call waits for an answer."""
+
+    def __init__(self, stream: Any, on_end: Callable[[], None]) -> None:
+        self._stream = stream
+        self._on_end = on_end
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __aiter__(self) -> _Watched:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self._stream.__anext__()
+        except StopAsyncIteration:
+            self._on_end()
+            raise
+
+    async def __aenter__(self) -> _Watched:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *details: Any) -> None:
+        await self._stream.__aexit__(*details)
+
+
+def _is_closed(call: asyncio.Future[Any]) -> bool:
+    """Returns whether a call that has ended failed with the connection."""
+    error = None if call.cancelled() else call.exception()
+    return isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
+
+
+def _innermost(error: BaseException | None) -> BaseException | None:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,283 @@
+"""The types that a source declares: classes with fields, enums and aliases. They are read from the syntax tree."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+import docstring_parser
+
+from mnemesh_tools.schema.syntax import field_call, keyword_value, last_name, literal
+
+_MAX_DECLARATIONS: Final = 500
+_ENUM_BASES: Final = frozenset({"Enum", "IntEnum", "StrEnum"})
+_FLAG_BASES: Final = frozenset({"Flag", "IntFlag"})
+
+
+class Kind(Enum):
+    """The kind of a declared class."""
+
+    DATACLASS = "dataclass"
+    MODEL = "pydantic model"
+    TYPED_DICT = "TypedDict"
+    NAMED_TUPLE = "NamedTuple"
+    ENUM = "enum"
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredField:
+    """A field of a declared class."""
+
+    name: str
+    annotation: ast.expr
+    required: bool
+    """The constructor needs it: it has no default."""
+    description: str | None
+    metadata: tuple[ast.expr, ...] = ()
+    """The call of `Field`, if the field has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredClass:
+    """A class of the source."""
+
+    name: str
+    kind: Kind
+    fields: tuple[DeclaredField, ...] = ()
+    values: tuple[Any, ...] = ()
+    """The values of an enum, in the order of its members. A value that is no literal is `...`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declarations:
+    """The types that annotations of a source can name."""
+
+    classes: Mapping[str, DeclaredClass] = field(default_factory=dict)
+    aliases: Mapping[str, ast.expr] = field(default_factory=dict)
+
+
+NONE_DECLARED: Final = Declarations()
+
+
+def read_declarations(module: ast.Module) -> Declarations:
+    """Returns the types declared at the top level of a source. A class of an unknown kind is left out."""
+    classes: dict[str, DeclaredClass] = {}
+    aliases: dict[str, ast.expr] = {}
+    for node in module.body:
+        if len(classes) + len(aliases) >= _MAX_DECLARATIONS:
+            break
+        if isinstance(node, ast.ClassDef):
+            declared = _class(node, classes)
+            if declared is not None:
+                classes[node.name] = declared
+        elif (alias := _alias(node)) is not None:
+            name, value = alias
+            functional = _functional(name, value)
+            if functional is None:
+                aliases[name] = value
+            else:
+                classes[name] = functional
+    return Declarations(classes, aliases)
+
+
+def _class(node: ast.ClassDef, known: Mapping[str, DeclaredClass]) -> DeclaredClass | None:
+    bases = [name for base in node.bases if (name := last_name(_without_parameters(base))) is not None]
+    parents = [known[name] for name in dict.fromkeys(bases) if name in known]
+    kind = _kind(node, bases, parents)
+    if kind is None:
+        return None
+    if kind is Kind.ENUM:
+        return DeclaredClass(node.name, kind, values=tuple(_members(node, bases)))
+    fields = {item.name: item for parent in parents for item in parent.fields}
+    fields.update((item.name, item) for item in _fields(node, kind))
+    return DeclaredClass(node.name, kind, tuple(fields.values()))
+
+
+def _without_parameters(base: ast.expr) -> ast.expr:
+    return base.value if isinstance(base, ast.Subscript) else base
+
+
+def _kind(node: ast.ClassDef, bases: list[str], parents: list[DeclaredClass]) -> Kind | None:
+    decorators = {last_name(item.func if isinstance(item, ast.Call) else item) for item in node.decorator_list}
+    if "dataclass" in decorators:
+        return Kind.DATACLASS
+    if _ENUM_BASES & set(bases) and not _FLAG_BASES & set(bases):
+        return Kind.ENUM
+    for name, kind in (
+        ("BaseModel", Kind.MODEL),
+        ("TypedDict", Kind.TYPED_DICT),
+        ("NamedTuple", Kind.NAMED_TUPLE),
+    ):
+        if name in bases:
+            return kind
+    return parents[0].kind if parents else None
+
+
+def _alias(node: ast.stmt) -> tuple[str, ast.expr] | None:
+    """Returns the name and the value of `X = ...`, `X: TypeAlias = ...`, `type X = ...` or `X = NewType("X", ...)`."""
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+        name, value = node.targets[0].id, node.value
+    elif (
+        isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and last_name(node.annotation) == ("TypeAlias")
+    ):
+        if node.value is None:
+            return None
+        name, value = node.target.id, node.value
+    elif type(node).__name__ == "TypeAlias":  # a statement of Python 3.12
+        target: Any = node
+        return target.name.id, target.value
+    else:
+        return None
+    if isinstance(value, ast.Call) and last_name(value.func) == "NewType" and len(value.args) == 2:
+        return name, value.args[1]
+    return name, value
+
+
+def _functional(name: str, value: ast.expr) -> DeclaredClass | None:
+    """Returns the class of `X = Enum("X", ...)`, `X = TypedDict("X", {...})` or `X = NamedTuple("X", [...])`."""
+    if not isinstance(value, ast.Call) or len(value.args) < 2:
+        return None
+    make = _FUNCTIONAL.get(last_name(value.func) or "")
+    return None if make is None else make(name, value)
+
+
+def _functional_enum(name: str, call: ast.Call) -> DeclaredClass | None:
+    members = literal(call.args[1])
+    if isinstance(members, str):
+        members = members.replace(",", " ").split()
+    if isinstance(members, dict):
+        values: list[Any] = list(members.values())
+    elif isinstance(members, (list, tuple)):
+        pairs = [member for member in members if isinstance(member, (list, tuple)) and len(member) == 2]
+        is_named = bool(pairs) and len(pairs) == len(members)
+        numbered: list[Any] = list(range(1, len(members) + 1))
+        generated = [_lower(member) for member in members] if last_name(call.func) == "StrEnum" else numbered
+        values = [pair[1] for pair in pairs] if is_named else generated
+    else:
+        return None
+    return DeclaredClass(name, Kind.ENUM, values=tuple(values))
+
+
+def _lower(member: Any) -> Any:
+    return member.lower() if isinstance(member, str) else ...
+
+
+def _functional_typed_dict(name: str, call: ast.Call) -> DeclaredClass | None:
+    items = call.args[1]
+    if not isinstance(items, ast.Dict):
+        return None
+    total = literal(keyword_value(call, "total")) is not False
+    fields = [
+        DeclaredField(key.value, value, _is_required_key(value, total=total), None)
+        for key, value in zip(items.keys, items.values, strict=True)
+        if isinstance(key, ast.Constant) and isinstance(key.value, str)
+    ]
+    return DeclaredClass(name, Kind.TYPED_DICT, tuple(fields))
+
+
+def _functional_named_tuple(name: str, call: ast.Call) -> DeclaredClass | None:
+    items = call.args[1]
+    if not isinstance(items, (ast.List, ast.Tuple)):
+        return None
+    pairs = [item.elts for item in items.elts if isinstance(item, ast.Tuple) and len(item.elts) == 2]
+    fields = [
+        DeclaredField(key.value, value, True, None)
+        for key, value in pairs
+        if isinstance(key, ast.Constant) and isinstance(key.value, str)
+    ]
+    return DeclaredClass(name, Kind.NAMED_TUPLE, tuple(fields))
+
+
+_FUNCTIONAL: Final[dict[str, Callable[[str, ast.Call], DeclaredClass | None]]] = {
+    **dict.fromkeys(_ENUM_BASES, _functional_enum),
+    "TypedDict": _functional_typed_dict,
+    "NamedTuple": _functional_named_tuple,
+}
+
+
+def _members(node: ast.ClassDef, bases: list[str]) -> Iterator[Any]:
+    latest: Any = 0
+    for statement in node.body:
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+            continue
+        target = statement.targets[0]
+        if not isinstance(target, ast.Name) or target.id.startswith("_"):
+            continue
+        if isinstance(statement.value, ast.Call) and last_name(statement.value.func) == "auto":
+            is_text = "StrEnum" in bases or "str" in bases
+            latest = target.id.lower() if is_text else latest + 1 if isinstance(latest, int) else ...
+        else:
+            latest = literal(statement.value)
+        yield latest
+
+
+def _fields(node: ast.ClassDef, kind: Kind) -> Iterator[DeclaredField]:
+    described = _described(node)
+    total = literal(next((item.value for item in node.keywords if item.arg == "total"), None)) is not False
+    for statement, following in zip(node.body, [*node.body[1:], None], strict=True):
+        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+            continue
+        name, annotation = statement.target.id, statement.annotation
+        if _is_class_variable(annotation) or (kind is Kind.MODEL and name.startswith("_")):
+            continue
+        call = field_call(statement.value)
+        if call is not None and literal(keyword_value(call, "init")) is False:
+            continue
+        required = (
+            _is_required_key(annotation, total=total)
+            if kind is Kind.TYPED_DICT
+            else not _has_default(statement.value, call, kind)
+        )
+        description = _text_after(following) or described.get(name)
+        yield DeclaredField(name, annotation, required, description, () if call is None else (call,))
+
+
+def _is_class_variable(annotation: ast.expr) -> bool:
+    node = annotation.value if isinstance(annotation, ast.Subscript) else annotation
+    return last_name(node) in ("ClassVar", "KW_ONLY")
+
+
+def _is_required_key(annotation: ast.expr, *, total: bool) -> bool:
+    node = annotation
+    while isinstance(node, ast.Subscript):
+        name = last_name(node.value)
+        if name in ("Required", "NotRequired"):
+            return name == "Required"
+        if name not in ("Annotated", "ReadOnly"):
+            break
+        node = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
+    return total
+
+
+def _has_default(value: ast.expr | None, call: ast.Call | None, kind: Kind) -> bool:
+    if value is None:
+        return False
+    if call is None:
+        return not (kind is Kind.MODEL and literal(value) is Ellipsis and isinstance(value, ast.Constant))
+    default = call.args[0] if call.args and kind is Kind.MODEL else keyword_value(call, "default")
+    if default is not None:
+        return not (isinstance(default, ast.Constant) and default.value is Ellipsis)
+    return keyword_value(call, "default_factory") is not None
+
+
+def _described(node: ast.ClassDef) -> dict[str, str]:
+    """Returns the descriptions of fields in the docstring of the class."""
+    text = ast.get_docstring(node)
+    if text is None:
+        return {}
+    try:
+        parsed = docstring_parser.parse(text, style=docstring_parser.DocstringStyle.GOOGLE)
+    except docstring_parser.ParseError:
+        return {}
+    return {item.arg_name: item.description.strip() for item in parsed.params if item.description}
+
+
+def _text_after(statement: ast.stmt | None) -> str | None:
+    """Returns the string that follows a field as its description."""
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return value.value.strip() if isinstance(value, ast.Constant) and isinstance(value.value, str) else None

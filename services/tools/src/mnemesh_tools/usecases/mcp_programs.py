@@ -1,0 +1,280 @@
+"""The programs of stdio servers: started in the sandbox, counted, restarted with a delay, and never left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections import Counter as Multiset
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.metrics import Counter, Gauge, Metric
+from mnemesh_sandbox import Access, Program, Sandbox, SandboxUnavailable
+from mnemesh_sandbox.node import NodeProgram
+from mnemesh_sandbox.process import Serve
+from mnemesh_sandbox.streams import Talk
+from mnemesh_sandbox.work_directory import remove_tree
+
+from mnemesh_tools.mcp_clients.contracts import McpContactFailed, McpTarget
+from mnemesh_tools.model.definitions import network_grant
+from mnemesh_tools.model.mcp_programs import McpProgram, ProgramHealth, ProgramSettings
+from mnemesh_tools.model.requirements import Ecosystem, PackageSet
+from mnemesh_tools.model.support import require_network_access
+from mnemesh_tools.usecases.networks import ToolNetworks
+from mnemesh_tools.usecases.packages import PackageService
+
+_LONGEST_DELAY_SECONDS: Final = 60.0
+_STABLE_SECONDS: Final = 60.0
+"""A program that ran for longer is started again at once when it crashes."""
+_MAX_HEALTHS: Final = 10_000
+_TRIED: Final = "tried-"
+_log = structlog.get_logger("mnemesh.tools.mcp")
+
+
+@dataclass(slots=True)
+class _Health:
+    running: int = 0
+    starts: int = 0
+    crashes: int = 0
+    in_a_row: int = 0
+    started: float = 0.0
+    started_at: datetime | None = None
+    not_before: float = 0.0
+    output: Callable[[], str] = field(default=str)
+
+
+class McpPrograms:
+    """Starts the programs of stdio servers."""
+
+    def __init__(
+        self,
+        settings: ProgramSettings,
+        sandbox: Sandbox,
+        networks: ToolNetworks,
+        packages: PackageService,
+        clock: Clock,
+        node: NodeProgram | None,
+    ) -> None:
+        self.settings = settings
+        self._sandbox = sandbox
+        self._networks = networks
+        self._packages = packages
+        self._clock = clock
+        self._node = node
+        self._running: Multiset[str] = Multiset()
+        self._healths: dict[str, _Health] = {}
+        self._directories: dict[Path, asyncio.Lock] = {}
+        self._crashes = Counter(
+            "mnemesh_tools_mcp_program_crashes", "Programs of MCP servers that ended by themselves."
+        )
+
+    def metrics(self) -> list[Metric]:
+        """Returns the metrics of programs."""
+        running = Gauge(
+            "mnemesh_tools_mcp_programs", "Running programs of MCP servers.", lambda: float(self._running.total())
+        )
+        return [running, self._crashes]
+
+    def health(self, server_id: str) -> ProgramHealth | None:
+        """Returns the processes of a server on this host; None if none was started."""
+        found = self._healths.get(server_id)
+        if found is None:
+            return None
+        return ProgramHealth(found.running, found.starts, found.crashes, found.started_at, found.output())
+
+    def forget(self, server_id: str) -> None:
+        """Forgets the crashes of a server whose settings have changed."""
+        found = self._healths.get(server_id)
+        if found is not None:
+            found.in_a_row, found.not_before = 0, 0.0
+
+    def is_full(self, organization_id: str) -> bool:
+        """Returns whether the organization can have no further program now."""
+        return (
+            self._running.total() >= self.settings.processes
+            or self._running[organization_id] >= self.settings.per_organization
+        )
+
+    async def run(self, target: McpTarget, talk: Talk, output: Callable[[], str]) -> str:
+        """Runs the program of a server until it ends, or until the talk with it ends.
+
+        Args:
+            target: The server.
+            talk: Uses the streams of the program.
+            output: Returns the end of what the program wrote beside its messages.
+
+        Returns:
+            Why it ended.
+
+        Raises:
+            McpContactFailed: It cannot be started.
+        """
+        health = self._new_health(target)
+        if self.is_full(target.organization_id):
+            raise McpContactFailed(
+                f"This server runs {self._running.total()} programs already, {self._running[target.organization_id]} "
+                "of them for this organization. Try again later."
+            )
+        self._running[target.organization_id] += 1
+
+        async def watched(*streams: Any) -> None:
+            health.starts += 1
+            health.started, health.started_at = time.monotonic(), self._clock.now()
+            health.output = lambda: target.masked(output())
+            await talk(*streams)
+
+        health.running += 1
+        try:
+            return await self._started(target, watched)
+        finally:
+            health.running -= 1
+            self._running[target.organization_id] -= 1
+            last = target.masked(output())
+            health.output = lambda: last
+
+    def crashed(self, target: McpTarget) -> None:
+        """Records that a program ended by itself; the next start waits longer after each crash."""
+        health = self._healths.get(target.server_id)
+        if health is None:
+            return
+        now = time.monotonic()
+        health.crashes += 1
+        self._crashes.inc()
+        health.in_a_row = 1 if now - health.started > _STABLE_SECONDS else health.in_a_row + 1
+        delay = 0.0 if health.in_a_row == 1 else min(_LONGEST_DELAY_SECONDS, 2.0 ** (health.in_a_row - 2))
+        health.not_before = now + delay
+        _log.warning("mcp_program_crashed", mcp_server_id=target.server_id, crashes=health.crashes, delay=delay)
+
+    async def delete_directory(self, server_id: str) -> None:
+        """Removes the directories of a server, whose programs have ended."""
+        path = self.settings.directory / server_id
+        if path.exists():
+            await asyncio.to_thread(remove_tree, str(path))
+        self._healths.pop(server_id, None)
+
+    async def sweep(self, known: Callable[[Collection[str]], Awaitable[Collection[str]]]) -> None:
+        """Removes the directories of servers that do not exist any more, and those that killed services left.
+
+        Args:
+            known: Returns which of these ids belong to servers.
+        """
+        if not self.settings.directory.exists():
+            return
+        found = [path.name for path in self.settings.directory.iterdir() if path not in self._directories]
+        kept = set(await known([name for name in found if not name.startswith(_TRIED)]))
+        for name in found:
+            if name not in kept:
+                await self.delete_directory(name)
+
+    def _new_health(self, target: McpTarget) -> _Health:
+        if len(self._healths) >= _MAX_HEALTHS and target.server_id not in self._healths:
+            self._healths.pop(next(iter(self._healths)))
+        health = self._healths.setdefault(target.server_id, _Health())
+        wait = health.not_before - time.monotonic()
+        if wait > 0:
+            raise McpContactFailed(
+                f"The program ended {health.in_a_row} times in a row, and is not started before {wait:.0f} seconds "
+                f"from now. Its last output: …{' '.join(health.output().split())[-300:]}"
+            )
+        return health
+
+    async def _started(self, target: McpTarget, talk: Talk) -> str:
+        settings, program = self.settings, target.program
+        node = self._node
+        if program.npm_requirements and node is None:
+            raise McpContactFailed("This server has no Node, which programs of npm packages need.")
+        confined = not settings.trusts(target.organization_id)
+        try:
+            async with AsyncExitStack() as stack:
+                pip = await self._held(stack, target, PackageSet(Ecosystem.PIP, program.pip_requirements))
+                npm = await self._held(stack, target, PackageSet(Ecosystem.NPM, program.npm_requirements))
+                home = await stack.enter_async_context(self._home(target))
+                serve = self._serve(target) if confined else None
+                in_node = npm is not None or program.command in ("node", "npm", "npx")
+                access = Access(
+                    serve=serve,
+                    packages=tuple(path for path in (pip, npm) if path is not None),
+                    programs=() if node is None else (node.path,),
+                    output=None if home is None else str(home),
+                    talk=talk,
+                )
+                own = {} if pip is None else {"PYTHONPATH": pip, "OMP_NUM_THREADS": "1"}
+                if serve is not None:
+                    own["NODE_USE_ENV_PROXY"] = "1"
+                command = Program(
+                    program.command if npm is None else _npm_command(Path(npm), program),
+                    program.args,
+                    {**own, **dict(target.environment)},
+                    (
+                        *(() if pip is None else (f"{pip}/bin",)),
+                        *(() if npm is None else (f"{npm}/node_modules/.bin",)),
+                        *(() if node is None else (str(Path(node.path).parent),)),
+                    ),
+                    None if home is None else str(home),
+                    in_node,
+                )
+                return await self._sandbox.run_program(command, access, confined=confined)
+        except SandboxUnavailable as error:
+            raise McpContactFailed(str(error)) from error
+        except MnemeshError as error:
+            raise McpContactFailed(error.message) from error
+
+    async def _held(self, stack: AsyncExitStack, target: McpTarget, packages: PackageSet) -> str | None:
+        """Returns the directory of packages, which exists until the stack is closed; None if there are none."""
+        path = await stack.enter_async_context(self._packages.hold(target.organization_id, packages, None))
+        return None if path is None else str(path)
+
+    def _serve(self, target: McpTarget) -> Serve | None:
+        hosts = target.program.network_hosts
+        require_network_access(
+            self._networks.access, "stdio.network_hosts", allow_network=False, names_hosts=bool(hosts)
+        )
+        grant = network_grant(hosts, "stdio.network_hosts", allow_network=False)
+        proxy = self._networks.proxy(
+            target.organization_id, target.server_id, grant, dict(target.environment), is_long=True
+        )
+        return None if proxy is None else proxy.serve
+
+    @asynccontextmanager
+    async def _home(self, target: McpTarget) -> AsyncIterator[Path | None]:
+        """Yields the directory of a server, which no other process uses; None if it needs none."""
+        if not target.program.persistent_directory:
+            yield None
+            return
+        name = target.server_id if target.is_stored else f"{_TRIED}{uuid.uuid4().hex}"
+        parent = self.settings.directory / name
+        path = parent / (target.partition or "shared")
+        lock = self._directories.setdefault(path, asyncio.Lock())
+        try:
+            async with lock:
+                parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                path.mkdir(exist_ok=True, mode=0o700)
+                yield path
+        finally:
+            if not lock.locked():
+                self._directories.pop(path, None)
+            if not target.is_stored:
+                await asyncio.shield(asyncio.to_thread(remove_tree, str(parent)))
+
+
+def _npm_command(directory: Path, program: McpProgram) -> str:
+    """Returns the program to start: as with npx, the only one of a package stands for the name of the package."""
+    for requirement in program.npm_requirements:
+        if requirement.name.rpartition("/")[2] == program.command:
+            manifest = directory / "node_modules" / requirement.name / "package.json"
+            try:
+                programs = json.loads(manifest.read_text()).get("bin")
+            except (OSError, ValueError, AttributeError):
+                continue
+            if isinstance(programs, dict) and len(programs) == 1:
+                return str(next(iter(programs)))
+    return program.command

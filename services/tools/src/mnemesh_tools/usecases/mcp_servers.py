@@ -1,0 +1,272 @@
+"""The use cases of MCP servers: registration, refreshes and tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import replace
+
+import msgspec
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import InvalidArgument, MnemeshError
+from mnemesh_kit.idempotency import RequestKey
+from mnemesh_kit.ids import IdSource, require_id
+from mnemesh_kit.paging import Page, PageQuery
+from mnemesh_kit.principal import Principal
+from mnemesh_kit.text import require_no_nul
+
+from mnemesh_tools.errors import (
+    McpServerNameTaken,
+    McpServerRevisionMismatch,
+    McpServerUnauthorized,
+    McpServerUnreachable,
+)
+from mnemesh_tools.mcp_clients.pool import McpPool
+from mnemesh_tools.model.mcp_programs import ProgramHealth
+from mnemesh_tools.model.mcp_secrets import require_valid_secret
+from mnemesh_tools.model.mcp_servers import (
+    McpCaller,
+    McpContact,
+    McpServer,
+    McpServerFilter,
+    McpServerOrder,
+    McpServerSpec,
+    McpServerStatus,
+    McpTransport,
+    TransportType,
+    require_valid_metadata,
+    require_valid_name,
+    require_valid_transport,
+)
+from mnemesh_tools.model.mcp_updates import merge_transport, with_kept_secrets
+from mnemesh_tools.store.base import ToolStore, ToolTransaction
+from mnemesh_tools.usecases import lookups
+from mnemesh_tools.usecases.mcp_contacts import McpContacts
+from mnemesh_tools.usecases.mcp_listing import CheckedTool, Refresh, checked
+from mnemesh_tools.usecases.mcp_programs import McpPrograms
+from mnemesh_tools.usecases.mcp_targets import McpTargets
+
+
+class McpServerService:
+    """Manages the MCP servers of organizations."""
+
+    def __init__(
+        self,
+        store: ToolStore,
+        clock: Clock,
+        ids: IdSource,
+        targets: McpTargets,
+        pool: McpPool,
+        contacts: McpContacts,
+        programs: McpPrograms,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._targets = targets
+        self._pool = pool
+        self._contacts = contacts
+        self._programs = programs
+
+    async def create_server(self, caller: Principal, spec: McpServerSpec, key: RequestKey | None) -> McpServer:
+        """Stores a server and reads its tools. An unreachable server is stored, too.
+
+        Raises:
+            InvalidArgument: A field breaks its rule.
+            McpServerNameTaken: The organization has a server with this name.
+            SecretsKeyMissing: This server has no key to store secrets with.
+        """
+        require_valid_name(spec.name)
+        require_valid_metadata(spec.metadata)
+        transport = with_kept_secrets(require_valid_transport(spec.transport), None)
+        server_id, now = self._ids.new("mcp_server"), self._clock.now()
+        server = McpServer(
+            id=server_id,
+            organization_id=caller.organization_id,
+            name=spec.name,
+            transport=self._targets.sealed(transport, server_id),
+            metadata=spec.metadata,
+            contact=self._contacts.first(transport, McpContact()),
+            revision=1,
+            created_at=now,
+            updated_at=now,
+            created_by_id=caller.subject_id,
+            last_updated_by_id=caller.subject_id,
+        )
+
+        def insert(tx: ToolTransaction) -> McpServer:
+            if tx.mcp.get_server_by_name(server.name) is not None:
+                raise McpServerNameTaken(server.name)
+            tx.mcp.insert_server(server)
+            return server
+
+        stored = await self._store.write_once(
+            caller.organization_id,
+            key,
+            insert,
+            result_ids=lambda created: [created.id],
+            replay=lambda tx, ids: lookups.get_mcp_server(tx, ids[0]),
+        )
+        if stored.contact.status is not McpServerStatus.UNKNOWN:
+            return stored
+        try:
+            return (await self._contacts.refresh(caller, stored, McpCaller(), None)).server
+        except MnemeshError as error:  # stored as the status of the server
+            return await self._contacts.note_failure(caller, stored.id, error)
+
+    async def get_server(self, caller: Principal, server_id: str) -> McpServer:
+        """Returns a server. Raises McpServerNotFound."""
+        require_id(server_id, "mcp_server", "mcp_server_id")
+        return await self._store.read(caller.organization_id, lambda tx: lookups.get_mcp_server(tx, server_id))
+
+    async def list_servers(
+        self, caller: Principal, filter_: McpServerFilter, order: McpServerOrder, page: PageQuery
+    ) -> Page[McpServer]:
+        """Returns a page of the servers that match the filter."""
+        for text in (*filter_.ids, filter_.name or ""):
+            require_no_nul(text, "mcp_server_ids" if text in filter_.ids else "name")
+        return await self._store.read(caller.organization_id, lambda tx: tx.mcp.list_servers(filter_, order, page))
+
+    async def update_server(
+        self,
+        caller: Principal,
+        server_id: str,
+        spec: McpServerSpec,
+        written: Collection[str],
+        base_revision: int | None,
+        key: RequestKey | None,
+    ) -> McpServer:
+        """Writes the fields `written`. A secret without a value keeps the stored one.
+
+        Raises:
+            InvalidArgument: A field breaks its rule.
+            McpServerNotFound: The organization has no such server.
+            McpServerRevisionMismatch: The server has another revision.
+            McpServerNameTaken: Another server has the new name.
+            SecretsKeyMissing: This server has no key to store secrets with.
+        """
+        require_id(server_id, "mcp_server", "mcp_server.id")
+        paths = [path for path in written if path not in ("name", "metadata")]
+        changes = None
+        if spec.transport is not None and paths:
+            _require_valid_values(spec.transport)
+            changes = self._targets.sealed(spec.transport, server_id)
+
+        def update(tx: ToolTransaction) -> McpServer:
+            before = lookups.get_mcp_server(tx, server_id)
+            if base_revision is not None and base_revision != before.revision:
+                raise McpServerRevisionMismatch(server_id, before.revision)
+            transport = require_valid_transport(merge_transport(before.transport, changes, paths))
+            name = require_valid_name(spec.name) if "name" in written else before.name
+            metadata = require_valid_metadata(spec.metadata) if "metadata" in written else before.metadata
+            same = tx.mcp.get_server_by_name(name)
+            if same is not None and same.id != server_id:
+                raise McpServerNameTaken(name)
+            if (transport, name, metadata) == (before.transport, before.name, before.metadata):
+                return before
+            is_moved = transport != before.transport
+            after = replace(
+                before,
+                name=name,
+                metadata=metadata,
+                transport=transport,
+                contact=self._contacts.first(transport, before.contact) if is_moved else before.contact,
+                revision=before.revision + 1,
+                updated_at=self._clock.now(),
+                last_updated_by_id=caller.subject_id,
+            )
+            tx.mcp.update_server(after)
+            return after
+
+        stored = await self._store.write_once(
+            caller.organization_id,
+            key,
+            update,
+            result_ids=lambda updated: [updated.id],
+            replay=lambda tx, ids: lookups.get_mcp_server(tx, ids[0]),
+        )
+        await self._pool.close_server(server_id)
+        return stored
+
+    async def delete_server(self, caller: Principal, server_id: str, key: RequestKey | None) -> None:
+        """Deletes a server and its tools. Succeeds if the server does not exist."""
+        require_id(server_id, "mcp_server", "mcp_server_id")
+
+        def delete(tx: ToolTransaction) -> None:
+            for tool in tx.mcp.get_tools(server_id):
+                tx.delete_tool(tool.tool_id)
+            tx.mcp.delete_server(server_id)
+
+        await self._store.write_once(
+            caller.organization_id, key, delete, result_ids=lambda _: [], replay=lambda _tx, _ids: None
+        )
+        await self._pool.close_server(server_id)
+        await self._programs.delete_directory(server_id)
+
+    def program_health(self, server_id: str) -> ProgramHealth | None:
+        """Returns the processes of a stdio server on this host; None if none was started."""
+        return self._programs.health(server_id)
+
+    async def refresh_server(
+        self, caller: Principal, server_id: str, agent: McpCaller, key: RequestKey | None
+    ) -> Refresh:
+        """Reads the tools of a server again.
+
+        Raises:
+            McpServerNotFound: The organization has no such server.
+            McpServerUnreachable: The server does not answer. Only its status changes.
+            McpServerUnauthorized: The server asks for an authorization. Only its status changes.
+            McpTransportDisabled: This server does not start programs.
+            InvalidArgument: A variable of the settings has no value.
+        """
+        recorded = await self._store.recorded(key)
+        if recorded is not None:
+            return msgspec.json.decode(recorded[0], type=Refresh)
+        server = await self.get_server(caller, server_id)
+        try:
+            return await self._contacts.refresh(caller, server, agent, key)
+        except (McpServerUnreachable, McpServerUnauthorized) as error:
+            await self._contacts.note_failure(caller, server_id, error)
+            raise
+
+    async def test_server(
+        self, caller: Principal, server_id: str | None, spec: McpServerSpec | None, agent: McpCaller
+    ) -> tuple[McpContact, list[CheckedTool]]:
+        """Connects with stored settings, or with those of a request, and stores nothing.
+
+        Raises:
+            InvalidArgument: A field breaks its rule.
+            McpServerNotFound: The organization has no such server.
+        """
+        stored = None if not server_id else await self.get_server(caller, server_id)
+        if spec is not None:
+            given = require_valid_transport(spec.transport)
+            transport = with_kept_secrets(given, None if stored is None else stored.transport)
+        elif stored is not None:
+            transport = stored.transport
+        else:
+            raise InvalidArgument("target must be set to mcp_server_id or mcp_server.", field="mcp_server_id")
+        contact = self._contacts.first(transport, McpContact())
+        if contact.status is McpServerStatus.DISABLED:
+            return contact, []
+        try:
+            listing = await self._contacts.listing(
+                caller, server_id or "", transport, agent, is_stored=stored is not None and spec is None
+            )
+        except McpServerUnreachable as error:
+            return McpContact(McpServerStatus.UNREACHABLE, error.message), []
+        except McpServerUnauthorized as error:
+            return McpContact(McpServerStatus.UNAUTHORIZED, error.message), []
+        tools = await asyncio.to_thread(checked, listing.tools)
+        return McpContact(McpServerStatus.REACHABLE, protocol_version=listing.protocol_version), tools
+
+
+def _require_valid_values(transport: McpTransport) -> None:
+    """Checks the values of a request before they are sealed.
+
+    Raises:
+        InvalidArgument: One breaks its rule.
+    """
+    is_header = transport.type is not TransportType.STDIO
+    for field, secret in transport.all_secrets():
+        require_valid_secret(secret, f"mcp_server.{transport.type.value}.{field}", is_header=is_header)

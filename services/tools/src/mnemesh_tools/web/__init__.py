@@ -1,0 +1,1 @@
+"""The web: providers of searches, and pages that are downloaded and read."""
