@@ -206,6 +206,13 @@ async def test_memory_and_processor_time_are_bounded(boxes: Sandbox, body: str, 
     assert text in outcome.text
 
 
+@pytest.mark.parametrize("body", ["new ArrayBuffer(2 ** 40)", "Buffer.alloc(2 ** 40)"])
+async def test_refused_allocation_is_an_error_of_memory(box: Sandbox, body: str) -> None:
+    outcome = await _run(box, f"return {body}.byteLength")
+    assert outcome.status is OutcomeStatus.KILLED
+    assert "MemoryError: it needed more than" in outcome.text, outcome
+
+
 async def test_heap_is_bounded() -> None:
     settings = replace(NODE, memory_mb=64, cpu_seconds=20)
     box = await Sandbox.open(settings)
@@ -215,11 +222,18 @@ async def test_heap_is_bounded() -> None:
 
 
 async def test_endless_output_is_cut(box: Sandbox) -> None:
-    short = box.with_settings(replace(NODE, cpu_seconds=1))
+    short = box.with_settings(replace(NODE, cpu_seconds=4))
     outcome = await _run(short, "while (true) process.stdout.write('x'.repeat(65536))", seconds=60)
     assert outcome.status is OutcomeStatus.KILLED
     assert len(outcome.stdout) < SETTINGS.stream_bytes + 200
     assert "[The output was cut" in outcome.stdout
+
+
+async def test_output_before_the_end_is_complete(box: Sandbox) -> None:
+    roomy = box.with_settings(replace(NODE, stream_bytes=2_000_000))
+    body = "const line = 'x'.repeat(199_999); for (let n = 0; n < 4; n++) { console.log(line); console.error(line) }"
+    outcome = await _run(roomy, body)
+    assert (len(outcome.stdout), len(outcome.stderr)) == (800_000, 800_000), outcome.status
 
 
 @pytest.mark.parametrize("language", [Language.PYTHON, Language.JAVASCRIPT])

@@ -19,7 +19,7 @@ const fromArray = Array.from;
 const slice = Function.prototype.call.bind(String.prototype.slice);
 const exit = process.reallyExit.bind(process);
 const write = fs.writeSync;
-const stderr = process.stderr.write.bind(process.stderr);
+const stderr = blocking(process.stderr).write.bind(process.stderr);
 
 const MAX_ERROR_CHARS = 1000;
 const MAX_TRACE_CHARS = 8000;
@@ -27,6 +27,18 @@ const MAX_CALL_CHARS = 1048576;
 let answered = false;
 let idle = false;
 let agent = null;
+
+// Without this, Node queues what a full pipe does not take, and loses it when the process is ended.
+function blocking(stream) {
+  stream._handle?.setBlocking?.(true);
+  return stream;
+}
+
+function blockStdout() {
+  const { get, ...rest } = Object.getOwnPropertyDescriptor(process, 'stdout');
+  // The stream is created at its first use, as in Node: most tasks write nothing.
+  Object.defineProperty(process, 'stdout', { ...rest, get: () => blocking(get.call(process)) });
+}
 
 function send(answer) {
   if (answered) return;
@@ -56,12 +68,17 @@ function shown(value) {
   }
 }
 
+// Node and V8 report an allocation that the limits of the process refuse as a RangeError.
+function isOutOfMemory(error) {
+  return error.code === 'ERR_MEMORY_ALLOCATION_FAILED' || error.message === 'Array buffer allocation failed';
+}
+
 function fail(error) {
   let kind = 'Error';
   let message = '';
   try {
     const isError = error instanceof NodeError || (typeof error === 'object' && error !== null && 'message' in error);
-    kind = isError ? shown(error.name || 'Error') : 'Error';
+    kind = isError ? (isOutOfMemory(error) ? 'MemoryError' : shown(error.name || 'Error')) : 'Error';
     message = isError ? shown(error.message) : typeof error === 'string' ? error : inspect(error);
     const cause = isError && error.cause instanceof NodeError ? error.cause : null;
     if (cause !== null) message += `: ${shown(cause.message || cause.code)}`;
@@ -266,6 +283,7 @@ function main() {
     else send(frame({ ok: false, kind: 'SystemExit', text: `process.exit(${code}) was called before it returned` }));
   });
   try {
+    blockStdout();
     prepare(task);
     call(task, toolFunctions(task.tools)).then(finish(succeed), finish(fail));
   } catch (error) {
