@@ -24,13 +24,14 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,mnemesh/archival/v1/embeddings_service.proto\x12\x13mnemesh.archival.v1\"4\n\x11\x45mbedTextsRequest\x12\x10\n\x08\x65mbedder\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t\"\x8d\x01\n\x12\x45mbedTextsResponse\x12\x10\n\x08\x65mbedder\x18\x01 \x01(\t\x12\x11\n\tdimension\x18\x02 \x01(\x05\x12\x32\n\nembeddings\x18\x03 \x03(\x0b\x32\x1e.mnemesh.archival.v1.Embedding\x12\x13\n\x06tokens\x18\x04 \x01(\x03H\x00\x88\x01\x01\x42\t\n\x07_tokens\"\x1b\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x03(\x02\x32v\n\x10\x45mbeddingService\x12\x62\n\nEmbedTexts\x12&.mnemesh.archival.v1.EmbedTextsRequest\x1a\'.mnemesh.archival.v1.EmbedTextsResponse\"\x03\x90\x02\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,mnemesh/archival/v1/embeddings_service.proto\x12\x13mnemesh.archival.v1\"4\n\x11\x45mbedTextsRequest\x12\x10\n\x08\x65mbedder\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t\"\x8d\x01\n\x12\x45mbedTextsResponse\x12\x10\n\x08\x65mbedder\x18\x01 \x01(\t\x12\x11\n\tdimension\x18\x02 \x01(\x05\x12\x32\n\nembeddings\x18\x03 \x03(\x0b\x32\x1e.mnemesh.archival.v1.Embedding\x12\x13\n\x06tokens\x18\x04 \x01(\x03H\x00\x88\x01\x01\x42\t\n\x07_tokens\"\x1b\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x03(\x02\x32v\n\x10\x45mbeddingService\x12\x62\n\nEmbedTexts\x12&.mnemesh.archival.v1.EmbedTextsRequest\x1a\'.mnemesh.archival.v1.EmbedTextsResponse\"\x03\x90\x02\x01\x42\x45\n\x13mnemesh.archival.v1P\x01Z,mnemesh.local/mnemesh/archival/v1;archivalv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'mnemesh.archival.v1.embeddings_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\023mnemesh.archival.v1P\001Z,mnemesh.local/mnemesh/archival/v1;archivalv1'
   _globals['_EMBEDDINGSERVICE'].methods_by_name['EmbedTexts']._loaded_options = None
   _globals['_EMBEDDINGSERVICE'].methods_by_name['EmbedTexts']._serialized_options = b'\220\002\001'
   _globals['_EMBEDTEXTSREQUEST']._serialized_start=69

@@ -26,13 +26,14 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from mnemesh.types.v1 import message_pb2 as mnemesh_dot_types_dot_v1_dot_message__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n mnemesh/recall/v1/contexts.proto\x12\x11mnemesh.recall.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1emnemesh/types/v1/message.proto\"\xd2\x02\n\x07\x43ontext\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x12+\n\x08messages\x18\x05 \x03(\x0b\x32\x19.mnemesh.types.v1.Message\x12\x1b\n\x13\x61gent_message_count\x18\x06 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12:\n\x11last_message_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x88\x01\x01\x42\x14\n\x12_last_message_time\",\n\x0bWriterLease\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n mnemesh/recall/v1/contexts.proto\x12\x11mnemesh.recall.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1emnemesh/types/v1/message.proto\"\xd2\x02\n\x07\x43ontext\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x12+\n\x08messages\x18\x05 \x03(\x0b\x32\x19.mnemesh.types.v1.Message\x12\x1b\n\x13\x61gent_message_count\x18\x06 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12:\n\x11last_message_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x88\x01\x01\x42\x14\n\x12_last_message_time\",\n\x0bWriterLease\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x42?\n\x11mnemesh.recall.v1P\x01Z(mnemesh.local/mnemesh/recall/v1;recallv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'mnemesh.recall.v1.contexts_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\021mnemesh.recall.v1P\001Z(mnemesh.local/mnemesh/recall/v1;recallv1'
   _globals['_CONTEXT']._serialized_start=121
   _globals['_CONTEXT']._serialized_end=459
   _globals['_WRITERLEASE']._serialized_start=461

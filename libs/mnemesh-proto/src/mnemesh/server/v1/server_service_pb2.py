@@ -24,13 +24,14 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&mnemesh/server/v1/server_service.proto\x12\x11mnemesh.server.v1\"\'\n\x14GetServerInfoRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\"\xec\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x18\n\x10\x63ontract_version\x18\x03 \x01(\t\x12\x16\n\x0eproto_services\x18\x04 \x03(\t\x12L\n\nproperties\x18\x05 \x03(\x0b\x32\x38.mnemesh.server.v1.GetServerInfoResponse.PropertiesEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32x\n\rServerService\x12g\n\rGetServerInfo\x12\'.mnemesh.server.v1.GetServerInfoRequest\x1a(.mnemesh.server.v1.GetServerInfoResponse\"\x03\x90\x02\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&mnemesh/server/v1/server_service.proto\x12\x11mnemesh.server.v1\"\'\n\x14GetServerInfoRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\"\xec\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x18\n\x10\x63ontract_version\x18\x03 \x01(\t\x12\x16\n\x0eproto_services\x18\x04 \x03(\t\x12L\n\nproperties\x18\x05 \x03(\x0b\x32\x38.mnemesh.server.v1.GetServerInfoResponse.PropertiesEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32x\n\rServerService\x12g\n\rGetServerInfo\x12\'.mnemesh.server.v1.GetServerInfoRequest\x1a(.mnemesh.server.v1.GetServerInfoResponse\"\x03\x90\x02\x01\x42?\n\x11mnemesh.server.v1P\x01Z(mnemesh.local/mnemesh/server/v1;serverv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'mnemesh.server.v1.server_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\021mnemesh.server.v1P\001Z(mnemesh.local/mnemesh/server/v1;serverv1'
   _globals['_GETSERVERINFORESPONSE_PROPERTIESENTRY']._loaded_options = None
   _globals['_GETSERVERINFORESPONSE_PROPERTIESENTRY']._serialized_options = b'8\001'
   _globals['_SERVERSERVICE'].methods_by_name['GetServerInfo']._loaded_options = None

@@ -24,13 +24,14 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cmnemesh/types/v1/audit.proto\x12\x10mnemesh.types.v1\"\x99\x02\n\nProvenance\x12\x15\n\rcreated_by_id\x18\x01 \x01(\t\x12\x1a\n\x12last_updated_by_id\x18\x02 \x01(\t\x12\x17\n\nproject_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x0btemplate_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12\x1d\n\x10\x62\x61se_template_id\x18\x05 \x01(\tH\x02\x88\x01\x01\x12\x1a\n\rdeployment_id\x18\x06 \x01(\tH\x03\x88\x01\x01\x12\x16\n\tentity_id\x18\x07 \x01(\tH\x04\x88\x01\x01\x42\r\n\x0b_project_idB\x0e\n\x0c_template_idB\x13\n\x11_base_template_idB\x10\n\x0e_deployment_idB\x0c\n\n_entity_idb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cmnemesh/types/v1/audit.proto\x12\x10mnemesh.types.v1\"\x99\x02\n\nProvenance\x12\x15\n\rcreated_by_id\x18\x01 \x01(\t\x12\x1a\n\x12last_updated_by_id\x18\x02 \x01(\t\x12\x17\n\nproject_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x0btemplate_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12\x1d\n\x10\x62\x61se_template_id\x18\x05 \x01(\tH\x02\x88\x01\x01\x12\x1a\n\rdeployment_id\x18\x06 \x01(\tH\x03\x88\x01\x01\x12\x16\n\tentity_id\x18\x07 \x01(\tH\x04\x88\x01\x01\x42\r\n\x0b_project_idB\x0e\n\x0c_template_idB\x13\n\x11_base_template_idB\x10\n\x0e_deployment_idB\x0c\n\n_entity_idB<\n\x10mnemesh.types.v1P\x01Z&mnemesh.local/mnemesh/types/v1;typesv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'mnemesh.types.v1.audit_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\020mnemesh.types.v1P\001Z&mnemesh.local/mnemesh/types/v1;typesv1'
   _globals['_PROVENANCE']._serialized_start=51
   _globals['_PROVENANCE']._serialized_end=332
 # @@protoc_insertion_point(module_scope)

@@ -24,13 +24,14 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dmnemesh/types/v1/paging.proto\x12\x10mnemesh.types.v1*\\\n\tSortOrder\x12\x1a\n\x16SORT_ORDER_UNSPECIFIED\x10\x00\x12\x18\n\x14SORT_ORDER_ASCENDING\x10\x01\x12\x19\n\x15SORT_ORDER_DESCENDING\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dmnemesh/types/v1/paging.proto\x12\x10mnemesh.types.v1*\\\n\tSortOrder\x12\x1a\n\x16SORT_ORDER_UNSPECIFIED\x10\x00\x12\x18\n\x14SORT_ORDER_ASCENDING\x10\x01\x12\x19\n\x15SORT_ORDER_DESCENDING\x10\x02\x42<\n\x10mnemesh.types.v1P\x01Z&mnemesh.local/mnemesh/types/v1;typesv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'mnemesh.types.v1.paging_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\020mnemesh.types.v1P\001Z&mnemesh.local/mnemesh/types/v1;typesv1'
   _globals['_SORTORDER']._serialized_start=51
   _globals['_SORTORDER']._serialized_end=143
 # @@protoc_insertion_point(module_scope)
