@@ -64,6 +64,7 @@ RPC_RULES: Final[Mapping[str, RpcRule]] = {
         "ListTags GetSystemPrompt ListSystemPrompts ExportAgent ImportAgent",
         internal="RecordFolders",
         large="PreviewRequest ImportAgent",
+        unbounded="ImportAgent",
     ),
     **_rules(
         "mnemesh.agents.v1.RunService",

@@ -9,6 +9,7 @@ from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from mnemesh.agents.v1 import agent_records_pb2 as _agent_records_pb2
 from mnemesh.agents.v1 import agents_pb2 as _agents_pb2
 from mnemesh.agents.v1 import runs_pb2 as _runs_pb2
 from mnemesh.blocks.v1 import blocks_pb2 as _blocks_pb2
@@ -1500,38 +1501,29 @@ class ExportAgentRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     AGENT_ID_FIELD_NUMBER: _builtins.int
-    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
-    MAX_MESSAGES_FIELD_NUMBER: _builtins.int
-    INCLUDE_PASSAGES_FIELD_NUMBER: _builtins.int
-    LETTA_FORMAT_FIELD_NUMBER: _builtins.int
+    TYPES_FIELD_NUMBER: _builtins.int
+    INCLUDE_VECTORS_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
-    conversation_id: _builtins.str
-    max_messages: _builtins.int
-    """Number of newest messages to include. Absent means all."""
-    include_passages: _builtins.bool
-    letta_format: _builtins.bool
-    """Writes the Letta agent-file format instead of the mnemesh format."""
+    include_vectors: _builtins.bool
+    """Adds the vectors of passages."""
+    @_builtins.property
+    def types(self) -> _containers.RepeatedScalarFieldContainer[_agent_records_pb2.RecordType.ValueType]:
+        """The types of records to export. header, agent and end are always exported. Empty means all but RAW_TRACE, which
+        repeats what messages say.
+        """
+
     def __init__(
         self,
         *,
         agent_id: _builtins.str = ...,
-        conversation_id: _builtins.str | None = ...,
-        max_messages: _builtins.int | None = ...,
-        include_passages: _builtins.bool = ...,
-        letta_format: _builtins.bool = ...,
+        types: _abc.Iterable[_agent_records_pb2.RecordType.ValueType] | None = ...,
+        include_vectors: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "_max_messages", b"_max_messages", "conversation_id", b"conversation_id", "max_messages", b"max_messages"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "_max_messages", b"_max_messages", "agent_id", b"agent_id", "conversation_id", b"conversation_id", "include_passages", b"include_passages", "letta_format", b"letta_format", "max_messages", b"max_messages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "include_vectors", b"include_vectors", "types", b"types"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__conversation_id: _TypeAlias = _typing.Literal["conversation_id"]  # noqa: Y015
-    _WhichOneofArgType__conversation_id: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id"]  # noqa: Y015
-    _WhichOneofReturnType__max_messages: _TypeAlias = _typing.Literal["max_messages"]  # noqa: Y015
-    _WhichOneofArgType__max_messages: _TypeAlias = _typing.Literal["_max_messages", b"_max_messages"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__conversation_id) -> _WhichOneofReturnType__conversation_id | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_messages) -> _WhichOneofReturnType__max_messages | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExportAgentRequest: _TypeAlias = ExportAgentRequest  # noqa: Y015
 
@@ -1539,17 +1531,19 @@ Global___ExportAgentRequest: _TypeAlias = ExportAgentRequest  # noqa: Y015
 class ExportAgentResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    CHUNK_FIELD_NUMBER: _builtins.int
-    chunk: _builtins.bytes
-    """A part of the file. The concatenated parts are JSON text."""
+    RECORDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def records(self) -> _containers.RepeatedCompositeFieldContainer[_agent_records_pb2.AgentRecord]:
+        """At least one. A response has at most about 1 MB, or a single larger record."""
+
     def __init__(
         self,
         *,
-        chunk: _builtins.bytes = ...,
+        records: _abc.Iterable[_agent_records_pb2.AgentRecord] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["records", b"records"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1560,23 +1554,26 @@ class ImportAgentRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     OPTIONS_FIELD_NUMBER: _builtins.int
-    CHUNK_FIELD_NUMBER: _builtins.int
-    chunk: _builtins.bytes
+    RECORDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def options(self) -> Global___ImportOptions: ...
+    def options(self) -> Global___ImportOptions:
+        """In the first request only."""
+
+    @_builtins.property
+    def records(self) -> _containers.RepeatedCompositeFieldContainer[_agent_records_pb2.AgentRecord]:
+        """At most about 4 MB together. Records of different types may share a request."""
+
     def __init__(
         self,
         *,
         options: Global___ImportOptions | None = ...,
-        chunk: _builtins.bytes = ...,
+        records: _abc.Iterable[_agent_records_pb2.AgentRecord] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "options", b"options", "part", b"part"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "options", b"options", "part", b"part"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["options", b"options", "records", b"records"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["options", "chunk"]  # noqa: Y015
-    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ImportAgentRequest: _TypeAlias = ImportAgentRequest  # noqa: Y015
 
@@ -1605,43 +1602,73 @@ class ImportOptions(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
-    APPEND_COPY_SUFFIX_FIELD_NUMBER: _builtins.int
-    OVERRIDE_EXISTING_TOOLS_FIELD_NUMBER: _builtins.int
+    KEEP_IDS_FIELD_NUMBER: _builtins.int
+    ID_NAMESPACE_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     EMBEDDER_FIELD_NUMBER: _builtins.int
-    SECRETS_FIELD_NUMBER: _builtins.int
-    STRIP_MESSAGES_FIELD_NUMBER: _builtins.int
     PROJECT_ID_FIELD_NUMBER: _builtins.int
+    APPEND_COPY_SUFFIX_FIELD_NUMBER: _builtins.int
+    STRIP_MESSAGES_FIELD_NUMBER: _builtins.int
+    OVERRIDE_EXISTING_TOOLS_FIELD_NUMBER: _builtins.int
+    SECRETS_FIELD_NUMBER: _builtins.int
+    TYPES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    append_copy_suffix: _builtins.bool
-    override_existing_tools: _builtins.bool
+    """Required."""
+    keep_ids: _builtins.bool
+    """Keeps all ids of the records, if no agent of the server has or had the id of the agent; the ids of blocks, archives
+    and passages that the organization has are then the same things, which the agents share. Otherwise, all ids are new
+    ones: a prefix and a UUID that are derived from id_namespace and the id of the record, so that they are the same
+    in a repeated call.
+    """
+    id_namespace: _builtins.str
+    """Imports with one namespace derive the same id from the same id, so that agents share their blocks, archives and
+    groups as they did before. Absent means the request_id.
+    """
     name: _builtins.str
+    """Replace the settings of the agent record."""
     model: _builtins.str
     embedder: _builtins.str
-    strip_messages: _builtins.bool
+    """Of the agent, and of the archives that are created."""
     project_id: _builtins.str
+    append_copy_suffix: _builtins.bool
+    """Adds "_copy" to the name."""
+    strip_messages: _builtins.bool
+    """Imports no messages, traces, runs and steps. Windows are new."""
+    override_existing_tools: _builtins.bool
+    """A tool of the organization with the name of a tool record gets its definition, instead of staying as it is."""
     @_builtins.property
-    def secrets(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def secrets(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Values of the agent's secrets, by name. Secrets of the agent record without a value here are created without one."""
+
+    @_builtins.property
+    def types(self) -> _containers.RepeatedScalarFieldContainer[_agent_records_pb2.RecordType.ValueType]:
+        """The types of records to import; others are skipped without a report. Empty means all."""
+
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
-        append_copy_suffix: _builtins.bool = ...,
-        override_existing_tools: _builtins.bool = ...,
+        keep_ids: _builtins.bool = ...,
+        id_namespace: _builtins.str | None = ...,
         name: _builtins.str | None = ...,
         model: _builtins.str | None = ...,
         embedder: _builtins.str | None = ...,
-        secrets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
-        strip_messages: _builtins.bool = ...,
         project_id: _builtins.str | None = ...,
+        append_copy_suffix: _builtins.bool = ...,
+        strip_messages: _builtins.bool = ...,
+        override_existing_tools: _builtins.bool = ...,
+        secrets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        types: _abc.Iterable[_agent_records_pb2.RecordType.ValueType] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_embedder", b"_embedder", "_model", b"_model", "_name", b"_name", "_project_id", b"_project_id", "embedder", b"embedder", "model", b"model", "name", b"name", "project_id", b"project_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_embedder", b"_embedder", "_id_namespace", b"_id_namespace", "_model", b"_model", "_name", b"_name", "_project_id", b"_project_id", "embedder", b"embedder", "id_namespace", b"id_namespace", "model", b"model", "name", b"name", "project_id", b"project_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_embedder", b"_embedder", "_model", b"_model", "_name", b"_name", "_project_id", b"_project_id", "append_copy_suffix", b"append_copy_suffix", "embedder", b"embedder", "model", b"model", "name", b"name", "override_existing_tools", b"override_existing_tools", "project_id", b"project_id", "request_id", b"request_id", "secrets", b"secrets", "strip_messages", b"strip_messages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_embedder", b"_embedder", "_id_namespace", b"_id_namespace", "_model", b"_model", "_name", b"_name", "_project_id", b"_project_id", "append_copy_suffix", b"append_copy_suffix", "embedder", b"embedder", "id_namespace", b"id_namespace", "keep_ids", b"keep_ids", "model", b"model", "name", b"name", "override_existing_tools", b"override_existing_tools", "project_id", b"project_id", "request_id", b"request_id", "secrets", b"secrets", "strip_messages", b"strip_messages", "types", b"types"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__embedder: _TypeAlias = _typing.Literal["embedder"]  # noqa: Y015
     _WhichOneofArgType__embedder: _TypeAlias = _typing.Literal["_embedder", b"_embedder"]  # noqa: Y015
+    _WhichOneofReturnType__id_namespace: _TypeAlias = _typing.Literal["id_namespace"]  # noqa: Y015
+    _WhichOneofArgType__id_namespace: _TypeAlias = _typing.Literal["_id_namespace", b"_id_namespace"]  # noqa: Y015
     _WhichOneofReturnType__model: _TypeAlias = _typing.Literal["model"]  # noqa: Y015
     _WhichOneofArgType__model: _TypeAlias = _typing.Literal["_model", b"_model"]  # noqa: Y015
     _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
@@ -1650,6 +1677,8 @@ class ImportOptions(_message.Message):
     _WhichOneofArgType__project_id: _TypeAlias = _typing.Literal["_project_id", b"_project_id"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__embedder) -> _WhichOneofReturnType__embedder | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__id_namespace) -> _WhichOneofReturnType__id_namespace | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__model) -> _WhichOneofReturnType__model | None: ...
     @_typing.overload
@@ -1663,17 +1692,65 @@ Global___ImportOptions: _TypeAlias = ImportOptions  # noqa: Y015
 class ImportAgentResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    AGENT_IDS_FIELD_NUMBER: _builtins.int
+    @_typing.final
+    class IdsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    KEPT_IDS_FIELD_NUMBER: _builtins.int
+    COUNTS_FIELD_NUMBER: _builtins.int
+    SKIPPED_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
+    kept_ids: _builtins.bool
+    """True if the ids of the records were kept."""
+    replayed: _builtins.bool
+    """True if the import ended in an earlier call, whose response this is."""
     @_builtins.property
-    def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def agent(self) -> _agents_pb2.Agent: ...
+    @_builtins.property
+    def counts(self) -> _containers.RepeatedCompositeFieldContainer[_agent_records_pb2.RecordCounts]:
+        """One per type of which there were records, in the order of types."""
+
+    @_builtins.property
+    def skipped(self) -> _containers.RepeatedCompositeFieldContainer[_agent_records_pb2.SkippedRecord]:
+        """At most 1,000."""
+
+    @_builtins.property
+    def ids(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """The new id by the id in the stream, where they differ, except for messages, passages, runs, steps, episodes and
+        facts.
+        """
+
     def __init__(
         self,
         *,
-        agent_ids: _abc.Iterable[_builtins.str] | None = ...,
+        agent: _agents_pb2.Agent | None = ...,
+        kept_ids: _builtins.bool = ...,
+        counts: _abc.Iterable[_agent_records_pb2.RecordCounts] | None = ...,
+        skipped: _abc.Iterable[_agent_records_pb2.SkippedRecord] | None = ...,
+        ids: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        replayed: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_ids", b"agent_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "counts", b"counts", "ids", b"ids", "kept_ids", b"kept_ids", "replayed", b"replayed", "skipped", b"skipped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -332,14 +332,25 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExportAgent(self, request, context):
-        """Exports an agent as a stream of file parts. Errors: NOT_FOUND.
+        """Streams everything of an agent as records: see AgentRecord. The records are read in pages while they are sent, so an
+        agent that changes meanwhile is exported partly as it was before and partly as it is after. Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ImportAgent(self, request_iterator, context):
-        """Creates an agent from the parts of an exported file. The first message carries the header.
+        """Creates an agent from records. The first request has the options and no records; the others have records in the order
+        that AgentRecord describes. The records are stored while they arrive. The agent is invisible until the record `end`
+        has been processed.
+
+        Idempotent: a call that failed or was cut off is repeated with the same request_id and the same records. What is
+        stored already is not stored again. A repeat after the end returns the first response, without reading the records.
+        An import that is not repeated for a day is deleted. At most one call per request_id runs at a time: ABORTED.
+
+        Errors: INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS and others of the services (metadata: record, the 1-based
+        position of the record in the stream, and field, such as "message.content"); MODEL_UNKNOWN; REQUEST_ID_REUSED if
+        the options or the agent differ from those of the first call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

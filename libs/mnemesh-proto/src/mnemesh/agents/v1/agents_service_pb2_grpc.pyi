@@ -122,9 +122,22 @@ class AgentServiceStub:
     files. The list is the same for all organizations.
     """
     ExportAgent: _grpc.UnaryStreamMultiCallable[_agents_service_pb2.ExportAgentRequest, _agents_service_pb2.ExportAgentResponse]
-    """Exports an agent as a stream of file parts. Errors: NOT_FOUND."""
+    """Streams everything of an agent as records: see AgentRecord. The records are read in pages while they are sent, so an
+    agent that changes meanwhile is exported partly as it was before and partly as it is after. Errors: NOT_FOUND.
+    """
     ImportAgent: _grpc.StreamUnaryMultiCallable[_agents_service_pb2.ImportAgentRequest, _agents_service_pb2.ImportAgentResponse]
-    """Creates an agent from the parts of an exported file. The first message carries the header."""
+    """Creates an agent from records. The first request has the options and no records; the others have records in the order
+    that AgentRecord describes. The records are stored while they arrive. The agent is invisible until the record `end`
+    has been processed.
+
+    Idempotent: a call that failed or was cut off is repeated with the same request_id and the same records. What is
+    stored already is not stored again. A repeat after the end returns the first response, without reading the records.
+    An import that is not repeated for a day is deleted. At most one call per request_id runs at a time: ABORTED.
+
+    Errors: INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS and others of the services (metadata: record, the 1-based
+    position of the record in the stream, and field, such as "message.content"); MODEL_UNKNOWN; REQUEST_ID_REUSED if
+    the options or the agent differ from those of the first call.
+    """
 
 @_typing.type_check_only
 class AgentServiceAsyncStub(AgentServiceStub):
@@ -220,9 +233,22 @@ class AgentServiceAsyncStub(AgentServiceStub):
     files. The list is the same for all organizations.
     """
     ExportAgent: _aio.UnaryStreamMultiCallable[_agents_service_pb2.ExportAgentRequest, _agents_service_pb2.ExportAgentResponse]  # type: ignore[assignment]
-    """Exports an agent as a stream of file parts. Errors: NOT_FOUND."""
+    """Streams everything of an agent as records: see AgentRecord. The records are read in pages while they are sent, so an
+    agent that changes meanwhile is exported partly as it was before and partly as it is after. Errors: NOT_FOUND.
+    """
     ImportAgent: _aio.StreamUnaryMultiCallable[_agents_service_pb2.ImportAgentRequest, _agents_service_pb2.ImportAgentResponse]  # type: ignore[assignment]
-    """Creates an agent from the parts of an exported file. The first message carries the header."""
+    """Creates an agent from records. The first request has the options and no records; the others have records in the order
+    that AgentRecord describes. The records are stored while they arrive. The agent is invisible until the record `end`
+    has been processed.
+
+    Idempotent: a call that failed or was cut off is repeated with the same request_id and the same records. What is
+    stored already is not stored again. A repeat after the end returns the first response, without reading the records.
+    An import that is not repeated for a day is deleted. At most one call per request_id runs at a time: ABORTED.
+
+    Errors: INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS and others of the services (metadata: record, the 1-based
+    position of the record in the stream, and field, such as "message.content"); MODEL_UNKNOWN; REQUEST_ID_REUSED if
+    the options or the agent differ from those of the first call.
+    """
 
 class AgentServiceServicer:
     """Manages agents. The memory of an agent is stored in the memory services under the agent's id: blocks in
@@ -420,13 +446,26 @@ class AgentServiceServicer:
         request: _agents_service_pb2.ExportAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_agents_service_pb2.ExportAgentResponse], _abc.AsyncIterator[_agents_service_pb2.ExportAgentResponse]]:
-        """Exports an agent as a stream of file parts. Errors: NOT_FOUND."""
+        """Streams everything of an agent as records: see AgentRecord. The records are read in pages while they are sent, so an
+        agent that changes meanwhile is exported partly as it was before and partly as it is after. Errors: NOT_FOUND.
+        """
 
     def ImportAgent(
         self,
         request_iterator: _MaybeAsyncIterator[_agents_service_pb2.ImportAgentRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_agents_service_pb2.ImportAgentResponse, _abc.Awaitable[_agents_service_pb2.ImportAgentResponse]]:
-        """Creates an agent from the parts of an exported file. The first message carries the header."""
+        """Creates an agent from records. The first request has the options and no records; the others have records in the order
+        that AgentRecord describes. The records are stored while they arrive. The agent is invisible until the record `end`
+        has been processed.
+
+        Idempotent: a call that failed or was cut off is repeated with the same request_id and the same records. What is
+        stored already is not stored again. A repeat after the end returns the first response, without reading the records.
+        An import that is not repeated for a day is deleted. At most one call per request_id runs at a time: ABORTED.
+
+        Errors: INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS and others of the services (metadata: record, the 1-based
+        position of the record in the stream, and field, such as "message.content"); MODEL_UNKNOWN; REQUEST_ID_REUSED if
+        the options or the agent differ from those of the first call.
+        """
 
 def add_AgentServiceServicer_to_server(servicer: AgentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
