@@ -13,7 +13,7 @@ from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.recall.v1 import messages_service_pb2 as recall
 from mnemesh.recall.v1.messages_service_pb2_grpc import MessageServiceStub
 from mnemesh.types.v1 import message_pb2
-from mnemesh_client.supervisor.config import MeshConfig
+from mnemesh_cli.supervisor.config import MeshConfig
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.ids import new_id
 

@@ -15,8 +15,8 @@ import asyncpg
 from mnemesh.archival.v1.archives_service_pb2_grpc import ArchiveServiceStub
 from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
 from mnemesh.recall.v1.messages_service_pb2_grpc import MessageServiceStub
-from mnemesh_client.supervisor.health import wait_until_serving
-from mnemesh_client.supervisor.process import ServiceProcess
+from mnemesh_cli.supervisor.health import wait_until_serving
+from mnemesh_cli.supervisor.process import ServiceProcess
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.services import service
 from mnemesh_testkit.databases.postgres import PostgresServer, running_postgres

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
-from mnemesh_client.supervisor.config import MeshConfig
-from mnemesh_client.supervisor.supervisor import Supervisor
+from mnemesh_cli.supervisor.config import MeshConfig
+from mnemesh_cli.supervisor.supervisor import Supervisor
 from mnemesh_kit.services import SERVICES
 from mnemesh_testkit.mesh.certificates import certificates as create
 from mnemesh_testkit.mesh.certificates import tls_environment

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from mnemesh_cli.directories.parallel import for_each
 from mnemesh_client import Mnemesh
-from mnemesh_client.directories.parallel import for_each
 
 from benchmarks.files.texts import text
 from benchmarks.mesh import RunningMesh

@@ -6,8 +6,8 @@ import asyncio
 from functools import partial
 from typing import Any, Final
 
+from mnemesh_cli.directories.parallel import for_each
 from mnemesh_client import Agent, Mnemesh
-from mnemesh_client.directories.parallel import for_each
 
 from benchmarks.files.texts import text
 from benchmarks.files.timing import figures, timed

@@ -10,9 +10,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
+from mnemesh_cli.supervisor.config import MeshConfig
+from mnemesh_cli.supervisor.supervisor import Supervisor
 from mnemesh_client import Mnemesh
-from mnemesh_client.supervisor.config import MeshConfig
-from mnemesh_client.supervisor.supervisor import Supervisor
 from mnemesh_kit.services import SERVICES
 from mnemesh_kit.sql import SqlConfig
 from mnemesh_retrieval.config import IndexConfig

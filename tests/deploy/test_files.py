@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
+from mnemesh_cli.certificates import create_certificates
 from mnemesh_client import Addresses
-from mnemesh_client.certificates import create_certificates
 from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.services import SERVICE_NAMES, Protocol
 from mnemesh_kit.services import service as spec_of

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mnemesh_client.supervisor.config import MeshConfig, service_environment
+from mnemesh_cli.supervisor.config import MeshConfig, service_environment
 from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.services import SERVICES
 

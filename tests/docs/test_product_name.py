@@ -12,7 +12,7 @@ EXPECTED = {
     "CHANGELOG.md",
     "docs/decisions/product-name.md",
     "docs/operations.md",
-    "libs/mnemesh-client/src/mnemesh_client/supervisor/data_lock.py",
+    "libs/mnemesh-cli/src/mnemesh_cli/supervisor/data_lock.py",
     "services/archival/src/mnemesh_archival/store/migrations/versions/0005_renamed_embedders.py",
     "services/archival/src/mnemesh_archival/vectors/points.py",
     "libs/mnemesh-kit/src/mnemesh_kit/sealing.py",

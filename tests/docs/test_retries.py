@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from mnemesh_archival.usecases import reembedding
+from mnemesh_cli.directories import watch
+from mnemesh_cli.supervisor import supervisor
 from mnemesh_client import mnemesh as client
 from mnemesh_client import patience, run_stream
-from mnemesh_client.directories import watch
-from mnemesh_client.supervisor import supervisor
 from mnemesh_files.ingestion import remover
 from mnemesh_files.ingestion import worker as ingestion
 from mnemesh_files.usecases import announcements

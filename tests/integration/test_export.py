@@ -15,8 +15,8 @@ from mnemesh.agents.v1 import agents_pb2, conversations_pb2
 from mnemesh.archival.v1 import archives_pb2
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.recall.v1 import episodes_pb2
+from mnemesh_cli.commands import export_import
 from mnemesh_client import Agent, Mnemesh, text_of
-from mnemesh_client.cli import export_import
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
 from mnemesh_testkit.mesh.in_process import Mesh

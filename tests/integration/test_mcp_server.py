@@ -178,7 +178,7 @@ async def test_command_serves_standard_input_and_output(mesh: Mesh) -> None:
     }
     environment["MNEMESH_TARGET"] = addresses.orchestrator
     command = StdioServerParameters(
-        command=sys.executable, args=["-m", "mnemesh_client", "mcp", "--agent", "ada"], env=environment
+        command=sys.executable, args=["-m", "mnemesh_cli", "mcp", "--agent", "ada"], env=environment
     )
     async with Client(stdio_client(command)) as client:
         await call(client, "remember", text="The key is under the mat.")

@@ -124,7 +124,7 @@ async def command(mesh: Mesh, *arguments: str, stdin: str = "") -> tuple[int | N
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "mnemesh_client",
+        "mnemesh_cli",
         "--target",
         mesh.addresses["orchestrator"],
         "providers",

@@ -231,7 +231,7 @@ async def test_prompts_on_the_command_line(mesh: Mesh, files: Path) -> None:
 
     async def typed(*arguments: str) -> str:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "mnemesh_client", *arguments), stdout=asyncio.subprocess.PIPE, env=environment
+            *(sys.executable, "-m", "mnemesh_cli", *arguments), stdout=asyncio.subprocess.PIPE, env=environment
         )
         out, _ = await process.communicate()
         assert process.returncode == 0

@@ -14,8 +14,8 @@ import httpx2
 import pytest
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
+from mnemesh_cli.supervisor.health import health_status
 from mnemesh_client import Mnemesh, TlsSettings
-from mnemesh_client.supervisor.health import health_status
 from mnemesh_kit.errors import Unavailable
 from mnemesh_kit.services import STORE_NAMES
 from mnemesh_testkit.mesh.certificates import certificates, client_tls, tls_environment
@@ -86,7 +86,7 @@ async def test_processes_with_mutual_tls_and_replaced_certificates(tmp_path: Pat
 
 async def run(*arguments: str, env: dict[str, str], stdin: str = "") -> tuple[int | None, str]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "mnemesh_client", *arguments),
+        *(sys.executable, "-m", "mnemesh_cli", *arguments),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

@@ -14,8 +14,7 @@ from mnemesh_client import uploads
 from mnemesh_client.errors import FailedPrecondition, Unavailable
 from mnemesh_testkit.mesh import faulty_proxy
 from mnemesh_testkit.mesh.faulty_proxy import ExecuteThenTimeout
-
-from .files_mesh import FilesMesh
+from mnemesh_testkit.mesh.files_mesh import FilesMesh
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -10,7 +10,7 @@ from mnemesh_client import Agent, Mnemesh, approve, returned
 from mnemesh_client.errors import NotFound, Unavailable
 
 if TYPE_CHECKING:
-    from .conftest import FakeMesh
+    from mnemesh_testkit.mesh.fake_mesh import FakeMesh
 
 
 async def test_broken_stream_is_resumed_after_the_last_event(mnemesh: Mnemesh, mesh: FakeMesh) -> None:

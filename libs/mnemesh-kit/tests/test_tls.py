@@ -17,7 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from mnemesh.blocks.v1 import blocks_service_pb2_grpc
-from mnemesh_client.certificates import create_certificates
+from mnemesh_cli.certificates import create_certificates
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.config import ConfigError, ServerConfig
 from mnemesh_kit.probe import health_status

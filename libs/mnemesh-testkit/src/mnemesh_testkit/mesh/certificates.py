@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Final
 
-from mnemesh_client.certificates import CLIENT, ENVIRONMENT_NAME, create_certificates
+from mnemesh_cli.certificates import CLIENT, ENVIRONMENT_NAME, create_certificates
 from mnemesh_kit.tls.settings import PREFIX, TlsSettings
 
 _FIELD: Final = PREFIX.removeprefix("MNEMESH_").lower()

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Final, Self
 
-from mnemesh_client.supervisor import process as supervisor_process
+from mnemesh_cli.supervisor import process as supervisor_process
 
 _LAUNCH: Final = str(Path(supervisor_process.__file__).with_name("launch.py"))
 

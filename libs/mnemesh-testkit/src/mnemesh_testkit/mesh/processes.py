@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final, Self
 
-from mnemesh_client.supervisor.health import wait_until_ready
-from mnemesh_client.supervisor.process import ServiceProcess
+from mnemesh_cli.supervisor.health import wait_until_ready
+from mnemesh_cli.supervisor.process import ServiceProcess
 from mnemesh_kit.services import STORE_NAMES
 from mnemesh_kit.tls.settings import TlsSettings
 

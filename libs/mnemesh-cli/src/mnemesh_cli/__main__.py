@@ -1,0 +1,6 @@
+"""`python -m mnemesh_client` is the `mnemesh` command."""
+
+from mnemesh_cli.main import main
+
+if __name__ == "__main__":
+    main()

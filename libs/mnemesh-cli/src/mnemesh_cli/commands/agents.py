@@ -1,0 +1,233 @@
+"""`mnemesh agents`: list, create, show, update, delete."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from mnemesh.agents.v1 import agents_pb2
+from mnemesh_cli.commands.connection import NO_AGENTS, Connection
+from mnemesh_cli.commands.group_views import AgentNames
+from mnemesh_cli.commands.memory import print_memory
+from mnemesh_cli.commands.options import AgentArgument, YesOption
+from mnemesh_cli.commands.terminal import output
+from mnemesh_client.agent import Agent
+from mnemesh_client.inputs import agent_type
+from mnemesh_client.mnemesh import Mnemesh
+from rich.table import Column, Table
+from rich.text import Text
+
+_PARTNER_TYPES: Final = (agents_pb2.AGENT_TYPE_SLEEPTIME, agents_pb2.AGENT_TYPE_VOICE_SLEEPTIME)
+
+app = typer.Typer(no_args_is_help=True, help="Create, list, show, change and delete agents.")
+
+
+@app.command("list")
+def list_agents(
+    context: typer.Context,
+    tag: Annotated[list[str] | None, typer.Option(help="Only agents with this tag. Can be repeated.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of agents to list.")] = 100,
+) -> None:
+    """List agents, newest first."""
+    asyncio.run(_list(context.obj, tag or [], limit))
+
+
+async def _list(connection: Connection, tags: list[str], limit: int) -> None:
+    async with connection.open() as mnemesh:
+        table = Table(Column("ID", no_wrap=True), "NAME", "MODEL", "TYPE", "TAGS", box=None)
+        async for agent in mnemesh.agents.list(tags_all=tags, limit=limit):
+            table.add_row(agent.id, agent.name, agent.model, _type(agent), ", ".join(agent.proto.tags))
+        output().print(table if table.row_count else NO_AGENTS)
+
+
+@app.command("create")
+def create_agent(
+    context: typer.Context,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the agent.", show_default="chosen by the server")
+    ] = "",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MNEMESH_MODEL", help="Model, as provider/model.", show_default="the default of the server"
+        ),
+    ] = None,
+    type: Annotated[str, typer.Option(help="Agent type: letta_v1, memgpt_v2, …")] = "letta_v1",  # noqa: A002
+    human: Annotated[
+        str | None, typer.Option(help="Initial value of the block about the user.", show_default="empty")
+    ] = None,
+    persona: Annotated[
+        str | None, typer.Option(help="Initial value of the block about the agent itself.", show_default="empty")
+    ] = None,
+    block: Annotated[list[str] | None, typer.Option(help="Another block, as label=value. Can be repeated.")] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            help="Key of the system prompt. See `mnemesh prompts list`.", show_default="the prompt of the agent type"
+        ),
+    ] = None,
+    tool: Annotated[list[str] | None, typer.Option(help="A tool, by name or id. Can be repeated.")] = None,
+    tool_file: Annotated[
+        list[Path] | None, typer.Option(help="A Python file to create a tool from. Can be repeated.")
+    ] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="A tag of the agent. Can be repeated.")] = None,
+    sleeptime: Annotated[
+        bool, typer.Option("--sleeptime", help="Create a partner with it that maintains its memory in the background.")
+    ] = False,
+    continuation: Annotated[
+        str | None, typer.Option(help='Message to the model after tool calls, such as "All tools finished. Continue."')
+    ] = None,
+) -> None:
+    """Create an agent and print its id.
+
+    An agent of a sleeptime type gets the blocks human and persona only if they are named, as it shares those of the
+    agent whose memory it maintains.
+    """
+    missing = None if agent_type(type) in _PARTNER_TYPES else ""
+    named = {"human": missing if human is None else human, "persona": missing if persona is None else persona}
+    options = {
+        "model": model or "",
+        "type": type,
+        "system_prompt_key": prompt,
+        "blocks": {
+            **{label: value for label, value in named.items() if value is not None},
+            **_parse_blocks(block or []),
+        },
+        "tools": tool or [],
+        "tool_sources": [_read_tool(path) for path in tool_file or []],
+        "tags": tag or [],
+        "continuation_message": continuation,
+        "enable_sleeptime": sleeptime,
+    }
+    asyncio.run(_create(context.obj, name, options))
+
+
+async def _create(connection: Connection, name: str, options: dict[str, Any]) -> None:
+    async with connection.open() as mnemesh:
+        agent = await mnemesh.agents.create(name, **options)
+        output().print(agent.id, markup=False)
+
+
+@app.command("show")
+def show_agent(context: typer.Context, agent: AgentArgument) -> None:
+    """Show the settings, tools and core memory of an agent."""
+    asyncio.run(_show(context.obj, agent))
+
+
+async def _show(connection: Connection, key: str) -> None:
+    async with connection.open() as mnemesh:
+        await _print_agent(mnemesh, await mnemesh.agents.find(key))
+
+
+async def _print_agent(mnemesh: Mnemesh, agent: Agent) -> None:
+    """Prints the settings, tools and core memory of an agent."""
+    table = Table(box=None, show_header=False)
+    for label, value in (
+        ("id", agent.id),
+        ("name", agent.name),
+        ("type", _type(agent)),
+        ("model", agent.model),
+        ("tags", ", ".join(agent.proto.tags)),
+        ("tools", ", ".join(tool.name for tool in agent.proto.tools)),
+        ("created", agent.proto.create_time.ToJsonString()),
+        *(await _group_rows(mnemesh, agent)),
+    ):
+        table.add_row(label, Text(value))
+    console = output()
+    console.print(table)
+    print_memory(console, await agent.memory())
+
+
+async def _group_rows(mnemesh: Mnemesh, agent: Agent) -> list[tuple[str, str]]:
+    """Returns the sleeptime partners of an agent, and the groups to which it belongs."""
+    rows, names = [], AgentNames(mnemesh)
+    async for group in mnemesh.groups.list(agent_id=agent.id):
+        kind = group.manager_type.replace("_", "-")
+        label = f"{group.description} ({group.id})" if group.description else group.id
+        if group.manager_agent_id == agent.id and group.is_sleeptime:
+            mark = "" if agent.proto.enable_sleeptime else ", switched off"
+            rows += [(f"partner{mark}", await names.label(partner)) for partner in group.agent_ids]
+        role = "manager" if group.manager_agent_id == agent.id else "member"
+        rows.append(("group", f"{label}, {kind}, {role}"))
+    return rows
+
+
+@app.command("update")
+def update_agent(
+    context: typer.Context,
+    agent: AgentArgument,
+    name: Annotated[str | None, typer.Option(help="The new name.")] = None,
+    model: Annotated[str | None, typer.Option(help="The new model, as provider/model.")] = None,
+    description: Annotated[str | None, typer.Option(help="The new description.")] = None,
+    sleeptime: Annotated[
+        bool | None,
+        typer.Option(
+            "--sleeptime/--no-sleeptime",
+            help="Maintain its memory in the background with a partner, created if needed, or stop that.",
+        ),
+    ] = None,
+    extract_facts: Annotated[
+        int | None,
+        typer.Option(min=0, max=1_000, metavar="TURNS", help="Extract facts after every so many turns; 0 stops that."),
+    ] = None,
+) -> None:
+    """Change the settings of an agent."""
+    values = {"name": name, "model": model, "description": description, "enable_sleeptime": sleeptime}
+    fields: dict[str, Any] = {field: value for field, value in values.items() if value is not None}
+    if extract_facts is not None:
+        fields["memory_extraction"] = _extraction(extract_facts)
+    if not fields:
+        raise typer.BadParameter("Name at least one change. See `mnemesh agents update --help`.", param_hint="options")
+    asyncio.run(_update(context.obj, agent, fields))
+
+
+async def _update(connection: Connection, key: str, fields: dict[str, Any]) -> None:
+    async with connection.open() as mnemesh:
+        agent = await mnemesh.agents.find(key)
+        await agent.update(**fields)
+        await _print_agent(mnemesh, agent)
+
+
+@app.command("delete")
+def delete_agent(context: typer.Context, agent: AgentArgument, yes: YesOption = False) -> None:
+    """Delete an agent and all data that belongs only to it."""
+    asyncio.run(_delete(context.obj, agent, yes))
+
+
+async def _delete(connection: Connection, key: str, confirmed: bool) -> None:
+    async with connection.open() as mnemesh:
+        agent = await mnemesh.agents.find(key)
+        if not confirmed:
+            typer.confirm(f"Delete {agent.name} ({agent.id}) and its memory?", abort=True, err=True)
+        await agent.delete()
+        output().print(f"deleted {agent.id}", markup=False)
+
+
+def _extraction(turns: int) -> agents_pb2.MemoryExtractionSettings | None:
+    """Returns the settings of an extraction after every so many turns; None for 0."""
+    mode = agents_pb2.MEMORY_EXTRACTION_MODE_PER_TURN
+    return agents_pb2.MemoryExtractionSettings(mode=mode, frequency=turns) if turns else None
+
+
+def _parse_blocks(options: list[str]) -> dict[str, str]:
+    blocks = {}
+    for text in options:
+        label, separator, value = text.partition("=")
+        if not separator:
+            raise typer.BadParameter(f"{text!r} must have the form label=value.", param_hint="--block")
+        blocks[label] = value
+    return blocks
+
+
+def _read_tool(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise typer.BadParameter(f"{os.fspath(path)}: {error.strerror}", param_hint="--tool-file") from error
+
+
+def _type(agent: Agent) -> str:
+    return agents_pb2.AgentType.Name(agent.proto.type).removeprefix("AGENT_TYPE_").lower()

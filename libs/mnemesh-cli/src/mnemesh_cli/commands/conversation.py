@@ -1,0 +1,190 @@
+"""A chat of a person, or of a program that writes to stdin: its loop, its commands, and interrupted turns."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from mnemesh.types.v1 import message_pb2
+from mnemesh_cli.commands.chat_commands import ChatCommand, ChatCommands, CommandError
+from mnemesh_cli.commands.error_text import error_text
+from mnemesh_cli.commands.render import LiveRenderer, PlainRenderer
+from mnemesh_cli.commands.stdin import pastes_marked, read_lines, typing_kept
+from mnemesh_cli.commands.terminal import notice, output
+from mnemesh_client.approvals import approve, deny
+from mnemesh_client.mnemesh import Mnemesh
+from mnemesh_kit.errors import MnemeshError
+
+if TYPE_CHECKING:
+    from mnemesh_cli.commands.line_editor import LineEditor
+
+_QUESTION: Final = "  run {tool}? y, n, or a reason to deny › "
+
+
+class Conversation(ABC):
+    """The exchange of messages with an agent or a group."""
+
+    def __init__(self, mnemesh: Mnemesh, name: str) -> None:
+        self.mnemesh = mnemesh
+        self.live = sys.stdin.isatty()
+        self.console = output()
+        self.renderer = LiveRenderer(self.console) if self.live else PlainRenderer(self.console)
+        self.run_id = ""
+        self._name = name
+        self._ended = False
+        self._commands = ChatCommands(self.commands())
+        self._lines = read_lines()
+        self._editor = _line_editor(self._commands) if self.live and sys.stdout.isatty() else None
+
+    @abstractmethod
+    async def begin(self) -> bool:
+        """Handles what was pending before this chat. Only on a terminal. Returns False if a turn failed."""
+
+    @abstractmethod
+    async def send(self, text: str) -> bool:
+        """Sends a message and displays the answer. Returns False if it failed."""
+
+    @abstractmethod
+    async def show_memory(self) -> None:
+        """Displays the memory of the agents."""
+
+    def commands(self) -> list[ChatCommand]:
+        """Returns the commands of the chat, in the order of the help."""
+        return [
+            ChatCommand("/memory", "", "show the memory", self._show_memory),
+            ChatCommand("/help", "", "show this help", self._show_help),
+            ChatCommand("/quit", "", "leave the chat (also /exit, Ctrl-D)", self._quit),
+        ]
+
+    async def converse(self) -> int:
+        """Exchanges messages until the input ends.
+
+        Returns:
+            The exit code: 1 if stdin is not a terminal and a turn failed, else 0.
+        """
+        if not self.live:
+            return await self._run()
+        notice(f"chatting with {self._name}. /help lists the commands.")
+        with typing_kept() if self._editor is not None else nullcontext():
+            try:
+                await self._run()
+            except asyncio.CancelledError:
+                output().print()  # the next message starts on the line after the prompt
+                raise
+        return 0
+
+    def end(self) -> None:
+        """Makes the chat read no further messages."""
+        self._ended = True
+
+    async def ask_decisions(self, calls: Sequence[message_pb2.ToolCall]) -> list[message_pb2.ApprovalDecision] | None:
+        """Asks for a decision about each pending call. Returns None if the input ends."""
+        decisions = []
+        if self._editor is not None:
+            self._editor.drop_typed()
+        for call in calls:
+            with self.renderer.paused():
+                line = await self._ask(_QUESTION.format(tool=call.name))
+            if line is None:
+                return None
+            answer = line.strip()
+            if answer.lower() in ("y", "yes"):
+                decisions.append(approve(call.id))
+            else:
+                decisions.append(deny(call.id, None if answer.lower() in ("", "n", "no") else answer))
+        return decisions
+
+    async def interruptible(self, turn: Coroutine[Any, Any, bool]) -> bool:
+        """Runs a turn. On a terminal, Ctrl-C cancels it. Returns what it returns; False if it was cancelled."""
+        task = asyncio.ensure_future(turn)
+        with _interrupt_cancels(task), self._waiting():
+            try:
+                return await task
+            except asyncio.CancelledError:
+                current = asyncio.current_task()
+                if current is not None and current.cancelling():
+                    raise
+        self.renderer.show_error("stopped")
+        if self.run_id:
+            with suppress(MnemeshError):  # a run that cannot be cancelled ends by itself
+                await self.mnemesh.runs.cancel(self.run_id)
+        return False
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """On a terminal, shows the state of the turn."""
+        if not self.live:
+            yield
+            return
+        with pastes_marked(), self.renderer.begin_turn():
+            yield
+
+    async def _run(self) -> int:
+        """Sends each message that is not blank. Returns 1 if any turn failed, else 0."""
+        failed = self.live and not await self.begin()
+        async for text in self._messages():
+            if self.live and text.startswith("/"):
+                await self._run_command(text)
+            elif text.strip():
+                failed = not await self.send(text.strip()) or failed
+            if self._ended:
+                break
+        return int(failed)
+
+    async def _messages(self) -> AsyncIterator[str]:
+        if self._editor is None:
+            async for line in self._lines:
+                yield line
+            return
+        while (text := await self._editor.read()) is not None:
+            yield text
+
+    async def _ask(self, question: str) -> str | None:
+        if self._editor is None:
+            return await anext(self._lines, None)
+        return await self._editor.ask(question)
+
+    async def _run_command(self, line: str) -> None:
+        try:
+            await self._commands.run(line)
+        except CommandError as error:
+            self.renderer.show_error(str(error))
+        except MnemeshError as error:
+            self.renderer.show_error(error_text(error))
+
+    async def _show_memory(self, _: str) -> None:
+        await self.show_memory()
+
+    async def _show_help(self, _: str) -> None:
+        self._commands.print_help(self.console)
+
+    async def _quit(self, _: str) -> None:
+        self.end()
+
+
+def _line_editor(commands: ChatCommands) -> LineEditor:
+    # Here, because its import takes long and no other command needs it.
+    from mnemesh_cli.commands.line_editor import LineEditor  # noqa: PLC0415
+
+    return LineEditor(commands.names)
+
+
+@contextmanager
+def _interrupt_cancels(turn: asyncio.Future[bool]) -> Iterator[None]:
+    """On a terminal, makes Ctrl-C cancel the turn instead of the program."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    before = signal.getsignal(signal.SIGINT)
+    loop.add_signal_handler(signal.SIGINT, turn.cancel)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, before)

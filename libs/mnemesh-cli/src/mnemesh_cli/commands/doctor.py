@@ -1,0 +1,222 @@
+"""`mnemesh doctor`: checks this machine's mesh, or the mesh at a target."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import typer
+from mnemesh_cli.commands.connection import Connection
+from mnemesh_cli.commands.error_text import error_text
+from mnemesh_cli.commands.first_agent import REHEARSAL_MODEL
+from mnemesh_cli.commands.options import DataDirOption, mesh_config
+from mnemesh_cli.commands.terminal import output
+from mnemesh_cli.commands.version import CLIENT_VERSION, service_version
+from mnemesh_cli.supervisor import health
+from mnemesh_cli.supervisor.config import MeshConfig, service_module
+from mnemesh_cli.supervisor.data_lock import lock_holder
+from mnemesh_cli.supervisor.handshake import handshake_problem
+from mnemesh_client.addresses import Addresses
+from mnemesh_client.mnemesh import Mnemesh
+from mnemesh_kit.config import StartupError
+from mnemesh_kit.errors import MnemeshError, Unavailable
+from mnemesh_kit.services import SERVICE_NAMES
+from mnemesh_kit.tls.certificates import read_certificate
+from mnemesh_kit.tls.client import ClientTls
+from mnemesh_kit.tls.settings import PREFIX, TlsSettings
+
+_OLDEST_PYTHON: Final = (3, 11)
+_NEWEST_PYTHON: Final = (3, 14)
+_MODEL_VARIABLES: Final = (
+    "MNEMESH_MODEL",
+    "OPENAI_BASE_URL",
+    "OPENAI_API_KEY",
+    "ANTHROPIC_BASE_URL",
+    "ANTHROPIC_API_KEY",
+)
+_MIN_FREE_BYTES: Final = 500 * 1024 * 1024
+_LEVELS: Final = ("none", "minimal", "restricted", "full")
+_BOUNDS: Final = ("memory", "processes", "disk", "network")
+_OFFLINE_EMBEDDER: Final = "mnemesh/wordllama-256"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check. `state` is "ok", "note" or "problem"."""
+
+    subject: str
+    text: str
+    state: str = "ok"
+
+    @property
+    def is_problem(self) -> bool:
+        """True if the operator has to act."""
+        return self.state == "problem"
+
+    @property
+    def mark(self) -> str:
+        """The state as a symbol."""
+        return {"ok": "✓", "note": "·", "problem": "✗"}[self.state]
+
+    @property
+    def style(self) -> str:
+        """The state as a colour."""
+        return {"ok": "", "note": "dim", "problem": "red"}[self.state]
+
+
+def doctor(context: typer.Context, data_dir: DataDirOption = None) -> None:
+    """Check Python, the data directory, the health and version of each service, the model and the embedder.
+
+    The exit code is 1 if there is a problem.
+    """
+    findings = asyncio.run(examine(mesh_config(data_dir), context.obj, os.environ))
+    console = output()
+    for finding in findings:
+        console.print(f"{finding.mark} {finding.subject:13} {finding.text}", style=finding.style, markup=False)
+    raise typer.Exit(int(any(finding.is_problem for finding in findings)))
+
+
+async def examine(config: MeshConfig, connection: Connection, env: Mapping[str, str]) -> list[Finding]:
+    """Runs all checks, on this machine's mesh or on the mesh that `connection` names."""
+    findings = [_check_python(), _check_data_dir(config), _check_embedder(config)]
+    findings += [finding for name in SERVICE_NAMES if (finding := _check_installed(name)) is not None]
+    findings.append(_check_tls(config.tls))
+    if findings[-1].is_problem:
+        return findings
+    addresses = dict(connection.addresses(config).items())
+    checks = (health.service_status(name, address, tls=config.tls) for name, address in addresses.items())
+    states = await asyncio.gather(*checks)
+    running = any(state == "SERVING" for state in states)
+    async with connection.open(Addresses(**addresses)) as mnemesh:
+        for (name, address), state in zip(addresses.items(), states, strict=True):
+            if state == "SERVING":
+                findings.append(await _check_version(mnemesh, name, address))
+                findings += await _check_sandbox(mnemesh) if name == "tools" else []
+            else:
+                problem = await handshake_problem(name, address, config.tls)
+                findings.append(
+                    _diagnose(name, address, state, running) if problem is None else Finding(name, problem, "problem")
+                )
+        findings.append(await _check_model(mnemesh, env))
+    return findings
+
+
+def how_to_change(model: str) -> str:
+    """Returns a hint how to use another model."""
+    if model == REHEARSAL_MODEL:
+        return "no LLM; set OPENAI_API_KEY, ANTHROPIC_API_KEY or OPENAI_BASE_URL to use one"
+    return "change it with MNEMESH_MODEL=provider/model"
+
+
+def _check_python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if not _OLDEST_PYTHON <= sys.version_info[:2] <= _NEWEST_PYTHON:
+        return Finding("python", f"{version}; mnemesh requires Python 3.11 to 3.14", "problem")
+    return Finding("python", f"{version} at {sys.executable}")
+
+
+def _check_data_dir(config: MeshConfig) -> Finding:
+    directory = config.data_path
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        text = f"{directory} cannot be written. Choose another with MNEMESH_DATA_DIR."
+        return Finding("data", text, "problem")
+    free = shutil.disk_usage(existing).free
+    if free < _MIN_FREE_BYTES:
+        return Finding("data", f"{directory} has only {free // 2**20} MB of free space", "problem")
+    holder = lock_holder(directory)
+    use = f"in use by pid {holder.pid}" if holder else "not in use"
+    return Finding("data", f"{directory}, {use}, {free // 2**30} GB free")
+
+
+async def _check_model(mnemesh: Mnemesh, env: Mapping[str, str]) -> Finding:
+    try:
+        model = (await mnemesh.models.default()).handle
+    except Unavailable:
+        present = [name for name in _MODEL_VARIABLES if env.get(name)]
+        return Finding("model", f"set by {', '.join(present)}" if present else REHEARSAL_MODEL, "note")
+    except MnemeshError as error:
+        return Finding("model", error_text(error), "problem")
+    return Finding("model", f"{model} ({how_to_change(model)})")
+
+
+def _check_embedder(config: MeshConfig) -> Finding:
+    if config.embedder == _OFFLINE_EMBEDDER and importlib.util.find_spec("wordllama") is None:
+        return Finding("embedder", f"{config.embedder} is not installed", "problem")
+    return Finding("embedder", config.embedder)
+
+
+def _check_installed(name: str) -> Finding | None:
+    try:
+        service_module(name)
+    except StartupError as error:
+        return Finding(name, str(error), "problem")
+    return None
+
+
+def _check_tls(settings: TlsSettings) -> Finding:
+    if not settings.is_configured:
+        return Finding("tls", "gRPC connections are not encrypted (MNEMESH_GRPC_TLS_CA_FILE)", "note")
+    try:
+        ClientTls(settings)
+        if settings.cert_file is None:
+            return Finding("tls", "gRPC connections are encrypted")
+        certificate = read_certificate(settings.cert_file, settings.key_file, PREFIX)
+    except StartupError as error:
+        return Finding("tls", str(error), "problem")
+    state = "problem" if certificate.is_ending else "ok"
+    text = f"gRPC connections are encrypted; the certificate {settings.cert_file} expires in"
+    return Finding("tls", f"{text} {certificate.days_left:.0f} days", state)
+
+
+async def _check_version(mnemesh: Mnemesh, name: str, address: str) -> Finding:
+    try:
+        version = await service_version(mnemesh, name)
+    except MnemeshError as error:
+        return Finding(name, f"{address} is serving, but {error_text(error)}", "problem")
+    if version != CLIENT_VERSION:
+        return Finding(name, f"{address} is serving version {version}; this client is {CLIENT_VERSION}", "note")
+    return Finding(name, f"{address} is serving version {version}")
+
+
+async def _check_sandbox(mnemesh: Mnemesh) -> list[Finding]:
+    """Returns the finding on the sandbox's level and bounds, if the tools service reports them."""
+    try:
+        properties = (await mnemesh.server_info("tools")).properties
+    except MnemeshError:
+        return []
+    level, minimum = properties.get("sandbox.level"), properties.get("sandbox.minimum")
+    if level not in _LEVELS or minimum not in _LEVELS:
+        return []
+    bounds = [f"{name}: {properties[f'sandbox.{name}']}" for name in _BOUNDS if f"sandbox.{name}" in properties]
+    text = f"level {level}; {'; '.join(bounds)}"
+    if _LEVELS.index(level) < _LEVELS.index(minimum):
+        return [Finding("sandbox", f"{text}. Custom tools are refused below level {minimum}.", "problem")]
+    return [Finding("sandbox", text, "note" if level == "minimal" else "ok")]
+
+
+def _diagnose(name: str, address: str, state: str, running: bool) -> Finding:
+    """Returns the finding for a service that is not serving. `running` is whether another one is."""
+    if state != "UNAVAILABLE":
+        return Finding(name, f"{address} reports {state}", "problem")
+    if running:
+        return Finding(name, f"{address} does not answer. See the log of the service.", "problem")
+    if _accepts_connections(address):
+        return Finding(name, f"{address} is in use by a program other than mnemesh", "problem")
+    return Finding(name, f"{address} does not answer. Start a mesh with `mnemesh up`.", "note")
+
+
+def _accepts_connections(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=1.0):
+            return True
+    except (OSError, ValueError):
+        return False

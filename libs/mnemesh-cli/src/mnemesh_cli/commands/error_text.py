@@ -1,0 +1,49 @@
+"""One-line texts of errors, with what the reader can do about them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mnemesh_client.errors import RunFailed
+from mnemesh_kit.errors import MnemeshError
+
+_LONGEST: Final = 240
+_KEY_VARIABLES: Final = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+_ADVICE: Final = {
+    "MODEL_UNKNOWN": "name one as provider/model with MNEMESH_MODEL or --model",
+    "PROVIDER_PAYMENT_REQUIRED": "the provider's account has no credit left",
+    "PROVIDER_RATE_LIMITED": "wait a moment and send the message again",
+    "PROVIDER_UNAVAILABLE": "send the message again later, and check OPENAI_BASE_URL if you set it",
+    "BLOCK_LABEL_TAKEN": "an agent has one block of each label; create it without that block, or detach the block",
+    "CONTEXT_WINDOW_OVERFLOW": "the conversation no longer fits the model's context window",
+}
+
+_TEMPLATES: Final = {
+    "UNAVAILABLE": "The mesh does not answer. Start it with `mnemesh up`, or run `mnemesh doctor`. ({message})",
+    "UNAUTHENTICATED": "{message} Set MNEMESH_TOKEN (see `mnemesh tokens create`) or MNEMESH_AUTH_KEY_FILE.",
+    "UNIMPLEMENTED": "The server does not support this request. ({message})",
+}
+
+_TLS_FAILURES: Final = ("handshake failed", "Verification Check failed")
+"""The message of gRPC if the certificate of a server, or that of this client, is refused."""
+
+
+def error_text(error: MnemeshError) -> str:
+    """Returns the error as one line for a person."""
+    message = _one_line(error.message)
+    if error.reason == "PROVIDER_AUTH":
+        provider = error.metadata.get("provider", "the provider")
+        key = _KEY_VARIABLES.get(provider, "its API key")
+        return f"{provider} refused the API key. Check {key} and restart the mesh. ({message})"
+    if error.reason in _ADVICE:
+        return f"{message} [{error.reason}]: {_ADVICE[error.reason]}"
+    if error.reason == "UNAVAILABLE" and any(text in message for text in _TLS_FAILURES):
+        return f"The mesh does not accept the TLS connection. Check MNEMESH_GRPC_TLS_CA_FILE. ({message})"
+    if error.reason in _TEMPLATES and not isinstance(error, RunFailed):
+        return _TEMPLATES[error.reason].format(message=message)
+    return f"{'the turn failed: ' if isinstance(error, RunFailed) else ''}{message} [{error.reason}]"
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"

@@ -1,0 +1,187 @@
+"""`mnemesh files`: list, show, text, download, delete, retry; the other commands are in `file_…`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from mnemesh_cli.commands import file_searches, file_uploads
+from mnemesh_cli.commands.connection import Connection
+from mnemesh_cli.commands.file_progress import transfer_bars
+from mnemesh_cli.commands.file_views import FolderNames, file_fields, print_fields, print_files, print_json, status_text
+from mnemesh_cli.commands.options import FileArgument, JsonOption, YesOption
+from mnemesh_cli.commands.terminal import notice, output
+from mnemesh_kit.errors import InvalidArgument
+
+
+class Status(StrEnum):
+    """The statuses of files."""
+
+    PENDING = "pending"
+    FETCHING = "fetching"
+    PARSING = "parsing"
+    EMBEDDING = "embedding"
+    COMPLETED = "completed"
+    ERROR = "error"
+
+
+app = typer.Typer(no_args_is_help=True, help="Upload, list, search, show, download and delete files.")
+app.command("upload")(file_uploads.upload)
+app.command("import")(file_uploads.import_)
+
+
+@app.command("list")
+def list_files(
+    context: typer.Context,
+    folder: Annotated[str | None, typer.Option("--folder", "-f", help="Only files of this folder.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only files of this agent, by id or name.")] = None,
+    name: Annotated[str | None, typer.Option(help="Only files whose name contains this text.")] = None,
+    status: Annotated[list[Status] | None, typer.Option(help="Only files with this status. Can be repeated.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of files to list.")] = 100,
+    as_json: JsonOption = False,
+) -> None:
+    """List files, newest first."""
+    filters = {"name_search": name, "statuses": status or (), "limit": limit}
+    asyncio.run(_list(context.obj, folder, agent, filters, as_json=as_json))
+
+
+async def _list(
+    connection: Connection, folder: str | None, agent: str | None, filters: dict[str, Any], *, as_json: bool
+) -> None:
+    async with connection.open() as mnemesh:
+        filters["folder_id"] = None if folder is None else (await mnemesh.folders.find(folder)).id
+        filters["agent_id"] = None if agent is None else (await mnemesh.agents.find(agent)).id
+        names = FolderNames(mnemesh)
+        rows = [(await names.of(file), file) async for file in mnemesh.files.list(**filters, order="desc")]
+    if as_json:
+        for _, file in rows:
+            print_json(file)
+    elif not print_files(rows):
+        notice("There are no such files. Upload some with `mnemesh files upload`.")
+
+
+@app.command("show")
+def show_file(context: typer.Context, file: FileArgument, as_json: JsonOption = False) -> None:
+    """Show a file: its status, size, hash and times."""
+    asyncio.run(_show(context.obj, file, as_json=as_json))
+
+
+async def _show(connection: Connection, key: str, *, as_json: bool) -> None:
+    async with connection.open() as mnemesh:
+        file = await mnemesh.files.find(key)
+        if as_json:
+            print_json(file)
+        else:
+            print_fields(file_fields(await FolderNames(mnemesh).of(file), file))
+
+
+@app.command("text")
+def show_text(
+    context: typer.Context,
+    file: FileArgument,
+    lines: Annotated[
+        str | None, typer.Option(help="Only these lines, as 12, 12-20 or 12-.", show_default="all")
+    ] = None,
+    numbers: Annotated[bool, typer.Option("--numbers", "-n", help="Begin each line with its number.")] = False,
+) -> None:
+    """Print the text of a file, as agents see it."""
+    start, length = _range(lines)
+    asyncio.run(_text(context.obj, file, start, length, numbers=numbers))
+
+
+async def _text(connection: Connection, key: str, start: int, length: int | None, *, numbers: bool) -> None:
+    async with connection.open() as mnemesh:
+        file = await mnemesh.files.find(key)
+        text = await mnemesh.files.text(file.id, offset=start - 1, length=length)
+    if numbers:
+        text = "\n".join(f"{number}: {line}" for number, line in enumerate(text.split("\n"), start))
+    output().print(text, markup=False, emoji=False, soft_wrap=True)
+
+
+@app.command("download")
+def download_file(
+    context: typer.Context,
+    file: FileArgument,
+    path: Annotated[
+        Path | None, typer.Argument(metavar="PATH", help="File or directory; - is stdout.", show_default="its name")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+) -> None:
+    """Download a file as it was uploaded, after verifying its hash."""
+    asyncio.run(_download(context.obj, file, path, force=force))
+
+
+async def _download(connection: Connection, key: str, path: Path | None, *, force: bool) -> None:
+    async with connection.open() as mnemesh:
+        file = await mnemesh.files.find(key)
+        if path == Path("-"):
+            sys.stdout.buffer.write(await mnemesh.files.read(file.id))
+            sys.stdout.buffer.flush()
+            return
+        target = _target(path, file.name)
+        with transfer_bars("downloading", file.size_bytes) as bars:
+            await mnemesh.files.download(file.id, target, overwrite=force, on_progress=bars.of(file.name))
+        output().print(str(target), markup=False, soft_wrap=True)
+
+
+@app.command("retry")
+def retry_file(context: typer.Context, file: FileArgument) -> None:
+    """Process a file again, for example after an error."""
+    asyncio.run(_retry(context.obj, file))
+
+
+async def _retry(connection: Connection, key: str) -> None:
+    async with connection.open() as mnemesh:
+        file = await mnemesh.files.retry((await mnemesh.files.find(key)).id)
+        output().print(f"{await FolderNames(mnemesh).of(file)}: {status_text(file)}", markup=False)
+
+
+@app.command("delete")
+def delete_files(
+    context: typer.Context,
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Ids or names, as folder/name.")],
+    yes: YesOption = False,
+) -> None:
+    """Delete files. Their agents no longer have them."""
+    asyncio.run(_delete(context.obj, files, yes))
+
+
+async def _delete(connection: Connection, keys: list[str], confirmed: bool) -> None:
+    async with connection.open() as mnemesh:
+        files, names = [await mnemesh.files.find(key) for key in keys], FolderNames(mnemesh)
+        if not confirmed:
+            listed = ", ".join([await names.of(file) for file in files[:5]]) + ("…" if len(files) > 5 else "")
+            typer.confirm(f"Delete {listed}?", abort=True, err=True)
+        for file in files:
+            await mnemesh.files.delete(file.id)
+            output().print(f"deleted {await names.of(file)}", markup=False)
+
+
+app.command("search")(file_searches.search)
+app.command("grep")(file_searches.grep)
+
+
+def _target(path: Path | None, name: str) -> Path:
+    """Returns the path to which a file is downloaded. A name of the server is never a path."""
+    if path is not None and not path.is_dir():
+        return path
+    if Path(name).name != name:
+        raise InvalidArgument(f"{name!r} is no name of a file on this system. Name a path.", field="path")
+    return (path or Path()) / name
+
+
+def _range(text: str | None) -> tuple[int, int | None]:
+    """Returns the first line and the number of lines of a range such as "12-20"."""
+    if text is None:
+        return 1, None
+    start, dash, end = text.partition("-")
+    first, last = start or "1", (end or None) if dash else start
+    if not first.isdecimal() or (last is not None and not last.isdecimal()):
+        raise typer.BadParameter("Lines are 12, 12-20 or 12-.", param_hint="--lines")
+    if int(first) < 1 or (last is not None and int(last) < int(first)):
+        raise typer.BadParameter("The first line is 1, and the last one is not before it.", param_hint="--lines")
+    return int(first), None if last is None else int(last) - int(first) + 1

@@ -1,0 +1,153 @@
+"""`mnemesh folders`: list, create, show, update, delete, attach, detach."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import typer
+from mnemesh_cli.commands.connection import Connection
+from mnemesh_cli.commands.file_views import folder_fields, print_fields, print_folders, print_json
+from mnemesh_cli.commands.group_views import AgentNames
+from mnemesh_cli.commands.options import AgentArgument, FolderArgument, JsonOption, YesOption
+from mnemesh_cli.commands.terminal import notice, output
+
+app = typer.Typer(no_args_is_help=True, help="Create, list, show, change and delete folders; attach them to agents.")
+
+NO_FOLDERS = "There are no folders. Create one with `mnemesh folders create`."
+
+
+@app.command("list")
+def list_folders(
+    context: typer.Context,
+    agent: Annotated[str | None, typer.Option(help="Only folders of this agent, by id or name.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of folders to list.")] = 100,
+    as_json: JsonOption = False,
+) -> None:
+    """List folders, newest first."""
+    asyncio.run(_list(context.obj, agent, limit, as_json=as_json))
+
+
+async def _list(connection: Connection, agent: str | None, limit: int, *, as_json: bool) -> None:
+    async with connection.open() as mnemesh:
+        agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
+        folders = [each async for each in mnemesh.folders.list(agent_id=agent_id, order="desc", limit=limit)]
+    if as_json:
+        for folder in folders:
+            print_json(folder)
+    elif not print_folders(folders):
+        notice(NO_FOLDERS if agent is None else "The agent has no folders.")
+
+
+@app.command("create")
+def create_folder(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help='Name of the folder, unique and without "/".')],
+    description: Annotated[
+        str | None, typer.Option("--description", "-d", help="What the folder contains; its agents read it.")
+    ] = None,
+    instructions: Annotated[
+        str | None, typer.Option(help="How agents should use the folder; its agents read it.")
+    ] = None,
+    embedder: Annotated[
+        str, typer.Option(help="Embedder of the passages, as provider/model.", show_default="the default of the server")
+    ] = "",
+    chunk_size: Annotated[
+        int, typer.Option(min=0, help="Maximum number of tokens of a passage.", show_default="300")
+    ] = 0,
+) -> None:
+    """Create a folder and print its id."""
+    fields = {
+        "description": description,
+        "instructions": instructions,
+        "embedder": embedder,
+        "chunk_size": chunk_size,
+    }
+    asyncio.run(_create(context.obj, name, fields))
+
+
+async def _create(connection: Connection, name: str, fields: dict[str, Any]) -> None:
+    async with connection.open() as mnemesh:
+        output().print((await mnemesh.folders.create(name, **fields)).id, markup=False)
+
+
+@app.command("show")
+def show_folder(context: typer.Context, folder: FolderArgument, as_json: JsonOption = False) -> None:
+    """Show a folder and the agents that hold it."""
+    asyncio.run(_show(context.obj, folder, as_json=as_json))
+
+
+async def _show(connection: Connection, key: str, *, as_json: bool) -> None:
+    async with connection.open() as mnemesh:
+        folder = await mnemesh.folders.find(key)
+        agent_ids = [agent_id async for agent_id in mnemesh.folders.agents(folder.id)]
+        if as_json:
+            print_json(folder, agent_ids=agent_ids)
+            return
+        names = AgentNames(mnemesh)
+        print_fields([*folder_fields(folder), *[("agent", await names.label(each)) for each in agent_ids]])
+
+
+@app.command("update")
+def update_folder(
+    context: typer.Context,
+    folder: FolderArgument,
+    name: Annotated[str | None, typer.Option(help="The new name.")] = None,
+    description: Annotated[
+        str | None, typer.Option("--description", "-d", help='The new description; "" removes it.')
+    ] = None,
+    instructions: Annotated[str | None, typer.Option(help='The new instructions; "" removes them.')] = None,
+) -> None:
+    """Change the name, description or instructions of a folder."""
+    values = {"name": name, "description": description, "instructions": instructions}
+    fields = {field: value or None for field, value in values.items() if value is not None}
+    if not fields:
+        raise typer.BadParameter("Name at least one change. See `mnemesh folders update --help`.", param_hint="options")
+    if name == "":
+        raise typer.BadParameter("A folder needs a name.", param_hint="--name")
+    asyncio.run(_update(context.obj, folder, fields))
+
+
+async def _update(connection: Connection, key: str, fields: dict[str, Any]) -> None:
+    async with connection.open() as mnemesh:
+        folder = await mnemesh.folders.find(key)
+        print_fields(folder_fields(await mnemesh.folders.update(folder.id, **fields)))
+
+
+@app.command("delete")
+def delete_folder(context: typer.Context, folder: FolderArgument, yes: YesOption = False) -> None:
+    """Delete a folder with all its files, and detach it from all agents."""
+    asyncio.run(_delete(context.obj, folder, yes))
+
+
+async def _delete(connection: Connection, key: str, confirmed: bool) -> None:
+    async with connection.open() as mnemesh:
+        folder = await mnemesh.folders.find(key)
+        if not confirmed:
+            count = "1 file" if folder.file_count == 1 else f"{folder.file_count} files"
+            typer.confirm(f"Delete {folder.name} ({folder.id}) with {count}?", abort=True, err=True)
+        await mnemesh.folders.delete(folder.id)
+        output().print(f"deleted {folder.id}", markup=False)
+
+
+@app.command("attach")
+def attach_folder(context: typer.Context, folder: FolderArgument, agent: AgentArgument) -> None:
+    """Attach a folder, with its present and future files, to an agent."""
+    asyncio.run(_attach(context.obj, folder, agent, attach=True))
+
+
+@app.command("detach")
+def detach_folder(context: typer.Context, folder: FolderArgument, agent: AgentArgument) -> None:
+    """Detach a folder from an agent. The folder is kept."""
+    asyncio.run(_attach(context.obj, folder, agent, attach=False))
+
+
+async def _attach(connection: Connection, key: str, agent_key: str, *, attach: bool) -> None:
+    async with connection.open() as mnemesh:
+        folder, agent = await mnemesh.folders.find(key), await mnemesh.agents.find(agent_key)
+        if attach:
+            await agent.files.attach(folder.id)
+        else:
+            await agent.files.detach(folder.id)
+        done = f"attached {folder.name} to" if attach else f"detached {folder.name} from"
+        output().print(f"{done} {agent.name}", markup=False)

@@ -1,0 +1,63 @@
+"""`mnemesh maintain`: runs the maintenance of every service while the mesh is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+
+from mnemesh_cli.commands.options import DataDirOption, mesh_config
+from mnemesh_cli.commands.terminal import output
+from mnemesh_cli.supervisor.config import MeshConfig, service_environment, service_module
+from mnemesh_cli.supervisor.data_lock import DataDirectoryLock
+from mnemesh_kit.config import StartupError
+from mnemesh_kit.services import STORE_NAMES
+
+_ERROR_PREFIX = "mnemesh: "
+
+
+def maintain(data_dir: DataDirOption = None) -> None:
+    """Purge expired data and compact the databases of a stopped mesh.
+
+    Erased text is removed from the files on disk.
+    """
+    config = mesh_config(data_dir)
+    if not config.data_path.is_dir():
+        raise StartupError(f"There is no data directory {config.data_path}. Choose one with MNEMESH_DATA_DIR.")
+    asyncio.run(_maintain_all(config))
+
+
+async def _maintain_all(config: MeshConfig) -> None:
+    console, lock = output(), DataDirectoryLock.acquire(config.data_path)
+    try:
+        for name in STORE_NAMES:
+            async for line in _maintain(name, config):
+                console.print(f"{name:12} {line}", markup=False, highlight=False)
+    finally:
+        lock.release()
+
+
+async def _maintain(name: str, config: MeshConfig) -> AsyncIterator[str]:
+    """Yields the lines of one service's report. Raises StartupError with its error line if it fails."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", service_module(name), "maintain"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=service_environment(name, config),
+    )
+    assert process.stdout is not None  # noqa: S101  (requested above)
+    assert process.stderr is not None  # noqa: S101
+    stderr = asyncio.create_task(process.stderr.read())
+    try:
+        async for line in process.stdout:
+            yield line.decode(errors="replace").rstrip()
+        code, lines = await process.wait(), (await stderr).decode(errors="replace").splitlines()
+    except BaseException:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        raise
+    if code:
+        errors = [line.removeprefix(_ERROR_PREFIX) for line in lines if line.startswith(_ERROR_PREFIX)] or lines[-1:]
+        raise StartupError(f"{name}: {errors[-1] if errors else f'exited with code {code}'}")

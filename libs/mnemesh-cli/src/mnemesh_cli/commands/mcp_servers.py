@@ -1,0 +1,202 @@
+"""`mnemesh mcp-servers`: add, list, show, update, delete, refresh, tools, authorize."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+from urllib.parse import parse_qs, urlsplit
+
+import typer
+from google.protobuf.json_format import MessageToJson
+from mnemesh.tools.v1 import mcp_servers_pb2, mcp_servers_service_pb2
+from mnemesh_cli.commands.connection import Connection
+from mnemesh_cli.commands.options import YesOption
+from mnemesh_cli.commands.terminal import output, print_error
+from mnemesh_client.mnemesh import Mnemesh
+from mnemesh_kit.errors import NotFound
+from rich.table import Column, Table
+
+app = typer.Typer(no_args_is_help=True, help="Add, list and authorize MCP servers, and read their tools.")
+
+ServerArgument = Annotated[str, typer.Argument(metavar="SERVER", help="Id or name of the MCP server.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_REACHABLE = mcp_servers_pb2.MCP_SERVER_STATUS_REACHABLE
+_REDIRECT = "http://127.0.0.1:8765/callback"
+
+
+@app.command("add", context_settings={"ignore_unknown_options": True})
+def add_server(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the server.")],
+    target: Annotated[str, typer.Argument(metavar="URL_OR_PROGRAM", help="URL, or program to start.")],
+    args: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Arguments of the program.")] = None,
+    sse: Annotated[bool, typer.Option("--sse", help="Use the older HTTP transport.")] = False,
+    token_file: Annotated[typer.FileText | None, typer.Option(help="File with the token, or - for stdin.")] = None,
+    oauth: Annotated[bool, typer.Option("--oauth", help="A person authorizes mnemesh: see `authorize`.")] = False,
+    package: Annotated[list[str] | None, typer.Option(help="Python package of the program. Repeatable.")] = None,
+    host: Annotated[list[str] | None, typer.Option(help="Host that the program may connect to. Repeatable.")] = None,
+    persistent: Annotated[bool, typer.Option("--persistent", help="Keep the home of the program.")] = False,
+) -> None:
+    """Add an MCP server and print its id. Options come before NAME."""
+    token = None if token_file is None else token_file.read().strip()
+    is_url = target.startswith(("http://", "https://"))
+    if is_url and args:
+        raise typer.BadParameter("a URL has no arguments")
+    if not is_url and (sse or oauth or token is not None):
+        raise typer.BadParameter("a program has no --sse, --oauth and --token-file")
+    if oauth and token is not None:
+        raise typer.BadParameter("--oauth excludes --token-file")
+    if is_url:
+        fields: dict[str, Any] = {"transport": "sse" if sse else "streamable_http", "token": token}
+        if oauth:
+            fields["oauth"] = mcp_servers_pb2.McpOAuth()
+    else:
+        fields = {"args": args or [], "packages": package or [], "hosts": host or [], "persistent": persistent}
+    asyncio.run(_add(context.obj, name, target, is_url, fields))
+
+
+async def _add(connection: Connection, name: str, target: str, is_url: bool, fields: dict[str, Any]) -> None:
+    async with connection.open() as mnemesh:
+        create = mnemesh.mcp_servers.create if is_url else mnemesh.mcp_servers.create_program
+        server = await create(name, target, **fields)
+        output().print(server.id, markup=False)
+        if server.status != _REACHABLE:
+            print_error(f"The server was added, but its tools were not read: {server.status_message}")
+
+
+@app.command("list")
+def list_servers(context: typer.Context, as_json: JsonOption = False) -> None:
+    """List MCP servers."""
+    asyncio.run(_list(context.obj, as_json))
+
+
+async def _list(connection: Connection, as_json: bool) -> None:
+    async with connection.open() as mnemesh:
+        table = Table("NAME", "TRANSPORT", "STATUS", "TOOLS", Column("ID", no_wrap=True), box=None)
+        async for server in mnemesh.mcp_servers.list():
+            if as_json:
+                typer.echo(MessageToJson(server, indent=None))
+            kind = server.WhichOneof("transport") or ""
+            status = mcp_servers_pb2.McpServerStatus.Name(server.status).removeprefix("MCP_SERVER_STATUS_").lower()
+            table.add_row(server.name, kind.removeprefix("streamable_"), status, str(server.tool_count), server.id)
+        if not as_json:
+            output().print(table)
+
+
+@app.command("show")
+def show_server(context: typer.Context, server: ServerArgument) -> None:
+    """Print a server as JSON, without its secrets."""
+    asyncio.run(_show(context.obj, server))
+
+
+async def _show(connection: Connection, key: str) -> None:
+    async with connection.open() as mnemesh:
+        typer.echo(MessageToJson(await _find(mnemesh, key)))
+
+
+@app.command("tools")
+def list_tools(context: typer.Context, server: ServerArgument, as_json: JsonOption = False) -> None:
+    """List the tools that were last read."""
+    asyncio.run(_tools(context.obj, server, as_json))
+
+
+async def _tools(connection: Connection, key: str, as_json: bool) -> None:
+    async with connection.open() as mnemesh:
+        table = Table("NAME", "SCHEMA", Column("ID", no_wrap=True), box=None)
+        async for tool in mnemesh.mcp_servers.tools((await _find(mnemesh, key)).id):
+            if as_json:
+                typer.echo(MessageToJson(tool, indent=None))
+            health = mcp_servers_pb2.McpSchemaStatus.Name(tool.schema_health.status)
+            table.add_row(tool.name, health.removeprefix("MCP_SCHEMA_STATUS_").lower(), tool.tool_id)
+        if not as_json:
+            output().print(table)
+
+
+@app.command("refresh")
+def refresh_server(context: typer.Context, server: ServerArgument) -> None:
+    """Read the tools of a server again."""
+    asyncio.run(_refresh(context.obj, server))
+
+
+async def _refresh(connection: Connection, key: str) -> None:
+    async with connection.open() as mnemesh:
+        answer = await mnemesh.mcp_servers.refresh((await _find(mnemesh, key)).id)
+        changes = f"{len(answer.added)} added, {len(answer.updated)} updated, {len(answer.removed)} removed"
+        output().print(f"{answer.mcp_server.tool_count} tools: {changes}", markup=False)
+
+
+@app.command("update")
+def update_server(
+    context: typer.Context,
+    server: ServerArgument,
+    name: Annotated[str | None, typer.Option(help="The new name.")] = None,
+    url: Annotated[str | None, typer.Option(help="The new URL. Another host needs the token again.")] = None,
+    token_file: Annotated[typer.FileText | None, typer.Option(help="File with the token, or - for stdin.")] = None,
+) -> None:
+    """Change the name, URL or token of a server. `refresh` reads its tools again."""
+    token = None if token_file is None else token_file.read().strip()
+    if name is None and url is None and token is None:
+        raise typer.BadParameter(
+            "Name at least one change. See `mnemesh mcp-servers update --help`.", param_hint="options"
+        )
+    asyncio.run(_update(context.obj, server, {"name": name, "url": url, "token": token}))
+
+
+async def _update(connection: Connection, key: str, changes: dict[str, str | None]) -> None:
+    async with connection.open() as mnemesh:
+        server = await mnemesh.mcp_servers.update((await _find(mnemesh, key)).id, **changes)
+        output().print(f"updated {server.id}", markup=False)
+
+
+@app.command("delete")
+def delete_server(context: typer.Context, server: ServerArgument, yes: YesOption = False) -> None:
+    """Delete a server and its tools."""
+    asyncio.run(_delete(context.obj, server, yes))
+
+
+async def _delete(connection: Connection, key: str, confirmed: bool) -> None:
+    async with connection.open() as mnemesh:
+        server = await _find(mnemesh, key)
+        if not confirmed:
+            typer.confirm(f"Delete {server.name} ({server.id}) and its tools?", abort=True, err=True)
+        await mnemesh.mcp_servers.delete(server.id)
+        output().print(f"deleted {server.id}", markup=False)
+
+
+@app.command("authorize")
+def authorize_server(
+    context: typer.Context,
+    server: ServerArgument,
+    redirect_uri: Annotated[str, typer.Option(help="Where the browser is sent afterwards.")] = _REDIRECT,
+) -> None:
+    """Authorize mnemesh at a server with OAuth: open the printed URL, then paste the URL that the browser ends at."""
+    asyncio.run(_authorize(context.obj, server, redirect_uri))
+
+
+async def _authorize(connection: Connection, key: str, redirect_uri: str) -> None:
+    async with connection.open() as mnemesh:
+        stub, server = mnemesh.mcp_servers.stub, await _find(mnemesh, key)
+        started = await stub.StartMcpAuthorization(
+            mcp_servers_service_pb2.StartMcpAuthorizationRequest(mcp_server_id=server.id, redirect_uri=redirect_uri)
+        )
+        typer.echo(started.authorization_url)
+        pasted = await asyncio.to_thread(typer.prompt, "URL in the browser afterwards", err=True)
+        found = {name: values[0] for name, values in parse_qs(urlsplit(pasted.strip()).query).items()}
+        if not {"code", "state"} <= found.keys():
+            raise typer.BadParameter(f"the URL has no code: {found.get('error', 'nothing was granted')}")
+        request = mcp_servers_service_pb2.CompleteMcpAuthorizationRequest(
+            mcp_server_id=server.id, code=found["code"], state=found["state"], iss=found.get("iss")
+        )
+        done = (await stub.CompleteMcpAuthorization(request)).mcp_server
+        output().print(f"authorized {done.id}, {done.tool_count} tools", markup=False)
+
+
+async def _find(mnemesh: Mnemesh, key: str) -> mcp_servers_pb2.McpServer:
+    """Returns a server by id or name. Raises NotFound."""
+    if key.startswith("mcp_server-"):
+        return await mnemesh.mcp_servers.get(key)
+    request = mcp_servers_service_pb2.ListMcpServersRequest(name=key, page_size=1)
+    found = (await mnemesh.mcp_servers.stub.ListMcpServers(request)).mcp_servers
+    if not found:
+        raise NotFound(f"There is no MCP server named {key}.", resource_id=key)
+    return found[0]

@@ -1,0 +1,100 @@
+"""`mnemesh memory audit`: reports problems of what agents remember, and applies what it suggests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from typing import Annotated
+
+import typer
+from mnemesh_cli.commands.connection import Connection, choose_agent
+from mnemesh_cli.commands.options import OptionalAgentArgument, YesOption
+from mnemesh_cli.commands.terminal import notice, output
+from mnemesh_client.memory_audit import AuditFinding, apply_finding, audit_memory
+from mnemesh_client.mnemesh import Mnemesh
+from mnemesh_kit.errors import FailedPrecondition, InvalidArgument, NotFound
+from rich.text import Text
+
+
+def audit(
+    context: typer.Context,
+    agent: OptionalAgentArgument = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Examine the whole organization, and look for what has no owner.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    stale_days: Annotated[
+        int, typer.Option(min=1, max=36_500, help="Days after which an unconfirmed fact is stale.")
+    ] = 365,
+    apply: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Do what the finding suggests. May be repeated.")
+    ] = None,
+    yes: YesOption = False,
+) -> None:
+    """Report duplicates, contradictions, stale facts, secrets and orphans. Changes nothing without --apply."""
+    if everything and agent is not None:
+        raise typer.BadParameter("name an agent or use --all, not both")
+    asyncio.run(
+        _audit(context.obj, agent, apply or [], everything=everything, as_json=as_json, days=stale_days, yes=yes)
+    )
+
+
+async def _audit(
+    connection: Connection,
+    key: str | None,
+    wanted: list[str],
+    *,
+    everything: bool,
+    as_json: bool,
+    days: int,
+    yes: bool,
+) -> None:
+    async with connection.open() as mnemesh:
+        agent = None if everything else await choose_agent(mnemesh, key)
+        findings = [finding async for finding in audit_memory(mnemesh, agent, stale_days=days)]
+        if not wanted:
+            _print_all(findings, as_json=as_json)
+            return
+        by_id = {finding.id: finding for finding in findings}
+        failed = [id_ for id_ in dict.fromkeys(wanted) if not await _apply(mnemesh, id_, by_id.get(id_), yes=yes)]
+    if failed:
+        raise typer.Exit(1)
+
+
+async def _apply(mnemesh: Mnemesh, finding_id: str, finding: AuditFinding | None, *, yes: bool) -> bool:
+    """Applies a finding, and returns whether nothing failed. Others are applied in any case."""
+    if finding is None:
+        notice(f"there is no finding {finding_id} now: it was applied, or does not exist")
+        return True
+    if not yes:
+        _print(finding)
+        typer.confirm(f"{finding.action} this {finding.resource}?", abort=True)
+    try:
+        await apply_finding(mnemesh, finding)
+    except (FailedPrecondition, InvalidArgument, NotFound) as error:
+        notice(f"{finding.id} was not applied: {error.message} Run the audit again.")
+        return False
+    output().print(f"{finding.action}: {finding.id}", markup=False)
+    return True
+
+
+def _print_all(findings: list[AuditFinding], *, as_json: bool) -> None:
+    if as_json:
+        for finding in findings:
+            print(json.dumps(finding.as_json(), ensure_ascii=False))  # noqa: T201
+        return
+    for finding in findings:
+        _print(finding)
+    counts = Counter(finding.kind for finding in findings)
+    summary = ", ".join(f"{count} {kind.replace('_', '-')}" for kind, count in sorted(counts.items()))
+    output().print(summary or "no findings", style="dim")
+
+
+def _print(finding: AuditFinding) -> None:
+    console = output()
+    kind = finding.kind.replace("_", "-")
+    console.print(Text(finding.id, style="cyan"), Text(kind, style="bold"), Text(f"{finding.action}: {finding.detail}"))
+    for id_, text in zip(finding.ids, finding.texts, strict=True):
+        kept = " (stays)" if id_ == finding.kept_id else ""
+        console.print(Text(f"  {id_}{kept}: {' '.join(text.split())}"))

@@ -1,0 +1,251 @@
+"""The display of a turn: live on a terminal, or only the replies of the agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Final
+
+from mnemesh.agents.v1 import agents_pb2, models_pb2, runs_pb2
+from mnemesh.types.v1 import message_pb2
+from mnemesh_cli.commands import styles
+from mnemesh_cli.commands.error_text import error_text
+from mnemesh_cli.commands.markdown import markdown_lines
+from mnemesh_cli.commands.memory_changes import BlockChange
+from mnemesh_cli.commands.status_line import StatusLine
+from mnemesh_cli.commands.streamed_text import StreamedText
+from mnemesh_cli.commands.terminal import print_error
+from mnemesh_cli.commands.tool_lines import call_line, folded_line, shortened
+from mnemesh_cli.commands.usage_text import usage_text
+from mnemesh_client.errors import RunFailed
+from mnemesh_client.inputs import text_of
+from rich.console import Console
+from rich.text import Text
+
+_SUMMARY_CHARS: Final = 240
+_MESSAGE_TOOLS: Final = ("send_message",)
+_QUIET_STOPS: Final = (
+    agents_pb2.STOP_REASON_END_TURN,
+    agents_pb2.STOP_REASON_TOOL_RULE,
+    agents_pb2.STOP_REASON_REQUIRES_APPROVAL,
+    agents_pb2.STOP_REASON_UNSPECIFIED,
+)
+
+
+class PlainRenderer:
+    """Prints the messages of the agent to stdout, and errors to stderr."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._speaker = Text()
+
+    def begin_turn(self) -> AbstractContextManager[None]:
+        """Does nothing."""
+        return nullcontext()
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Does nothing."""
+        return nullcontext()
+
+    @contextmanager
+    def speaking(self, name: str, style: str) -> Iterator[None]:
+        """Within it, messages begin with the name of their speaker, in a style."""
+        self._speaker = Text(f"{name}: " if name else "", style=f"bold {style}")
+        yield
+        self._speaker = Text()
+
+    def show(self, event: runs_pb2.RunEvent) -> None:
+        """Prints the messages of the agent."""
+        if event.HasField("message") and event.message.HasField("assistant"):
+            text = text_of(event.message.assistant.content)
+            self._console.print(self._speaker, Text(text), sep="")
+        elif event.HasField("error"):
+            self.show_error(error_text(RunFailed(event.run_id, event.error.error)))
+
+    def show_changes(self, changes: Sequence[BlockChange]) -> None:
+        """Does nothing."""
+
+    def show_note(self, text: str) -> None:
+        """Does nothing."""
+
+    def show_error(self, line: str) -> None:
+        """Prints one line to stderr."""
+        print_error(line)
+
+
+class LiveRenderer:
+    """Prints answers as Markdown while they are streamed, each tool call in one line, and changes of core memory.
+
+    On a terminal, a status line shows what the agent does during a turn.
+    """
+
+    def __init__(self, console: Console, status: StatusLine | None = None) -> None:
+        self._console = console
+        self._status = status or StatusLine(console)
+        self._streamed: dict[str, StreamedText] = {}
+        self._calls: dict[str, message_pb2.ToolCall] = {}
+        self._asked: dict[str, message_pb2.ToolCall] = {}
+        self._speaker, self._speaker_style = "", ""
+        self.price: models_pb2.ModelPrice | None = None
+        """The price of the agent's model; None if it is unknown."""
+
+    @contextmanager
+    def begin_turn(self) -> Iterator[None]:
+        """Within it, the status line is shown. At its end, calls without a result are printed."""
+        with self._status.shown("thinking"):
+            try:
+                yield
+            finally:
+                self._streamed.clear()
+                for call in self._calls.values():
+                    self._print(call_line("▸", call, self._width))
+                self._calls.clear()
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Within it, the status line is not shown."""
+        return self._status.hidden()
+
+    @contextmanager
+    def speaking(self, name: str, style: str) -> Iterator[None]:
+        """Within it, texts and lines begin with the name of their speaker, in a style."""
+        self._speaker, self._speaker_style = name, f"bold {style}"
+        yield
+        self._speaker = ""
+
+    def show(self, event: runs_pb2.RunEvent) -> None:
+        """Displays an event."""
+        kind = event.WhichOneof("event")
+        if kind == "step_started":
+            self._step_started(event.step_started)
+        elif kind == "delta":
+            self._delta(event.delta)
+        elif kind == "message":
+            self._message(event.message)
+        elif kind == "compaction":
+            result = event.compaction.result
+            sizes = f"{result.messages_before} → {result.messages_after} messages"
+            self._print_line(f"✂ context window compacted: {sizes}", styles.WARNING)
+        elif kind == "error":
+            self.show_error(error_text(RunFailed(event.run_id, event.error.error)))
+        elif kind == "stop":
+            self._stop(event.stop)
+        elif kind == "usage":
+            self._print_line(usage_text(event.usage.usage, self._status.elapsed, self.price), "dim")
+
+    def show_changes(self, changes: Sequence[BlockChange]) -> None:
+        """Prints each changed block with its removed and added lines."""
+        for change in changes:
+            self._print_line(f"✎ memory [{change.label}]", styles.MEMORY)
+            for line in change.removed:
+                self._print_line(f"  - {line}", styles.REMOVED)
+            for line in change.added:
+                self._print_line(f"  + {line}", styles.ADDED)
+
+    def show_note(self, text: str) -> None:
+        """Prints a line about the turn itself."""
+        self._print_line(text, "dim")
+
+    def show_error(self, line: str) -> None:
+        """Prints one line to stderr."""
+        with self._status.hidden():
+            print_error(line)
+
+    def _step_started(self, step: runs_pb2.StepStarted) -> None:
+        if step.attempt <= 1:
+            self._set_activity("waiting for the provider")
+            return
+        if any(streamed.printed for streamed in self._streamed.values()):
+            self._print_line("(calling the model again)", "dim")
+        self._streamed.clear()
+        self._status.clear_draft()
+        self._set_activity(f"retrying, attempt {step.attempt}")
+
+    def _delta(self, delta: runs_pb2.Delta) -> None:
+        if delta.HasField("assistant_text"):
+            self._set_activity("answering")
+            streamed = self._streamed.setdefault(delta.otid, StreamedText())
+            if self._console.is_terminal and streamed.add(delta.assistant_text, delta.offset):
+                follows = bool(streamed.printed)
+                self._print_answer(streamed.take_complete(), follows=follows)
+                self._status.set_draft(partial(self._answer_lines, streamed.rest, self._label(bool(streamed.printed))))
+        elif delta.HasField("reasoning_text"):
+            self._set_activity("thinking")
+        elif delta.tool_call.name:
+            self._set_activity(f"calling {delta.tool_call.name}")
+
+    def _message(self, message: runs_pb2.MessageEvent) -> None:
+        kind = message.WhichOneof("message")
+        if kind == "assistant":
+            self._assistant(message)
+        elif kind == "reasoning":
+            self._print_line(message.reasoning.text, "dim italic")
+        elif kind == "tool_call":
+            calls = [call for call in message.tool_call.tool_calls if call.name not in _MESSAGE_TOOLS]
+            self._calls.update((call.id, call) for call in calls)
+            if calls:
+                self._set_activity(f"running {', '.join(dict.fromkeys(call.name for call in calls))}")
+        elif kind == "tool_return":
+            for result in message.tool_return.tool_returns:
+                self._tool_return(result)
+        elif kind == "approval_request":
+            for call in message.approval_request.tool_calls:
+                self._asked[call.id] = call
+                self._print(call_line("?", call, self._width, styles.WARNING))
+        elif kind == "summary":
+            self._print_line(f"≡ {shortened(message.summary.text, _SUMMARY_CHARS)}", styles.WARNING)
+
+    def _assistant(self, message: runs_pb2.MessageEvent) -> None:
+        text = text_of(message.assistant.content)
+        streamed = self._streamed.pop(message.otid, StreamedText())
+        self._status.clear_draft()
+        rest = streamed.finish(text)
+        self._print_answer(rest, follows=bool(streamed.printed))
+
+    def _tool_return(self, result: message_pb2.ToolReturn) -> None:
+        asked = self._asked.pop(result.tool_call_id, message_pb2.ToolCall(name=result.name))
+        call = self._calls.pop(result.tool_call_id, asked)
+        if result.status == message_pb2.TOOL_RETURN_STATUS_ERROR or result.name not in _MESSAGE_TOOLS:
+            self._print(folded_line(call, result, self._width))
+
+    def _stop(self, stop: runs_pb2.StopEvent) -> None:
+        if stop.reason not in _QUIET_STOPS and stop.status != runs_pb2.RUN_STATUS_FAILED:
+            name = agents_pb2.StopReason.Name(stop.reason).removeprefix("STOP_REASON_").lower().replace("_", " ")
+            self._print_line(f"(stopped: {name})", "dim")
+
+    def _set_activity(self, activity: str) -> None:
+        self._status.set_activity(f"{self._speaker}: {activity}" if self._speaker else activity)
+
+    def _print_answer(self, text: str, *, follows: bool) -> None:
+        """Prints complete blocks of an answer. `follows`: they follow other blocks of it."""
+        if not text.strip():
+            return
+        if follows:
+            self._console.print()
+        if not self._console.is_terminal:
+            self._console.print(self._label(follows), Text(text.rstrip("\n")), sep="")
+            return
+        for line in self._answer_lines(text, self._label(follows)):
+            self._console.print(line)
+
+    def _answer_lines(self, text: str, label: Text) -> list[Text]:
+        """Returns Markdown as lines. The first one begins with a label."""
+        lines = markdown_lines(self._console, text, max(20, self._console.width - label.cell_len))
+        return [Text.assemble(label, lines[0]), *lines[1:]] if lines else []
+
+    def _label(self, follows: bool) -> Text:
+        """Returns the name of the speaker, before the first block of an answer."""
+        return Text(f"{self._speaker}: " if self._speaker and not follows else "", self._speaker_style)
+
+    @property
+    def _width(self) -> int:
+        """The width of a line without the name of its speaker."""
+        return self._console.width - (len(self._speaker) + 1 if self._speaker else 0)
+
+    def _print_line(self, text: str, style: str) -> None:
+        self._print(Text(text, style))
+
+    def _print(self, line: Text) -> None:
+        if self._speaker:
+            line = Text.assemble((f"{self._speaker} ", self._speaker_style), line)
+        self._console.print(line)

@@ -1,0 +1,42 @@
+"""`mnemesh tokens`: bearer tokens for a mesh with authentication."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from mnemesh_cli.commands.terminal import output
+from mnemesh_kit.auth import mint_token, read_keys
+from mnemesh_kit.ids import require_id
+from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal
+
+app = typer.Typer(no_args_is_help=True, help="Create bearer tokens for a mesh with authentication.")
+
+
+@app.callback()
+def tokens() -> None:
+    """Keeps `create` a subcommand: typer runs the only command of a group without its name."""
+
+
+@app.command("create")
+def create(
+    key_file: Annotated[
+        str,
+        typer.Option(envvar="MNEMESH_AUTH_KEY_FILE", help="Key file of the mesh. Its first line signs the token."),
+    ],
+    organization: Annotated[
+        str, typer.Option(help="Organization of the caller, org-<uuid>.", show_default="the default organization")
+    ] = DEFAULT_PRINCIPAL.organization_id,
+    subject: Annotated[
+        str, typer.Option(help="The caller, user-<uuid>.", show_default="the default user")
+    ] = DEFAULT_PRINCIPAL.subject_id,
+    days: Annotated[float, typer.Option(min=0.001, help="Days until the token expires.")] = 30.0,
+) -> None:
+    """Create a token and print it.
+
+    Clients send it as MNEMESH_TOKEN, or in the metadata `authorization: Bearer <token>`.
+    """
+    require_id(organization, "org", "organization")
+    require_id(subject, subject.partition("-")[0], "subject")
+    key = read_keys(key_file)[0]
+    output().print(mint_token(key, Principal(organization, subject), days * 86_400), markup=False, soft_wrap=True)

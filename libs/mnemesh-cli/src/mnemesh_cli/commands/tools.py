@@ -1,0 +1,269 @@
+"""`mnemesh tools`: list, show, create, upsert, delete, run, search, schema."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from mnemesh.tools.v1 import execution_service_pb2, tools_pb2
+from mnemesh_cli.commands.connection import Connection
+from mnemesh_cli.commands.file_views import print_fields, print_json
+from mnemesh_cli.commands.options import JsonOption, YesOption
+from mnemesh_cli.commands.terminal import notice, output, print_error
+from mnemesh_client.tools import Language, ToolTypeName
+from mnemesh_kit.errors import InvalidArgument
+from rich.table import Column, Table
+from rich.text import Text
+
+app = typer.Typer(no_args_is_help=True, help="Create, list, show, run and delete tools.")
+
+ToolArgument = Annotated[str, typer.Argument(metavar="TOOL", help="Id or name of the tool.")]
+SourceArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE", exists=True, dir_okay=False, readable=True, help="Python source, or TypeScript as .ts."
+    ),
+]
+PackageOption = Annotated[
+    list[str] | None, typer.Option("--package", help="Package of PyPI, or of npm for TypeScript. Repeatable.")
+]
+HostOption = Annotated[list[str] | None, typer.Option("--host", help="Host that it may connect to. Repeatable.")]
+TagOption = Annotated[list[str] | None, typer.Option("--tag", help="Tag. Repeatable.")]
+ApprovalOption = Annotated[bool | None, typer.Option("--approval/--no-approval", help="Calls wait for an approval.")]
+LimitOption = Annotated[int, typer.Option(min=1, help="Maximum number of tools.")]
+_TYPESCRIPT: Final = (".ts", ".mts")
+_SUCCESS: Final = execution_service_pb2.EXECUTION_STATUS_SUCCESS
+
+
+@app.command("list")
+def list_tools(
+    context: typer.Context,
+    limit: LimitOption = 100,
+    builtin: Annotated[bool, typer.Option("--builtin", help="With the built-in tools.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List tools, newest first."""
+    asyncio.run(_list(context.obj, limit, builtin, as_json))
+
+
+async def _list(connection: Connection, limit: int, builtin: bool, as_json: bool) -> None:
+    hidden: list[ToolTypeName] = [] if builtin else ["builtin"]
+    async with connection.open() as mnemesh:
+        tools = [tool async for tool in mnemesh.tools.list(exclude_types=hidden, limit=limit)]
+    if not _print_tools(tools, as_json) and not as_json:
+        notice("There are no tools. Create one with `mnemesh tools create`.")
+
+
+@app.command("search")
+def search_tools(
+    context: typer.Context,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="What the tool should do.")],
+    tag: TagOption = None,
+    limit: LimitOption = 10,
+    as_json: JsonOption = False,
+) -> None:
+    """Search tools by what they do, best first."""
+    asyncio.run(_search(context.obj, query, tag or [], limit, as_json))
+
+
+async def _search(connection: Connection, query: str, tags: list[str], limit: int, as_json: bool) -> None:
+    async with connection.open() as mnemesh:
+        hits = await mnemesh.tools.search(query, tags=tags, limit=limit)
+    if not _print_tools((hit.tool for hit in hits), as_json) and not as_json:
+        notice("No tool matches.")
+
+
+@app.command("show")
+def show_tool(context: typer.Context, tool: ToolArgument, as_json: JsonOption = False) -> None:
+    """Show a tool with its source."""
+    asyncio.run(_show(context.obj, tool, as_json))
+
+
+async def _show(connection: Connection, key: str, as_json: bool) -> None:
+    async with connection.open() as mnemesh:
+        tool = await mnemesh.tools.get(key)
+    if as_json:
+        print_json(tool)
+        return
+    print_fields(_fields(tool))
+    if tool.source_code:
+        output().print(Text(f"\n{tool.source_code.rstrip()}"), soft_wrap=True)
+
+
+@app.command("create")
+def create_tool(
+    context: typer.Context,
+    file: SourceArgument,
+    package: PackageOption = None,
+    host: HostOption = None,
+    tag: TagOption = None,
+    approval: ApprovalOption = None,
+) -> None:
+    """Create a tool from the last function of a file, and print its id."""
+    asyncio.run(_write(context.obj, file, _settings(package, host, tag, approval), replace=False))
+
+
+@app.command("upsert")
+def upsert_tool(
+    context: typer.Context,
+    file: SourceArgument,
+    package: PackageOption = None,
+    host: HostOption = None,
+    tag: TagOption = None,
+    approval: ApprovalOption = None,
+) -> None:
+    """Create a tool, or replace the one with the same name. Settings that are not given stay. Prints the id."""
+    asyncio.run(_write(context.obj, file, _settings(package, host, tag, approval), replace=True))
+
+
+async def _write(connection: Connection, file: Path, settings: dict[str, Any], *, replace: bool) -> None:
+    source = _read(file)
+    async with connection.open() as mnemesh:
+        write = mnemesh.tools.upsert if replace else mnemesh.tools.create
+        tool = await write(source, language=_language(file), **settings)
+    output().print(tool.id, markup=False)
+
+
+@app.command("delete")
+def delete_tool(context: typer.Context, tool: ToolArgument, yes: YesOption = False) -> None:
+    """Delete a tool."""
+    asyncio.run(_delete(context.obj, tool, yes))
+
+
+async def _delete(connection: Connection, key: str, confirmed: bool) -> None:
+    async with connection.open() as mnemesh:
+        tool = await mnemesh.tools.get(key)
+        if not confirmed:
+            typer.confirm(f"Delete {tool.name} ({tool.id})?", abort=True, err=True)
+        await mnemesh.tools.delete(tool.id)
+    output().print(f"deleted {tool.id}", markup=False)
+
+
+@app.command("run")
+def run_tool(
+    context: typer.Context,
+    tool: ToolArgument,
+    arguments: Annotated[str, typer.Argument(metavar="JSON", help="Arguments, as a JSON object.")] = "{}",
+    as_json: JsonOption = False,
+) -> None:
+    """Run a custom tool once and print its result. Exits with 1 if the tool fails."""
+    asyncio.run(_run(context.obj, tool, _arguments(arguments), as_json))
+
+
+async def _run(connection: Connection, key: str, arguments: dict[str, Any], as_json: bool) -> None:
+    async with connection.open() as mnemesh:
+        result = await mnemesh.tools.run((await mnemesh.tools.get(key)).id, arguments)
+    if as_json:
+        print_json(result)
+    else:
+        for text, is_error in ((result.stdout, False), (result.stderr, True)):
+            typer.echo(text, err=is_error, nl=bool(text) and not text.endswith("\n"))
+        if result.status == _SUCCESS:
+            typer.echo(result.result)
+        else:
+            name = execution_service_pb2.ExecutionStatus.Name(result.status).removeprefix("EXECUTION_STATUS_")
+            print_error(f"The tool failed [{name}]: {result.result}")
+    if result.status != _SUCCESS:
+        raise typer.Exit(1)
+
+
+@app.command("schema")
+def print_schema(context: typer.Context, file: SourceArgument) -> None:
+    """Print the schema of the last function of a file as JSON. Stores nothing."""
+    asyncio.run(_schema(context.obj, file))
+
+
+async def _schema(connection: Connection, file: Path) -> None:
+    source = _read(file)
+    async with connection.open() as mnemesh:
+        schema = await mnemesh.tools.schema(source, language=_language(file))
+    typer.echo(json.dumps(schema, indent=2, ensure_ascii=False))
+
+
+def _language(file: Path) -> Language:
+    return "typescript" if file.suffix in _TYPESCRIPT else "python"
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"{file} is not UTF-8 text.", field="FILE") from error
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        arguments = json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"The arguments are not JSON: {error}.", param_hint="JSON") from error
+    if not isinstance(arguments, dict):
+        raise typer.BadParameter("The arguments are not a JSON object.", param_hint="JSON")
+    return arguments
+
+
+def _settings(
+    packages: list[str] | None, hosts: list[str] | None, tags: list[str] | None, approval: bool | None
+) -> dict[str, Any]:
+    fields: dict[str, Any] = {"packages": packages or [], "hosts": hosts or []}
+    if tags:
+        fields["tags"] = tags
+    if approval is not None:
+        fields["default_requires_approval"] = approval
+    return fields
+
+
+def _type(tool: tools_pb2.Tool) -> str:
+    return tools_pb2.ToolType.Name(tool.type).removeprefix("TOOL_TYPE_").lower()
+
+
+def _description(tool: tools_pb2.Tool) -> str:
+    if tool.description or not tool.json_schema:
+        return tool.description
+    return str(json.loads(tool.json_schema).get("description") or "")
+
+
+def _print_tools(tools: Iterable[tools_pb2.Tool], as_json: bool) -> int:
+    """Prints tools as a table, or one JSON object per line. Returns their number."""
+    table = Table(Column("TOOL", overflow="fold"), Column("TYPE", no_wrap=True), "DESCRIPTION", box=None)
+    for tool in tools:
+        if as_json:
+            print_json(tool)
+        words = " ".join(_description(tool).split())
+        table.add_row(Text(tool.name), _type(tool), Text(words if len(words) <= 48 else f"{words[:47]}…"))
+    if table.row_count and not as_json:
+        output().print(table)
+    return table.row_count
+
+
+def _fields(tool: tools_pb2.Tool) -> Iterator[tuple[str, str]]:
+    """Yields the fields of a tool with their labels."""
+    is_typescript = tool.source_type == tools_pb2.SOURCE_TYPE_TYPESCRIPT
+    yield "id", tool.id
+    yield "name", tool.name
+    yield "type", _type(tool)
+    yield "language", ("TypeScript" if is_typescript else "Python") if tool.source_code else ""
+    yield "description", " ".join(_description(tool).split())
+    for requirement in (*tool.pip_requirements, *tool.npm_requirements):
+        yield "package", f"{requirement.name} {requirement.version}".rstrip()
+    if tool.HasField("packages"):
+        state = tools_pb2.PackagesState.Name(tool.packages.state).removeprefix("PACKAGES_STATE_").lower()
+        yield "packages", f"{state}: {tool.packages.error}" if tool.packages.error else state
+    for host in tool.network_hosts:
+        yield "host", host
+    for secret in tool.secrets:
+        yield "secret", secret.name
+    yield "tags", ", ".join(tool.tags)
+    yield "approval", "required" if tool.default_requires_approval else ""
+    yield "parameters", ", ".join(_parameters(tool))
+
+
+def _parameters(tool: tools_pb2.Tool) -> Iterator[str]:
+    """Yields the names of the parameters; those that may be absent with a question mark."""
+    schema = json.loads(tool.json_schema or "{}").get("parameters") or {}
+    required = schema.get("required") or ()
+    for name in schema.get("properties") or ():
+        yield name if name in required else f"{name}?"

@@ -1,0 +1,220 @@
+"""A folder that follows a directory, one pass at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from mnemesh.files.v1 import files_pb2, files_service_pb2
+from mnemesh_cli.directories.comparison import Action, Change, FolderFiles, compare
+from mnemesh_cli.directories.ignore import IgnoreRules
+from mnemesh_cli.directories.names import folder_name_of
+from mnemesh_cli.directories.parallel import for_each
+from mnemesh_cli.directories.scan import FileState, Scan, scan
+from mnemesh_cli.directories.settling import Settling
+from mnemesh_client.mnemesh import Mnemesh
+from mnemesh_client.upload_sources import sha256_of
+from mnemesh_kit.errors import (
+    Aborted,
+    AlreadyExists,
+    DeadlineExceeded,
+    FailedPrecondition,
+    InvalidArgument,
+    MnemeshError,
+    ResourceExhausted,
+)
+
+_REFUSED_SECONDS: Final = 600.0
+"""The time after which a refused file is tried again although it did not change."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReport:
+    """What happened to one file."""
+
+    path: str
+    done: str
+    """"created", "replaced", "renamed" or "deleted"; "refused" with an error; "unprocessed" if the server failed."""
+    file: files_pb2.File | None = None
+    error: MnemeshError | None = None
+
+
+@dataclass(slots=True)
+class Pass:
+    """The result of one pass."""
+
+    files: int = 0
+    """The number of files of the directory."""
+    changes: int = 0
+    is_first: bool = False
+    is_settled: bool = True
+    """False if files are still being written or were just deleted: another pass must follow."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    """The duration of the comparison."""
+
+
+class FolderSync:
+    """Makes a folder equal to a directory, with one pass after another.
+
+    A file is uploaded when it has not changed for `settle_seconds`, so that files that are being written, and files
+    that an editor replaces in several steps, are uploaded once. The state of the folder is the only one: after a
+    restart, files whose content the folder has are not uploaded again.
+    """
+
+    def __init__(
+        self,
+        mnemesh: Mnemesh,
+        folder_id: str,
+        root: Path,
+        rules: IgnoreRules,
+        report: Callable[[SyncReport], None],
+        *,
+        deletes: bool = False,
+        parallel: int = 4,
+        settle_seconds: float = 0.5,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.root = Path(os.path.realpath(root))
+        self.rules = rules
+        self._mnemesh = mnemesh
+        self._folder_id = folder_id
+        self._report = report
+        self._deletes = deletes
+        self._parallel = parallel
+        self._clock = clock
+        self._settling = Settling(settle_seconds, clock)
+        self._hashes: dict[str, tuple[FileState, str]] = {}
+        self._refused: dict[str, tuple[FileState | None, float]] = {}
+        self._folder: FolderFiles | None = None
+        self._processing: dict[str, str] = {}
+        self._passes = 0
+
+    @property
+    def is_processing(self) -> bool:
+        """Whether the server may still be processing files that were uploaded."""
+        return bool(self._processing)
+
+    def forget(self) -> None:
+        """Makes the next pass read the folder again, in case that someone else changed it."""
+        self._folder = None
+
+    async def run(self) -> Pass:
+        """Compares once and applies the differences, several at a time.
+
+        Raises:
+            FailedPrecondition: the directory cannot be read. Nothing is deleted then.
+            NotFound: the folder was deleted.
+            MnemeshError: the mesh does not answer. The next pass continues.
+        """
+        try:
+            return await self._run()
+        except MnemeshError:
+            self.forget()  # The server may have done what it did not acknowledge.
+            raise
+
+    async def check_processing(self, *, waits: bool = False) -> None:
+        """Reports the uploaded files that the server could not process, and forgets those that it is done with.
+
+        With `waits`, all of them are.
+        """
+        try:
+            async for file in self._mnemesh.files.wait_all(self._processing, timeout=None if waits else 0):
+                path = self._processing.pop(file.id, "")
+                if file.status == files_pb2.FILE_STATUS_ERROR:
+                    self._report(SyncReport(path, "unprocessed", file))
+            self._processing.clear()  # What is left was deleted.
+        except DeadlineExceeded:
+            return  # Others are still being processed.
+
+    async def _run(self) -> Pass:
+        began = self._clock()
+        found = await asyncio.to_thread(scan, self.root, self.rules)
+        if self._folder is None:
+            self._folder = await self._listed()
+        folder = self._folder
+        settled = {path: state for path, state in found.files.items() if self._settling.is_settled(path, state)}
+        missing = {
+            path: self._settling.is_settled(path, None)
+            for path in folder.from_directories()
+            if path not in found.files and not found.may_exist(path)
+        }
+        await self._hash(settled, found)
+        hashes = {path: self._hashes[path][1] for path in settled if path in self._hashes}
+        changes = [
+            change
+            for change in compare(hashes, folder, missing, deletes=self._deletes)
+            if not self._was_refused(change, found)
+        ]
+        result = Pass(
+            len(found.files),
+            len(changes),
+            is_first=self._passes == 0,
+            is_settled=len(settled) == len(found.files) and all(missing.values()),
+            unreadable=found.unreadable,
+            seconds=self._clock() - began,
+        )
+        await for_each(changes, self._parallel, lambda change: self._apply(change, folder, found))
+        self._passes += 1
+        self._settling.keep({*found.files, *folder.from_directories()})
+        return result
+
+    async def _listed(self) -> FolderFiles:
+        await self._mnemesh.folders.get(self._folder_id)
+        return FolderFiles([file async for file in self._mnemesh.files.list(folder_id=self._folder_id)])
+
+    async def _hash(self, files: dict[str, FileState], found: Scan) -> None:
+        """Computes the hashes of files that are new or changed. Files that are gone meanwhile are left out."""
+        self._hashes = {path: known for path, known in self._hashes.items() if files.get(path, known[0]) == known[0]}
+        missing = [path for path in files if path not in self._hashes]
+
+        async def one(path: str) -> None:
+            try:
+                self._hashes[path] = (files[path], await sha256_of(self.root / path))
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                found.unreadable[path] = str(error.strerror)
+
+        await for_each(missing, self._parallel, one)
+
+    def _was_refused(self, change: Change, found: Scan) -> bool:
+        state, until = self._refused.get(change.path, (None, 0.0))
+        return self._clock() < until and state == found.files.get(change.path)
+
+    async def _apply(self, change: Change, folder: FolderFiles, found: Scan) -> None:
+        try:
+            if change.action is Action.DELETE:
+                await self._delete(change.file, folder)
+                self._report(SyncReport(change.path, "deleted", change.file))
+                return
+            file = (await self._upload(change)).file
+            folder.add(file)
+            self._processing[file.id] = change.path
+            if change.renamed is not None:
+                await self._delete(change.renamed, folder)
+            done = "renamed" if change.renamed is not None else f"{change.action}d"
+            self._report(SyncReport(change.path, done, file))
+        except (InvalidArgument, FailedPrecondition, AlreadyExists, Aborted, ResourceExhausted) as error:
+            self._refused[change.path] = (found.files.get(change.path), self._clock() + _REFUSED_SECONDS)
+            self._report(SyncReport(change.path, "refused", error=error))
+
+    async def _upload(self, change: Change) -> files_service_pb2.UploadFileResponse:
+        name = folder_name_of(change.path) if change.file is None else change.file.name
+        return await self._mnemesh.files.upload(
+            self._folder_id,
+            self.root / change.path,
+            name=name,
+            path=change.path,
+            on_duplicate="suffix" if change.file is None else "replace",
+        )
+
+    async def _delete(self, file: files_pb2.File | None, folder: FolderFiles) -> None:
+        if file is not None:
+            await self._mnemesh.files.delete(file.id)
+            folder.remove(file)

@@ -1,0 +1,175 @@
+"""The supervisor of a mesh: starts all services, restarts one that exits, and stops them in order."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from mnemesh_cli.supervisor import health
+from mnemesh_cli.supervisor.config import MeshConfig, service_environment, service_module
+from mnemesh_cli.supervisor.data_lock import DataDirectoryLock
+from mnemesh_cli.supervisor.handshake import handshake_problem
+from mnemesh_cli.supervisor.ports import PortInUseError, require_free_ports
+from mnemesh_cli.supervisor.process import ServiceProcess
+from mnemesh_kit.backoff import Backoff
+from mnemesh_kit.config import StartupError
+from mnemesh_kit.services import SERVICE_NAMES
+
+_RESTART_BACKOFF: Final = Backoff(first=0.25, maximum=5.0, jitter=0.0)
+_STABLE_SECONDS: Final = 10.0
+"""The time after which a service counts as stable: its next restart has the first delay again."""
+_PORT_WAIT_SECONDS: Final = 3.0
+_PORT_POLL_SECONDS: Final = 0.1
+_CALLERS: Final = ("gateway", "orchestrator")
+"""The services that call others, in the order in which they are stopped before them."""
+
+Notify = Callable[[str], None]
+
+
+class Supervisor:
+    """Runs the services of a mesh as child processes."""
+
+    def __init__(self, config: MeshConfig, notify: Notify, names: Sequence[str] = SERVICE_NAMES) -> None:
+        """Describes a mesh without starting it.
+
+        Args:
+            config: the settings of the mesh.
+            notify: receives one line for each event that an operator wants to see.
+            names: the services to run.
+        """
+        self.config = config
+        self._notify = notify
+        self._names = names
+        self._lock: DataDirectoryLock | None = None
+        self._restart_tasks: list[asyncio.Task[None]] = []
+        self.services: dict[str, ServiceProcess] = {}
+
+    async def start(self) -> None:
+        """Starts all services at once and returns when all of them serve.
+
+        Raises:
+            StartupError: the mesh cannot start. The message is one line; no process is left running.
+        """
+        self.config.require_authorities()
+        self._lock = DataDirectoryLock.acquire(self.config.data_path)
+        try:
+            self._lock.write_status(ready=False, addresses=self.config.addresses)
+            await self._wait_for_free_ports()
+            self._notify(f"starting; data and logs are in {self.config.data_path}")
+            modules = {name: service_module(name) for name in self._names}
+            for name, module in modules.items():
+                log = self.config.data_path / "logs" / f"{name}.log"
+                environment = service_environment(name, self.config)
+                self.services[name] = ServiceProcess(name, ("-P", "-m", module), environment, log)
+            await self._start_services()
+        except BaseException:
+            await self.stop()
+            raise
+        self._restart_tasks = [asyncio.create_task(self._restart(service)) for service in self.services.values()]
+
+    def declare_ready(self) -> None:
+        """Records in the data directory's lock file that the mesh is ready."""
+        if self._lock is not None:
+            self._lock.write_status(ready=True, addresses=self.config.addresses)
+
+    async def stop(self) -> None:
+        """Stops the services that call others, then those that they call. Returns when no process is left."""
+        for task in self._restart_tasks:
+            task.cancel()
+        await asyncio.gather(*self._restart_tasks, return_exceptions=True)
+        self._restart_tasks = []
+        callers = [[self.services[name]] for name in _CALLERS if name in self.services]
+        others = [service for service in self.services.values() if service.name not in _CALLERS]
+        for group in (*callers, others):
+            await asyncio.gather(*(self._stop_service(service) for service in group))
+        self.services = {}
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
+
+    def kill(self) -> None:
+        """Kills every service at once."""
+        for service in self.services.values():
+            service.kill()
+
+    async def _wait_for_free_ports(self) -> None:
+        """Waits for ports of processes that are just exiting, and of short outgoing connections."""
+        deadline = time.monotonic() + _PORT_WAIT_SECONDS
+        while True:
+            try:
+                return require_free_ports(self.config)
+            except PortInUseError:
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(_PORT_POLL_SECONDS)
+
+    async def _start_services(self) -> None:
+        for service in self.services.values():
+            await service.start()
+        tasks = [asyncio.create_task(self._wait_until_ready(service)) for service in self.services.values()]
+        try:
+            done, pending = await asyncio.wait(
+                tasks, timeout=self.config.start_seconds, return_when=asyncio.FIRST_EXCEPTION
+            )
+            for task in done:
+                task.result()
+            if pending:
+                late = [name for name, task in zip(self.services, tasks, strict=True) if task in pending]
+                raise StartupError(await self.describe_late(late))
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def describe_late(self, names: Sequence[str]) -> str:
+        """Returns why these services are not ready."""
+        for name in names:
+            problem = await handshake_problem(name, self.config.address(name), self.config.tls)
+            if problem is not None:
+                return f"{name}: {problem}"
+        logs = self.config.data_path / "logs"
+        return f"Not ready after {self.config.start_seconds:.0f} s: {', '.join(names)}. See the logs in {logs}."
+
+    async def _wait_until_ready(self, service: ServiceProcess) -> None:
+        """Waits until the service serves. Raises StartupError if its process exits before."""
+        exited = asyncio.create_task(service.wait())
+        address, tls = self.config.address(service.name), self.config.tls
+        serving = asyncio.create_task(health.wait_until_ready(service.name, address, tls))
+        try:
+            await asyncio.wait((exited, serving), return_when=asyncio.FIRST_COMPLETED)
+            if exited.done():
+                reason = f"{service.name} {_describe_exit(exited.result())} while starting. See {service.log}."
+                raise StartupError(service.startup_error() or reason)
+            await serving
+        finally:
+            exited.cancel()
+            serving.cancel()
+
+    async def _restart(self, service: ServiceProcess) -> None:
+        """Restarts the service whenever it exits, with a back-off while it keeps exiting."""
+        failures, started = 0, time.monotonic()
+        while True:
+            code = await service.wait()
+            failures = 1 if time.monotonic() - started > _STABLE_SECONDS else failures + 1
+            reason = (service.startup_error() or f"see {service.log}") if code > 0 else None
+            self._notify(f"{service.name} {_describe_exit(code)}{f' ({reason})' if reason else ''}; restarting it")
+            await asyncio.sleep(_RESTART_BACKOFF.delay(failures))
+            await service.start()
+            started = time.monotonic()
+            try:
+                await self._wait_until_ready(service)
+                self._notify(f"{service.name} is ready again")
+            except StartupError:
+                continue
+
+    async def _stop_service(self, service: ServiceProcess) -> None:
+        if not await service.stop(self.config.stop_seconds):
+            self._notify(f"{service.name} did not stop within {self.config.stop_seconds:.0f} s and was killed")
+
+
+def _describe_exit(code: int) -> str:
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"exited with code {code}"

@@ -1,0 +1,83 @@
+"""The `mnemesh` command in the process of a test, against a mesh in another thread."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+from contextlib import redirect_stderr, redirect_stdout
+
+import pytest
+from mnemesh.agents.v1 import runs_pb2
+from mnemesh_cli.main import main
+from mnemesh_client import Agent, Group, Mnemesh
+from mnemesh_testkit.mesh.mesh_thread import MeshThread
+
+
+class _Output(io.StringIO):
+    """The output of this thread. The thread of the mesh prints its log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+
+    def write(self, text: str) -> int:
+        return super().write(text) if threading.get_ident() == self._thread else len(text)
+
+
+class CommandLine:
+    """The `mnemesh` command, in this process."""
+
+    def __init__(self, running: MeshThread, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._running = running
+        self._monkeypatch = monkeypatch
+        monkeypatch.setenv("COLUMNS", "200")
+        for name, value in self.environment().items():
+            monkeypatch.setenv(name, value)
+
+    def environment(self) -> dict[str, str]:
+        """Returns the variables with which the command finds the mesh."""
+        addresses = self._running.mesh.addresses
+        services = {
+            f"MNEMESH_{name.upper()}_TARGET": addresses[name]
+            for name in ("blocks", "recall", "archival", "tools", "files")
+        }
+        return {"MNEMESH_TARGET": addresses["orchestrator"], **services}
+
+    def require_approval(self, agent: Agent, tool: str) -> None:
+        """Makes the calls of a tool of an agent require an approval."""
+        self._running.run(agent.set_tool_approval(tool))
+
+    @property
+    def client(self) -> Mnemesh:
+        """A client of the mesh. Its coroutines run in the thread of the mesh."""
+        return self._running.mesh.client
+
+    def agent(self, name: str, **options: object) -> Agent:
+        """Creates an agent."""
+        return self._running.run(self.client.agents.create(name, **options))  # type: ignore[arg-type]
+
+    def group(self, group_id: str) -> Group:
+        """Returns a group."""
+        return self._running.run(self.client.groups.get(group_id))
+
+    def wait(self, run_id: str) -> runs_pb2.Run:
+        """Waits for the end of a run."""
+        return self._running.run(self.client.runs.wait(run_id))
+
+    def run(self, *arguments: str, stdin: str = "") -> tuple[int, str, str]:
+        """Runs a command. Returns its exit code, stdout and stderr."""
+        reader, writer = os.pipe()
+        os.write(writer, stdin.encode())
+        os.close(writer)
+        self._monkeypatch.setattr(sys, "argv", ["mnemesh", *arguments])
+        out, err = _Output(), _Output()
+        with os.fdopen(reader) as pipe, redirect_stdout(out), redirect_stderr(err):
+            self._monkeypatch.setattr(sys, "stdin", pipe)
+            try:
+                main()
+                code = 0
+            except SystemExit as exit_:
+                code = int(exit_.code or 0)
+        return code, out.getvalue(), err.getvalue()

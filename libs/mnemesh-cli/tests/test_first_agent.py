@@ -1,0 +1,82 @@
+"""The first agent of `mnemesh up --chat`, and the start of a mesh with an unknown model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from mnemesh_cli.commands import up
+from mnemesh_cli.commands.first_agent import ensure_first_agent
+from mnemesh_client import Mnemesh
+from mnemesh_kit.config import StartupError
+
+if TYPE_CHECKING:
+    from mnemesh_testkit.mesh.fake_mesh import FakeMesh
+
+REHEARSAL = "mnemesh/rehearsal"
+
+
+async def test_first_agent_is_created_once(mnemesh: Mnemesh, tmp_path: Path) -> None:
+    agent, created = await ensure_first_agent(mnemesh, REHEARSAL, tmp_path, override=False)
+    again, found = await ensure_first_agent(mnemesh, REHEARSAL, tmp_path, override=False)
+
+    assert created == f"created the first agent, mnemesh ({agent.id})"
+    assert found == f"using agent mnemesh ({agent.id}, {REHEARSAL})"
+    assert again.id == agent.id
+    assert not (tmp_path / "first-agent.request").exists()
+
+
+async def test_interrupted_creation_is_repeated_with_its_request_id(
+    mesh: FakeMesh, mnemesh: Mnemesh, tmp_path: Path
+) -> None:
+    (tmp_path / "first-agent.request").write_text("interrupted")
+
+    agent, _ = await ensure_first_agent(mnemesh, REHEARSAL, tmp_path, override=False)
+
+    assert mesh.orchestrator.created == {"interrupted": agent.id}
+
+
+@pytest.mark.parametrize(
+    ("previous", "served", "override", "expected"),
+    [
+        (REHEARSAL, True, False, "openai/small"),
+        ("openai/large", True, False, "openai/large"),
+        ("openai/large", False, False, "openai/small"),
+        ("openai/large", True, True, "openai/small"),
+    ],
+)
+async def test_first_agent_keeps_a_served_model(
+    mesh: FakeMesh, mnemesh: Mnemesh, tmp_path: Path, previous: str, served: bool, override: bool, expected: str
+) -> None:
+    await ensure_first_agent(mnemesh, previous, tmp_path, override=False)
+    mesh.orchestrator.unknown_models = set() if served else {previous}
+
+    agent, line = await ensure_first_agent(mnemesh, "openai/small", tmp_path, override=override)
+
+    assert agent.model == expected
+    assert ("now with openai/small instead of" in line) == (expected != previous)
+
+
+async def test_mesh_with_an_unknown_model_is_stopped(mesh: FakeMesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    class FakeSupervisor:
+        def __init__(self, *_: object) -> None: ...
+
+        async def start(self) -> None:
+            calls.append("start")
+
+        async def stop(self) -> None:
+            calls.append("stop")
+
+        def kill(self) -> None:
+            calls.append("kill")
+
+    mesh.orchestrator.unknown_models = {""}
+    monkeypatch.setattr(up, "Supervisor", FakeSupervisor)
+    monkeypatch.setattr(up, "_client", lambda _: mesh.client())
+
+    with pytest.raises(StartupError, match=r"MNEMESH_MODEL cannot be used\. There is no model"):
+        await up._up(up.mesh_config(None), chat=False)
+    assert calls == ["start", "stop", "kill"]

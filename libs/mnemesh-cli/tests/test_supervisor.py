@@ -1,0 +1,259 @@
+"""The supervisor with real service processes: start, restart, stop, and start-up errors in one line."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+import pytest_asyncio
+from mnemesh_cli.supervisor import health
+from mnemesh_cli.supervisor.config import MeshConfig
+from mnemesh_cli.supervisor.data_lock import LOCK_NAME, PREVIOUS_LOCK_NAME, LockHolder, lock_holder
+from mnemesh_cli.supervisor.process import ServiceProcess
+from mnemesh_cli.supervisor.supervisor import _RESTART_BACKOFF, Supervisor
+from mnemesh_client import Mnemesh
+from mnemesh_kit.config import StartupError
+from mnemesh_kit.services import SERVICE_NAMES, SERVICES
+from mnemesh_testkit.timeouts import scaled
+
+SOME = ("blocks", "tools")
+
+
+class Notices:
+    """The notices of a supervisor."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._changed = asyncio.Event()
+
+    def __call__(self, line: str) -> None:
+        self.lines.append(line)
+        self._changed.set()
+
+    async def wait_for(self, text: str) -> None:
+        """Waits for a notice that contains `text`."""
+        while not any(text in line for line in self.lines):
+            self._changed.clear()
+            await self._changed.wait()
+
+
+@pytest.fixture
+def config(tmp_path: Path, reserve_port: Callable[[], int]) -> MeshConfig:
+    """A mesh on free ports and an empty data directory."""
+    ports = {name: reserve_port() for name in SERVICE_NAMES}
+    return MeshConfig(data_dir=str(tmp_path / "data"), ports=ports, start_seconds=scaled(120), stop_seconds=scaled(60))
+
+
+@pytest_asyncio.fixture
+async def supervisor(config: MeshConfig) -> AsyncIterator[Supervisor]:
+    """The supervisor of two services, not started."""
+    supervisor = Supervisor(config, Notices(), SOME)
+    yield supervisor
+    await supervisor.stop()
+
+
+async def test_services_serve_after_start_and_exit_on_stop(supervisor: Supervisor, config: MeshConfig) -> None:
+    await supervisor.start()
+    pids = [service.pid for service in supervisor.services.values()]
+    assert [await health.health_status(config.address(name)) for name in SOME] == ["SERVING", "SERVING"]
+    supervisor.declare_ready()
+    assert lock_holder(config.data_path) == LockHolder(os.getpid(), ready=True, addresses=config.addresses)
+    assert (config.data_path / "logs" / "blocks.log").read_text()
+
+    await supervisor.stop()
+
+    assert not [pid for pid in pids if pid is not None and Path(f"/proc/{pid}").exists()]
+    assert lock_holder(config.data_path) is None
+
+
+async def test_killed_service_is_restarted_with_its_data(config: MeshConfig) -> None:
+    notices = Notices()
+    supervisor = Supervisor(config, notices, SOME)
+    await supervisor.start()
+    async with Mnemesh(blocks=config.address("blocks")) as mnemesh:
+        block = await mnemesh.blocks.create("notes", "Kept.")
+        pid = supervisor.services["blocks"].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        await notices.wait_for("blocks was killed by SIGKILL; restarting it")
+        await notices.wait_for("blocks is ready again")
+
+    async with Mnemesh(blocks=config.address("blocks")) as mnemesh:
+        assert (await mnemesh.blocks.get(block.id)).value == "Kept."
+    assert supervisor.services["blocks"].pid != pid
+    await supervisor.stop()
+
+
+async def test_services_exit_with_a_killed_supervisor_and_a_new_one_starts(
+    supervisor: Supervisor, config: MeshConfig
+) -> None:
+    code = (
+        "import asyncio, sys\n"
+        "from mnemesh_cli.supervisor.supervisor import Supervisor\n"
+        "from mnemesh_cli.supervisor.config import MeshConfig\n"
+        "async def main():\n"
+        "    supervisor = Supervisor(MeshConfig.from_env(), print, sys.argv[1:])\n"
+        "    await supervisor.start()\n"
+        "    print(*(service.pid for service in supervisor.services.values()), flush=True)\n"
+        "    await asyncio.Future()\n"
+        "asyncio.run(main())\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", code),
+        *SOME,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, **_environment(config)},
+    )
+    assert process.stdout is not None
+    await process.stdout.readline()
+    services = [os.pidfd_open(int(pid)) for pid in (await process.stdout.readline()).split()]
+    assert len(services) == 2
+
+    process.kill()
+    await process.wait()
+
+    for service in services:
+        assert select.select([service], [], [], scaled(60))[0], "a service outlived its supervisor"
+        os.close(service)
+    await supervisor.start()
+    assert await health.health_status(config.address("blocks")) == "SERVING"
+
+
+async def test_invalid_setting_of_a_service_is_one_error_line(
+    supervisor: Supervisor, config: MeshConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MNEMESH_TOOLS_MEMORY_MB", "lots")
+    supervisor = Supervisor(config, Notices(), SOME)
+
+    with pytest.raises(StartupError, match="MNEMESH_TOOLS_MEMORY_MB"):
+        await supervisor.start()
+
+    assert lock_holder(config.data_path) is None
+
+
+def test_lock_of_a_later_release_is_read(tmp_path: Path) -> None:
+    with (tmp_path / LOCK_NAME).open("w") as file:
+        file.write('{"pid": 4711, "ready": true, "new": 1}')
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert lock_holder(tmp_path) == LockHolder(4711, ready=True)
+
+
+async def test_second_mesh_of_any_version_on_the_same_directory_is_refused(
+    supervisor: Supervisor, config: MeshConfig
+) -> None:
+    config.data_path.mkdir(mode=0o700)
+    (config.data_path / PREVIOUS_LOCK_NAME).touch()
+    await supervisor.start()
+
+    code, err = await _up(config)
+
+    assert code == 2
+    assert f"(pid {os.getpid()}) is running on {config.data_path}" in err
+    assert await health.health_status(config.address("blocks")) == "SERVING"
+    with (config.data_path / PREVIOUS_LOCK_NAME).open() as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+async def test_mesh_of_the_previous_version_on_the_same_directory_is_refused(config: MeshConfig) -> None:
+    config.data_path.mkdir(mode=0o700)
+    with (config.data_path / PREVIOUS_LOCK_NAME).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write('{"pid": 4711, "ready": true}')
+        file.flush()
+
+        code, err = await _up(config)
+
+        assert code == 2
+        assert f"Another mesh (pid 4711) is running on {config.data_path}" in err
+        assert lock_holder(config.data_path) == LockHolder(4711, ready=True)
+
+
+async def test_port_in_use_is_one_error_line(config: MeshConfig) -> None:
+    with socket.create_server(("127.0.0.1", config.port("recall"))):
+        code, err = await _up(config)
+
+    assert code == 2
+    assert f"Port {config.port('recall')} on 127.0.0.1 is already in use" in err
+    assert "MNEMESH_RECALL_PORT" in err
+
+
+async def test_orchestrator_has_stopped_before_the_others_are_stopped(config: MeshConfig) -> None:
+    stopped: list[str] = []
+    drained = asyncio.Event()
+
+    class Process:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def stop(self, timeout_seconds: float) -> bool:
+            if self.name == "orchestrator":
+                await drained.wait()
+            stopped.append(self.name)
+            return True
+
+    supervisor = Supervisor(config, Notices())
+    supervisor.services = {name: cast("ServiceProcess", Process(name)) for name in ("recall", "orchestrator", "blocks")}
+    stop = asyncio.create_task(supervisor.stop())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert stopped == []
+    drained.set()
+    await stop
+    assert (stopped[0], sorted(stopped[1:])) == ("orchestrator", ["blocks", "recall"])
+
+
+def test_service_that_keeps_exiting_is_restarted_within_seconds() -> None:
+    assert [_RESTART_BACKOFF.delay(number) for number in (1, 2, 20)] == [0.25, 0.5, 5.0]
+
+
+async def test_read_only_data_directory_is_one_error_line(config: MeshConfig, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    code, err = await _up(config, MNEMESH_DATA_DIR=str(tmp_path / "file" / "data"))
+
+    assert code == 2
+    assert f"The data directory {tmp_path}/file/data cannot be written" in err
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "line"),
+    [
+        ("MNEMESH_BLOCKS_PORT", "many", "MNEMESH_BLOCKS_PORT must be a port number"),
+        ("MNEMESH_BLOCKS_PORT", "70000", "MNEMESH_BLOCKS_PORT must be a port number"),
+        ("MNEMESH_METRICS_PORT", "http", "MNEMESH_METRICS_PORT has an invalid value"),
+    ],
+)
+async def test_invalid_setting_is_one_error_line(config: MeshConfig, variable: str, value: str, line: str) -> None:
+    code, err = await _up(config, **{variable: value})
+
+    assert code == 2
+    assert line in err
+
+
+async def _up(config: MeshConfig, **environment: str) -> tuple[int | None, str]:
+    """Runs `mnemesh up`. Returns its exit code and its only line of output."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "MNEMESH_"))}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "mnemesh_cli", "up"),
+        stderr=asyncio.subprocess.PIPE,
+        env={**inherited, **_environment(config), **environment},
+    )
+    _, err = await process.communicate()
+    assert len(err.splitlines()) == 1, err.decode()
+    return process.returncode, err.decode()
+
+
+def _environment(config: MeshConfig) -> dict[str, str]:
+    ports = {spec.port_variable: str(config.port(spec.name)) for spec in SERVICES}
+    limits = {"MNEMESH_START_SECONDS": str(config.start_seconds), "MNEMESH_STOP_SECONDS": str(config.stop_seconds)}
+    return {"MNEMESH_DATA_DIR": config.data_dir, **limits, **ports}

@@ -1,0 +1,189 @@
+"""`mnemesh chat` on a terminal: live display, approvals and signals."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+from mnemesh_client import Mnemesh
+
+if TYPE_CHECKING:
+    from mnemesh_testkit.mesh.fake_mesh import FakeMesh
+
+PROMPT = "› "
+
+
+# A background job of a shell ignores SIGINT, and its children inherit that. The chat must not.
+CHAT = (
+    "import signal\n"
+    "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "from mnemesh_cli.main import main\n"
+    "main()\n"
+)
+
+
+class Terminal:
+    """A command in a pseudo-terminal, by default a chat. `environment` names the mesh."""
+
+    def __init__(self, environment: Mapping[str, str], *arguments: str, command: str = "chat") -> None:
+        self._environment, self._arguments = environment, (command, *arguments)
+        self._screen, self._keyboard = "", -1
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def open(self) -> None:
+        """Starts the chat."""
+        self._keyboard, inner = pty.openpty()
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", CHAT, *self._arguments),
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            env={**self._environment, "TERM": "xterm", "COLUMNS": "200", "PATH": ""},
+        )
+        os.close(inner)
+
+    async def see(self, text: str) -> str:
+        """Waits until `text` is on the screen. Returns the text before it."""
+        while text not in self._screen:
+            try:
+                piece = await asyncio.to_thread(os.read, self._keyboard, 65536)
+            except OSError as error:  # the chat has exited
+                raise AssertionError(f"{text!r} is not on the screen: {self._screen!r}") from error
+            self._screen += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", piece.decode(errors="replace"))
+        before, _, self._screen = self._screen.partition(text)
+        return before
+
+    def type(self, text: str) -> None:
+        """Types text."""
+        os.write(self._keyboard, text.encode())
+
+    def interrupt(self, number: signal.Signals = signal.SIGINT) -> None:
+        """Sends a signal, by default that of Ctrl-C."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    async def wait(self) -> int:
+        """Waits for the chat to exit. Returns its exit code."""
+        assert self._process is not None
+        return await self._process.wait()
+
+    async def close(self) -> None:
+        """Kills the chat and closes the terminal."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+        os.close(self._keyboard)
+
+
+@pytest_asyncio.fixture
+async def terminal(mesh: FakeMesh, mnemesh: Mnemesh) -> AsyncIterator[Terminal]:
+    """A chat with an agent that has one block."""
+    await mnemesh.agents.create("ada", model="mnemesh/rehearsal", blocks={"human": "A person."})
+    chat = Terminal(mesh.environment())
+    await chat.open()
+    yield chat
+    await chat.close()
+
+
+async def test_tool_calls_and_memory_edits_are_shown(terminal: Terminal) -> None:
+    await terminal.see(PROMPT)
+    terminal.type("remember Likes tea.\r")
+
+    await terminal.see("▸ core_memory_append(label=")
+    await terminal.see("✎ memory [human]")
+    await terminal.see("+ Likes tea.")
+    await terminal.see("You said: remember Likes tea.")
+    await terminal.see(PROMPT)
+    terminal.type("/memory\r")
+    await terminal.see("A person.")
+    await terminal.see(PROMPT)
+    terminal.type("/quit\r")
+    assert await terminal.wait() == 0
+
+
+async def test_changes_of_memory_between_turns_are_shown_with_the_next_turn(
+    terminal: Terminal, mnemesh: Mnemesh
+) -> None:
+    await terminal.see(PROMPT)
+    terminal.type("hello\r")
+    await terminal.see("You said: hello")
+    await terminal.see(PROMPT)
+    await (await mnemesh.agents.find("ada")).append("human", "Likes tea.")
+    terminal.type("hello again\r")
+    await terminal.see("✎ memory [human]")
+    await terminal.see("+ Likes tea.")
+    await terminal.see("You said: hello again")
+
+
+async def test_user_decides_about_each_pending_call(terminal: Terminal, mesh: FakeMesh) -> None:
+    await terminal.see(PROMPT)
+    terminal.type("launch\r")
+    await terminal.see("? launch()")
+    await terminal.see("run launch?")
+    await terminal.see(PROMPT)
+    terminal.type("y\r")
+    await terminal.see("run launch?")
+    await terminal.see(PROMPT)
+    terminal.type("it rains\r")
+    await terminal.see("You said: approve, deny")
+    await terminal.see(PROMPT)
+    assert [item.tool_call_id for item in mesh.orchestrator.decided] == ["call_1", "call_2"]
+    assert mesh.orchestrator.decided[1].deny.reason == "it rains"
+
+
+async def test_chat_starts_with_pending_approvals(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
+    agent = await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
+    mesh.orchestrator.request_approval(mesh.orchestrator.agents[agent.id], "launch")
+    terminal = Terminal(mesh.environment())
+    await terminal.open()
+    try:
+        await terminal.see("the agent is waiting for your approval:")
+        await terminal.see("? launch()")
+        await terminal.see("run launch?")
+        await terminal.see(PROMPT)
+        terminal.type("y\r")
+        await terminal.see("You said: approve")
+        await terminal.see(PROMPT)
+        assert [item.tool_call_id for item in mesh.orchestrator.decided] == ["call_1"]
+    finally:
+        await terminal.close()
+
+
+async def test_approvals_of_another_conversation_are_ignored(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
+    agent = await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
+    mesh.orchestrator.request_approval(mesh.orchestrator.agents[agent.id], "launch", conversation="conv-2")
+    terminal = Terminal(mesh.environment())
+    await terminal.open()
+    try:
+        assert "launch" not in await terminal.see(PROMPT)
+    finally:
+        await terminal.close()
+
+
+async def test_ctrl_c_during_a_turn_cancels_only_the_turn(terminal: Terminal, mesh: FakeMesh) -> None:
+    await terminal.see(PROMPT)
+    terminal.type("think forever\r")
+    await terminal.see("You said: think forever")
+    terminal.interrupt()
+
+    await terminal.see("stopped")
+    await terminal.see(PROMPT)
+    terminal.type("hello\r")
+    await terminal.see("You said: hello")
+    assert mesh.orchestrator.cancelled == list(mesh.orchestrator.runs)[:1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_signal_at_the_prompt_ends_the_chat_with_exit_code_0(terminal: Terminal, number: signal.Signals) -> None:
+    await terminal.see(PROMPT)
+    terminal.interrupt(number)
+
+    assert await terminal.wait() == 0
