@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from typing import Any
 
 import pytest
@@ -17,6 +18,9 @@ from mnemesh_testkit.mesh.turns import turn
 from mnemesh_testkit.timeouts import scaled
 
 TOOLS = {"open_files", "grep_files", "semantic_search_files"}
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+)
 ENGINE = b"# Engine\n\nThe engine needs oil. Check it weekly.\nThe torque is 90 newton metres.\n"
 
 
@@ -84,6 +88,26 @@ async def test_an_agent_opens_searches_and_cites_files(mesh: Mesh, fake_openai: 
     fake_openai.script = ["Bye."]
     await turn(agent, "Bye.")
     assert "<directories>" not in systems(fake_openai)[0]
+
+
+async def test_a_model_that_reads_images_sees_an_image_that_it_opens(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    seeing = await mesh.client.agents.create(model="openai/gpt-4o")
+    folder = await mesh.client.folders.create("photos")
+    await uploaded(mesh, folder.id, "pixel.png", PIXEL)
+    await seeing.files.attach(folder.id)
+    request = {"file_requests": [{"file_name": "photos/pixel.png"}]}
+    assert await called(seeing, fake_openai, "open_files", **request) == "* Opened photos/pixel.png"
+    _, after = fake_openai.requests
+    _, image = after.body["messages"][-1]["content"]
+    assert image["image_url"]["url"] == f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}"
+
+    blind = await mesh.client.agents.create(model="openai/fake-model")
+    await blind.files.attach(folder.id)
+    fake_openai.requests.clear()
+    await called(blind, fake_openai, "open_files", **request)
+    _, after = fake_openai.requests
+    assert "the model reads text only" in after.body["messages"][-1]["content"]
+    assert "base64" not in str(after.body)
 
 
 async def test_a_folder_that_was_attached_during_an_outage_is_announced_later(mesh: Mesh) -> None:

@@ -42,14 +42,15 @@ async def test_an_agent_calls_a_tool_of_a_server(mesh: Mesh, fake_openai: FakeOp
         server = await mesh.client.mcp_servers.create("remote", remote.url, transport=transport)
         assert server.status == REACHABLE, server.status_message
         agent = await mesh.client.agents.create(
-            model=MODEL, tools=list((await _tool_ids(mesh.client, server)).values())
+            model="openai/gpt-4o", tools=list((await _tool_ids(mesh.client, server)).values())
         )
         calls = [("echo", {"text": "a"}), ("picture", {})]
         fake_openai.script = [Reply(tool_calls=[calls[0]]), Reply(tool_calls=[calls[1]]), "Done."]
         result = await turn(agent, "Echo and draw.")
         assert (result.said, [item.status for item in result.returns].count(ERROR)) == ("Done.", 0)
         assert '{\\"text\\": \\"a\\"}' in tool_texts(fake_openai.requests[1].body)[0]
-        assert "image/png" in tool_texts(fake_openai.requests[2].body)[-1]
+        image = fake_openai.requests[2].body["messages"][-1]["content"][-1]
+        assert image["image_url"]["url"] == "data:image/png;base64,iVBORw0KGgo="
         assert remote.headers[-1]["x-agent-id"] == agent.id
         assert_whole(await window_of(mesh.client, agent))
 

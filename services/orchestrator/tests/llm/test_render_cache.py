@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mnemesh_orchestrator.llm import anthropic_messages, openai_chat, openai_responses
-from mnemesh_orchestrator.llm.history import history_turns
+from mnemesh_orchestrator.llm.history import (
+    history_turns,
+)
 from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.wire import encode_body
 from mnemesh_orchestrator.model.models import ModelInfo

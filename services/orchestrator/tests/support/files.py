@@ -20,6 +20,7 @@ from mnemesh_orchestrator.model.files import (
     Opening,
     WindowRequest,
 )
+from mnemesh_orchestrator.model.images import ImageFile
 
 
 @dataclass
@@ -37,6 +38,8 @@ class Files:
     folders: list[str] = field(default_factory=list)
     erased: list[str] = field(default_factory=list)
     embedded: bool = True
+    images: dict[str, ImageFile | None] = field(default_factory=dict)
+    """The images by the ids of their files; None for one that cannot be shown."""
 
     def put(self, name: str, text: str) -> None:
         """Writes a file, as an owner may at any time."""
@@ -88,6 +91,12 @@ class Files:
         self.open_names = [*kept[len(evicted) :], *names]
         self.revision += 1
         return Opening(tuple(opened), closed, evicted)
+
+    async def image(self, file_id: str) -> ImageFile | None:
+        self.calls.append("image")
+        if file_id not in self.images:
+            raise NotFound("The file was deleted.", file_id=file_id)
+        return self.images[file_id]
 
     async def grep(
         self, agent_id: str, pattern: str, include: str | None = None, *, context_lines: int = 1, offset: int = 0

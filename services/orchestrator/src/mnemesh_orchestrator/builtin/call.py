@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mnemesh_types.messages import ImagePart
+
 from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.core_memory import AgentAuthor
 from mnemesh_orchestrator.model.memory_access import MemoryAccess
@@ -79,6 +81,14 @@ class BuiltinCall:
     def effect(self, ordinal: int) -> str:
         """Returns the request id of the call's effect with this number."""
         return f"{self.effect_prefix}/{ordinal}"
+
+
+@dataclass(frozen=True, slots=True)
+class WithImages:
+    """The result of a tool that shows images besides its text."""
+
+    text: str
+    images: tuple[ImagePart, ...]
 
 
 class Refused(Exception):

@@ -10,7 +10,7 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_orchestrator.builtin import code, core_memory, episodic, search, voice, web
 from mnemesh_orchestrator.builtin.agent_messages import AgentMessages
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, check
-from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
+from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused, WithImages
 from mnemesh_orchestrator.builtin.code_schemas import RUN_CODE, RUN_CODE_WITH_TOOLS
 from mnemesh_orchestrator.builtin.files import FileTools
 from mnemesh_orchestrator.builtin.memory_commands import run_command
@@ -29,7 +29,7 @@ __all__ = ["BuiltinCall", "BuiltinTools"]
 
 _MAX_ERROR_CHARACTERS: Final = 1000
 
-_Tool = Callable[[BuiltinCall, Mapping[str, Any]], Awaitable[str | None]]
+_Tool = Callable[[BuiltinCall, Mapping[str, Any]], Awaitable[str | WithImages | None]]
 
 
 class BuiltinTools:
@@ -104,14 +104,16 @@ class BuiltinTools:
         if isinstance(arguments, ParseFailure):
             return _failed(call, "ARGUMENTS_INVALID", arguments.text)
         try:
-            text = await self._tools[call.name](call, arguments)
+            output = await self._tools[call.name](call, arguments)
         except Refused as refused:
             return _failed(call, "REFUSED", str(refused))
         except MnemeshError as error:
             if not is_for_model(error):
                 raise
             return _failed(call, error.reason, refusal_text(error, call))
-        return ToolResult(ok=True, text=text or "")
+        if isinstance(output, WithImages):
+            return ToolResult(ok=True, text=output.text, images=output.images)
+        return ToolResult(ok=True, text=output or "")
 
 
 async def _send_message(_call: BuiltinCall, _arguments: Mapping[str, Any]) -> str:

@@ -3,8 +3,11 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
-from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
+from mnemesh_types.messages import ImagePart
+
+from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused, WithImages
 from mnemesh_orchestrator.model.files import FileHit, FileMatch, FileMatches, FileView, OpenedFile, WindowRequest
+from mnemesh_orchestrator.model.images import refused_image, returned_images
 from mnemesh_orchestrator.ports.files import FilesPort
 
 T = TypeVar("T")
@@ -38,8 +41,8 @@ class FileTools:
         self._files = files
         self._optional = optional
 
-    async def open_files(self, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
-        """Runs open_files."""
+    async def open_files(self, call: BuiltinCall, arguments: Mapping[str, Any]) -> str | WithImages:
+        """Runs open_files. The result shows the images among the files."""
         windows = [_window(each) for each in arguments["file_requests"]]
         if not windows:
             raise Refused("No file requests provided")
@@ -57,7 +60,8 @@ class FileTools:
             text += f"\nNote: Closed {len(opening.evicted)} least recently used file(s) due to open file limit: {names}"
         if call.shows_opened_files:
             text += "".join(f"\n\n{each.name}\n{each.value}" for each in opening.opened)
-        return text
+        images, notes = returned_images(tuple(_image(each) for each in opening.opened if _is_image(each)))
+        return WithImages("\n".join((text, *notes)), images) if images or notes else text
 
     async def grep_files(self, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
         """Runs grep_files."""
@@ -116,6 +120,15 @@ def _opened(file: OpenedFile) -> str:
         whole = file.previous == FileView(None, None)
         previous = " (previously full file)" if whole else f" (previously {_lines(file.previous)})"
     return f"{file.name}{shown}{previous}"
+
+
+def _is_image(file: OpenedFile) -> bool:
+    return file.media_type.startswith("image/") and file.media_type != "image/svg+xml"
+
+
+def _image(file: OpenedFile) -> ImagePart | str:
+    problem = refused_image(file.media_type, file.size_bytes)
+    return ImagePart(file_id=file.file_id) if problem is None else f"{file.name}: {problem}"
 
 
 def _lines(view: FileView) -> str:

@@ -7,8 +7,10 @@ from typing import Final
 import grpc
 from mnemesh.files.v1 import agent_files_service_pb2 as rpc
 from mnemesh.files.v1 import files_pb2 as pb
+from mnemesh.files.v1 import files_service_pb2 as contents_rpc
 from mnemesh.files.v1 import folders_service_pb2 as folders_rpc
 from mnemesh.files.v1.agent_files_service_pb2_grpc import AgentFileServiceStub
+from mnemesh.files.v1.files_service_pb2_grpc import FileServiceStub
 from mnemesh.files.v1.folders_service_pb2_grpc import FolderServiceStub
 
 from mnemesh_orchestrator.clients import deadlines
@@ -27,6 +29,7 @@ from mnemesh_orchestrator.model.files import (
     Opening,
     WindowRequest,
 )
+from mnemesh_orchestrator.model.images import ImageFile, refused_image
 
 GREP_SECONDS: Final = 35.0
 """The service ends a search after 30 seconds, and returns what it has found."""
@@ -38,6 +41,7 @@ class FilesClient:
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._agents = AgentFileServiceStub(channel)
         self._folders = FolderServiceStub(channel)
+        self._contents = FileServiceStub(channel)
 
     async def directories(self, agent_id: str, if_revision: int | None = None) -> Directories | None:
         """See FilesPort."""
@@ -77,10 +81,24 @@ class FilesClient:
                 _view_from_proto(each.file.view),
                 _view_from_proto(each.previous_view) if each.HasField("previous_view") else None,
                 each.file.visible_content,
+                each.file.media_type,
+                each.file.size_bytes,
             )
             for each in response.opened
         )
         return Opening(opened, tuple(response.closed_others), tuple(response.evicted))
+
+    async def image(self, file_id: str) -> ImageFile | None:
+        """See FilesPort."""
+        request = contents_rpc.GetFileContentRequest(file_id=file_id)
+        file, pieces = pb.File(), list[bytes]()
+        async for response in self._contents.GetFileContent(request, timeout=deadlines.SEARCH_FILES):
+            if response.HasField("file"):
+                file = response.file
+                if refused_image(file.media_type, file.size_bytes) is not None:
+                    return None
+            pieces.append(response.data)
+        return ImageFile(file.media_type, b"".join(pieces))
 
     async def grep(
         self, agent_id: str, pattern: str, include: str | None = None, *, context_lines: int = 1, offset: int = 0

@@ -14,10 +14,12 @@ from mnemesh.tools.v1.mcp_servers_service_pb2_grpc import McpServerServiceStub
 from mnemesh.tools.v1.tools_service_pb2_grpc import ToolServiceStub
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import DeadlineExceeded, Unavailable
+from mnemesh_types.messages import ImagePart
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.clients.programs import run_program
 from mnemesh_orchestrator.model.custom_tools import CustomTool, ToolResult
+from mnemesh_orchestrator.model.images import returned_images
 from mnemesh_orchestrator.model.programs import AnswerCall, Program, ProgramResult
 
 _TOOL_SECONDS: Final = 180
@@ -108,18 +110,16 @@ class ToolsClient:
             return ToolResult(ok=False, text=f"Error: {error.message} The tool was not run.")
         except DeadlineExceeded:
             return ToolResult(ok=False, text=_LATE.format(name=tool.name))
-        return ToolResult(
-            ok=response.status == message_pb2.TOOL_RETURN_STATUS_SUCCESS,
-            text="\n".join(_shown(part) for part in response.content) or response.structured_content,
+        images, notes = returned_images(
+            tuple(
+                ImagePart(part.image.inline.data, part.image.inline.media_type)
+                for part in response.content
+                if part.HasField("image")
+            )
         )
-
-
-def _shown(part: message_pb2.ContentPart) -> str:
-    """Returns a part of a result as the model sees it."""
-    if part.WhichOneof("part") == "text":
-        return part.text.text
-    inline = part.image.inline
-    return f"[An image of type {inline.media_type}, {len(inline.data):,} bytes, is not shown.]"
+        texts = [part.text.text for part in response.content if part.HasField("text")] + list(notes)
+        is_ok = response.status == message_pb2.TOOL_RETURN_STATUS_SUCCESS
+        return ToolResult(is_ok, "\n".join(texts) or response.structured_content, images=images)
 
 
 def tool_from_proto(tool: pb.Tool) -> CustomTool:

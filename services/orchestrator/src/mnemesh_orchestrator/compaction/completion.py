@@ -14,7 +14,9 @@ from mnemesh_orchestrator.compaction.port import SummaryCall, SummaryFailed
 from mnemesh_orchestrator.llm.answers import well_formed_events
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderBadAnswer, ProviderContentFilter, ProviderError
 from mnemesh_orchestrator.llm.failed_traces import failed_response, rendered
-from mnemesh_orchestrator.llm.history import arguments_object
+from mnemesh_orchestrator.llm.history import (
+    arguments_object,
+)
 from mnemesh_orchestrator.llm.port import AnsweredCall, LlmAnswer, LlmClient, LlmRequest
 
 SEND_MESSAGE: Final = "send_message"

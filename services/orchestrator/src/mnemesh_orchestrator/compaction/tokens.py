@@ -39,6 +39,7 @@ class Tokenizer:
             total += self.text(call.name) + self.text(call.arguments)
         for returned in message.tool_returns:
             total += self.per_message + self.text(returned.text[:return_limit])
+            total += self.per_image * sum(isinstance(part, ImagePart) for part in returned.content)
         return total
 
     def schema(self, schema: ToolSchema) -> int:

@@ -8,14 +8,33 @@ import json
 import re
 import string
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
-from mnemesh_types.messages import ImagePart, Message, ReasoningPart, Role, ToolCall, ToolReturn, ToolStatus
+from mnemesh_types.messages import (
+    ContentPart,
+    ImagePart,
+    Message,
+    ReasoningPart,
+    Role,
+    ToolCall,
+    ToolReturn,
+    ToolStatus,
+)
 
 from mnemesh_orchestrator.llm.dialects import CallIds, dialect_of
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.llm.render_cache import RenderCache
+from mnemesh_orchestrator.llm.turns import (
+    AssistantTurn,
+    ReturnsTurn,
+    SystemTurn,
+    Turn,
+    UserTurn,
+    WireCall,
+    WireImage,
+    WireReturn,
+)
 from mnemesh_orchestrator.prompt.packaging import event_type, package_tool_return, package_user_message, system_alert
 
 THINKING: Final = "thinking"
@@ -29,65 +48,6 @@ _NAME = re.compile(rf"[\w-]{{1,{_MAX_NAME}}}")
 _NO_NAME = re.compile(r"[^\w-]+")
 _ALPHANUMERIC = re.compile(r"[a-zA-Z0-9]+")
 _DIGITS: Final = string.digits + string.ascii_letters
-
-
-@dataclass(frozen=True, slots=True)
-class SystemTurn:
-    """The system message at the head."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class UserTurn:
-    """A user message, a summary or an event, as the model reads it."""
-
-    text: str
-    images: tuple[ImagePart, ...] = ()
-    source: Message | None = None
-    rendered: "Rendered" = field(default_factory=dict, compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class WireCall:
-    """A call as the provider receives it: the id is unique in the request, and the arguments are an object."""
-
-    id: str
-    name: str
-    arguments: str
-
-
-@dataclass(frozen=True, slots=True)
-class AssistantTurn:
-    """Text and calls of the model. Parts that only their provider can read, such as signatures, are sent to it only."""
-
-    message: Message
-    calls: tuple[WireCall, ...]
-    is_own: bool = True
-    """True if the called provider wrote it, as far as known."""
-    rendered: "Rendered" = field(default_factory=dict, compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class WireReturn:
-    """A packaged return under the id of its call."""
-
-    call_id: str
-    text: str
-    is_error: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ReturnsTurn:
-    """The returns of the preceding assistant turn."""
-
-    returns: list[WireReturn] = field(default_factory=list)
-    rendered: "Rendered" = field(default_factory=dict, compare=False, repr=False)
-
-
-Turn = SystemTurn | UserTurn | AssistantTurn | ReturnsTurn
-Rendered = dict[str, list[dict[str, Any]]]
-"""The forms in which renderers have sent a turn, by renderer. Turns of one history are reused by the next request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +121,9 @@ def _extend(
         for ordinal, returned in enumerate(message.tool_returns):
             if (call := open_calls.pop(returned.tool_call_id, None)) is not None:
                 text = _return_text(request, cache, message, ordinal, returned)
-                call[1].returns.append(WireReturn(call[0], text, returned.status is ToolStatus.ERROR))
+                is_error = returned.status is ToolStatus.ERROR
+                images = () if is_error else _return_images(message, ordinal)
+                call[1].returns.append(WireReturn(call[0], text, is_error, images))
         if message.role is Role.APPROVAL and all(call.id in open_calls for call in message.tool_calls):
             pass  # It repeats calls of an earlier message, or decides them.
         elif message.role is Role.ASSISTANT or message.tool_calls:
@@ -174,8 +136,7 @@ def _extend(
                 for stored, wire_call in zip(message.tool_calls, calls, strict=True):
                     open_calls[stored.id] = (wire_call.id, returns_turn)
         elif message.role in (Role.USER, Role.SUMMARY, Role.SYSTEM):
-            images = tuple(part for part in message.content if isinstance(part, ImagePart))
-            turns.append(UserTurn(_user_text(request, cache, message), images, message))
+            turns.append(UserTurn(_user_text(request, cache, message), _images(message, message.content)))
         marks.append(None if open_calls else (len(turns), len(call_ids)))
     return _History(messages, turns, call_ids, marks)
 
@@ -215,6 +176,17 @@ def _return_text(request: LlmRequest, cache: RenderCache, message: Message, ordi
         return package_tool_return(returned.status, text, message.created_at, zone)
 
     return cache.text(("return", message.id, ordinal, zone, limit), message, render)
+
+
+def _images(message: Message, content: tuple[ContentPart, ...], first: int = 0) -> tuple[WireImage, ...]:
+    parts = (part for part in content if isinstance(part, ImagePart))
+    return tuple(WireImage(part, message, ordinal) for ordinal, part in enumerate(parts, first))
+
+
+def _return_images(message: Message, ordinal: int) -> tuple[WireImage, ...]:
+    earlier = (part for returned in message.tool_returns[:ordinal] for part in returned.content)
+    first = sum(isinstance(part, ImagePart) for part in (*message.content, *earlier))
+    return _images(message, message.tool_returns[ordinal].content, first)
 
 
 def _wire_calls(

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from mnemesh_types.messages import ImagePart, Message
 
 from mnemesh_orchestrator.llm.errors import ProviderOptionsInvalid
 from mnemesh_orchestrator.llm.render_cache import RenderCache
+from mnemesh_orchestrator.llm.turns import (
+    WireImage,
+)
 
 
 def encode_body(body: Mapping[str, Any]) -> bytes:
@@ -35,13 +37,25 @@ def with_provider_options(body: dict[str, Any], options: str | None, protected: 
     return body
 
 
-def image_base64(image: ImagePart, ordinal: int, source: Message | None, cache: RenderCache) -> str:
+def image_base64(image: WireImage, cache: RenderCache) -> str:
     """Returns the bytes of an inline image as base64 text."""
 
     def encode() -> str:
-        return base64.b64encode(image.data or b"").decode("ascii")
+        return base64.b64encode(image.part.data or b"").decode("ascii")
 
-    return encode() if source is None else cache.text(("image", source.id, ordinal), source, encode)
+    return cache.text(("image", image.source.id, image.ordinal), image.source, encode)
+
+
+def image_url(image: WireImage, cache: RenderCache) -> str | None:
+    """Returns the URL of an image, which is a data URL with its bytes if it is inline; None if neither is known."""
+    if image.part.data is not None:
+        return f"data:{image.part.media_type or 'image/png'};base64,{image_base64(image, cache)}"
+    return image.part.url
+
+
+def hidden_image(image: WireImage) -> str:
+    """Returns the text in place of an image whose content is not known."""
+    return f"[image {image.part.file_id}: not shown here]"
 
 
 def _to_plain(value: object) -> object:

@@ -13,8 +13,10 @@ from mnemesh_kit.ids import derive_id
 from mnemesh_types.messages import Message, Role, TextPart
 
 from mnemesh_orchestrator.builtin.files import WHAT as FILES
+from mnemesh_orchestrator.llm.capabilities import reads_images
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.loop.optional_services import OptionalServices
+from mnemesh_orchestrator.loop.request_images import RequestImages
 from mnemesh_orchestrator.loop.state import TurnContext, TurnState
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, shows_line_numbers
 from mnemesh_orchestrator.model.agents import Agent, PromptPolicy
@@ -74,6 +76,7 @@ class ContextBuilder:
         self._files = services.files
         self._optional = optional
         self._clock = clock
+        self._images = RequestImages(services.files, optional, clock)
         self._windows: OrderedDict[str, ContextWindow] = OrderedDict()
         self._memories: OrderedDict[str, CoreMemory] = OrderedDict()
         self._summaries: OrderedDict[str, ArchivalSummary] = OrderedDict()
@@ -194,7 +197,11 @@ class ContextBuilder:
         schemas = toolbox.offered(solver.allowed(toolbox.names))
         system_text, note = await self._changed_system_text(context, state)
         notes = (*state.notes, *notes, *((note,) if note else ()))
-        return Assembled(self._request(context, state, schemas, system_text, notes), system_text)
+        request = self._request(context, state, schemas, system_text, notes)
+        messages = await self._images.prepared(
+            request.messages, context.run.organization_id, reads_images=reads_images(request.model)
+        )
+        return Assembled(replace(request, messages=messages), system_text)
 
     async def _changed_system_text(self, context: TurnContext, state: TurnState) -> tuple[str | None, str]:
         """Returns the new system message if the stored one does not show the current memory, and a note."""

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
@@ -83,4 +84,4 @@ async def run_custom(
             await edit_block(f"{effect_prefix}/{ordinal}", author, label, edit)
         except MnemeshError as error:
             problems.append(f"The block {label} was not changed: {error.message}")
-    return ToolResult(False, "\n".join((result.text, *problems)), result.stdout, result.stderr) if problems else result
+    return replace(result, ok=False, text="\n".join((result.text, *problems))) if problems else result

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from mnemesh_kit.unicode import MAX_TEXT_BYTES, well_formed
-from mnemesh_types.messages import ToolReturn, ToolStatus
+from mnemesh_types.messages import ImagePart, TextPart, ToolReturn, ToolStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,16 @@ class ToolResult:
     text: str
     stdout: tuple[str, ...] = ()
     stderr: tuple[str, ...] = ()
+    images: tuple[ImagePart, ...] = ()
+    """Images besides the text: inline, or files of the files service."""
 
     def to_return(self, call_id: str, name: str) -> ToolReturn:
         """Returns the result as the return of a call: every text is well-formed and at most 1 MB."""
-        return ToolReturn.from_text(
+        return ToolReturn(
             call_id,
             name,
             ToolStatus.SUCCESS if self.ok else ToolStatus.ERROR,
-            well_formed(self.text, MAX_TEXT_BYTES),
+            (TextPart(well_formed(self.text, MAX_TEXT_BYTES)), *self.images),
             tuple(well_formed(line, MAX_TEXT_BYTES) for line in self.stdout),
             tuple(well_formed(line, MAX_TEXT_BYTES) for line in self.stderr),
         )

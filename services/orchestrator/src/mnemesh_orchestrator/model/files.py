@@ -76,6 +76,8 @@ class OpenedFile:
     previous: FileView | None
     """The window before; None if the file was closed."""
     value: str
+    media_type: str = ""
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

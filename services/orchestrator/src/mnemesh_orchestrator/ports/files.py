@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from mnemesh_orchestrator.model.files import Directories, FileHits, FileLimits, FileMatches, Opening, WindowRequest
+from mnemesh_orchestrator.model.images import ImageFile
 
 
 class FilesPort(Protocol):
@@ -25,6 +26,14 @@ class FilesPort(Protocol):
         self, request_id: str, agent_id: str, windows: Sequence[WindowRequest], *, close_others: bool = False
     ) -> Opening:
         """Opens windows, all or none. The least recently used files beyond the limit are closed."""
+        ...
+
+    async def image(self, file_id: str) -> ImageFile | None:
+        """Returns the content of an image, or None if models cannot be shown it, by its type or size.
+
+        Raises:
+            NotFound: the file was deleted, or replaced by one that is no image.
+        """
         ...
 
     async def grep(

@@ -360,6 +360,8 @@ class AgentFile(_message.Message):
     TRUNCATED_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     LAST_ACCESS_TIME_FIELD_NUMBER: _builtins.int
+    MEDIA_TYPE_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
@@ -375,6 +377,9 @@ class AgentFile(_message.Message):
     truncated: _builtins.bool
     """True if the window contains more text than the limit allows."""
     status: Global___FileStatus.ValueType
+    media_type: _builtins.str
+    """Media type and size of the content as uploaded."""
+    size_bytes: _builtins.int
     @_builtins.property
     def view(self) -> Global___FileView:
         """The window that was last opened. Absent if none was opened."""
@@ -402,12 +407,14 @@ class AgentFile(_message.Message):
         truncated: _builtins.bool = ...,
         status: Global___FileStatus.ValueType = ...,
         last_access_time: _timestamp_pb2.Timestamp | None = ...,
+        media_type: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_access_time", b"_last_access_time", "_visible_content", b"_visible_content", "create_time", b"create_time", "last_access_time", b"last_access_time", "update_time", b"update_time", "view", b"view", "visible_content", b"visible_content"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_access_time", b"_last_access_time", "_visible_content", b"_visible_content", "agent_id", b"agent_id", "create_time", b"create_time", "file_id", b"file_id", "folder_id", b"folder_id", "is_open", b"is_open", "last_access_time", b"last_access_time", "name", b"name", "status", b"status", "truncated", b"truncated", "update_time", b"update_time", "view", b"view", "visible_content", b"visible_content"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_access_time", b"_last_access_time", "_visible_content", b"_visible_content", "agent_id", b"agent_id", "create_time", b"create_time", "file_id", b"file_id", "folder_id", b"folder_id", "is_open", b"is_open", "last_access_time", b"last_access_time", "media_type", b"media_type", "name", b"name", "size_bytes", b"size_bytes", "status", b"status", "truncated", b"truncated", "update_time", b"update_time", "view", b"view", "visible_content", b"visible_content"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_access_time: _TypeAlias = _typing.Literal["last_access_time"]  # noqa: Y015
     _WhichOneofArgType__last_access_time: _TypeAlias = _typing.Literal["_last_access_time", b"_last_access_time"]  # noqa: Y015

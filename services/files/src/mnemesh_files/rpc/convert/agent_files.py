@@ -115,6 +115,8 @@ def agent_file_to_proto(shown: ShownFile, *, with_text: bool) -> pb.AgentFile:
         truncated=shown.truncated,
         status=_STATUSES[file.status],
         last_access_time=optional_timestamp_to_proto(file.used_at),
+        media_type=file.media_type,
+        size_bytes=file.size_bytes,
         create_time=timestamp_to_proto(file.attached_at),
         update_time=timestamp_to_proto(max(file.attached_at, file.updated_at or file.attached_at)),
     )

@@ -4,23 +4,27 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from mnemesh_types.messages import ImagePart, OmittedReasoningPart, ReasoningPart, RedactedReasoningPart
+from mnemesh_types.messages import OmittedReasoningPart, ReasoningPart, RedactedReasoningPart
 
 from mnemesh_orchestrator.llm.history import (
     CLOSING,
     OPENING,
-    AssistantTurn,
-    ReturnsTurn,
-    SystemTurn,
-    Turn,
-    UserTurn,
     arguments_object,
     history_turns,
 )
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
 from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.schemas import response_schema, strict_schema
-from mnemesh_orchestrator.llm.wire import image_base64, with_provider_options
+from mnemesh_orchestrator.llm.turns import (
+    AssistantTurn,
+    ReturnsTurn,
+    SystemTurn,
+    Turn,
+    UserTurn,
+    WireImage,
+    WireReturn,
+)
+from mnemesh_orchestrator.llm.wire import hidden_image, image_base64, with_provider_options
 from mnemesh_orchestrator.model.models import ToolSchema
 
 Block = dict[str, Any]
@@ -87,10 +91,7 @@ def _messages(history: Sequence[Turn], has_thinking: bool, cache: RenderCache) -
             case UserTurn():
                 role, blocks = "user", _user(turn, cache)
             case ReturnsTurn():
-                role, blocks = (
-                    "user",
-                    [_tool_result(returned.call_id, returned.text, returned.is_error) for returned in turn.returns],
-                )
+                role, blocks = "user", [_tool_result(returned, cache) for returned in turn.returns]
         if not blocks:
             continue
         if messages and messages[-1]["role"] == role:
@@ -130,22 +131,26 @@ def _thoughts(turn: AssistantTurn) -> list[Block]:
 
 def _user(turn: UserTurn, cache: RenderCache) -> list[Block]:
     blocks: list[Block] = [{"type": "text", "text": turn.text}] if turn.text.strip() else []
-    return blocks + [_image(image, ordinal, turn, cache) for ordinal, image in enumerate(turn.images)]
+    return blocks + [_image(image, cache) for image in turn.images]
 
 
-def _image(image: ImagePart, ordinal: int, turn: UserTurn, cache: RenderCache) -> Block:
-    if image.data is not None:
-        data = image_base64(image, ordinal, turn.source, cache)
-        media_type = image.media_type or "image/png"
-        return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
-    if image.url is not None:
-        return {"type": "image", "source": {"type": "url", "url": image.url}}
-    return {"type": "text", "text": f"[image {image.file_id}: not shown here]"}
+def _image(image: WireImage, cache: RenderCache) -> Block:
+    part = image.part
+    if part.data is not None:
+        media_type = part.media_type or "image/png"
+        source = {"type": "base64", "media_type": media_type, "data": image_base64(image, cache)}
+        return {"type": "image", "source": source}
+    if part.url is not None:
+        return {"type": "image", "source": {"type": "url", "url": part.url}}
+    return {"type": "text", "text": hidden_image(image)}
 
 
-def _tool_result(call_id: str, text: str, is_error: bool) -> Block:
-    block: Block = {"type": "tool_result", "tool_use_id": call_id, "content": text}
-    return {**block, "is_error": True} if is_error else block
+def _tool_result(returned: WireReturn, cache: RenderCache) -> Block:
+    content: str | list[Block] = returned.text
+    if returned.images:
+        content = [{"type": "text", "text": returned.text}, *(_image(image, cache) for image in returned.images)]
+    block: Block = {"type": "tool_result", "tool_use_id": returned.call_id, "content": content}
+    return {**block, "is_error": True} if returned.is_error else block
 
 
 def _tool(tool: ToolSchema, is_strict: bool) -> Block:

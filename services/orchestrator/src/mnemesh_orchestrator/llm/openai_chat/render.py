@@ -4,23 +4,26 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from mnemesh_types.messages import ImagePart, OmittedReasoningPart, ReasoningPart
+from mnemesh_types.messages import OmittedReasoningPart, ReasoningPart
 
 from mnemesh_orchestrator.llm.dialects import Dialect, dialect_of
 from mnemesh_orchestrator.llm.history import (
     BRIDGE,
     CLOSING,
-    AssistantTurn,
-    ReturnsTurn,
-    SystemTurn,
-    Turn,
-    UserTurn,
     history_turns,
 )
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
 from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.schemas import response_schema, strict_schema
-from mnemesh_orchestrator.llm.wire import image_base64, with_provider_options
+from mnemesh_orchestrator.llm.turns import (
+    AssistantTurn,
+    ReturnsTurn,
+    SystemTurn,
+    Turn,
+    UserTurn,
+    WireImage,
+)
+from mnemesh_orchestrator.llm.wire import hidden_image, image_url, with_provider_options
 from mnemesh_orchestrator.model.models import ModelInfo, ResponseFormat, ToolSchema
 
 # The loop depends on these fields, so no provider option may change them.
@@ -28,6 +31,7 @@ _PROTECTED = frozenset({"messages", "stream", "tools"})
 _REASONS = re.compile(r"^(?:o\d|gpt-(?:[5-9]|\d\d)(?!.*chat))")
 _REFUSES_PARALLEL_FLAG = re.compile(r"^o\d")
 _OFFICIAL: Final = frozenset({"openai", "azure"})
+_RETURNED_IMAGES: Final = "[Images that the tool call {call} returned:]"
 # Gemini documents this value for calls that it did not make.
 _NO_SIGNATURE: Final = "skip_thought_signature_validator"
 
@@ -100,7 +104,7 @@ def _turn_messages(turn: Turn, cache: RenderCache, dialect: Dialect) -> list[dic
     messages = turn.rendered.get(dialect.type)
     if messages is None:
         messages = _rendered(turn, cache, dialect)
-        if not (isinstance(turn, UserTurn) and turn.images):  # The cache bounds the memory of images.
+        if not _has_images(turn):  # The cache bounds the memory of images.
             turn.rendered[dialect.type] = messages
     return messages
 
@@ -114,10 +118,17 @@ def _rendered(
         case AssistantTurn():
             return [_assistant(turn, dialect)]
         case ReturnsTurn():
-            return [
-                {"role": "tool", "tool_call_id": returned.call_id, "content": returned.text}
-                for returned in turn.returns
-            ]
+            return list(_returns(turn, cache))
+
+
+def _has_images(turn: UserTurn | AssistantTurn | ReturnsTurn) -> bool:
+    match turn:
+        case UserTurn():
+            return bool(turn.images)
+        case AssistantTurn():
+            return False
+        case ReturnsTurn():
+            return any(returned.images for returned in turn.returns)
 
 
 def _assistant(turn: AssistantTurn, dialect: Dialect) -> dict[str, Any]:
@@ -150,19 +161,31 @@ def _signature(turn: AssistantTurn) -> str:
 def _user_content(turn: UserTurn, cache: RenderCache) -> str | list[dict[str, Any]]:
     if not turn.images:
         return turn.text
-    text: dict[str, Any] = {"type": "text", "text": turn.text}
-    return [text, *(_image(image, ordinal, turn, cache) for ordinal, image in enumerate(turn.images))]
+    return [_text(turn.text), *(_image(image, cache) for image in turn.images)]
 
 
-def _image(image: ImagePart, ordinal: int, turn: UserTurn, cache: RenderCache) -> dict[str, Any]:
-    if image.data is not None:
-        data = image_base64(image, ordinal, turn.source, cache)
-        url = f"data:{image.media_type or 'image/png'};base64,{data}"
-    elif image.url is not None:
-        url = image.url
-    else:
-        return {"type": "text", "text": f"[image {image.file_id}: not shown here]"}
-    return {"type": "image_url", "image_url": {"url": url, **({"detail": image.detail} if image.detail else {})}}
+def _returns(turn: ReturnsTurn, cache: RenderCache) -> Iterator[dict[str, Any]]:
+    """Returns the messages of returns. The API accepts images in messages of users only, which follow them."""
+    for returned in turn.returns:
+        yield {"role": "tool", "tool_call_id": returned.call_id, "content": returned.text}
+    shown: list[dict[str, Any]] = []
+    for returned in turn.returns:
+        if returned.images:
+            shown.append(_text(_RETURNED_IMAGES.format(call=returned.call_id)))
+            shown += [_image(image, cache) for image in returned.images]
+    if shown:
+        yield {"role": "user", "content": shown}
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _image(image: WireImage, cache: RenderCache) -> dict[str, Any]:
+    url, detail = image_url(image, cache), image.part.detail
+    if url is None:
+        return _text(hidden_image(image))
+    return {"type": "image_url", "image_url": {"url": url, **({"detail": detail} if detail else {})}}
 
 
 def _tool(tool: ToolSchema, is_strict: bool) -> dict[str, Any]:

@@ -6,15 +6,25 @@ The provider stores nothing: every request contains the whole window, and reason
 from collections.abc import Iterator
 from typing import Any, Final
 
-from mnemesh_types.messages import ContentPart, ImagePart, SummarizedReasoningPart, TextPart
+from mnemesh_types.messages import ContentPart, SummarizedReasoningPart, TextPart
 
 from mnemesh_orchestrator.llm.dialects import Dialect, dialect_of
-from mnemesh_orchestrator.llm.history import AssistantTurn, ReturnsTurn, SystemTurn, Turn, UserTurn, history_turns
+from mnemesh_orchestrator.llm.history import (
+    history_turns,
+)
 from mnemesh_orchestrator.llm.openai_chat.render import reasons
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
 from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.schemas import response_schema, strict_schema
-from mnemesh_orchestrator.llm.wire import image_base64, with_provider_options
+from mnemesh_orchestrator.llm.turns import (
+    AssistantTurn,
+    ReturnsTurn,
+    SystemTurn,
+    Turn,
+    UserTurn,
+    WireImage,
+)
+from mnemesh_orchestrator.llm.wire import hidden_image, image_url, with_provider_options
 from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema
 
 Item = dict[str, Any]
@@ -75,12 +85,13 @@ def _items(turn: Turn, cache: RenderCache) -> Iterator[Item]:
         case SystemTurn():
             return
         case UserTurn():
-            yield {"role": "user", "content": _user_content(turn, cache)}
+            yield {"role": "user", "content": _with_images(turn.text, turn.images, cache)}
         case AssistantTurn():
             yield from _assistant(turn)
         case ReturnsTurn():
             for returned in turn.returns:
-                yield {"type": "function_call_output", "call_id": returned.call_id, "output": returned.text}
+                output = _with_images(returned.text, returned.images, cache)
+                yield {"type": "function_call_output", "call_id": returned.call_id, "output": output}
 
 
 def _assistant(turn: AssistantTurn) -> Iterator[Item]:
@@ -115,22 +126,17 @@ def _text_item(part: TextPart, *, is_own: bool) -> Item:
     return item
 
 
-def _user_content(turn: UserTurn, cache: RenderCache) -> str | list[Item]:
-    if not turn.images:
-        return turn.text
-    images = (_image(image, ordinal, turn, cache) for ordinal, image in enumerate(turn.images))
-    return [{"type": "input_text", "text": turn.text}, *images]
+def _with_images(text: str, images: tuple[WireImage, ...], cache: RenderCache) -> str | list[Item]:
+    if not images:
+        return text
+    return [{"type": "input_text", "text": text}, *(_image(image, cache) for image in images)]
 
 
-def _image(image: ImagePart, ordinal: int, turn: UserTurn, cache: RenderCache) -> Item:
-    if image.data is not None:
-        data = image_base64(image, ordinal, turn.source, cache)
-        url = f"data:{image.media_type or 'image/png'};base64,{data}"
-    elif image.url is not None:
-        url = image.url
-    else:
-        return {"type": "input_text", "text": f"[image {image.file_id}: not shown here]"}
-    return {"type": "input_image", "image_url": url, "detail": image.detail or "auto"}
+def _image(image: WireImage, cache: RenderCache) -> Item:
+    url = image_url(image, cache)
+    if url is None:
+        return {"type": "input_text", "text": hidden_image(image)}
+    return {"type": "input_image", "image_url": url, "detail": image.part.detail or "auto"}
 
 
 def _tool(tool: ToolSchema, is_strict: bool) -> Item:

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mnemesh_orchestrator.llm.history import THINKING
+from mnemesh_orchestrator.llm.history import (
+    THINKING,
+)
 from mnemesh_orchestrator.llm.rehearsal.turn import Turn
 from mnemesh_orchestrator.model.models import ToolSchema
 

@@ -7,7 +7,9 @@ from typing import Any
 
 from mnemesh_types.messages import Message, Role, ToolReturn, ToolStatus
 
-from mnemesh_orchestrator.llm.history import arguments_object
+from mnemesh_orchestrator.llm.history import (
+    arguments_object,
+)
 from mnemesh_orchestrator.prompt.packaging import event_type
 
 _REQUIREMENTS = (
