@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from mnemesh_kit.config import ServerConfig
+from mnemesh_kit.config import ConfigError, ServerConfig
 from mnemesh_kit.services import service
 
 
@@ -31,10 +31,15 @@ class Config(ServerConfig):
     """A PEM file with the certificate chain. Unset: no TLS."""
     tls_key_file: str | None = None
     """A PEM file with the key of the certificate."""
+    letta_profile: str = "0.16.7"
+    """The release of the Letta server that Letta's API follows where releases differ: 0.16.7 or 0.16.1."""
     debug_sessions: bool = field(default=False, metadata={"environment": False})
     """Serves /debug/sessions. Set by PROXY_DEBUG_SESSIONS=1."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Self:
         """Returns the settings from the environment. Raises ConfigError."""
-        return replace(super().from_env(env), debug_sessions=env.get("PROXY_DEBUG_SESSIONS") == "1")
+        config = replace(super().from_env(env), debug_sessions=env.get("PROXY_DEBUG_SESSIONS") == "1")
+        if config.letta_profile not in {"0.16.7", "0.16.1"}:
+            raise ConfigError("MNEMESH_GATEWAY_LETTA_PROFILE must be 0.16.7 or 0.16.1.")
+        return config

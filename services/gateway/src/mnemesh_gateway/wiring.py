@@ -24,6 +24,9 @@ from mnemesh_gateway.http.guard import Guard
 from mnemesh_gateway.http.listener import HttpListener
 from mnemesh_gateway.http.mcp import McpEndpoint
 from mnemesh_gateway.http.responses import ResponsesEndpoint
+from mnemesh_gateway.letta.app import LettaApp
+from mnemesh_gateway.letta.mesh import Mesh
+from mnemesh_gateway.letta.profile import Profile
 from mnemesh_gateway.usecases.agents import AgentService
 from mnemesh_gateway.usecases.chat import ChatService
 from mnemesh_gateway.usecases.embeddings import EmbeddingsService
@@ -66,7 +69,9 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
         debug_sessions=config.debug_sessions,
     )
 
+    letta = LettaApp(Mesh(orchestrator), Profile(config.letta_profile), config.max_body_mb << 20, app)
+
     def listener(parts: ListenerParts) -> Listener:
-        return HttpListener(Guard(app, config, parts.authenticator, parts.metrics), config)
+        return HttpListener(Guard(letta, config, parts.authenticator, parts.metrics), config)
 
     return Assembly(name="gateway", listener=listener, close=[channels.close, tasks.close, mcp.close])

@@ -129,7 +129,7 @@ def _cors(origin: str, requested: str | None) -> list[tuple[bytes, bytes]]:
     """Returns the headers for a web page that is allowed. It may send any header: SDKs send many of their own."""
     found = {
         "Access-Control-Allow-Origin": origin,
-        "Access-Control-Allow-Methods": "GET, POST, DELETE, OPTIONS",
+        "Access-Control-Allow-Methods": "GET, POST, PUT, PATCH, DELETE, OPTIONS",
         "Access-Control-Allow-Headers": requested or "*",
         "Access-Control-Expose-Headers": "X-Request-Id, X-Mnemesh-Run-Id, Mcp-Session-Id",
         "Access-Control-Max-Age": "600",

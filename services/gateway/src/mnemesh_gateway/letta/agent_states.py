@@ -1,0 +1,118 @@
+"""Reads what belongs to agents from the services that own it, and returns their states."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from mnemesh.agents.v1 import agents_pb2 as pb
+from mnemesh.agents.v1 import agents_service_pb2 as rpc
+from mnemesh.agents.v1 import groups_service_pb2, identities_service_pb2
+from mnemesh.blocks.v1 import blocks_pb2
+from mnemesh.files.v1 import agent_files_service_pb2
+from mnemesh.tools.v1 import tools_service_pb2
+from mnemesh_kit.errors import NotFound
+
+from mnemesh_gateway.letta.convert.agents import folder_from_proto, state_from_proto
+from mnemesh_gateway.letta.convert.groups import group_from_proto
+from mnemesh_gateway.letta.convert.identities import identity_from_proto
+from mnemesh_gateway.letta.convert.models import find_embedder, find_model
+from mnemesh_gateway.letta.convert.tools import tool_from_proto
+from mnemesh_gateway.letta.mesh import Mesh
+from mnemesh_gateway.letta.pages import READ_SECONDS, order_to_proto
+from mnemesh_gateway.letta.schemas.agents import AgentState, GroupOfAgent, IdentityOfAgent, Source
+from mnemesh_gateway.letta.schemas.tools import Tool
+
+VIEW: Final = rpc.AgentView(message_ids=True, blocks=True, secrets=True, identities=True, groups=True)
+_FILE_TOOL: Final = "open_files"
+"""The tool that an agent has while it holds folders."""
+
+
+async def read_state(mesh: Mesh, agent_id: str, parts: frozenset[str] = frozenset()) -> AgentState:
+    """Returns the state of an agent. Raises NotFound."""
+    response = await mesh.agents.GetAgent(rpc.GetAgentRequest(agent_id=agent_id, view=VIEW), timeout=READ_SECONDS)
+    return (await states_of(mesh, [response.agent], [response.core_memory], parts))[0]
+
+
+async def states_of(
+    mesh: Mesh,
+    agents: Sequence[pb.Agent],
+    core_memories: Sequence[blocks_pb2.CoreMemory],
+    parts: frozenset[str] = frozenset(),
+) -> list[AgentState]:
+    """Returns the states of agents that were read with `VIEW`, in their order."""
+    tools, sources = await asyncio.gather(_tools(mesh, agents), _sources(mesh, agents))
+    states = []
+    for agent, core_memory in zip(agents, core_memories, strict=True):
+        model = await find_model(mesh, agent.model)
+        embedder = await find_embedder(mesh, agent.embedder if agent.HasField("embedder") else None)
+        own = [tools[name] for tool in agent.tools if (name := tool.tool_id or tool.name) in tools]
+        state = state_from_proto(agent, core_memory, model, embedder, own, sources.get(agent.id, []))
+        await _include(mesh, state, agent, parts)
+        states.append(state)
+    return states
+
+
+async def _tools(mesh: Mesh, agents: Sequence[pb.Agent]) -> dict[str, Tool]:
+    """Returns the tools of agents: custom ones by id, built-in ones by name."""
+    ids = {tool.tool_id for agent in agents for tool in agent.tools if tool.tool_id}
+    names = {tool.name for agent in agents for tool in agent.tools if not tool.tool_id}
+    if not ids and not names:
+        return {}
+    key = ",".join(sorted(names))
+
+    async def builtin() -> dict[str, Tool]:
+        request = tools_service_pb2.BatchGetToolsRequest(names=sorted(names))
+        response = await mesh.tools.BatchGetTools(request, timeout=READ_SECONDS)
+        return {tool.name: tool_from_proto(tool) for tool in response.tools}
+
+    found = dict(await mesh.cached(f"builtin:{key}", builtin)) if names else {}
+    if ids:
+        request = tools_service_pb2.BatchGetToolsRequest(tool_ids=sorted(ids))
+        response = await mesh.tools.BatchGetTools(request, timeout=READ_SECONDS)
+        found |= {tool.id: tool_from_proto(tool) for tool in response.tools}
+    return found
+
+
+async def _sources(mesh: Mesh, agents: Sequence[pb.Agent]) -> dict[str, list[Source]]:
+    """Returns the folders of agents by the agents' ids."""
+    holders = [agent.id for agent in agents if any(tool.name == _FILE_TOOL for tool in agent.tools)]
+    return dict(zip(holders, await asyncio.gather(*(folders_of(mesh, each) for each in holders)), strict=True))
+
+
+async def folders_of(mesh: Mesh, agent_id: str) -> list[Source]:
+    """Returns the folders that are attached to an agent, in the order of their attachment."""
+    request = agent_files_service_pb2.ListAgentFoldersRequest(
+        agent_id=agent_id, page_size=1000, order=order_to_proto("asc")
+    )
+    response = await mesh.agent_files.ListAgentFolders(request, timeout=READ_SECONDS)
+    return [folder_from_proto(folder, await find_embedder(mesh, folder.embedder)) for folder in response.folders]
+
+
+async def _include(mesh: Mesh, state: AgentState, agent: pb.Agent, parts: frozenset[str]) -> None:
+    if "identities" in parts:
+        state.identities = await _identities(mesh, agent)
+    if parts & {"managed_group", "multi_agent_group"}:
+        state.managed_group = state.multi_agent_group = await _managed_group(mesh, agent)
+
+
+async def _identities(mesh: Mesh, agent: pb.Agent) -> list[IdentityOfAgent]:
+    found = []
+    for identity_id in agent.identity_ids:
+        request = identities_service_pb2.GetIdentityRequest(identity_id=identity_id)
+        try:
+            response = await mesh.identities.GetIdentity(request, timeout=READ_SECONDS)
+        except NotFound:
+            continue
+        found.append(identity_from_proto(response.identity))
+    return found
+
+
+async def _managed_group(mesh: Mesh, agent: pb.Agent) -> GroupOfAgent | None:
+    for group_id in agent.group_ids:
+        request = groups_service_pb2.GetGroupRequest(group_id=group_id)
+        group = group_from_proto((await mesh.groups.GetGroup(request, timeout=READ_SECONDS)).group)
+        if group.manager_agent_id == agent.id:
+            return group
+    return None

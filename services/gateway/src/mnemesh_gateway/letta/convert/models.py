@@ -1,0 +1,179 @@
+"""Models, their settings and embedders."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from mnemesh.agents.v1 import agents_pb2 as pb
+from mnemesh.agents.v1 import models_pb2
+from mnemesh.agents.v1 import models_service_pb2 as rpc
+from mnemesh_kit.errors import MnemeshError, NotFound
+
+from mnemesh_gateway.letta.convert.values import json_from_text, json_to_text, present, set_present
+from mnemesh_gateway.letta.errors import invalid_field
+from mnemesh_gateway.letta.mesh import Mesh
+from mnemesh_gateway.letta.pages import READ_SECONDS
+from mnemesh_gateway.letta.schemas.agents import ModelChoice
+from mnemesh_gateway.letta.schemas.models import EmbeddingConfig, GivenEmbeddingConfig, GivenLLMConfig, LLMConfig
+
+_ENDPOINT_TYPES: Final = {"openai_compatible": "openai", "rehearsal": "openai", "mnemesh": "openai", "": "openai"}
+_CATEGORIES: Final = {models_pb2.PROVIDER_CATEGORY_BASE: "base", models_pb2.PROVIDER_CATEGORY_BYOK: "byok"}
+_PLAIN: Final = {"temperature", "max_output_tokens", "parallel_tool_calls", "top_p"}
+_UNDERSTOOD: Final = _PLAIN | {"provider_type", "reasoning", "strict", "response_format", "thinking", "effort"}
+
+
+async def find_model(mesh: Mesh, handle: str) -> models_pb2.Model:
+    """Returns a model of the caller's; one with its names only if no provider has it now."""
+
+    async def read() -> models_pb2.Model:
+        try:
+            return (await mesh.models.GetModel(rpc.GetModelRequest(handle=handle), timeout=READ_SECONDS)).model
+        except MnemeshError as error:
+            if not isinstance(error, NotFound) and error.reason != "MODEL_UNKNOWN":
+                raise
+            provider, _, name = handle.partition("/")
+            return models_pb2.Model(handle=handle, provider=provider, provider_model=name or handle)
+
+    return await mesh.cached(f"model:{handle}", read)
+
+
+async def find_embedder(mesh: Mesh, handle: str | None) -> models_pb2.EmbeddingModel | None:
+    """Returns an embedder by its handle, or the default one for None; None if there is none."""
+
+    async def read() -> list[models_pb2.EmbeddingModel]:
+        request = rpc.ListEmbeddingModelsRequest(page_size=1000)
+        return list((await mesh.models.ListEmbeddingModels(request, timeout=READ_SECONDS)).models)
+
+    models = await mesh.cached("embedders", read)
+    if handle is None:
+        return next((model for model in models if model.is_default), None)
+    return next((model for model in models if model.handle == handle), None)
+
+
+def llm_config(model: models_pb2.Model, settings: pb.ModelSettings, context_window: int = 0) -> LLMConfig:
+    """Returns the configuration of a model with the settings in effect."""
+    return LLMConfig(
+        model=model.provider_model,
+        display_name=model.display_name or None,
+        model_endpoint_type=_ENDPOINT_TYPES.get(model.provider_type, model.provider_type),
+        model_endpoint=present(model, "endpoint"),
+        provider_name=model.provider or None,
+        provider_category=_CATEGORIES.get(model.provider_category, "base"),
+        context_window=settings.context_window or context_window or model.context_window,
+        handle=model.handle,
+        put_inner_thoughts_in_kwargs=present(settings, "inner_thoughts_in_kwargs") or False,
+        temperature=present(settings, "temperature"),
+        max_tokens=present(settings, "max_output_tokens"),
+        enable_reasoner=present(settings, "enable_reasoner"),
+        reasoning_effort=present(settings, "reasoning_effort"),
+        max_reasoning_tokens=present(settings, "max_reasoning_tokens") or 0,
+        parallel_tool_calls=present(settings, "parallel_tool_calls"),
+        strict=present(settings, "strict_tool_schemas") or False,
+    )
+
+
+def embedding_config(model: models_pb2.EmbeddingModel | None, handle: str = "") -> EmbeddingConfig:
+    """Returns the configuration of an embedder; one with its names only if no provider has it now."""
+    if model is None:
+        name = handle.partition("/")[2] or handle
+        return EmbeddingConfig(embedding_endpoint_type="openai", embedding_model=name, embedding_dim=0, handle=handle)
+    return EmbeddingConfig(
+        embedding_endpoint_type=_ENDPOINT_TYPES.get(model.provider_type, model.provider_type),
+        embedding_endpoint=present(model, "endpoint"),
+        embedding_model=model.provider_model,
+        embedding_dim=model.dimension,
+        handle=model.handle,
+        batch_size=model.batch_size or 32,
+    )
+
+
+def settings_to_json(provider_type: str, settings: pb.ModelSettings) -> dict[str, Any]:
+    """Returns the settings of a model in Letta's form."""
+    found: dict[str, Any] = {"provider_type": _ENDPOINT_TYPES.get(provider_type, provider_type)}
+    for name in ("max_output_tokens", "temperature", "parallel_tool_calls"):
+        value = present(settings, name)
+        if value is not None:
+            found[name] = value
+    effort = present(settings, "reasoning_effort")
+    if effort is not None:
+        found["reasoning"] = {"reasoning_effort": effort}
+    if settings.HasField("strict_tool_schemas"):
+        found["strict"] = settings.strict_tool_schemas
+    if settings.HasField("enable_reasoner") and provider_type == "anthropic":
+        thinking: dict[str, Any] = {"type": "enabled" if settings.enable_reasoner else "disabled"}
+        if settings.HasField("max_reasoning_tokens"):
+            thinking["budget_tokens"] = settings.max_reasoning_tokens
+        found["thinking"] = thinking
+    return found | (json_from_text(settings.provider_options) or {} if settings.HasField("provider_options") else {})
+
+
+def settings_to_proto(given: dict[str, Any], message: pb.ModelSettings, *loc: str) -> None:
+    """Sets the settings of a model. What only the provider knows is sent to it as it is.
+
+    Raises:
+        ValidationFailed: a setting has the wrong type.
+    """
+    try:
+        set_present(message, **{name: given.get(name) for name in _PLAIN})
+        reasoning = given.get("reasoning") or {}
+        thinking = given.get("thinking") or {}
+        set_present(
+            message,
+            strict_tool_schemas=given.get("strict"),
+            reasoning_effort=reasoning.get("reasoning_effort") or given.get("effort"),
+            max_reasoning_tokens=thinking.get("budget_tokens"),
+        )
+        if "type" in thinking:
+            message.enable_reasoner = thinking["type"] != "disabled"
+        further = {name: value for name, value in given.items() if name not in _UNDERSTOOD and value is not None}
+        set_present(message, provider_options=json_to_text(further or None))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise invalid_field(f"A setting has the wrong type: {error}.", *loc) from error
+
+
+def choice_to_proto(body: ModelChoice, message: pb.Agent) -> set[str]:
+    """Sets the model, its settings and the embedder of an agent; returns the paths that were set."""
+    settings = message.model_settings
+    handle = body.model or (_handle_of(body.llm_config) if body.llm_config is not None else None)
+    if body.llm_config is not None:
+        _legacy_settings(body.llm_config, settings)
+    if body.model_settings is not None:
+        settings_to_proto(body.model_settings, settings, "body", "model_settings")
+    set_present(
+        settings,
+        context_window=body.context_window_limit,
+        max_output_tokens=body.max_tokens,
+        max_reasoning_tokens=body.max_reasoning_tokens,
+        enable_reasoner=body.enable_reasoner,
+        parallel_tool_calls=body.parallel_tool_calls,
+    )
+    embedder = body.embedding or (embedder_of(body.embedding_config) if body.embedding_config is not None else None)
+    set_present(message, model=handle, embedder=embedder)
+    paths = {name for name, value in (("model", handle), ("embedder", embedder)) if value}
+    if settings.ListFields():
+        paths.add("model_settings")
+    return paths
+
+
+def _legacy_settings(config: GivenLLMConfig, settings: pb.ModelSettings) -> None:
+    set_present(
+        settings,
+        context_window=config.context_window,
+        temperature=config.temperature,
+        max_output_tokens=config.max_tokens,
+        enable_reasoner=config.enable_reasoner,
+        reasoning_effort=config.reasoning_effort,
+        max_reasoning_tokens=config.max_reasoning_tokens or None,
+        parallel_tool_calls=config.parallel_tool_calls,
+        strict_tool_schemas=config.strict,
+    )
+
+
+def _handle_of(config: GivenLLMConfig) -> str:
+    """Returns the handle of a model that is configured by names."""
+    return config.handle or f"{config.provider_name or config.model_endpoint_type or 'openai'}/{config.model}"
+
+
+def embedder_of(config: GivenEmbeddingConfig) -> str:
+    """Returns the handle of an embedder that is configured by names."""
+    return config.handle or f"{config.embedding_endpoint_type or 'openai'}/{config.embedding_model}"

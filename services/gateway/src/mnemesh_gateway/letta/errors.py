@@ -1,0 +1,138 @@
+"""Errors in the shapes of Letta's API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import grpc
+import msgspec
+from mnemesh_kit.errors import InvalidArgument, MnemeshError
+from starlette.responses import Response
+
+_STATUS: Final[Mapping[grpc.StatusCode, int]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.FAILED_PRECONDITION: 409,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.ALREADY_EXISTS: 409,
+    grpc.StatusCode.ABORTED: 409,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+    grpc.StatusCode.UNIMPLEMENTED: 501,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+}
+_BY_REASON: Final[Mapping[str, int]] = {
+    "VALIDATION": 422,
+    "BODY_TOO_LARGE": 413,
+    "MODEL_UNKNOWN": 404,
+    "EMBEDDER_UNKNOWN": 404,
+    "ARCHIVE_NOT_FOUND": 404,
+    "BLOCK_LABEL_NOT_FOUND": 404,
+    "ERASED": 404,
+    "BLOCK_LIMIT_EXCEEDED": 400,
+    "BLOCK_READ_ONLY": 400,
+    "NOTHING_TO_COMPACT": 400,
+    "NO_PENDING_APPROVAL": 400,
+    "APPROVAL_MISMATCH": 400,
+    "INPUT_REFUSED": 400,
+    "CONTEXT_WINDOW_OVERFLOW": 400,
+    "SYSTEM_PROMPT_OVERFLOW": 400,
+    "MCP_SERVER_UNREACHABLE": 502,
+    "MCP_SERVER_UNAUTHORIZED": 502,
+    "PROVIDER_REFUSED": 400,
+    "PROVIDER_CONTENT_FILTER": 400,
+    "PROVIDER_AUTH": 401,
+    "PROVIDER_PAYMENT_REQUIRED": 402,
+    "PROVIDER_RATE_LIMITED": 429,
+    "PROVIDER_BAD_ANSWER": 502,
+    "PROVIDER_UNAVAILABLE": 503,
+    "PROVIDER_TIMEOUT": 504,
+}
+_TYPED: Final[Mapping[str, str]] = {
+    "PROVIDER_REFUSED": "llm_bad_request",
+    "PROVIDER_CONTENT_FILTER": "llm_bad_request",
+    "PROVIDER_AUTH": "llm_authentication",
+    "PROVIDER_PAYMENT_REQUIRED": "llm_insufficient_credits",
+    "PROVIDER_RATE_LIMITED": "llm_rate_limit",
+    "PROVIDER_TIMEOUT": "llm_timeout",
+    "PROVIDER_BAD_ANSWER": "llm_error",
+    "PROVIDER_UNAVAILABLE": "llm_error",
+    "MCP_SERVER_UNREACHABLE": "mcp_connection_error",
+    "MCP_SERVER_UNAUTHORIZED": "mcp_connection_error",
+}
+"""The errors whose body is an object `error` with a type, by reason."""
+_FINAL: Final = frozenset({"PENDING_APPROVAL", "NO_PENDING_APPROVAL", "CANCELLED", "ALREADY_EXISTS"})
+"""The 409s that a retry cannot change. The clients retry every 409 unless the answer forbids it."""
+
+
+class ValidationFailed(InvalidArgument):
+    """A path, a query or a body has the wrong form. `problems` are dicts with type, loc, msg and input."""
+
+    reason = "VALIDATION"
+
+    def __init__(self, *problems: Mapping[str, Any], example: str | None = None) -> None:
+        super().__init__(repr([dict(problem) for problem in problems]))
+        self.example = example
+
+
+def invalid_id(parameter: str, prefix: str, value: str) -> ValidationFailed:
+    """Returns the error for a path parameter that is no id of its kind."""
+    primitive = parameter.removesuffix("_id")
+    problem = {
+        "type": "string_pattern_mismatch",
+        "loc": ("path", parameter),
+        "msg": f"String should match pattern '{prefix}-{{uuid4}}'",
+        "input": value[:200],
+    }
+    return ValidationFailed(problem, example=f"{primitive}-123e4567-e89b-42d3-8456-426614174000")
+
+
+def invalid_value(place: str, error: msgspec.ValidationError | msgspec.DecodeError) -> ValidationFailed:
+    """Returns the error for a query or a body that does not match its schema; `place` is "query" or "body"."""
+    text, _, path = str(error).partition(" - at `$")
+    fields = path.rstrip("`").replace("[", ".").replace("]", "").split(".")
+    missing = text.partition("missing required field `")[2].rstrip("`")
+    loc = (place, *(name for name in fields if name), *((missing,) if missing else ()))
+    kind = "missing" if missing else "json_invalid" if type(error) is msgspec.DecodeError else "value_error"
+    return ValidationFailed({"type": kind, "loc": loc, "msg": text, "input": None})
+
+
+def invalid_field(message: str, *loc: str | int) -> ValidationFailed:
+    """Returns the error for a value that has the right type and breaks a rule; `loc` is its path, as `"body", "x"`."""
+    return ValidationFailed({"type": "value_error", "loc": loc, "msg": message, "input": None})
+
+
+def status_of(reason: str, code: grpc.StatusCode) -> int:
+    """Returns the HTTP status of an error."""
+    return _BY_REASON.get(reason) or _STATUS.get(code, 500)
+
+
+def error_response(error: MnemeshError) -> Response:
+    """Returns the answer to a request that failed."""
+    status = status_of(error.reason, error.code)
+    headers = {"x-should-retry": "false"} if error.reason in _FINAL else {}
+    if status == 401 and error.reason == "UNAUTHENTICATED":
+        headers["www-authenticate"] = "Bearer"
+    return Response(msgspec.json.encode(_body(error)), status, headers, media_type="application/json")
+
+
+def _body(error: MnemeshError) -> dict[str, Any]:
+    kind = _TYPED.get(error.reason)
+    if kind is not None:
+        return {"error": {"type": kind, "message": error.message, "detail": f"{error.reason}: {error.message}"}}
+    body: dict[str, Any] = {"detail": error.message}
+    if isinstance(error, ValidationFailed):
+        body["trace_id"] = ""
+        if error.example is not None:
+            body["examples"] = [error.example]
+    elif error.reason == "PENDING_APPROVAL":
+        body["detail"] = f"The agent is waiting for approval of a tool call. {error.message}"
+        body["error_code"] = error.reason
+        body["pending_request_id"] = error.metadata.get("approval_request_id")
+    elif error.reason == "CONVERSATION_BUSY":
+        body["run_id"] = error.metadata.get("run_id")
+    if error.field is not None:
+        body["field"] = error.field
+    return body

@@ -1,0 +1,260 @@
+"""Operations: an HTTP method and a path, with the schemas of their query, body and result, and the function behind."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import types
+import typing
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+import structlog
+from mnemesh_kit.errors import typed_error
+from mnemesh_kit.ids import is_id, new_id
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from mnemesh_gateway.http.body import read_body
+from mnemesh_gateway.letta.errors import error_response, invalid_id, invalid_value
+from mnemesh_gateway.letta.mesh import Mesh
+from mnemesh_gateway.letta.profile import Profile
+
+Q = TypeVar("Q")
+B = TypeVar("B")
+
+ID_PREFIXES: Final[Mapping[str, str]] = {
+    "agent_id": "agent",
+    "archive_id": "archive",
+    "block_id": "block",
+    "file_id": "file",
+    "folder_id": "source",
+    "source_id": "source",
+    "group_id": "group",
+    "identity_id": "identity",
+    "mcp_server_id": "mcp_server",
+    "memory_id": "passage",
+    "message_id": "message",
+    "passage_id": "passage",
+    "provider_id": "provider",
+    "run_id": "run",
+    "step_id": "step",
+    "tool_id": "tool",
+}
+"""The path parameters that are ids, and the prefixes of their ids."""
+_PARAMETER: Final = re.compile(r"{(\w+)}")
+_log = structlog.get_logger("mnemesh.http")
+_encode: Final = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Q, B]):
+    """One request: its path parameters, its query and its body."""
+
+    mesh: Mesh
+    profile: Profile
+    request: Request
+    path: Mapping[str, str]
+    query: Q
+    body: B
+    request_id: str = field(default_factory=lambda: new_id("letta"))
+    """The request_id of the call's first mutating RPC; a client's Idempotency-Key if it sends one."""
+
+
+class NoQuery(msgspec.Struct):
+    """An operation without query parameters. Others are ignored."""
+
+
+Handler = Callable[[Call[Any, Any]], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation. `body` is None if a body is not read; `raw` leaves reading it to the handler."""
+
+    method: str
+    path: str
+    handler: Handler
+    query: type[msgspec.Struct]
+    body: Any
+    optional_body: bool
+    result: Any
+    id_prefixes: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """The name of the function, which is the operation's id."""
+        return self.handler.__name__
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names of the path parameters."""
+        return _PARAMETER.findall(self.path)
+
+
+class Operations:
+    """The operations of one resource, in the order in which paths are matched.
+
+    ```python
+    operations = Operations()
+
+    @operations.get("/agents/{agent_id}", result=AgentState)
+    async def retrieve_agent(call: Call[NoQuery, None]) -> AgentState: ...
+    ```
+    """
+
+    def __init__(self) -> None:
+        self.all: list[Operation] = []
+
+    def add(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: type[msgspec.Struct] = NoQuery,
+        body: Any = None,
+        optional_body: bool = False,
+        result: Any = None,
+        ids: Mapping[str, str] | None = None,
+    ) -> Callable[[Handler], Handler]:
+        """Returns a decorator that adds an operation.
+
+        Args:
+            method: the HTTP method.
+            path: below /v1, such as `/agents/{agent_id}`.
+            query: the schema of the query.
+            body: the schema of the body.
+            optional_body: whether the body may be missing; it is then empty.
+            result: the schema of the answer; None answers `null`.
+            ids: prefixes of path parameters that differ from `ID_PREFIXES`; an empty prefix accepts any text.
+        """
+        names: list[str] = _PARAMETER.findall(path)
+        prefixes = {name: ID_PREFIXES[name] for name in names if name in ID_PREFIXES} | dict(ids or {})
+
+        def register(handler: Handler) -> Handler:
+            given = {name: prefix for name, prefix in prefixes.items() if prefix}
+            self.all.append(Operation(method, path, handler, query, body, optional_body, result, given))
+            return handler
+
+        return register
+
+    def get(self, path: str, **more: Any) -> Callable[[Handler], Handler]:
+        """See `add`."""
+        return self.add("GET", path, **more)
+
+    def post(self, path: str, **more: Any) -> Callable[[Handler], Handler]:
+        """See `add`."""
+        return self.add("POST", path, **more)
+
+    def put(self, path: str, **more: Any) -> Callable[[Handler], Handler]:
+        """See `add`."""
+        return self.add("PUT", path, **more)
+
+    def patch(self, path: str, **more: Any) -> Callable[[Handler], Handler]:
+        """See `add`."""
+        return self.add("PATCH", path, **more)
+
+    def delete(self, path: str, **more: Any) -> Callable[[Handler], Handler]:
+        """See `add`."""
+        return self.add("DELETE", path, **more)
+
+
+class Endpoint:
+    """The HTTP side of an operation: decodes, calls, encodes, and converts errors."""
+
+    def __init__(self, operation: Operation, mesh: Mesh, profile: Profile, max_bytes: int) -> None:
+        self._operation = operation
+        self._mesh = mesh
+        self._profile = profile
+        self._max_bytes = max_bytes
+        self._lists = _list_fields(operation.query)
+        self._decoder = msgspec.json.Decoder(operation.body) if operation.body is not None else None
+
+    async def __call__(self, request: Request) -> Response:
+        """Serves a request."""
+        try:
+            result = await self._operation.handler(await self._call(request))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            failure = typed_error(error)
+            if failure is not error:
+                _log.exception("unexpected_error", path=request.url.path)
+            return error_response(failure)
+        return result if isinstance(result, Response) else json_response(result)
+
+    async def _call(self, request: Request) -> Call[Any, Any]:
+        for name, prefix in self._operation.id_prefixes.items():
+            if not is_id(request.path_params[name], prefix):
+                raise invalid_id(name, prefix, request.path_params[name])
+        key = request.headers.get("idempotency-key")
+        more = {"request_id": key} if key else {}
+        return Call(
+            self._mesh,
+            self._profile,
+            request,
+            request.path_params,
+            self._query(request),
+            await self._body(request),
+            **more,
+        )
+
+    def _query(self, request: Request) -> Any:
+        if self._operation.query is NoQuery:
+            return NoQuery()
+        params = request.query_params
+        values = {name: params.getlist(name) if name in self._lists else params[name] for name in params}
+        # Clients send null as an empty value.
+        given = {name: value for name, value in values.items() if value != ""}
+        try:
+            return msgspec.convert(given, self._operation.query, strict=False)
+        except msgspec.ValidationError as error:
+            raise invalid_value("query", error) from error
+
+    async def _body(self, request: Request) -> Any:
+        if self._decoder is None:
+            return None
+        body = await read_body(request, self._max_bytes)
+        if not body.strip() and self._operation.optional_body:
+            body = b"{}"
+        try:
+            return self._decoder.decode(body)
+        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            raise invalid_value("body", error) from error
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """Returns a value as JSON."""
+    return Response(_encode(value), status, media_type="application/json")
+
+
+def starlette_routes(
+    operations: Sequence[Operation], mesh: Mesh, profile: Profile, max_bytes: int, *, exact: bool
+) -> list[Route]:
+    """Returns the routes of operations.
+
+    Letta's collections end with a slash. `exact` keeps them apart from paths without; otherwise both are served,
+    because Letta redirects from one to the other.
+    """
+    routes = []
+    for operation in operations:
+        endpoint = Endpoint(operation, mesh, profile, max_bytes)
+        path = "/v1" + operation.path
+        paths = [path] if exact else [path, path[:-1] if path.endswith("/") else path + "/"]
+        routes += [Route(each, endpoint.__call__, methods=[operation.method]) for each in paths]
+    return routes
+
+
+def _list_fields(schema: type[msgspec.Struct]) -> frozenset[str]:
+    """Returns the names of the parameters that may be repeated."""
+    hints = typing.get_type_hints(schema)
+    return frozenset(name for name, hint in hints.items() if _is_list(hint))
+
+
+def _is_list(hint: Any) -> bool:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return any(_is_list(part) for part in typing.get_args(hint))
+    return typing.get_origin(hint) is list

@@ -1,0 +1,73 @@
+"""Fixtures: one mesh with a gateway per module, and Letta's SDK as its client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import pytest
+from letta_client import Letta
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.mesh_thread import MeshThread
+from mnemesh_testkit.timeouts import scaled
+
+from .lab import Lab
+
+
+class FakedMesh:
+    """A mesh with a gateway and a fake provider, both started on the loop that enters it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.fake = FakeOpenAI()
+
+    async def __aenter__(self) -> Self:
+        await self.fake.__aenter__()
+        self.mesh = Mesh(self._directory, openai_base_url=self.fake.base_url, gateway=True)
+        try:
+            await self.mesh.__aenter__()
+        except BaseException:
+            await self.fake.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.mesh.__aexit__()
+        await self.fake.__aexit__()
+
+
+@pytest.fixture(scope="module")
+def faked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakedMesh]:
+    """A running mesh in another thread. Its default model is the rehearsal model; openai/fake-model is scripted."""
+    faked = FakedMesh(tmp_path_factory.mktemp("mesh"))
+    with MeshThread(faked):  # type: ignore[arg-type]
+        yield faked
+
+
+@pytest.fixture(scope="module")
+def base_url(faked: FakedMesh) -> str:
+    """The address of the gateway."""
+    return f"http://{faked.mesh.addresses['gateway']}"
+
+
+@pytest.fixture(scope="module")
+def client(base_url: str) -> Iterator[Letta]:
+    """Letta's SDK, without retries of its own."""
+    with Letta(base_url=base_url, api_key="any", max_retries=0, timeout=scaled(60)) as client:
+        yield client
+
+
+@pytest.fixture
+def fake(faked: FakedMesh) -> FakeOpenAI:
+    """The provider, which answers every request with the same text until a test sets its script."""
+    faked.fake.script = lambda _: "Hello."
+    faked.fake.requests.clear()
+    return faked.fake
+
+
+@pytest.fixture
+def lab(client: Letta, fake: FakeOpenAI) -> Lab:
+    """What drivers of the SDK's methods use."""
+    return Lab(client, fake)

@@ -1,0 +1,59 @@
+"""Every method of Letta's SDK does what docs/letta-compatibility.md says."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import letta_client
+import pytest
+from letta_client import Letta
+
+from . import drivers
+from .lab import DRIVERS, Lab
+from .sdk_methods import arguments, sdk_methods
+
+TABLE = Path(__file__).parents[4] / "docs" / "letta-compatibility.md"
+ROW = re.compile(r"^\| `([\w.]+)` \| (works|differs|501) \| (.*?) ?\|$", re.MULTILINE)
+RESOURCES = [module.name for module in pkgutil.iter_modules(drivers.__path__)]
+
+for resource in RESOURCES:
+    importlib.import_module(f"{drivers.__name__}.{resource}")
+
+
+def claims() -> dict[str, tuple[str, str]]:
+    """The table: method → its claim and the reason or the difference."""
+    rows = ROW.findall(TABLE.read_text())
+    assert len({method for method, _, _ in rows}) == len(rows), "a method stands in two rows"
+    return {method: (claim, text) for method, claim, text in rows}
+
+
+def test_the_table_names_every_method_and_no_other(client: Letta) -> None:
+    assert set(claims()) == set(sdk_methods(client))
+
+
+def test_methods_that_work_have_a_driver_and_the_others_a_reason() -> None:
+    table = claims()
+    assert set(DRIVERS) == {method for method, (claim, _) in table.items() if claim != "501"}
+    assert [method for method, (claim, text) in table.items() if claim != "works" and not text] == []
+
+
+@pytest.mark.parametrize("resource", RESOURCES)
+def test_methods_do_what_the_table_says(lab: Lab, resource: str) -> None:
+    found = {driver: None for driver in DRIVERS.values() if driver.__module__.endswith(f".{resource}")}
+    assert found, f"drivers/{resource}.py drives nothing"
+    for driver in found:
+        lab.fake.script = lambda _: "Hello."
+        driver(lab)
+
+
+def test_methods_without_an_implementation_answer_501(client: Letta) -> None:
+    methods = sdk_methods(client)
+    for name in (method for method, (claim, _) in claims().items() if claim == "501"):
+        with pytest.raises(letta_client.APIStatusError) as refused:
+            list(methods[name](**arguments(methods[name])) or ())
+        assert refused.value.status_code == 501, name
+        assert isinstance(refused.value.body, dict), name
+        assert len(str(refused.value.body["detail"])) > 20, name
