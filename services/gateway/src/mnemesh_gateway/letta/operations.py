@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 import structlog
-from mnemesh_kit.errors import typed_error
+from mnemesh_kit.errors import Unimplemented, typed_error
 from mnemesh_kit.ids import is_id, new_id
 from starlette.requests import Request
 from starlette.responses import Response
@@ -140,6 +140,14 @@ class Operations:
             return handler
 
         return register
+
+    def refuse(self, method: str, path: str, reason: str) -> None:
+        """Adds an operation of Letta's API that the mesh cannot serve; it answers 501 with the reason."""
+
+        async def refused(_call: Call[Any, Any]) -> None:
+            raise Unimplemented(f"{reason} See docs/letta-compatibility.md.")
+
+        self.add(method, path, ids={name: "" for name in _PARAMETER.findall(path)})(refused)
 
     def get(self, path: str, **more: Any) -> Callable[[Handler], Handler]:
         """See `add`."""

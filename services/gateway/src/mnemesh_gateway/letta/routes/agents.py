@@ -43,6 +43,9 @@ _UNSET_MODELS: Final = frozenset({"letta/letta-free"})
 """Handles of Letta's own service, whose place the configured default takes."""
 
 
+operations.refuse("POST", "/agents/import", "Agent files are not served yet.")
+
+
 @operations.get("/agents/", query=ListAgents, result=list[AgentState])
 async def list_agents(call: Call[ListAgents, None]) -> list[AgentState]:
     """Lists agents, newest first."""
