@@ -49,6 +49,7 @@ def test_methods_do_what_the_table_says(lab: Lab, resource: str) -> None:
         driver(lab)
 
 
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
 def test_methods_without_an_implementation_answer_501(client: Letta) -> None:
     methods = sdk_methods(client)
     for name in (method for method, (claim, _) in claims().items() if claim == "501"):

@@ -147,7 +147,7 @@ class Operations:
         async def refused(_call: Call[Any, Any]) -> None:
             raise Unimplemented(f"{reason} See docs/letta-compatibility.md.")
 
-        self.add(method, path, ids={name: "" for name in _PARAMETER.findall(path)})(refused)
+        self.add(method, path, ids=dict.fromkeys(_PARAMETER.findall(path), ""))(refused)
 
     def get(self, path: str, **more: Any) -> Callable[[Handler], Handler]:
         """See `add`."""
