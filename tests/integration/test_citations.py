@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 
-from mnemesh_cli.commands.agent_chat import AgentConversation
-from mnemesh_cli.commands.render import LiveRenderer
+from mnemesh_cli.chat.agent_chat import AgentConversation
+from mnemesh_cli.chat.render import LiveRenderer
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
 from mnemesh_testkit.mesh.in_process import Mesh

@@ -89,7 +89,7 @@ def test_table_of_files_fits_eighty_columns(cli: CommandLine, directory: Path, m
     long_name = "a-name-that-is-" + "very-" * 20 + "long.md"
     (directory / long_name).write_text("x")
     cli.run("files", "upload", str(directory / long_name), "--folder", "a-folder-with-a-long-name")
-    monkeypatch.setattr("mnemesh_cli.commands.terminal._UNBOUNDED", 80)
+    monkeypatch.setattr("mnemesh_cli.display.terminal._UNBOUNDED", 80)
 
     _, listed, _ = cli.run("files", "list", "--folder", "a-folder-with-a-long-name")
     _, folders, _ = cli.run("folders", "list")

@@ -1,4 +1,4 @@
-"""`python -m mnemesh_client` is the `mnemesh` command."""
+"""`python -m mnemesh_cli` is the `mnemesh` command."""
 
 from mnemesh_cli.main import main
 

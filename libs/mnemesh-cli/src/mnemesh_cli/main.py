@@ -31,9 +31,9 @@ from mnemesh_cli.commands import (
     version,
     watch,
 )
-from mnemesh_cli.commands.connection import Connection
-from mnemesh_cli.commands.error_text import error_text
-from mnemesh_cli.commands.terminal import print_error
+from mnemesh_cli.connection import Connection
+from mnemesh_cli.display.error_text import error_text
+from mnemesh_cli.display.terminal import print_error
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.private_files import make_new_files_private

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Final
 
 import typer
 from mnemesh.agents.v1 import agents_pb2
-from mnemesh_cli.commands.connection import NO_AGENTS, Connection
-from mnemesh_cli.commands.group_views import AgentNames
-from mnemesh_cli.commands.memory import print_memory
-from mnemesh_cli.commands.options import AgentArgument, YesOption
-from mnemesh_cli.commands.terminal import output
+from mnemesh_cli.connection import NO_AGENTS, Connection
+from mnemesh_cli.display.group_views import AgentNames
+from mnemesh_cli.display.memory_view import print_memory
+from mnemesh_cli.display.terminal import output
+from mnemesh_cli.options import AgentArgument, YesOption
 from mnemesh_client.agent import Agent
 from mnemesh_client.inputs import agent_type
 from mnemesh_client.mnemesh import Mnemesh

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from mnemesh_cli.commands.terminal import output
+from mnemesh_cli.display.terminal import output
 
 app = typer.Typer(no_args_is_help=True, help="Create certificates for TLS between the services of a mesh.")
 

@@ -7,9 +7,9 @@ import signal
 from typing import Annotated
 
 import typer
-from mnemesh_cli.commands.agent_chat import AgentConversation
-from mnemesh_cli.commands.connection import Connection, choose_agent
-from mnemesh_cli.commands.group_chat import GroupConversation
+from mnemesh_cli.chat.agent_chat import AgentConversation
+from mnemesh_cli.chat.group_chat import GroupConversation
+from mnemesh_cli.connection import Connection, choose_agent
 from mnemesh_client.agent import Agent
 from mnemesh_client.mnemesh import Mnemesh
 

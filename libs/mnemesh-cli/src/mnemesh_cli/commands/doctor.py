@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import typer
-from mnemesh_cli.commands.connection import Connection
-from mnemesh_cli.commands.error_text import error_text
 from mnemesh_cli.commands.first_agent import REHEARSAL_MODEL
-from mnemesh_cli.commands.options import DataDirOption, mesh_config
-from mnemesh_cli.commands.terminal import output
 from mnemesh_cli.commands.version import CLIENT_VERSION, service_version
+from mnemesh_cli.connection import Connection
+from mnemesh_cli.display.error_text import error_text
+from mnemesh_cli.display.terminal import output
+from mnemesh_cli.options import DataDirOption, mesh_config
 from mnemesh_cli.supervisor import health
 from mnemesh_cli.supervisor.config import MeshConfig, service_module
 from mnemesh_cli.supervisor.data_lock import lock_holder

@@ -11,9 +11,9 @@ import typer
 from mnemesh_cli.agent_exports import files
 from mnemesh_cli.agent_exports.export import export_agent
 from mnemesh_cli.agent_exports.restore import AgentImport, ImportCounts
-from mnemesh_cli.commands.connection import Connection
-from mnemesh_cli.commands.options import AgentArgument
-from mnemesh_cli.commands.terminal import notice, output, print_error
+from mnemesh_cli.connection import Connection
+from mnemesh_cli.display.terminal import notice, output, print_error
+from mnemesh_cli.options import AgentArgument
 from mnemesh_cli.trace_files.directory import ACTIVE, ARCHIVE, EPISODES, FACTS, TraceDirectory
 from mnemesh_cli.trace_files.mirror import Mirror
 from mnemesh_client.agent import Agent

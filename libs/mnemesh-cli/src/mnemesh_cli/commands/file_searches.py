@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 from mnemesh.files.v1 import agent_files_service_pb2
-from mnemesh_cli.commands.connection import Connection, choose_agent
-from mnemesh_cli.commands.file_views import print_json
-from mnemesh_cli.commands.options import JsonOption
-from mnemesh_cli.commands.terminal import notice, output
+from mnemesh_cli.connection import Connection, choose_agent
+from mnemesh_cli.display.file_views import print_json
+from mnemesh_cli.display.terminal import notice, output
+from mnemesh_cli.options import JsonOption
 from rich.text import Text
 
 AgentOption = Annotated[

@@ -12,17 +12,17 @@ from typing import Annotated, Final
 
 import typer
 from mnemesh.files.v1 import files_pb2, files_service_pb2
-from mnemesh_cli.commands.connection import Connection
-from mnemesh_cli.commands.error_text import error_text
-from mnemesh_cli.commands.file_progress import TransferBars, processing_bar, transfer_bars
-from mnemesh_cli.commands.file_views import FolderNames, json_text
-from mnemesh_cli.commands.options import JsonOption
-from mnemesh_cli.commands.terminal import notice, print_error
+from mnemesh_cli.connection import Connection
 from mnemesh_cli.directories.comparison import FolderFiles
 from mnemesh_cli.directories.ignore import IgnoreRules
 from mnemesh_cli.directories.names import folder_name_of
 from mnemesh_cli.directories.parallel import for_each
 from mnemesh_cli.directories.scan import scan
+from mnemesh_cli.display.error_text import error_text
+from mnemesh_cli.display.file_progress import TransferBars, processing_bar, transfer_bars
+from mnemesh_cli.display.file_views import FolderNames, json_text
+from mnemesh_cli.display.terminal import notice, print_error
+from mnemesh_cli.options import JsonOption
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_client.patience import is_broken_connection
 from mnemesh_client.upload_sources import Source, sha256_of

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 from mnemesh_cli.commands import file_searches, file_uploads
-from mnemesh_cli.commands.connection import Connection
-from mnemesh_cli.commands.file_progress import transfer_bars
-from mnemesh_cli.commands.file_views import FolderNames, file_fields, print_fields, print_files, print_json, status_text
-from mnemesh_cli.commands.options import FileArgument, JsonOption, YesOption
-from mnemesh_cli.commands.terminal import notice, output
+from mnemesh_cli.connection import Connection
+from mnemesh_cli.display.file_progress import transfer_bars
+from mnemesh_cli.display.file_views import FolderNames, file_fields, print_fields, print_files, print_json, status_text
+from mnemesh_cli.display.terminal import notice, output
+from mnemesh_cli.options import FileArgument, JsonOption, YesOption
 from mnemesh_kit.errors import InvalidArgument
 
 

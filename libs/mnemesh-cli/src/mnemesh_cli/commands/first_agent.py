@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from mnemesh_cli.commands.connection import FIRST_AGENT_TAG, first_agent
+from mnemesh_cli.connection import FIRST_AGENT_TAG, first_agent
 from mnemesh_client.agent import Agent
 from mnemesh_client.inputs import new_request_id
 from mnemesh_client.mnemesh import Mnemesh

@@ -6,11 +6,11 @@ import asyncio
 from typing import Annotated, Any
 
 import typer
-from mnemesh_cli.commands.connection import Connection
-from mnemesh_cli.commands.file_views import folder_fields, print_fields, print_folders, print_json
-from mnemesh_cli.commands.group_views import AgentNames
-from mnemesh_cli.commands.options import AgentArgument, FolderArgument, JsonOption, YesOption
-from mnemesh_cli.commands.terminal import notice, output
+from mnemesh_cli.connection import Connection
+from mnemesh_cli.display.file_views import folder_fields, print_fields, print_folders, print_json
+from mnemesh_cli.display.group_views import AgentNames
+from mnemesh_cli.display.terminal import notice, output
+from mnemesh_cli.options import AgentArgument, FolderArgument, JsonOption, YesOption
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, show, change and delete folders; attach them to agents.")
 

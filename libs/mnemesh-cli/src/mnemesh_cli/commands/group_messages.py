@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 from mnemesh.agents.v1.runs_service_pb2 import CANCEL_OUTCOME_CANCELLED
-from mnemesh_cli.commands.connection import Connection
-from mnemesh_cli.commands.group_chat import GroupDisplay
-from mnemesh_cli.commands.group_views import AgentNames, message_text, role_name
-from mnemesh_cli.commands.options import GroupArgument, YesOption
-from mnemesh_cli.commands.render import LiveRenderer, PlainRenderer
-from mnemesh_cli.commands.terminal import notice, output, print_error
+from mnemesh_cli.chat.group_chat import GroupDisplay
+from mnemesh_cli.chat.render import LiveRenderer, PlainRenderer
+from mnemesh_cli.connection import Connection
+from mnemesh_cli.display.group_views import AgentNames, message_text, role_name
+from mnemesh_cli.display.terminal import notice, output, print_error
+from mnemesh_cli.options import GroupArgument, YesOption
 from rich.text import Text
 
 

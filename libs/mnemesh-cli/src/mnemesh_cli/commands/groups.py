@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 from mnemesh_cli.commands import group_messages
-from mnemesh_cli.commands.connection import Connection
 from mnemesh_cli.commands.group_options import (
     FrequencyOption,
     GroupType,
@@ -25,9 +24,10 @@ from mnemesh_cli.commands.group_options import (
     manager_fields,
     require_json_object,
 )
-from mnemesh_cli.commands.group_views import AgentNames, print_group
-from mnemesh_cli.commands.options import GroupArgument, YesOption
-from mnemesh_cli.commands.terminal import output
+from mnemesh_cli.connection import Connection
+from mnemesh_cli.display.group_views import AgentNames, print_group
+from mnemesh_cli.display.terminal import output
+from mnemesh_cli.options import GroupArgument, YesOption
 from mnemesh_client.group import Group
 from mnemesh_client.mnemesh import Mnemesh
 from rich.table import Column, Table

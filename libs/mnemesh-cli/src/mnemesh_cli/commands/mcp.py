@@ -6,7 +6,7 @@ import asyncio
 from typing import Annotated
 
 import typer
-from mnemesh_cli.commands.connection import Connection
+from mnemesh_cli.connection import Connection
 from mnemesh_kit.config import StartupError
 
 

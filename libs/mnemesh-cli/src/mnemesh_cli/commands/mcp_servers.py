@@ -9,9 +9,9 @@ from urllib.parse import parse_qs, urlsplit
 import typer
 from google.protobuf.json_format import MessageToJson
 from mnemesh.tools.v1 import mcp_servers_pb2, mcp_servers_service_pb2
-from mnemesh_cli.commands.connection import Connection
-from mnemesh_cli.commands.options import YesOption
-from mnemesh_cli.commands.terminal import output, print_error
+from mnemesh_cli.connection import Connection
+from mnemesh_cli.display.terminal import output, print_error
+from mnemesh_cli.options import YesOption
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import NotFound
 from rich.table import Column, Table

@@ -7,34 +7,18 @@ from typing import Annotated
 
 import click
 import typer
-from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh_cli.commands import memory_audit, memory_facts
-from mnemesh_cli.commands.connection import Connection, choose_agent
-from mnemesh_cli.commands.options import AgentArgument, OptionalAgentArgument
-from mnemesh_cli.commands.terminal import output
+from mnemesh_cli.connection import Connection, choose_agent
+from mnemesh_cli.display.memory_view import print_memory
+from mnemesh_cli.display.terminal import output
+from mnemesh_cli.options import AgentArgument, OptionalAgentArgument
 from mnemesh_client.agent import Agent
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import NotFound
-from rich.console import Console
-from rich.panel import Panel
-from rich.text import Text
 
 app = typer.Typer(no_args_is_help=True, help="Show, correct and check what agents remember.")
 app.command("audit")(memory_audit.audit)
 memory_facts.register(app)
-
-
-def print_memory(console: Console, memory: blocks_pb2.CoreMemory) -> None:
-    """Prints all blocks, each with its label, size and limit."""
-    if not memory.blocks:
-        console.print("no blocks", style="dim")
-    for block in memory.blocks:
-        marks = ", read-only" if block.read_only else ""
-        title = f"{block.label} ({len(block.value)}/{block.limit}{marks})"
-        if console.is_terminal:
-            console.print(Panel(Text(block.value or " "), title=Text(title), title_align="left"))
-        else:
-            console.print(f"[{title}]\n{block.value}", markup=False)
 
 
 @app.command("show")

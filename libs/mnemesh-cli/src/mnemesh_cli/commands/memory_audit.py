@@ -8,9 +8,9 @@ from collections import Counter
 from typing import Annotated
 
 import typer
-from mnemesh_cli.commands.connection import Connection, choose_agent
-from mnemesh_cli.commands.options import OptionalAgentArgument, YesOption
-from mnemesh_cli.commands.terminal import notice, output
+from mnemesh_cli.connection import Connection, choose_agent
+from mnemesh_cli.display.terminal import notice, output
+from mnemesh_cli.options import OptionalAgentArgument, YesOption
 from mnemesh_client.memory_audit import AuditFinding, apply_finding, audit_memory
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument, NotFound

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 from mnemesh.recall.v1 import episodes_pb2
-from mnemesh_cli.commands.connection import Connection, choose_agent
-from mnemesh_cli.commands.options import AgentArgument, OptionalAgentArgument
-from mnemesh_cli.commands.terminal import output
+from mnemesh_cli.connection import Connection, choose_agent
+from mnemesh_cli.display.terminal import output
+from mnemesh_cli.options import AgentArgument, OptionalAgentArgument
 from rich.text import Text
 
 FactArgument = Annotated[str, typer.Argument(metavar="FACT", help="Id of the fact.")]

@@ -6,8 +6,8 @@ import asyncio
 from typing import Annotated
 
 import typer
-from mnemesh_cli.commands.connection import Connection
-from mnemesh_cli.commands.terminal import output
+from mnemesh_cli.connection import Connection
+from mnemesh_cli.display.terminal import output
 from rich.table import Table
 
 app = typer.Typer(no_args_is_help=True, help="List and show the system prompts for new agents.")

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 from mnemesh.agents.v1 import models_pb2
-from mnemesh_cli.commands.connection import Connection
-from mnemesh_cli.commands.options import YesOption
-from mnemesh_cli.commands.terminal import output, print_error
+from mnemesh_cli.connection import Connection
+from mnemesh_cli.display.terminal import output, print_error
+from mnemesh_cli.options import YesOption
 from rich.table import Column, Table
 
 app = typer.Typer(no_args_is_help=True, help="Add, list, check and remove model providers.")

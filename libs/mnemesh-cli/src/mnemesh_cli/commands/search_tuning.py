@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mnemesh_cli.commands.terminal import notice, output
+from mnemesh_cli.display.terminal import notice, output
 from mnemesh_kit.config import StartupError
 from mnemesh_retrieval.errors import EmbedderError, RankingMisconfigured
 from mnemesh_retrieval.ranking.constants import RankingConstants, load_constants

@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 from mnemesh.agents.v1 import groups_service_pb2, runs_pb2
 from mnemesh.blocks.v1 import blocks_pb2
-from mnemesh_cli.commands.connection import Connection
-from mnemesh_cli.commands.error_text import error_text
-from mnemesh_cli.commands.group_views import AgentNames
-from mnemesh_cli.commands.options import AgentArgument
-from mnemesh_cli.commands.terminal import notice, output, print_error
+from mnemesh_cli.connection import Connection
+from mnemesh_cli.display.error_text import error_text
+from mnemesh_cli.display.group_views import AgentNames
+from mnemesh_cli.display.terminal import notice, output, print_error
+from mnemesh_cli.options import AgentArgument
 from mnemesh_client.errors import FailedPrecondition, RunFailed
 from mnemesh_client.mnemesh import Mnemesh
 from rich.text import Text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from mnemesh_cli.commands.terminal import output
+from mnemesh_cli.display.terminal import output
 from mnemesh_kit.auth import mint_token, read_keys
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Final
 
 import typer
 from mnemesh.tools.v1 import execution_service_pb2, tools_pb2
-from mnemesh_cli.commands.connection import Connection
-from mnemesh_cli.commands.file_views import print_fields, print_json
-from mnemesh_cli.commands.options import JsonOption, YesOption
-from mnemesh_cli.commands.terminal import notice, output, print_error
+from mnemesh_cli.connection import Connection
+from mnemesh_cli.display.file_views import print_fields, print_json
+from mnemesh_cli.display.terminal import notice, output, print_error
+from mnemesh_cli.options import JsonOption, YesOption
 from mnemesh_client.tools import Language, ToolTypeName
 from mnemesh_kit.errors import InvalidArgument
 from rich.table import Column, Table

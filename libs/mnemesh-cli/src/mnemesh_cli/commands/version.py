@@ -6,9 +6,9 @@ import asyncio
 from typing import Final
 
 import typer
-from mnemesh_cli.commands.connection import Connection
-from mnemesh_cli.commands.error_text import error_text
-from mnemesh_cli.commands.terminal import output, print_error
+from mnemesh_cli.connection import Connection
+from mnemesh_cli.display.error_text import error_text
+from mnemesh_cli.display.terminal import output, print_error
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.channels import DEADLINE_SECONDS
 from mnemesh_kit.errors import MnemeshError, Unavailable, Unimplemented

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from mnemesh_cli.commands.connection import Connection
-from mnemesh_cli.commands.error_text import error_text
 from mnemesh_cli.commands.file_uploads import (
     HiddenOption,
     IgnoreOption,
     ParallelOption,
     find_or_create_folder,
 )
-from mnemesh_cli.commands.terminal import notice, output, print_error
+from mnemesh_cli.connection import Connection
 from mnemesh_cli.directories.ignore import IgnoreRules
 from mnemesh_cli.directories.sync import FolderSync, Pass, SyncReport
+from mnemesh_cli.display.error_text import error_text
+from mnemesh_cli.display.terminal import notice, output, print_error
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import MnemeshError
 

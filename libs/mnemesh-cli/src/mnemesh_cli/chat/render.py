@@ -9,15 +9,15 @@ from typing import Final
 
 from mnemesh.agents.v1 import agents_pb2, models_pb2, runs_pb2
 from mnemesh.types.v1 import message_pb2
-from mnemesh_cli.commands import styles
-from mnemesh_cli.commands.error_text import error_text
-from mnemesh_cli.commands.markdown import markdown_lines
-from mnemesh_cli.commands.memory_changes import BlockChange
-from mnemesh_cli.commands.status_line import StatusLine
-from mnemesh_cli.commands.streamed_text import StreamedText
-from mnemesh_cli.commands.terminal import print_error
-from mnemesh_cli.commands.tool_lines import call_line, folded_line, shortened
-from mnemesh_cli.commands.usage_text import usage_text
+from mnemesh_cli.chat.memory_changes import BlockChange
+from mnemesh_cli.chat.status_line import StatusLine
+from mnemesh_cli.chat.streamed_text import StreamedText
+from mnemesh_cli.chat.tool_lines import call_line, folded_line, shortened
+from mnemesh_cli.chat.usage_text import usage_text
+from mnemesh_cli.display import styles
+from mnemesh_cli.display.error_text import error_text
+from mnemesh_cli.display.markdown import markdown_lines
+from mnemesh_cli.display.terminal import print_error
 from mnemesh_client.errors import RunFailed
 from mnemesh_client.inputs import text_of
 from rich.console import Console

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mnemesh_cli.commands.markdown import complete_blocks
+from mnemesh_cli.display.markdown import complete_blocks
 
 
 class StreamedText:

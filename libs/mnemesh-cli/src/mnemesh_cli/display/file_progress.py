@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mnemesh.files.v1 import files_pb2
-from mnemesh_cli.commands.terminal import output
+from mnemesh_cli.display.terminal import output
 from mnemesh_client.uploads import OnProgress
 from rich.console import Console
 from rich.progress import (

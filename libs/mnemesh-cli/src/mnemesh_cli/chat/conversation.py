@@ -11,17 +11,17 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from mnemesh.types.v1 import message_pb2
-from mnemesh_cli.commands.chat_commands import ChatCommand, ChatCommands, CommandError
-from mnemesh_cli.commands.error_text import error_text
-from mnemesh_cli.commands.render import LiveRenderer, PlainRenderer
-from mnemesh_cli.commands.stdin import pastes_marked, read_lines, typing_kept
-from mnemesh_cli.commands.terminal import notice, output
+from mnemesh_cli.chat.chat_commands import ChatCommand, ChatCommands, CommandError
+from mnemesh_cli.chat.render import LiveRenderer, PlainRenderer
+from mnemesh_cli.chat.stdin import pastes_marked, read_lines, typing_kept
+from mnemesh_cli.display.error_text import error_text
+from mnemesh_cli.display.terminal import notice, output
 from mnemesh_client.approvals import approve, deny
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import MnemeshError
 
 if TYPE_CHECKING:
-    from mnemesh_cli.commands.line_editor import LineEditor
+    from mnemesh_cli.chat.line_editor import LineEditor
 
 _QUESTION: Final = "  run {tool}? y, n, or a reason to deny › "
 
@@ -169,7 +169,7 @@ class Conversation(ABC):
 
 def _line_editor(commands: ChatCommands) -> LineEditor:
     # Here, because its import takes long and no other command needs it.
-    from mnemesh_cli.commands.line_editor import LineEditor  # noqa: PLC0415
+    from mnemesh_cli.chat.line_editor import LineEditor  # noqa: PLC0415
 
     return LineEditor(commands.names)
 

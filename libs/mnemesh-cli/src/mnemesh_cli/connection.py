@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
-from mnemesh_cli.commands.options import mesh_config
+from mnemesh_cli.options import mesh_config
 from mnemesh_cli.supervisor.config import MeshConfig
 from mnemesh_cli.supervisor.data_lock import lock_holder
 from mnemesh_client.addresses import Addresses

@@ -6,7 +6,7 @@ from typing import Final
 
 from mnemesh.agents.v1 import models_pb2
 from mnemesh.types.v1 import message_pb2
-from mnemesh_cli.commands.status_line import duration_text
+from mnemesh_cli.chat.status_line import duration_text
 
 _PRICE_UNITS_PER_DOLLAR: Final = 10**12
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from mnemesh.agents.v1 import runs_pb2
 from mnemesh.files.v1 import agent_files_service_pb2
-from mnemesh_cli.commands.file_views import citation_text
-from mnemesh_cli.commands.render import LiveRenderer, PlainRenderer
+from mnemesh_cli.chat.render import LiveRenderer, PlainRenderer
+from mnemesh_cli.display.file_views import citation_text
 from mnemesh_client.agent_files import AgentFiles
 from mnemesh_client.inputs import text_of
 from mnemesh_kit.errors import MnemeshError

@@ -7,14 +7,14 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from mnemesh.agents.v1 import agents_pb2, runs_pb2
-from mnemesh_cli.commands.citations import show_sources
-from mnemesh_cli.commands.conversation import Conversation
-from mnemesh_cli.commands.error_text import error_text
-from mnemesh_cli.commands.memory import print_memory
-from mnemesh_cli.commands.memory_changes import MemoryTracker
-from mnemesh_cli.commands.render import LiveRenderer, PlainRenderer
-from mnemesh_cli.commands.styles import SPEAKERS
-from mnemesh_cli.commands.terminal import notice
+from mnemesh_cli.chat.citations import show_sources
+from mnemesh_cli.chat.conversation import Conversation
+from mnemesh_cli.chat.memory_changes import MemoryTracker
+from mnemesh_cli.chat.render import LiveRenderer, PlainRenderer
+from mnemesh_cli.display.error_text import error_text
+from mnemesh_cli.display.memory_view import print_memory
+from mnemesh_cli.display.styles import SPEAKERS
+from mnemesh_cli.display.terminal import notice
 from mnemesh_client.errors import RunFailed
 from mnemesh_client.group import Group, GroupEvent
 from mnemesh_client.inputs import text_of

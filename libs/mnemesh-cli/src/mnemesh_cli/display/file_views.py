@@ -10,7 +10,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 from mnemesh.files.v1 import agent_files_service_pb2, files_pb2
-from mnemesh_cli.commands.terminal import output
+from mnemesh_cli.display.terminal import output
 from mnemesh_client.mnemesh import Mnemesh
 from rich.table import Column, Table
 from rich.text import Text

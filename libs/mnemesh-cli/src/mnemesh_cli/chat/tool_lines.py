@@ -6,7 +6,7 @@ import json
 from typing import Final
 
 from mnemesh.types.v1 import message_pb2
-from mnemesh_cli.commands import styles
+from mnemesh_cli.display import styles
 from mnemesh_client.inputs import text_of
 from rich.text import Text
 

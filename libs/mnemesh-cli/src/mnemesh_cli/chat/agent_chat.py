@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator
 
 from mnemesh.agents.v1 import conversations_pb2, runs_pb2
 from mnemesh.types.v1 import message_pb2
-from mnemesh_cli.commands.agent_commands import price_of, show_models, use_model
-from mnemesh_cli.commands.chat_commands import ChatCommand
-from mnemesh_cli.commands.citations import show_sources
-from mnemesh_cli.commands.conversation import Conversation
-from mnemesh_cli.commands.error_text import error_text
-from mnemesh_cli.commands.memory import print_memory
-from mnemesh_cli.commands.memory_changes import MemoryTracker
-from mnemesh_cli.commands.render import LiveRenderer
-from mnemesh_cli.commands.search import print_results
-from mnemesh_cli.commands.terminal import notice
+from mnemesh_cli.chat.agent_commands import price_of, show_models, use_model
+from mnemesh_cli.chat.chat_commands import ChatCommand
+from mnemesh_cli.chat.citations import show_sources
+from mnemesh_cli.chat.conversation import Conversation
+from mnemesh_cli.chat.memory_changes import MemoryTracker
+from mnemesh_cli.chat.render import LiveRenderer
+from mnemesh_cli.display.error_text import error_text
+from mnemesh_cli.display.memory_view import print_memory
+from mnemesh_cli.display.search_results import print_results
+from mnemesh_cli.display.terminal import notice
 from mnemesh_client.agent import Agent
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import MnemeshError

@@ -1,0 +1,1 @@
+"""The chat: the editor of messages, the conversation, and the display of a turn."""
