@@ -30,6 +30,11 @@ NOT_IMPORTED: Final = (
     "mnemesh_sandbox.inside",
 )
 """Modules that need an extra, or that are programs of the sandbox."""
+CLIENT_ENVIRONMENT: Final = {
+    *("mnemesh-client", "mnemesh-kit", "mnemesh-proto"),
+    *("googleapis-common-protos", "grpcio", "protobuf", "typing-extensions", "tzdata"),
+}
+"""All distributions that the client installs."""
 IMPORT_ALL: Final = """
 import importlib, pkgutil, sys
 
@@ -132,17 +137,26 @@ def test_each_wheel_installs_alone_and_imports(folder: Path, wheels: Path, tmp_p
     python = tmp_path / "venv" / "bin" / "python"
     uv("venv", "--python", sys.executable, str(tmp_path / "venv"))
     name, constraints = metadata(folder)["name"], str(wheels / "constraints.txt")
-    # The kit has modules for servers; a client installs it without them.
+    # Half of the kit is for servers. A client installs it without their requirements.
     wanted = "mnemesh-kit[server]" if name == "mnemesh-kit" else name
     uv("pip", "install", "--python", str(python), "--find-links", str(wheels), "--constraint", constraints, wanted)
     for package in (path.name for path in (folder / "src").iterdir() if path.is_dir()):
         subprocess.run([python, "-I", "-c", IMPORT_ALL, package, *NOT_IMPORTED], cwd=tmp_path, check=True)
+    if name == "mnemesh-client":
+        assert installed(python) == CLIENT_ENVIRONMENT
     if name == "mnemesh-cli":
         command = [python.with_name("mnemesh"), "agents", "list"]
         environment = {"MNEMESH_TARGET": "127.0.0.1:9", "MNEMESH_DATA_DIR": str(tmp_path)}
         ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert (ran.returncode, "Traceback" in ran.stderr) == (1, False), ran.stderr
         assert "mnemesh up" in ran.stderr
+
+
+def installed(python: Path) -> set[str]:
+    """Returns the names of the distributions of an environment."""
+    program = "from importlib.metadata import distributions; print(*{each.name for each in distributions()})"
+    listed = subprocess.run([python, "-I", "-c", program], capture_output=True, text=True, check=True).stdout
+    return set(map(canonicalize_name, listed.split()))
 
 
 def test_environment_is_created_with_a_supported_version() -> None:

@@ -23,8 +23,7 @@ from mnemesh_kit.config import ConfigError, ServerConfig
 from mnemesh_kit.probe import health_status
 from mnemesh_kit.probe import main as probe
 from mnemesh_kit.tls.client import ClientTls, host_of
-from mnemesh_kit.tls.reloaded import EXPIRY
-from mnemesh_kit.tls.server import ServerTls
+from mnemesh_kit.tls.server import EXPIRY, ServerTls
 from mnemesh_kit.tls.settings import TlsSettings
 from mnemesh_testkit.mesh.certificates import certificates, client_tls, tls_fields
 from mnemesh_testkit.timeouts import scaled

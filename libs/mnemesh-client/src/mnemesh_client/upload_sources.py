@@ -22,6 +22,8 @@ Source = str | os.PathLike[str] | bytes | BinaryIO
 PIECE_BYTES: Final = 1_000_000
 """The size of a message with data; a message may have 1 MB."""
 _MEMORY_BYTES: Final = 8_000_000
+# Without O_NONBLOCK, opening a named pipe would wait for a writer. Windows has no such flag, and needs O_BINARY.
+_OPEN_FLAGS: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 @dataclass(slots=True)
@@ -116,8 +118,7 @@ def _open(source: Source) -> tuple[IO[bytes], str, datetime | None]:
 
 def _open_path(path: Path) -> tuple[IO[bytes], str, datetime | None]:
     try:
-        # Without O_NONBLOCK, opening a named pipe would wait for a writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, _OPEN_FLAGS)
     except (OSError, ValueError) as error:
         problem = error.strerror if isinstance(error, OSError) else error
         raise InvalidArgument(f"{path} cannot be read: {problem}.", field="source") from error

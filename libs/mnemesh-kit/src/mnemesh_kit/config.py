@@ -8,8 +8,6 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, get_origin, get_type_hints
 
-import msgspec
-
 T = TypeVar("T")
 
 
@@ -98,6 +96,8 @@ def service_of(cls: type) -> str:
 
 
 def _converted(name: str, text: str, kind: Any) -> Any:
+    import msgspec  # noqa: PLC0415  (services only: a client does not have it)
+
     raw: Any = [part.strip() for part in text.split(",") if part.strip()] if get_origin(kind) in (tuple, list) else text
     try:
         return msgspec.convert(raw, kind, strict=False)

@@ -8,15 +8,14 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from mnemesh_kit.config import StartupError
+from mnemesh_kit.event_log import EventLog
 
 UMASK: Final = 0o077
 _OTHERS: Final = 0o077
 _STORED: Final = ("*.db", "*.db-*", "*.key", "*.lock", "*.owner", "*-index", "logs", "system_prompts")
 """The names of what a mesh stores in its data directory. Other files there are not changed."""
-_log = structlog.get_logger("mnemesh.files")
+_log = EventLog("mnemesh.files")
 
 
 def make_new_files_private() -> None:

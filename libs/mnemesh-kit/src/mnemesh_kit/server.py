@@ -22,7 +22,8 @@ from mnemesh_kit.errors import DeadlineExceeded, StorageFull, Unavailable
 from mnemesh_kit.listener import Listener, ListenerParts
 from mnemesh_kit.metrics import Metric, Metrics
 from mnemesh_kit.sql.database import TRANSACTIONS
-from mnemesh_kit.tls.reloaded import EXPIRY, report_certificates
+from mnemesh_kit.tls.reloaded import report_certificates
+from mnemesh_kit.tls.server import EXPIRY
 
 _log = structlog.get_logger("mnemesh.server")
 

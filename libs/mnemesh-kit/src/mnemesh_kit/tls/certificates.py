@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import re
+import ssl
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mnemesh_kit.config import ConfigError
-
-if TYPE_CHECKING:  # it takes 70 ms, which a process without TLS does not need
-    from cryptography import x509
+from mnemesh_kit.tls.der import CertificateFields, certificate_fields
 
 _DAY: Final = 86_400.0
+_CERTIFICATE: Final = re.compile(
+    rb"-----BEGIN (?:X509 )?CERTIFICATE-----(.+?)-----END (?:X509 )?CERTIFICATE-----", re.S
+)
+_OTHER_KEY: Final = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,33 +56,19 @@ def read_certificate(cert_file: str, key_file: str | None, prefix: str) -> Certi
         ConfigError: a file is missing or wrong, the key is not that of the certificate, or the certificate is not valid
             at this time.
     """
-    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415
-        Encoding,
-        PublicFormat,
-        load_pem_private_key,
-    )
-
     cert, key = f"{prefix}_CERT_FILE", f"{prefix}_KEY_FILE"
     if key_file is None:
         raise ConfigError(f"{key} must be set with {cert}.")
     chain, key_text = _read(cert_file, cert), _read(key_file, key)
     leaf = _certificates(chain, cert_file, cert)[0]
-    try:
-        private = load_pem_private_key(key_text, None)
-    except TypeError as error:
-        raise ConfigError(f"{key} {key_file} is encrypted. Use a key without a password.") from error
-    except Exception as error:  # the parser raises many kinds of errors
-        raise ConfigError(f"{key} {key_file} contains no private key in PEM form.") from error
-    form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    if private.public_key().public_bytes(*form) != leaf.public_key().public_bytes(*form):
-        raise ConfigError(f"{key} {key_file} is not the key of the certificate {cert_file} ({cert}).")
-    begins, ends = _validity(leaf)
+    _require_key(cert_file, key_file, cert, key)
     now = time.time()
+    begins, ends = leaf.begins.timestamp(), leaf.ends.timestamp()
     if not begins <= now < ends:
         problem = "has expired on" if ends <= now else "is not valid before"
-        limit = leaf.not_valid_after_utc if ends <= now else leaf.not_valid_before_utc
+        limit = leaf.ends if ends <= now else leaf.begins
         raise ConfigError(f"{cert} {cert_file} {problem} {limit:%Y-%m-%d %H:%M} UTC. Replace it.")
-    return Certificate(chain, key_text, _names(leaf), begins, ends)
+    return Certificate(chain, key_text, leaf.names, begins, ends)
 
 
 def read_authorities(ca_file: str, setting: str) -> bytes:
@@ -87,7 +78,7 @@ def read_authorities(ca_file: str, setting: str) -> bytes:
         ConfigError: the file cannot be read, contains no certificate, or only expired ones.
     """
     text = _read(ca_file, setting)
-    if all(_validity(authority)[1] <= time.time() for authority in _certificates(text, ca_file, setting)):
+    if all(authority.ends.timestamp() <= time.time() for authority in _certificates(text, ca_file, setting)):
         raise ConfigError(f"{setting} {ca_file} contains expired certificates only. Replace it.")
     return text
 
@@ -99,25 +90,34 @@ def _read(path: str, setting: str) -> bytes:
         raise ConfigError(f"{setting} {path} cannot be read: {error.strerror}.") from error
 
 
-def _certificates(text: bytes, path: str, setting: str) -> list[x509.Certificate]:
-    from cryptography import x509  # noqa: PLC0415
-
+def _certificates(text: bytes, path: str, setting: str) -> list[CertificateFields]:
     try:
-        return x509.load_pem_x509_certificates(text)
-    except Exception as error:  # the parser raises many kinds of errors
+        found = [base64.b64decode(body, validate=False) for body in _CERTIFICATE.findall(text)]
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        for der in found:
+            context.load_verify_locations(cadata=der)  # OpenSSL parses all of it
+        if found:
+            return [certificate_fields(der) for der in found]
+    except (ValueError, StopIteration, ssl.SSLError) as error:
         raise ConfigError(f"{setting} {path} contains no certificate in PEM form.") from error
+    raise ConfigError(f"{setting} {path} contains no certificate in PEM form.")
 
 
-def _validity(certificate: x509.Certificate) -> tuple[float, float]:
-    return certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
+def _require_key(cert_file: str, key_file: str, cert: str, key: str) -> None:
+    """Raises ConfigError if a file is not the key of the certificate."""
+    asked = []
 
+    def refuse_password() -> str:
+        asked.append(key_file)
+        return ""
 
-def _names(certificate: x509.Certificate) -> tuple[str, ...]:
-    from cryptography import x509  # noqa: PLC0415
-
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")  # which keys are long enough is for the other end to say
     try:
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return ()
-    addresses = [str(address) for address in found.get_values_for_type(x509.IPAddress)]
-    return (*found.get_values_for_type(x509.DNSName), *addresses)
+        context.load_cert_chain(Path(cert_file).expanduser(), Path(key_file).expanduser(), refuse_password)
+    except (OSError, ValueError) as error:
+        if asked:
+            raise ConfigError(f"{key} {key_file} is encrypted. Use a key without a password.") from error
+        if isinstance(error, ssl.SSLError) and error.reason in _OTHER_KEY:
+            raise ConfigError(f"{key} {key_file} is not the key of the certificate {cert_file} ({cert}).") from error
+        raise ConfigError(f"{key} {key_file} contains no private key in PEM form.") from error

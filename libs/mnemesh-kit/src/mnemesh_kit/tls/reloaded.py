@@ -1,4 +1,4 @@
-"""A value made of PEM files, which is made again when one of them is replaced, and the expiry of what is in use."""
+"""A value made of PEM files, which is made again when one of them is replaced; the certificates in use."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
-
-import structlog
+from typing import Any, Generic, TypeVar
 
 from mnemesh_kit.config import ConfigError
-from mnemesh_kit.metrics import Gauge
+from mnemesh_kit.event_log import EventLog
 from mnemesh_kit.private_files import warn_of_readable_key
 from mnemesh_kit.tls.certificates import Certificate, read_certificate
 
 T = TypeVar("T")
 
-_log = structlog.get_logger("mnemesh.tls")
+_log = EventLog("mnemesh.tls")
 
 
 class Reloaded(Generic[T]):
@@ -63,7 +61,7 @@ class Reloaded(Generic[T]):
 
 
 class CertificateFiles:
-    """The certificate of this process, from its files. Each that is in use counts for `EXPIRY`."""
+    """The certificate of this process, from its files. Each that is in use counts for `seconds_left`."""
 
     def __init__(self, cert_file: str, key_file: str | None, prefix: str, others: Sequence[str | None] = ()) -> None:
         """Reads the files; see `read_certificate`, which also has the arguments and errors.
@@ -120,15 +118,9 @@ def report_certificates() -> bool:
     return bool(files)
 
 
-def _seconds_left() -> float:
+def seconds_left() -> float:
+    """Returns the seconds until the first of the certificates that this process uses expires; infinity without any."""
     return min((each.current.ends for each in list(_in_use)), default=float("inf")) - time.time()
-
-
-EXPIRY: Final = Gauge(
-    "mnemesh_certificate_remaining_seconds",
-    "Seconds until the first of the certificates that this process uses expires.",
-    _seconds_left,
-)
 
 
 def _stamp(file: Path) -> tuple[int, int, int] | None:

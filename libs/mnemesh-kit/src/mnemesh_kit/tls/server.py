@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import grpc
 
 from mnemesh_kit.config import ConfigError
+from mnemesh_kit.metrics import Gauge
 from mnemesh_kit.tls.certificates import read_authorities
-from mnemesh_kit.tls.reloaded import CertificateFiles, Reloaded
+from mnemesh_kit.tls.reloaded import CertificateFiles, Reloaded, seconds_left
 from mnemesh_kit.tls.settings import PREFIX, TlsSettings
+
+EXPIRY: Final = Gauge(
+    "mnemesh_certificate_remaining_seconds",
+    "Seconds until the first of the certificates that this process uses expires.",
+    seconds_left,
+)
 
 
 class ServerTls:
