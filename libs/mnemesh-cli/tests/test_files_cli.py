@@ -8,6 +8,8 @@ import signal
 from pathlib import Path
 
 import pytest
+from mnemesh_cli.commands import file_uploads
+from mnemesh_testkit.mesh.mesh_thread import MeshThread
 
 from .command_line import CommandLine
 from .test_terminal import Terminal
@@ -146,3 +148,20 @@ async def test_watch_ends_with_ctrl_c(cli: CommandLine, directory: Path) -> None
         assert await terminal.wait() == 0
     finally:
         await terminal.close()
+
+
+def test_upload_waits_for_a_service_that_was_killed_before_the_first_byte(
+    cli: CommandLine, running: MeshThread, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def restarted(text: str) -> None:
+        said.append(text)
+        if "does not answer" in text:
+            running.run(running.mesh.start("files"))
+
+    monkeypatch.setattr(file_uploads, "notice", restarted)
+    running.run(running.mesh.stop("files"))
+    code, out, err = cli.run("files", "upload", str(directory / "readme.md"), "-f", "after-a-kill")
+    assert (code, out, err) == (0, "created after-a-kill/readme.md\n", "")
+    assert said[0] == "the files service does not answer; waiting for up to 60 seconds"

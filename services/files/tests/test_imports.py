@@ -126,6 +126,7 @@ async def test_name_that_resolves_to_this_machine_is_refused(tmp_path: Path, arc
         failed = await service.client.file(file.id)
         assert failed.status == pb.FILE_STATUS_ERROR
         assert "not public" in failed.error_message
+        assert "MNEMESH_FILES_PRIVATE_NETWORKS" in failed.error_message
 
 
 async def test_imports_can_be_off(tmp_path: Path, archival: Any, site: Site) -> None:

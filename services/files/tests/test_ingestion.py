@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,6 +20,7 @@ from mnemesh_kit.failpoints import observed_by
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal, as_principal
 from mnemesh_testkit.suites.files.calls import ERROR, REPLACE, SKIP, reason
+from mnemesh_testkit.timeouts import scaled
 
 from .service import Service, archival_service, opened
 
@@ -379,3 +381,48 @@ async def assert_nothing_left(service: Service) -> None:
     for table in ("file_passages", "segments", "blobs", "removals"):
         assert await service.count(table) == 0, table
     assert service.blobs() == []
+
+
+async def test_two_huge_files_leave_a_worker_to_a_small_one(
+    tmp_path: Path, archival: Any, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mnemesh_files.ingestion.worker.SMALL_BYTES", 10_000)
+    async with opened(tmp_path, archival, clock, workers=2) as service:
+        folder = await service.client.folder()
+        huge = b"A line of a long text that never ends.\n" * 500
+        large = [(await service.client.upload(folder.id, name, content=huge)).file for name in ("a.txt", "b.txt")]
+        small = (await service.client.upload(folder.id, "c.txt", content=b"Short.")).file
+        blocked, released = asyncio.Event(), asyncio.Event()
+        insert = service.archival.insert_passages
+
+        async def held(request_id: str, archive_id: str, folder_id: str, file: tuple[str, str], passages: Any) -> None:
+            if file[0] != small.id:
+                blocked.set()
+                await released.wait()
+            await insert(request_id, archive_id, folder_id, file, passages)
+
+        service.archival.insert_passages = held  # type: ignore[method-assign]
+        running = asyncio.create_task(service.worker.run())
+        try:
+            async with asyncio.timeout(scaled(60)):
+                await blocked.wait()
+                while (await service.client.file(small.id)).status != pb.FILE_STATUS_COMPLETED:
+                    await asyncio.sleep(0.01)
+            done = [(await service.client.file(each.id)).status for each in large]
+            assert pb.FILE_STATUS_COMPLETED not in done
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_what_a_killed_process_had_not_joined_is_removed_at_the_next_start(
+    tmp_path: Path, archival: Any, clock: FrozenClock
+) -> None:
+    async with opened(tmp_path, archival, clock) as service:
+        folder = await service.client.folder()
+        await service.client.upload(folder.id, content=b"kept")
+        left = service.config.blobs_path / "unfinished" / "blob-of-a-killed-process"
+        left.write_bytes(b"half of it")
+    async with opened(tmp_path, archival, clock) as service:
+        assert not left.exists()
+        assert len(service.blobs()) == 1

@@ -157,7 +157,7 @@ async def test_caller_that_closes_its_side_answers_no_calls(embedded: Stubs) -> 
     result = await _converse(embedded, start, lambda _: None)
     assert (result.status, result.result) == (
         pb.EXECUTION_STATUS_ERROR,
-        "Error executing function run_code: ToolError: The caller does not answer calls any more.",
+        "Error executing function run_code_with_tools: ToolError: The caller does not answer calls any more.",
     )
 
 

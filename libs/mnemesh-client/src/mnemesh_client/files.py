@@ -17,6 +17,7 @@ from mnemesh_client.errors import FileProcessingFailed
 from mnemesh_client.folders import FoldersClient
 from mnemesh_client.inputs import is_file_id, json_text, new_request_id
 from mnemesh_client.paging import Order, paginate, sort_order
+from mnemesh_client.patience import patiently
 from mnemesh_client.upload_sources import Source, opened
 from mnemesh_client.uploads import OnProgress, Upload
 
@@ -88,7 +89,7 @@ class FilesClient:
         request_id = request_id or new_request_id()
         if isinstance(source, str) and source.startswith(("https://", "http://")):
             request = files_service_pb2.ImportFileRequest(request_id=request_id, url=source, header=header)
-            imported = await self.stub.ImportFile(request)
+            imported = await patiently(lambda: self.stub.ImportFile(request), self._patience)
             return files_service_pb2.UploadFileResponse(file=imported.file, outcome=imported.outcome)
         async with opened(source) as content:
             header.original_name = content.name or name or ""

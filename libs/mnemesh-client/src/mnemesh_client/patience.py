@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 import grpc
 from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
+
+T = TypeVar("T")
 
 _BACKOFF: Final = Backoff(first=0.1, maximum=2.0)
 
@@ -41,3 +44,25 @@ def is_broken_connection(error: MnemeshError) -> bool:
     if isinstance(error, Unavailable | DeadlineExceeded):
         return not error.final
     return (error.reason, error.code) == ("INTERNAL", grpc.StatusCode.CANCELLED)
+
+
+async def patiently(call: Callable[[], Awaitable[T]], seconds: float, on_wait: Callable[[], None] | None = None) -> T:
+    """Returns the result of a call that can be repeated, as soon as the server answers.
+
+    Args:
+        call: the call. A repeat has the effect of once.
+        seconds: the time for which it is repeated.
+        on_wait: called before the first repeat.
+
+    Raises:
+        MnemeshError: the call was refused, or the server did not answer in time.
+    """
+    patience, is_first = Patience(seconds), True
+    while True:
+        try:
+            return await call()
+        except MnemeshError as error:
+            if is_first and is_broken_connection(error) and on_wait is not None:
+                on_wait()
+            is_first = False
+            await patience.wait(error)

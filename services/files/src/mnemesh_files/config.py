@@ -122,7 +122,11 @@ class Config(SqlConfig):
     def egress(self) -> EgressPolicy:
         """The rules of downloads."""
         access = NetworkAccess.ANY if self.imports == "any" else NetworkAccess.NONE
-        return EgressPolicy(access=access, private_networks=self._private_networks())
+        return EgressPolicy(
+            access=access,
+            private_networks=self._private_networks(),
+            networks_setting="MNEMESH_FILES_PRIVATE_NETWORKS",
+        )
 
     @property
     def downloads(self) -> DownloadLimits:

@@ -119,6 +119,9 @@ async def assemble(
     grep = GrepService(agent_store, texts, config.grep_seconds)
     search = FileSearchService(agent_store, texts, passages)
 
+    if is_exclusive(config) and config.s3 is None:
+        await parts.contents.discard_unfinished(at_start=True)
+
     async def purge() -> None:
         await parts.folders.purge_ledger()
         await parts.folders.purge_tombstones(clock.now() - timedelta(days=config.tombstone_days))
@@ -142,9 +145,19 @@ async def assemble(
             periodic(PURGE_SECONDS, purge),
             periodic(RETRY_SECONDS, announcer.announce_due),
         ],
-        metrics=[*worker.figures.metrics(), remover.removed],
+        metrics=[
+            *worker.figures.metrics(),
+            remover.removed,
+            parts.contents.received_bytes,
+            parts.contents.received_contents,
+        ],
         close=[database.close, channels.close, blobs.close, resolver.close, parsers.close, grep.close],
     )
+
+
+def is_exclusive(config: Config) -> bool:
+    """Returns whether no other process uses the database."""
+    return config.database.startswith("sqlite")
 
 
 def _blob_store(config: Config) -> BlobStore:
@@ -178,7 +191,7 @@ def build(
             Importer(downloader, resolver, config.downloads, contents, ingestion),
             clock,
             concurrency=config.workers,
-            exclusive=config.database.startswith("sqlite"),
+            exclusive=is_exclusive(config),
         ),
         remover=Remover(SqlRemovalStore(database, clock), archival, contents.sweep, clock),
     )

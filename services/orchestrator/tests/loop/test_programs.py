@@ -39,7 +39,7 @@ async def _call(answer: Answer, name: str, **arguments: Any) -> ToolAnswer:
 
 async def test_agent_runs_code(world: World, process: Process) -> None:
     agent = await _agent(world, process)
-    world.model.follow(call("run_code", code="2 + 2", language="js"), say("Four."))
+    world.model.follow(call("run_code", code="2 + 2", language="javascript"), say("Four."))
     await process.send(agent)
     returned = _returned(world, agent)
     assert (returned.status, json.loads(returned.text)) == (ToolStatus.SUCCESS, {"result": "4", "stdout": "out\n"})

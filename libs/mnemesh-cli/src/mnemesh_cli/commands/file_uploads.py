@@ -23,8 +23,8 @@ from mnemesh_cli.display.file_progress import TransferBars, processing_bar, tran
 from mnemesh_cli.display.file_views import FolderNames, json_text
 from mnemesh_cli.display.terminal import notice, print_error
 from mnemesh_cli.options import JsonOption
-from mnemesh_client.mnemesh import Mnemesh
-from mnemesh_client.patience import is_broken_connection
+from mnemesh_client.mnemesh import PATIENCE_SECONDS, Mnemesh
+from mnemesh_client.patience import is_broken_connection, patiently
 from mnemesh_client.upload_sources import Source, sha256_of
 from mnemesh_kit.errors import MnemeshError, NotFound
 
@@ -184,8 +184,7 @@ async def _upload(connection: Connection, request: _Request) -> bool:
         notice("there is nothing to upload")
         return False
     async with connection.open() as mnemesh:
-        folder = await find_or_create_folder(mnemesh, request.folder)
-        known = FolderFiles([file async for file in _known(mnemesh, folder.id, request.items)])
+        folder, known = await patiently(lambda: _destination(mnemesh, request), PATIENCE_SECONDS, _waits)
         with transfer_bars("uploading", sum(item.size for item in request.items)) as bars:
             uploads = _Uploads(mnemesh, folder, known, request, outcome, bars)
             await for_each(request.items, request.parallel, uploads.one)
@@ -195,6 +194,16 @@ async def _upload(connection: Connection, request: _Request) -> bool:
         if request.wait:
             await _wait(mnemesh, outcome)
     return outcome.failed
+
+
+async def _destination(mnemesh: Mnemesh, request: _Request) -> tuple[files_pb2.Folder, FolderFiles]:
+    """Returns the folder of an upload, and those of its files that the upload may have."""
+    folder = await find_or_create_folder(mnemesh, request.folder)
+    return folder, FolderFiles([file async for file in _known(mnemesh, folder.id, request.items)])
+
+
+def _waits() -> None:
+    notice(f"the files service does not answer; waiting for up to {PATIENCE_SECONDS:.0f} seconds")
 
 
 async def _known(mnemesh: Mnemesh, folder_id: str, items: Sequence[Item]) -> AsyncIterator[files_pb2.File]:

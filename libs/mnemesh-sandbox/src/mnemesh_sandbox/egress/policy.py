@@ -29,6 +29,8 @@ class EgressPolicy:
     access: NetworkAccess = NetworkAccess.HOSTS
     private_networks: tuple[IpNetwork, ...] = ()
     """The networks that are allowed although they are not public."""
+    networks_setting: str = "MNEMESH_TOOLS_PRIVATE_NETWORKS"
+    """The setting of `private_networks`, which refusals name."""
     max_bytes: int = 64 * 1024 * 1024
     """Of all connections together, in both directions."""
     max_connections: int = 32

@@ -172,7 +172,8 @@ class EgressProxy:
         )
 
     def _address_refused(self, host: str) -> EgressRefused:
-        text = f"{host} has an address that is not public. The operator can allow it (MNEMESH_TOOLS_PRIVATE_NETWORKS)."
+        setting = self._policy.networks_setting
+        text = f"{host} has an address that is not public. The operator can allow it ({setting})."
         return EgressRefused(403, Refusal.ADDRESS, text)
 
     async def _relay(

@@ -115,7 +115,7 @@ def require_allowed(host: str, address: IpAddress, port: int, policy: EgressPoli
         )
         if is_private or not _is_own(address, port):
             return
-    text = f"{host} has an address that is not public. The operator can allow it (private_networks)."
+    text = f"{host} has an address that is not public. The operator can allow it ({policy.networks_setting})."
     raise EgressRefused(_FORBIDDEN, Refusal.ADDRESS, text)
 
 

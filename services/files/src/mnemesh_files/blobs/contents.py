@@ -6,13 +6,14 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
 import structlog
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.ids import IdSource
+from mnemesh_kit.metrics import Counter
 
 from mnemesh_files.blobs.base import BlobStore
 from mnemesh_files.errors import FileTooLarge
@@ -24,7 +25,8 @@ HOLD: Final = timedelta(hours=1)
 """How long a content is kept although nothing refers to it yet. It is longer than the end of any upload."""
 REMOVAL: Final = timedelta(minutes=5)
 """After what time a removal that was interrupted is repeated."""
-UNFINISHED: Final = timedelta(days=1)
+UNFINISHED: Final = HOLD
+"""The age at which a content that was not received to its end is removed: its upload has ended."""
 SWEEP_BATCH: Final = 100
 _log = structlog.get_logger("mnemesh.files")
 
@@ -53,6 +55,8 @@ class Contents:
         self._clock = clock
         self._ids = ids
         self._max_bytes = max_bytes
+        self.received_bytes = Counter("mnemesh_files_received_bytes", "Bytes of contents that were received.")
+        self.received_contents = Counter("mnemesh_files_received", "Contents that were received.", ["outcome"])
 
     def require_size(self, header: FileHeader) -> None:
         """Raises FileTooLarge if the announced size is beyond the limit."""
@@ -75,6 +79,7 @@ class Contents:
             size, digest = 0, hashlib.sha256()
             async for piece in pieces:
                 size += len(piece)
+                self.received_bytes.inc(by=len(piece))
                 if size > self._max_bytes:
                     raise FileTooLarge(self._max_bytes)
                 await asyncio.to_thread(digest.update, piece)
@@ -85,12 +90,15 @@ class Contents:
             shared = await self._records.shared(organization_id, sha256, until)
             if shared is not None:
                 await writer.abort()
+                self.received_contents.inc("shared")
                 return Content(shared, size, sha256)
             await self._records.reserve(organization_id, blob_id, sha256, size, until)
             await writer.finish()
         except BaseException:
+            self.received_contents.inc("refused")
             await writer.abort()
             raise
+        self.received_contents.inc("stored")
         return Content(blob_id, size, sha256)
 
     @asynccontextmanager
@@ -120,13 +128,16 @@ class Contents:
             size = 0
             while size < max_bytes and (piece := await pieces.taken(max_bytes - size)):
                 size += len(piece)
+                self.received_bytes.inc(by=len(piece))
                 if offset + size > self._max_bytes:
                     raise FileTooLarge(self._max_bytes)
                 await writer.write(piece)
             await writer.finish()
         except BaseException:
+            self.received_contents.inc("refused")
             await writer.abort()
             raise
+        self.received_contents.inc("stored")
         return UploadPart(blob_id, offset, size)
 
     async def discard(self, organization_id: str, blob_id: str) -> None:
@@ -156,8 +167,13 @@ class Contents:
             _log.info("contents_removed", count=removed)
         return removed
 
-    async def discard_unfinished(self) -> None:
-        """Removes what interrupted uploads left in the blob store."""
-        removed = await self._blobs.discard_unfinished(self._clock.now() - UNFINISHED)
+    async def discard_unfinished(self, *, at_start: bool = False) -> None:
+        """Removes what interrupted uploads left in the blob store.
+
+        Args:
+            at_start: whether no upload can be running, so that its age does not matter.
+        """
+        before = datetime.max.replace(tzinfo=UTC) if at_start else self._clock.now() - UNFINISHED
+        removed = await self._blobs.discard_unfinished(before)
         if removed:
             _log.info("unfinished_contents_removed", count=removed)

@@ -22,6 +22,8 @@ class IngestionFigures:
 
     def __init__(self) -> None:
         self._running = 0
+        self.waiting = 0
+        """The number of files that are due, when the worker last looked."""
         self.processed = Counter("mnemesh_files_processed", "Claims on files that ended, by outcome.", ["outcome"])
         self.seconds = Histogram("mnemesh_files_processing_seconds", "Duration of the processing of files.")
 
@@ -40,4 +42,5 @@ class IngestionFigures:
     def metrics(self) -> Sequence[Metric]:
         """Returns the metrics."""
         running = Gauge("mnemesh_files_processing", "Files that are being processed.", lambda: float(self._running))
-        return [self.processed, self.seconds, running]
+        waiting = Gauge("mnemesh_files_waiting", "Files that wait to be processed.", lambda: float(self.waiting))
+        return [self.processed, self.seconds, running, waiting]

@@ -7,7 +7,7 @@ text that is stored is not parsed again, and a passage that is recorded as embed
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Final
@@ -36,6 +36,8 @@ RETRY: Final = timedelta(seconds=10)
 POLL_SECONDS: Final = 5.0
 MAX_FAILURES: Final = 5
 EMBED_BATCH: Final = 100
+SMALL_BYTES: Final = 2_000_000
+"""The size up to which a file is processed while large files occupy all workers but one."""
 _INTERNAL: Final = "An internal error occurred. The server's log has the details. Process the file again."
 _INTERRUPTED: Final = (
     "The processing of the file was interrupted {count} times in a row. Divide the file, or process it again."
@@ -87,15 +89,15 @@ class IngestionWorker:
         if self._exclusive:
             self._exclusive = False
             await self._store.expire_leases()
-        running: set[asyncio.Task[None]] = set()
+        running: dict[asyncio.Task[None], bool] = {}
         try:
             while True:
                 self._added.clear()
-                while len(running) < self._concurrency and (job := await self._claimed()) is not None:
+                while len(running) < self._concurrency and (job := await self._next(running)) is not None:
                     task = asyncio.create_task(self.process(job), name=f"processing of {job.file.id}")
-                    running.add(task)
-                    task.add_done_callback(running.discard)
-                    task.add_done_callback(lambda _: self._added.set())
+                    running[task] = _is_large(job)
+                    task.add_done_callback(lambda ended: self._ended(running, ended))
+                self.figures.waiting = await self._store.waiting()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL_SECONDS):
                         await self._added.wait()
@@ -103,6 +105,15 @@ class IngestionWorker:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+
+    def _ended(self, running: dict[asyncio.Task[None], bool], task: asyncio.Task[None]) -> None:
+        del running[task]
+        self._added.set()
+
+    async def _next(self, running: Mapping[asyncio.Task[None], bool]) -> Job | None:
+        """Claims the next file. Large files leave one of several workers to small ones."""
+        is_reserved = self._concurrency > 1 and sum(running.values()) >= self._concurrency - 1
+        return await self._claimed(SMALL_BYTES if is_reserved else None)
 
     async def run_due(self) -> int:
         """Processes everything that is due, one file after another; returns the number of files."""
@@ -112,8 +123,8 @@ class IngestionWorker:
             count += 1
         return count
 
-    async def _claimed(self) -> Job | None:
-        job = await self._store.claim(self._last, self._clock.now() + LEASE)
+    async def _claimed(self, max_bytes: int | None = None) -> Job | None:
+        job = await self._store.claim(self._last, self._clock.now() + LEASE, max_bytes)
         if job is not None:
             self._last = job.organization_id
         return job
@@ -134,13 +145,13 @@ class IngestionWorker:
             except (Unavailable, DeadlineExceeded, StorageFull) as error:
                 measured.outcome = "postponed"
                 _log.warning("file_postponed", **fields, error=error.message)
-                await _ended(self._store.postpone(job, self._clock.now() + RETRY))
+                await _recorded(self._store.postpone(job, self._clock.now() + RETRY))
             except (DocumentUnreadable, ParserUnavailable, ImportFailed, ArchiveGone) as error:
                 _log.info("file_failed", **fields, error=str(error))
-                await _ended(self._store.fail(job, str(error)))
+                await _recorded(self._store.fail(job, str(error)))
             except Exception:
                 _log.exception("file_processing_failed", **fields)
-                await _ended(self._store.fail(job, _INTERNAL))
+                await _recorded(self._store.fail(job, _INTERNAL))
 
     async def _process(self, job: Job) -> None:
         if job.failures > MAX_FAILURES:
@@ -222,7 +233,11 @@ class IngestionWorker:
             await asyncio.gather(renewing, return_exceptions=True)
 
 
-async def _ended(ending: Awaitable[None]) -> None:
+def _is_large(job: Job) -> bool:
+    return job.file.size_bytes > SMALL_BYTES or job.file.status is FileStatus.FETCHING
+
+
+async def _recorded(ending: Awaitable[None]) -> None:
     """Records the end of a claim. If that fails, the file is claimed again after the lease."""
     try:
         await ending

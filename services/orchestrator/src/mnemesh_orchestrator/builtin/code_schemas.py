@@ -21,7 +21,7 @@ CODE_TOOLS: Final = (
         RUN_CODE,
         f"Runs code. {_RESULT}",
         {"code": text("The code to run.")},
-        {"language": _language("python", "js", "ts", "r", "java")},
+        {"language": _language("python", "javascript", "typescript", "js", "ts", "r", "java")},
     ),
     tool(
         RUN_CODE_WITH_TOOLS,
@@ -29,7 +29,7 @@ CODE_TOOLS: Final = (
         "the text that you would read; a failing one raises an exception. In js and ts, await them. Tools that send "
         f"messages, end your turn or need approval cannot be called. {_RESULT}",
         {"code": text("The code to run.")},
-        {"language": _language("python", "js", "ts")},
+        {"language": _language("python", "javascript", "typescript", "js", "ts")},
     ),
 )
 CODE_TOOL_NAMES: Final = frozenset(schema.name for schema in CODE_TOOLS)

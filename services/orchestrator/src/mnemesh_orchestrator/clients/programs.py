@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # only the stub file has this class
 _SECONDS: Final = 180
 _LANGUAGES: Final = {
     "python": pb.CODE_LANGUAGE_PYTHON,
+    "javascript": pb.CODE_LANGUAGE_JAVASCRIPT,
+    "typescript": pb.CODE_LANGUAGE_TYPESCRIPT,
     "js": pb.CODE_LANGUAGE_JAVASCRIPT,
     "ts": pb.CODE_LANGUAGE_TYPESCRIPT,
     "r": pb.CODE_LANGUAGE_R,

@@ -22,6 +22,7 @@ from mnemesh_tools.usecases.networks import ToolNetworks
 from mnemesh_tools.usecases.slots import FairSlots
 
 _NAME: Final = "run_code"
+_NAME_WITH_TOOLS: Final = "run_code_with_tools"
 _LANGUAGES: Final = {
     CodeLanguage.PYTHON: Language.PYTHON,
     CodeLanguage.JAVASCRIPT: Language.JAVASCRIPT,
@@ -53,33 +54,34 @@ class ProgramService:
             SandboxTooWeak: This host cannot isolate tools enough, or the operator does not allow the network access.
             ToolSlotsBusy: Too many tools run.
         """
+        name = _NAME if answer is None else _NAME_WITH_TOOLS
         require_valid_program(program, self._support)
         seconds = program_seconds(program)
         grant = network_grant(program.network_hosts, "network_hosts", allow_network=False)
         require_network_access(
             self._support.network, "network_hosts", allow_network=False, names_hosts=grant is not None
         )
-        proxy = self._networks.proxy(caller.organization_id, _NAME, grant, {})
+        proxy = self._networks.proxy(caller.organization_id, name, grant, {})
         code = program.code
         if program.language is not CodeLanguage.PYTHON:
             code = await asyncio.to_thread(program_module, code)
         task = Task(
             code,
-            _NAME,
+            name,
             environment=program.environment,
             language=_LANGUAGES[program.language],
             is_program=True,
             tools=program.tools,
         )
         calls = None if answer is None else _bounded(answer)
-        await async_failpoint("sandbox.before_run", _NAME)
+        await async_failpoint("sandbox.before_run", name)
         try:
             async with self._slots.hold(caller.organization_id):
                 access = Access(serve=None if proxy is None else proxy.serve, calls=calls)
                 outcome = await self._sandbox.run(task, seconds, access)
         except SandboxUnavailable as error:
             raise SandboxTooWeak(str(error), missing=",".join(error.missing)) from error
-        await async_failpoint("sandbox.after_run", _NAME)
+        await async_failpoint("sandbox.after_run", name)
         milliseconds = round(outcome.duration * 1000, 1)
         _log.info(
             "code_executed", language=program.language.value, status=outcome.status.value, duration_ms=milliseconds

@@ -18,12 +18,20 @@ class IngestionStore(Protocol):
     LeaseLost if another claim came later, or the file was deleted or replaced.
     """
 
-    async def claim(self, after: str, until: datetime) -> Job | None:
+    async def claim(self, after: str, until: datetime, max_bytes: int | None = None) -> Job | None:
         """Claims the file that is due longest in the next organization after `after`, in a circle.
+
+        Args:
+            after: the organization that was served last.
+            until: the end of the lease.
+            max_bytes: only files up to this size, whose content is stored.
 
         Returns:
             The job; None if no file is due.
         """
+
+    async def waiting(self) -> int:
+        """Returns the number of files that are due and that no worker has claimed."""
 
     async def expire_leases(self) -> int:
         """Ends all leases, whose workers are known to be gone; returns their number."""

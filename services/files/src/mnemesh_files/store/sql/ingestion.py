@@ -35,6 +35,8 @@ _DUE = (
     .order_by(files.c.organization_id, files.c.due_at)
     .limit(1)
 )
+_SMALL = _DUE.where(files.c.size_bytes <= sa.bindparam("max_bytes"), files.c.status != FileStatus.FETCHING)
+_WAITING = sa.select(sa.func.count()).where(files.c.due_at <= sa.bindparam("now"), files.c.deleted_at.is_(None))
 
 
 class SqlIngestionStore:
@@ -44,14 +46,16 @@ class SqlIngestionStore:
         self._database = database
         self._clock = clock
 
-    async def claim(self, after: str, until: datetime) -> Job | None:
+    async def claim(self, after: str, until: datetime, max_bytes: int | None = None) -> Job | None:
         """See IngestionStore.claim."""
+        due = _DUE if max_bytes is None else _SMALL
+        size = {} if max_bytes is None else {"max_bytes": max_bytes}
 
         def write(conn: sa.Connection) -> Job | None:
             now = self._clock.now()
-            row = conn.execute(_DUE, {"now": now, "after": after}).first()
+            row = conn.execute(due, {"now": now, "after": after, **size}).first()
             if row is None and after:
-                row = conn.execute(_DUE, {"now": now, "after": ""}).first()
+                row = conn.execute(due, {"now": now, "after": "", **size}).first()
             if row is None:
                 return None
             values: dict[str, Any] = {"due_at": until, "claim": row.claim + 1, "failures": row.failures + 1}
@@ -62,9 +66,14 @@ class SqlIngestionStore:
             return _job(row)
 
         found = await self._database.read(
-            lambda conn: conn.execute(_DUE, {"now": self._clock.now(), "after": ""}).first()
+            lambda conn: conn.execute(due, {"now": self._clock.now(), "after": "", **size}).first()
         )
         return await self._database.write(write, name="ingestion.claim") if found is not None else None
+
+    async def waiting(self) -> int:
+        """See IngestionStore.waiting."""
+        now = self._clock.now()
+        return await self._database.read(lambda conn: int(conn.execute(_WAITING, {"now": now}).scalar_one()))
 
     async def expire_leases(self) -> int:
         """See IngestionStore.expire_leases."""
@@ -139,7 +148,7 @@ class SqlIngestionStore:
         """See IngestionStore.text."""
 
         def read(conn: sa.Connection) -> tuple[str, ...]:
-            return tuple(text_rows.read_lines(conn, job.organization_id, job.file.id, text_id, 1, 2**31 - 1))
+            return _all_lines(conn, job, text_id)
 
         return await self._database.read(read)
 
@@ -249,3 +258,8 @@ def _batches(segment_values: Any) -> Any:
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def _all_lines(conn: sa.Connection, job: Job, text_id: str) -> tuple[str, ...]:
+    parts = text_rows.line_ranges(conn, job.organization_id, job.file.id, text_id, (1, 2**31 - 1))
+    return tuple(line for part in parts for line in part)

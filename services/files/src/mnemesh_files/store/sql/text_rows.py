@@ -43,29 +43,28 @@ def segment_rows(organization_id: str, file_id: str, text_id: str, lines: tuple[
             start, size = end, 0
 
 
-def read_lines(
-    conn: sa.Connection, organization_id: str, file_id: str, text_id: str, first: int, last: int
-) -> list[str]:
-    """Returns the lines from `first` to `last`, from 1, both inclusive, as far as the text has them."""
+def line_ranges(
+    conn: sa.Connection, organization_id: str, file_id: str, text_id: str, lines: tuple[int, int]
+) -> Iterator[list[str]]:
+    """Yields the lines of a range, from 1 and both ends inclusive, segment by segment. Yields nothing without a text.
+
+    A caller that has enough stops, and decompresses no more.
+    """
+    first, last = lines
     of = {"org": organization_id, "file": file_id, "text": text_id, "first": first, "last": last}
-    lines: list[str] = []
     for row in conn.execute(_RANGE, of):
         some = zlib.decompress(row.data).decode().split("\n")
-        lines += some[max(0, first - row.first_line) : max(0, last - row.first_line + 1)]
-    return lines
+        yield some[max(0, first - row.first_line) : max(0, last - row.first_line + 1)]
 
 
 def read_part(
     conn: sa.Connection, organization_id: str, file_id: str, text_id: str, lines: tuple[int, int], max_bytes: int
 ) -> list[str]:
     """Returns the lines of a range, both ends inclusive, as many as fit into `max_bytes` of UTF-8, at least one."""
-    first, last = lines
-    of = {"org": organization_id, "file": file_id, "text": text_id, "first": first, "last": last}
     part: list[str] = []
     size = 0
-    for row in conn.execute(_RANGE, of):
-        some = zlib.decompress(row.data).decode().split("\n")
-        for line in some[max(0, first - row.first_line) : max(0, last - row.first_line + 1)]:
+    for some in line_ranges(conn, organization_id, file_id, text_id, lines):
+        for line in some:
             size += len(line.encode()) + 1
             if part and size > max_bytes + 1:
                 return part

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -11,20 +10,10 @@ from mnemesh_kit.sql import Database
 
 from mnemesh_files.store.base.agent_files import PassageLines
 from mnemesh_files.store.sql.tables import file_passages, files, segments
+from mnemesh_files.store.sql.text_rows import line_ranges
 
 _s = segments.c
 _CHUNK = 300
-_RANGE = (
-    sa.select(_s.first_line, _s.line_count, _s.data)
-    .where(
-        _s.organization_id == sa.bindparam("org"),
-        _s.file_id == sa.bindparam("file"),
-        _s.text_id == sa.bindparam("text"),
-        _s.first_line <= sa.bindparam("last"),
-        _s.first_line + _s.line_count > sa.bindparam("first"),
-    )
-    .order_by(_s.first_line)
-)
 
 
 class SqlTextStore:
@@ -37,15 +26,12 @@ class SqlTextStore:
         self, organization_id: str, file_id: str, text_id: str, first: int, last: int, max_chars: int
     ) -> list[str] | None:
         """See TextStore.lines."""
-        parameters = {"org": organization_id, "file": file_id, "text": text_id, "first": first, "last": last}
 
         def read(conn: sa.Connection) -> list[str] | None:
             found: list[str] = []
             size, is_known = 0, False
-            for row in conn.execute(_RANGE, parameters):
+            for part in line_ranges(conn, organization_id, file_id, text_id, (first, last)):
                 is_known = True
-                lines = zlib.decompress(row.data).decode().split("\n")
-                part = lines[max(0, first - row.first_line) : last - row.first_line + 1]
                 found += part
                 size += sum(map(len, part)) + len(part)
                 if size > max_chars:
