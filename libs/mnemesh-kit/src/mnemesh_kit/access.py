@@ -97,7 +97,8 @@ RPC_RULES: Final[Mapping[str, RpcRule]] = {
         "mnemesh.blocks.v1.BlockService",
         client="CreateBlock GetBlock ListBlocks CountBlocks UpdateBlock DeleteBlock AttachBlock DetachBlock "
         "ListBlockAgents GetCoreMemory BatchGetCoreMemory EditBlock ListBlockRevisions RevertBlock",
-        internal="IsolateBlocks ReleaseBlocks LinkAgents UnlinkAgents EraseAgent",
+        internal="IsolateBlocks ReleaseBlocks LinkAgents UnlinkAgents ImportBlocks EraseAgent",
+        large="ImportBlocks",
     ),
     **_rules(
         "mnemesh.recall.v1.MessageService",

@@ -18,6 +18,7 @@ from mnemesh_blocks.store.sql.blocks import SqlBlockStore
 from mnemesh_blocks.usecases.blocks import BlockService
 from mnemesh_blocks.usecases.conversation_blocks import ConversationBlockService
 from mnemesh_blocks.usecases.core_memory import CoreMemoryService
+from mnemesh_blocks.usecases.imports import BlockImportService
 from mnemesh_blocks.usecases.links import LinkService
 from mnemesh_blocks.usecases.revisions import RevisionService
 
@@ -40,6 +41,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
         conversation_blocks=ConversationBlockService(store, clock, ids),
         revisions=RevisionService(store, clock),
         links=LinkService(store),
+        imports=BlockImportService(store),
     )
     return Assembly(
         name="blocks",

@@ -87,6 +87,7 @@ class Orchestrator:
 
     agents: AgentService
     lifecycle: AgentLifecycle
+    agent_parts: AgentParts
     prompts: SystemPromptService
     windows: ContextWindowService
     conversations: ConversationService
@@ -242,6 +243,7 @@ def build(
             secrets,
         ),
         lifecycle=lifecycle,
+        agent_parts=parts,
         prompts=SystemPromptService(prompts),
         windows=windows,
         conversations=ConversationService(

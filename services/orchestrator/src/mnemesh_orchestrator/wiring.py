@@ -33,17 +33,25 @@ from mnemesh_orchestrator.clients.blocks import BlocksClient
 from mnemesh_orchestrator.clients.episodes import EpisodesClient
 from mnemesh_orchestrator.clients.files import FilesClient
 from mnemesh_orchestrator.clients.recall import RecallClient
+from mnemesh_orchestrator.clients.records.archival import ArchivalRecords
+from mnemesh_orchestrator.clients.records.blocks import BlockRecords
+from mnemesh_orchestrator.clients.records.files import FileRecords
+from mnemesh_orchestrator.clients.records.recall import MessageRecords, TraceRecords, WindowRecords
+from mnemesh_orchestrator.clients.records.tools import ToolRecords
 from mnemesh_orchestrator.clients.tools import ToolsClient
 from mnemesh_orchestrator.clients.web import WebClient
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.errors import REMOTE
 from mnemesh_orchestrator.llm.credentials import CredentialSealer
+from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.llm.registry import Providers
 from mnemesh_orchestrator.orchestrator import Orchestrator, build
 from mnemesh_orchestrator.ports import Services
+from mnemesh_orchestrator.ports.records import RecordPart, RecordParts
 from mnemesh_orchestrator.processors.chain import Processors
 from mnemesh_orchestrator.processors.loading import INPUT_GROUP, TOOL_RESULT_GROUP, load
+from mnemesh_orchestrator.rpc.agent_transfers import AgentTransferRpcs
 from mnemesh_orchestrator.rpc.agents import AgentsServicer
 from mnemesh_orchestrator.rpc.conversations import ConversationsServicer
 from mnemesh_orchestrator.rpc.groups import GroupsServicer
@@ -55,6 +63,7 @@ from mnemesh_orchestrator.store.base.stores import Stores
 from mnemesh_orchestrator.store.sql.queue_counts import QueueCounts
 from mnemesh_orchestrator.store.sql.run_retention import SqlRunRetention
 from mnemesh_orchestrator.store.sql.stores import sql_stores
+from mnemesh_orchestrator.transfers import Transfers, build_transfers
 
 FORWARDED = ("blocks", "recall", "archival", "tools", "files")
 """The services whose calls by clients the orchestrator forwards, so that a client needs one address."""
@@ -82,13 +91,14 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     models = ModelCatalog(
         Providers(config.language_models), stores.providers, credentials.open_settings, is_shared=not is_sqlite
     )
+    services, secrets = _services(config, channels), SecretVariables(box, clock)
     orchestrator = build(
         config,
         stores,
-        _services(config, channels),
+        services,
         models=models,
         credentials=credentials,
-        secrets=SecretVariables(box, clock),
+        secrets=secrets,
         processors=Processors(
             load(INPUT_GROUP, config.input_processors, "MNEMESH_INPUT_PROCESSORS"),
             load(TOOL_RESULT_GROUP, config.tool_result_processors, "MNEMESH_TOOL_RESULT_PROCESSORS"),
@@ -98,11 +108,22 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
         clock=clock,
         ids=ids,
     )
+    transfers = build_transfers(
+        orchestrator,
+        stores,
+        services,
+        _record_parts(config, channels),
+        WindowRecords(channels.channel(config.recall_target)),
+        models=models,
+        embedders=EmbedderDirectory(config.default_embedder),
+        secrets=secrets,
+        clock=clock,
+    )
     await orchestrator.lease_renewer.leave_queues()
     counts = QueueCounts(database)
     return Assembly(
         name="orchestrator",
-        servicers=_servicers(orchestrator),
+        servicers=_servicers(orchestrator, transfers),
         service_names=service("orchestrator").proto_services,
         forwarded=forwarded_services({name: getattr(config, f"{name}_target") for name in FORWARDED}),
         background=[
@@ -110,6 +131,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
             orchestrator.lease_renewer.renew,
             models.watch,
             periodic(UNFINISHED_SECONDS, orchestrator.lifecycle.finish_all),
+            periodic(PURGE_SECONDS, transfers.imports.abandon_late),
             periodic(UNFINISHED_SECONDS, orchestrator.conversations.finish_all),
             periodic(UNFINISHED_SECONDS, orchestrator.group_changes.finish_all),
             periodic(UNFINISHED_SECONDS, orchestrator.inputs.record_missing),
@@ -156,7 +178,7 @@ def _gauges(orchestrator: Orchestrator, counts: QueueCounts) -> list[Gauge]:
     ]
 
 
-def _servicers(orchestrator: Orchestrator) -> list[tuple[Callable[[Any, Any], None], Any]]:
+def _servicers(orchestrator: Orchestrator, transfers: Transfers) -> list[tuple[Callable[[Any, Any], None], Any]]:
     return [
         (
             agents_service_pb2_grpc.add_AgentServiceServicer_to_server,
@@ -169,6 +191,9 @@ def _servicers(orchestrator: Orchestrator) -> list[tuple[Callable[[Any, Any], No
                 orchestrator.compactions,
                 orchestrator.prompts,
                 orchestrator.extractions,
+                AgentTransferRpcs(
+                    transfers.exports, transfers.imports, orchestrator.agents, orchestrator.agents.fingerprint
+                ),
             ),
         ),
         (
@@ -204,6 +229,19 @@ def _services(config: Config, channels: Channels) -> Services:
         WebClient(channels.channel(config.tools_target)),
         FilesClient(channels.channel(config.files_target)),
     )
+
+
+def _record_parts(config: Config, channels: Channels) -> RecordParts:
+    recall = channels.channel(config.recall_target)
+    parts: list[RecordPart] = [
+        BlockRecords(channels.channel(config.blocks_target)),
+        MessageRecords(recall),
+        TraceRecords(recall),
+        ArchivalRecords(channels.channel(config.archival_target)),
+        ToolRecords(channels.channel(config.tools_target)),
+        FileRecords(channels.channel(config.files_target)),
+    ]
+    return {kind: part for part in parts for kind in part.types}
 
 
 def _recovery(orchestrator: Orchestrator, *, is_shared: bool) -> tuple[Callable[[], Awaitable[None]], ...]:

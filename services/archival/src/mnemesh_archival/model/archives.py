@@ -70,6 +70,17 @@ class Archive:
 
 
 @dataclass(frozen=True, slots=True)
+class RestoredArchive:
+    """The values of an archive that was exported, which a restored one keeps."""
+
+    id: str
+    created_at: datetime
+    updated_at: datetime
+    created_by_id: str
+    last_updated_by_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class ArchiveDraft:
     """The values that a caller supplies to create or update an archive."""
 
@@ -81,6 +92,8 @@ class ArchiveDraft:
     deduplicate: bool = False
     provenance: Provenance = field(default_factory=Provenance)
     created_for_agent_id: str | None = None
+    restored: RestoredArchive | None = None
+    """Set for an archive that was exported before."""
 
 
 @dataclass(frozen=True, slots=True)

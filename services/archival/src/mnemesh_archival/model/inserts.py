@@ -115,7 +115,7 @@ def new_passage(draft: PassageDraft, target: InsertTarget, passage_id: str, inde
         file_name=draft.file_name,
         chunk_index=draft.chunk_index,
         created_at=draft.created_at or now + timedelta(microseconds=index),
-        updated_at=now,
+        updated_at=draft.updated_at or now,
     )
 
 
@@ -125,6 +125,7 @@ def plan_inserts(
     known_ids: Collection[str],
     caller_ids: Collection[str],
     duplicates: Mapping[str, str] | None,
+    restored_ids: Collection[str] = (),
 ) -> InsertPlan:
     """Decides which passages of a batch are new.
 
@@ -134,6 +135,7 @@ def plan_inserts(
         known_ids: the ids among them that exist or existed.
         caller_ids: the ids that the caller supplied. One that is known is an error; one of ours is a replay.
         duplicates: the ids of the archive's passages by the hash of their text; None if it does not deduplicate.
+        restored_ids: the ids of passages of the archive that an import may name again.
     """
     taken = set(known_ids)
     by_hash = dict(duplicates) if duplicates is not None else None
@@ -144,7 +146,9 @@ def plan_inserts(
             entries.append(InsertEntry())
             continue
         text_hash = content_hash(passage.text)
-        if passage.id in taken:
+        if passage.id in restored_ids:
+            entries.append(InsertEntry(passage.id, duplicate=True))
+        elif passage.id in taken:
             from_caller = passage.id in caller_ids
             entries.append(InsertEntry(reason="ALREADY_EXISTS") if from_caller else InsertEntry(passage.id))
         elif by_hash is not None and text_hash in by_hash:

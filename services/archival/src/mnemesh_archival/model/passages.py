@@ -58,6 +58,8 @@ class PassageDraft:
     file_name: str | None = None
     chunk_index: int | None = None
     created_at: datetime | None = None
+    updated_at: datetime | None = None
+    """Set for a passage that was exported before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from mnemesh.archival.v1 import archives_service_pb2 as pb
 from mnemesh.archival.v1 import archives_service_pb2_grpc as pb_grpc
+from mnemesh_kit.caller_roles import service_only
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import next_page_token, page_query
 from mnemesh_kit.principal import current_principal
@@ -17,6 +18,7 @@ from mnemesh_archival.rpc.convert.archives import (
     archive_to_proto,
     by_name_from_proto,
     require_agent_order,
+    restored_from_proto,
 )
 from mnemesh_archival.rpc.convert.ids import agent_id_from_proto, agent_ids_from_proto, archive_id_from_proto
 from mnemesh_archival.usecases.archives import ArchiveService
@@ -29,11 +31,13 @@ class ArchivesServicer(pb_grpc.ArchiveServiceServicer):
         self._archives = archives
 
     async def CreateArchive(self, request: pb.CreateArchiveRequest, context: Any) -> pb.CreateArchiveResponse:
+        restore = service_only(request.restore, "restore")
         archive = await self._archives.create(
             current_principal(),
             replace(
                 archive_draft_from_proto(request.archive),
                 created_for_agent_id=request.created_for_agent_id if request.HasField("created_for_agent_id") else None,
+                restored=restored_from_proto(request.archive) if restore else None,
             ),
             agent_ids_from_proto(request.agent_ids),
             request_key(request, "CreateArchive"),

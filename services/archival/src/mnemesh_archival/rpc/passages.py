@@ -6,6 +6,7 @@ from typing import Any
 
 from mnemesh.archival.v1 import passages_service_pb2 as pb
 from mnemesh.archival.v1 import passages_service_pb2_grpc as pb_grpc
+from mnemesh_kit.caller_roles import service_only
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import next_page_token, offset_from_token, offset_token, page_query
 from mnemesh_kit.principal import current_principal
@@ -43,13 +44,15 @@ class PassagesServicer(pb_grpc.PassageServiceServicer):
         self._search = search
 
     async def InsertPassages(self, request: pb.InsertPassagesRequest, context: Any) -> pb.InsertPassagesResponse:
+        restores = service_only(request.restore, "restore")
         outcomes = await self._passages.insert(
             current_principal(),
             insert_target_from_proto(request),
-            passage_drafts_from_proto(request.passages),
+            passage_drafts_from_proto(request.passages, restores=restores),
             request_key(request, "InsertPassages"),
             default_embedder=request.default_embedder,
             continuity=continuity_from_proto(request.continuity),
+            restores=restores,
         )
         return pb.InsertPassagesResponse(results=[insert_outcome_to_proto(outcome) for outcome in outcomes])
 

@@ -16,6 +16,7 @@ from mnemesh_archival.model.archives import (
     ArchiveDraft,
     ArchiveFilter,
     Erasure,
+    RestoredArchive,
     Summary,
     validate_agent_ids,
     validate_draft,
@@ -54,9 +55,11 @@ class ArchiveService:
     async def create(
         self, caller: Principal, draft: ArchiveDraft, agent_ids: Sequence[str], key: RequestKey | None
     ) -> Archive:
-        """Creates an archive and attaches it to the agents, atomically."""
+        """Creates an archive and attaches it to the agents, atomically. A restored one may exist."""
         validate_agent_ids(agent_ids, draft.created_for_agent_id)
         archive = self._archive(caller, self._ids.new("archive"), draft)
+        if draft.restored is not None:
+            archive = _as_restored(archive, draft.restored)
         agents = tuple(dict.fromkeys(agent_ids))
         archive_id = await self._store.create_archive(caller.organization_id, archive, agents, key)
         return await self.get(caller, archive_id)
@@ -146,3 +149,19 @@ class ArchiveService:
             provenance=replace(draft.provenance, created_by_id=caller.subject_id, last_updated_by_id=caller.subject_id),
             created_for_agent_id=draft.created_for_agent_id,
         )
+
+
+def _as_restored(archive: Archive, restored: RestoredArchive) -> Archive:
+    """Returns an archive with the values that it had where it was exported."""
+    provenance = replace(
+        archive.provenance,
+        created_by_id=restored.created_by_id or archive.provenance.created_by_id,
+        last_updated_by_id=restored.last_updated_by_id or archive.provenance.last_updated_by_id,
+    )
+    return replace(
+        archive,
+        id=restored.id,
+        created_at=restored.created_at,
+        updated_at=restored.updated_at,
+        provenance=provenance,
+    )

@@ -52,6 +52,7 @@ class PassageService:
         *,
         default_embedder: str = "",
         continuity: Continuity = Continuity.AUTOMATIC,
+        restores: bool = False,
     ) -> list[InsertOutcome]:
         """Inserts a batch of passages.
 
@@ -62,6 +63,7 @@ class PassageService:
             key: the idempotency key. The ids of new passages derive from it.
             default_embedder: the embedder of the default archive, if it is created; empty for the service's default.
             continuity: whether the passages belong together: AUTOMATIC, CONTINUOUS or SEPARATE.
+            restores: whether the passages were exported, so that those of the archive may exist.
 
         Returns:
             One outcome for each draft, in order.
@@ -82,6 +84,7 @@ class PassageService:
             passages=self._new_passages(organization_id, target, drafts, key),
             caller_ids=frozenset(draft.id for draft in drafts if isinstance(draft, PassageDraft) and draft.id),
             continuity=continuity,
+            restores=restores,
         )
         stored = await self._passages.insert(organization_id, batch, key, self._index.claim())
         await self._index.apply(stored.changes)

@@ -17,6 +17,7 @@ from mnemesh_kit.time import optional_timestamp_from_proto
 from mnemesh_blocks.rpc.convert.authors import author_from_proto
 from mnemesh_blocks.rpc.convert.blocks import (
     block_filter_from_proto,
+    block_from_proto,
     block_order_from_proto,
     block_to_proto,
     block_update_from_proto,
@@ -24,10 +25,11 @@ from mnemesh_blocks.rpc.convert.blocks import (
 )
 from mnemesh_blocks.rpc.convert.core_memory import core_memory_to_proto, edit_from_proto
 from mnemesh_blocks.rpc.convert.fields import optional_field
-from mnemesh_blocks.rpc.convert.revisions import revert_target_from_proto, revision_to_proto
+from mnemesh_blocks.rpc.convert.revisions import revert_target_from_proto, revision_from_proto, revision_to_proto
 from mnemesh_blocks.usecases.blocks import BlockService
 from mnemesh_blocks.usecases.conversation_blocks import ConversationBlockService
 from mnemesh_blocks.usecases.core_memory import CoreMemoryService
+from mnemesh_blocks.usecases.imports import BlockImportService
 from mnemesh_blocks.usecases.links import LinkService
 from mnemesh_blocks.usecases.revisions import RevisionService
 
@@ -45,12 +47,14 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         conversation_blocks: ConversationBlockService,
         revisions: RevisionService,
         links: LinkService,
+        imports: BlockImportService,
     ) -> None:
         self._blocks = blocks
         self._core_memory = core_memory
         self._conversation_blocks = conversation_blocks
         self._revisions = revisions
         self._links = links
+        self._imports = imports
 
     async def CreateBlock(self, request: pb.CreateBlockRequest, context: Context) -> pb.CreateBlockResponse:
         """Creates a block and attaches it to the agents that the request names."""
@@ -208,6 +212,18 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
             request_key(request, "LinkAgents"),
         )
         return pb.LinkAgentsResponse()
+
+    async def ImportBlocks(self, request: pb.ImportBlocksRequest, context: Context) -> pb.ImportBlocksResponse:
+        """Restores blocks with their history."""
+        existing = await self._imports.import_blocks(
+            current_principal(),
+            request.agent_id,
+            optional_field(request, "conversation_id"),
+            [block_from_proto(block) for block in request.blocks],
+            [revision_from_proto(revision, f"revisions[{index}]") for index, revision in enumerate(request.revisions)],
+            request_key(request, "ImportBlocks"),
+        )
+        return pb.ImportBlocksResponse(existing_block_ids=existing)
 
     async def UnlinkAgents(self, request: pb.UnlinkAgentsRequest, context: Context) -> pb.UnlinkAgentsResponse:
         """Ends a link."""

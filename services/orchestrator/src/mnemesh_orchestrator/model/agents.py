@@ -48,6 +48,8 @@ class AgentState(StrEnum):
     """The state of an agent. Only ACTIVE agents are visible to clients."""
 
     CREATING = "creating"
+    IMPORTING = "importing"
+    """The client that imports the agent finishes it, not the server."""
     ACTIVE = "active"
     DELETING = "deleting"
 

@@ -1,5 +1,6 @@
 """`mnemesh.agents.v1.AgentService`."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -15,6 +16,7 @@ from mnemesh_types.convert import tool_return_to_proto
 
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.erasure import ErasureScope
+from mnemesh_orchestrator.rpc.agent_transfers import AgentTransferRpcs
 from mnemesh_orchestrator.rpc.convert.agent_drafts import (
     agent_filter_from_proto,
     agent_order_from_proto,
@@ -59,7 +61,9 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         compactions: CompactionService,
         prompts: SystemPromptService,
         extractions: MemoryExtractionService,
+        transfers: AgentTransferRpcs,
     ) -> None:
+        self._transfers = transfers
         self._service = service
         self._windows = windows
         self._lifecycle = lifecycle
@@ -257,6 +261,19 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
             system_prompts=[prompt_to_proto(prompt) for prompt in page.items],
             next_page_token=next_page_token(query, page),
         )
+
+    async def ExportAgent(
+        self, request: rpc.ExportAgentRequest, context: Context
+    ) -> AsyncIterator[rpc.ExportAgentResponse]:
+        """Streams the records of an agent."""
+        async for response in self._transfers.export_agent(request):
+            yield response
+
+    async def ImportAgent(
+        self, request_iterator: AsyncIterator[rpc.ImportAgentRequest], context: Context
+    ) -> rpc.ImportAgentResponse:
+        """Creates an agent from records."""
+        return await self._transfers.import_agent(request_iterator)
 
     async def _agents_to_proto(self, agents: tuple[Agent, ...], view: rpc.AgentView) -> list[pb.Agent]:
         caller = current_principal()

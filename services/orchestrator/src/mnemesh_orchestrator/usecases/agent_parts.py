@@ -111,14 +111,14 @@ class AgentParts:
     async def _create_window(self, agent: Agent, initial: Sequence[InputMessage] | None) -> None:
         first = FirstMessageFactory(agent, agent.default_conversation_id, "0", agent.created_at)
         rest: Sequence[Message] = first.default() if initial is None else first.from_inputs(initial)
-        messages = [first.system(await self._system_text(agent)), *rest]
+        messages = [first.system(await self.system_text(agent)), *rest]
         # An earlier attempt that succeeded may have rendered other memory, because blocks are shared.
         with suppress(RequestIdReused):
             await self._services.recall.create_context(
                 f"{agent.id}/context", agent.id, agent.default_conversation_id, messages
             )
 
-    async def _system_text(self, agent: Agent) -> str:
+    async def system_text(self, agent: Agent) -> str:
         """Returns the system message of a window without other messages."""
         info, _ = await self._models.resolve(agent.organization_id, agent.model)
         core = await self._context.core_memory(agent.id)

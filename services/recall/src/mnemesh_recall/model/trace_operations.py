@@ -90,6 +90,8 @@ class TraceImport:
     conversation_id: str | None
     extend_window: bool
     records: tuple[Record, ...]
+    exact: bool = False
+    """Whether memories keep ids that are free, scopes of conversations and identities, and links to others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import Enum
 from typing import Final
@@ -111,6 +111,30 @@ class Tool:
     last_updated_by_id: str
     package_lock: str | None = None
     """The exact versions of the packages and the hashes of their files; None before they are resolved."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredTool:
+    """The values of a tool that was exported, which a restored one keeps."""
+
+    id: str
+    created_at: datetime
+    updated_at: datetime
+    created_by_id: str
+    last_updated_by_id: str
+    revision: int
+
+    def applied(self, tool: Tool) -> Tool:
+        """Returns a new tool with these values."""
+        return replace(
+            tool,
+            id=self.id,
+            created_at=self.created_at,
+            updated_at=self.updated_at,
+            created_by_id=self.created_by_id or tool.created_by_id,
+            last_updated_by_id=self.last_updated_by_id or tool.last_updated_by_id,
+            revision=max(self.revision, 1),
+        )
 
 
 @dataclass(frozen=True, slots=True)

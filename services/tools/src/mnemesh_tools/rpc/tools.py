@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 from mnemesh.tools.v1 import tools_pb2, tools_service_pb2_grpc
 from mnemesh.tools.v1 import tools_service_pb2 as pb
+from mnemesh_kit.caller_roles import service_only
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import RequestKey, request_key
 from mnemesh_kit.paging import next_page_token, page_query
@@ -19,6 +20,7 @@ from mnemesh_tools.rpc.convert.fields import source_type_from_proto
 from mnemesh_tools.rpc.convert.tools import (
     R,
     request_without_secrets,
+    restored_from_proto,
     tool_filter_from_proto,
     tool_hit_to_proto,
     tool_order_from_proto,
@@ -59,7 +61,8 @@ class ToolsServicer(tools_service_pb2_grpc.ToolServiceServicer):
     async def CreateTool(self, request: pb.CreateToolRequest, context: Context) -> pb.CreateToolResponse:
         """Creates a tool."""
         spec, key = tool_spec_from_proto(request.tool), self._key(request, "CreateTool")
-        tool = await self._service.create_tool(current_principal(), spec, key)
+        restored = restored_from_proto(request.tool) if service_only(request.restore, "restore") else None
+        tool = await self._service.create_tool(current_principal(), spec, key, restored)
         return pb.CreateToolResponse(tool=self._to_proto(tool))
 
     async def UpsertTool(self, request: pb.UpsertToolRequest, context: Context) -> pb.UpsertToolResponse:

@@ -27,6 +27,7 @@ from mnemesh_tools.model.definitions import (
 from mnemesh_tools.model.support import ServerSupport, require_runnable
 from mnemesh_tools.model.tools import (
     MAX_BATCH,
+    RestoredTool,
     SourceType,
     Tool,
     ToolFilter,
@@ -80,15 +81,17 @@ class ToolService:
         self._sources = sources
         self._seeded_organizations: set[str] = set()
 
-    async def create_tool(self, caller: Principal, spec: ToolSpec, key: RequestKey | None) -> Tool:
-        """Stores a tool under the name that its source or schema has.
+    async def create_tool(
+        self, caller: Principal, spec: ToolSpec, key: RequestKey | None, restored: RestoredTool | None = None
+    ) -> Tool:
+        """Stores a tool under the name that its source or schema has. `restored` has values of one that was exported.
 
         Raises:
             InvalidArgument: A field breaks its rule, or the type is BUILTIN.
             ToolSourceInvalid: The source yields no schema.
             ToolNameTaken: The organization has a tool with this name.
         """
-        tool = await self._new_definition(caller, spec)
+        tool = await self._new_definition(caller, spec, restored)
         await self.seed_builtin_tools(caller)
         stored = await self._store.write_once(
             caller.organization_id,
@@ -250,7 +253,7 @@ class ToolService:
         facts = await self._sources.read(caller, (source_type, source), "source_code")
         return json.dumps(facts.require_schema("source_code").to_dict(), ensure_ascii=False)
 
-    async def _new_definition(self, caller: Principal, spec: ToolSpec) -> Tool:
+    async def _new_definition(self, caller: Principal, spec: ToolSpec, restored: RestoredTool | None = None) -> Tool:
         """Returns the tool of a request to create one, checked and completed."""
         if spec.type is ToolType.BUILTIN:
             raise InvalidArgument(
@@ -259,6 +262,8 @@ class ToolService:
         require_valid_fields(spec)
         require_runnable(spec, _DECIDES_RUNNABLE, self._support)
         tool = self._new_tool(caller, _completed(spec, await self._facts(caller, spec)))
+        if restored is not None:
+            tool = restored.applied(tool)
         return replace(tool, spec=self._environments.stored(tool.id, tool.spec))
 
     def _merged(

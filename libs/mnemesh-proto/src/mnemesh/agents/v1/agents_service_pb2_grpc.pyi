@@ -132,7 +132,8 @@ class AgentServiceStub:
 
     Idempotent: a call that failed or was cut off is repeated with the same request_id and the same records. What is
     stored already is not stored again. A repeat after the end returns the first response, without reading the records.
-    An import that is not repeated for a day is deleted. At most one call per request_id runs at a time: ABORTED.
+    An import that is not repeated for a day is deleted. A newer call replaces one that still runs, which ends with
+    ABORTED.
 
     Errors: INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS and others of the services (metadata: record, the 1-based
     position of the record in the stream, and field, such as "message.content"); MODEL_UNKNOWN; REQUEST_ID_REUSED if
@@ -243,7 +244,8 @@ class AgentServiceAsyncStub(AgentServiceStub):
 
     Idempotent: a call that failed or was cut off is repeated with the same request_id and the same records. What is
     stored already is not stored again. A repeat after the end returns the first response, without reading the records.
-    An import that is not repeated for a day is deleted. At most one call per request_id runs at a time: ABORTED.
+    An import that is not repeated for a day is deleted. A newer call replaces one that still runs, which ends with
+    ABORTED.
 
     Errors: INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS and others of the services (metadata: record, the 1-based
     position of the record in the stream, and field, such as "message.content"); MODEL_UNKNOWN; REQUEST_ID_REUSED if
@@ -461,7 +463,8 @@ class AgentServiceServicer:
 
         Idempotent: a call that failed or was cut off is repeated with the same request_id and the same records. What is
         stored already is not stored again. A repeat after the end returns the first response, without reading the records.
-        An import that is not repeated for a day is deleted. At most one call per request_id runs at a time: ABORTED.
+        An import that is not repeated for a day is deleted. A newer call replaces one that still runs, which ends with
+        ABORTED.
 
         Errors: INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS and others of the services (metadata: record, the 1-based
         position of the record in the stream, and field, such as "message.content"); MODEL_UNKNOWN; REQUEST_ID_REUSED if

@@ -62,10 +62,15 @@ class CreateArchiveRequest(_message.Message):
     ARCHIVE_FIELD_NUMBER: _builtins.int
     AGENT_IDS_FIELD_NUMBER: _builtins.int
     CREATED_FOR_AGENT_ID_FIELD_NUMBER: _builtins.int
+    RESTORE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     created_for_agent_id: _builtins.str
     """The agent that the archive is created for, and with which it is deleted. Must be one of agent_ids. Absent means that
     the archive outlives every agent.
+    """
+    restore: _builtins.bool
+    """Keeps the id, the times and the provenance of archive. If the archive exists, it is attached to the agents as it is.
+    Requires the role service.
     """
     @_builtins.property
     def archive(self) -> _archives_pb2.Archive:
@@ -82,10 +87,11 @@ class CreateArchiveRequest(_message.Message):
         archive: _archives_pb2.Archive | None = ...,
         agent_ids: _abc.Iterable[_builtins.str] | None = ...,
         created_for_agent_id: _builtins.str | None = ...,
+        restore: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_created_for_agent_id", b"_created_for_agent_id", "archive", b"archive", "created_for_agent_id", b"created_for_agent_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_created_for_agent_id", b"_created_for_agent_id", "agent_ids", b"agent_ids", "archive", b"archive", "created_for_agent_id", b"created_for_agent_id", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_created_for_agent_id", b"_created_for_agent_id", "agent_ids", b"agent_ids", "archive", b"archive", "created_for_agent_id", b"created_for_agent_id", "request_id", b"request_id", "restore", b"restore"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__created_for_agent_id: _TypeAlias = _typing.Literal["created_for_agent_id"]  # noqa: Y015
     _WhichOneofArgType__created_for_agent_id: _TypeAlias = _typing.Literal["_created_for_agent_id", b"_created_for_agent_id"]  # noqa: Y015

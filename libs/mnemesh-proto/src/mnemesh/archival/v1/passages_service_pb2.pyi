@@ -116,6 +116,7 @@ class InsertPassagesRequest(_message.Message):
     PASSAGES_FIELD_NUMBER: _builtins.int
     DEFAULT_EMBEDDER_FIELD_NUMBER: _builtins.int
     CONTINUITY_FIELD_NUMBER: _builtins.int
+    RESTORE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     archive_id: _builtins.str
     agent_id: _builtins.str
@@ -124,6 +125,8 @@ class InsertPassagesRequest(_message.Message):
     default.
     """
     continuity: Global___PassageContinuity.ValueType
+    restore: _builtins.bool
+    """Keeps update_time, and returns a passage of this archive whose id exists, with duplicate set, instead of a failure."""
     @_builtins.property
     def passages(self) -> _containers.RepeatedCompositeFieldContainer[_archives_pb2.Passage]:
         """The service reads text, tags, metadata, source, the file fields and create_time. An importer may set id; otherwise
@@ -139,10 +142,11 @@ class InsertPassagesRequest(_message.Message):
         passages: _abc.Iterable[_archives_pb2.Passage] | None = ...,
         default_embedder: _builtins.str = ...,
         continuity: Global___PassageContinuity.ValueType = ...,
+        restore: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "archive_id", b"archive_id", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "archive_id", b"archive_id", "continuity", b"continuity", "default_embedder", b"default_embedder", "passages", b"passages", "request_id", b"request_id", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "archive_id", b"archive_id", "continuity", b"continuity", "default_embedder", b"default_embedder", "passages", b"passages", "request_id", b"request_id", "restore", b"restore", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_target: _TypeAlias = _typing.Literal["archive_id", "agent_id"]  # noqa: Y015
     _WhichOneofArgType_target: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015

@@ -81,6 +81,7 @@ class Block(_message.Message):
     PRESERVE_ON_MIGRATION_FIELD_NUMBER: _builtins.int
     IDENTITY_IDS_FIELD_NUMBER: _builtins.int
     CREATED_FOR_AGENT_ID_FIELD_NUMBER: _builtins.int
+    CONTENT_REVISION_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
@@ -108,6 +109,10 @@ class Block(_message.Message):
     created_for_agent_id: _builtins.str
     """Id of the agent that the block was created for. The block is deleted with the agent unless another agent holds it.
     Absent on blocks that exist for themselves. Output only; see CreateBlockRequest.
+    """
+    content_revision: _builtins.int
+    """The revision whose value the block shows: the last one that wrote a value, or an earlier one after an undo. Output
+    only.
     """
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
@@ -138,13 +143,14 @@ class Block(_message.Message):
         preserve_on_migration: _builtins.bool = ...,
         identity_ids: _abc.Iterable[_builtins.str] | None = ...,
         created_for_agent_id: _builtins.str | None = ...,
+        content_revision: _builtins.int = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         provenance: _audit_pb2.Provenance | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_created_for_agent_id", b"_created_for_agent_id", "_description", b"_description", "_metadata", b"_metadata", "_name", b"_name", "_template_name", b"_template_name", "create_time", b"create_time", "created_for_agent_id", b"created_for_agent_id", "description", b"description", "metadata", b"metadata", "name", b"name", "provenance", b"provenance", "template_name", b"template_name", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_created_for_agent_id", b"_created_for_agent_id", "_description", b"_description", "_metadata", b"_metadata", "_name", b"_name", "_template_name", b"_template_name", "create_time", b"create_time", "created_for_agent_id", b"created_for_agent_id", "description", b"description", "hidden", b"hidden", "id", b"id", "identity_ids", b"identity_ids", "is_template", b"is_template", "label", b"label", "limit", b"limit", "metadata", b"metadata", "name", b"name", "preserve_on_migration", b"preserve_on_migration", "provenance", b"provenance", "read_only", b"read_only", "revision", b"revision", "tags", b"tags", "template_name", b"template_name", "update_time", b"update_time", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_created_for_agent_id", b"_created_for_agent_id", "_description", b"_description", "_metadata", b"_metadata", "_name", b"_name", "_template_name", b"_template_name", "content_revision", b"content_revision", "create_time", b"create_time", "created_for_agent_id", b"created_for_agent_id", "description", b"description", "hidden", b"hidden", "id", b"id", "identity_ids", b"identity_ids", "is_template", b"is_template", "label", b"label", "limit", b"limit", "metadata", b"metadata", "name", b"name", "preserve_on_migration", b"preserve_on_migration", "provenance", b"provenance", "read_only", b"read_only", "revision", b"revision", "tags", b"tags", "template_name", b"template_name", "update_time", b"update_time", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__created_for_agent_id: _TypeAlias = _typing.Literal["created_for_agent_id"]  # noqa: Y015
     _WhichOneofArgType__created_for_agent_id: _TypeAlias = _typing.Literal["_created_for_agent_id", b"_created_for_agent_id"]  # noqa: Y015
@@ -307,6 +313,7 @@ class BlockRevision(_message.Message):
     AUTHOR_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     DIFF_FIELD_NUMBER: _builtins.int
+    PARENT_REVISION_FIELD_NUMBER: _builtins.int
     block_id: _builtins.str
     revision: _builtins.int
     operation: Global___BlockOperation.ValueType
@@ -317,6 +324,10 @@ class BlockRevision(_message.Message):
     read_only: _builtins.bool
     diff: _builtins.str
     """Unified diff against the previous revision. Returned only by requests that ask for it."""
+    parent_revision: _builtins.int
+    """The revision whose value this one replaced. Absent if the value did not change, and for UNDO and REDO. Undo and redo
+    follow it.
+    """
     @_builtins.property
     def author(self) -> Global___Author: ...
     @_builtins.property
@@ -335,18 +346,23 @@ class BlockRevision(_message.Message):
         author: Global___Author | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         diff: _builtins.str | None = ...,
+        parent_revision: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_diff", b"_diff", "author", b"author", "create_time", b"create_time", "description", b"description", "diff", b"diff"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_diff", b"_diff", "_parent_revision", b"_parent_revision", "author", b"author", "create_time", b"create_time", "description", b"description", "diff", b"diff", "parent_revision", b"parent_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_diff", b"_diff", "author", b"author", "block_id", b"block_id", "create_time", b"create_time", "description", b"description", "diff", b"diff", "label", b"label", "limit", b"limit", "operation", b"operation", "read_only", b"read_only", "revision", b"revision", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_diff", b"_diff", "_parent_revision", b"_parent_revision", "author", b"author", "block_id", b"block_id", "create_time", b"create_time", "description", b"description", "diff", b"diff", "label", b"label", "limit", b"limit", "operation", b"operation", "parent_revision", b"parent_revision", "read_only", b"read_only", "revision", b"revision", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
     _WhichOneofReturnType__diff: _TypeAlias = _typing.Literal["diff"]  # noqa: Y015
     _WhichOneofArgType__diff: _TypeAlias = _typing.Literal["_diff", b"_diff"]  # noqa: Y015
+    _WhichOneofReturnType__parent_revision: _TypeAlias = _typing.Literal["parent_revision"]  # noqa: Y015
+    _WhichOneofArgType__parent_revision: _TypeAlias = _typing.Literal["_parent_revision", b"_parent_revision"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__description) -> _WhichOneofReturnType__description | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__diff) -> _WhichOneofReturnType__diff | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__parent_revision) -> _WhichOneofReturnType__parent_revision | None: ...
 
 Global___BlockRevision: _TypeAlias = BlockRevision  # noqa: Y015

@@ -1390,6 +1390,70 @@ class LinkAgentsResponse(_message.Message):
 Global___LinkAgentsResponse: _TypeAlias = LinkAgentsResponse  # noqa: Y015
 
 @_typing.final
+class ImportBlocksRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
+    REVISIONS_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    agent_id: _builtins.str
+    conversation_id: _builtins.str
+    """The conversation that the blocks belong to alone. Absent attaches them to the agent."""
+    @_builtins.property
+    def blocks(self) -> _containers.RepeatedCompositeFieldContainer[_blocks_pb2.Block]:
+        """Every field counts."""
+
+    @_builtins.property
+    def revisions(self) -> _containers.RepeatedCompositeFieldContainer[_blocks_pb2.BlockRevision]:
+        """Revisions of blocks of this agent, which may have been restored by an earlier call. Those that are newer than their
+        block are ignored. An absent parent_revision is the revision before, if that has another value.
+        """
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        agent_id: _builtins.str = ...,
+        conversation_id: _builtins.str | None = ...,
+        blocks: _abc.Iterable[_blocks_pb2.Block] | None = ...,
+        revisions: _abc.Iterable[_blocks_pb2.BlockRevision] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "conversation_id", b"conversation_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "agent_id", b"agent_id", "blocks", b"blocks", "conversation_id", b"conversation_id", "request_id", b"request_id", "revisions", b"revisions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__conversation_id: _TypeAlias = _typing.Literal["conversation_id"]  # noqa: Y015
+    _WhichOneofArgType__conversation_id: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__conversation_id) -> _WhichOneofReturnType__conversation_id | None: ...
+
+Global___ImportBlocksRequest: _TypeAlias = ImportBlocksRequest  # noqa: Y015
+
+@_typing.final
+class ImportBlocksResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXISTING_BLOCK_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def existing_block_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Blocks of the request that existed before."""
+
+    def __init__(
+        self,
+        *,
+        existing_block_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["existing_block_ids", b"existing_block_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportBlocksResponse: _TypeAlias = ImportBlocksResponse  # noqa: Y015
+
+@_typing.final
 class UnlinkAgentsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -124,6 +124,11 @@ class BlockServiceStub:
                 request_serializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.LinkAgentsRequest.SerializeToString,
                 response_deserializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.LinkAgentsResponse.FromString,
                 _registered_method=True)
+        self.ImportBlocks = channel.unary_unary(
+                '/mnemesh.blocks.v1.BlockService/ImportBlocks',
+                request_serializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.ImportBlocksRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.ImportBlocksResponse.FromString,
+                _registered_method=True)
         self.UnlinkAgents = channel.unary_unary(
                 '/mnemesh.blocks.v1.BlockService/UnlinkAgents',
                 request_serializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.UnlinkAgentsRequest.SerializeToString,
@@ -282,6 +287,16 @@ class BlockServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ImportBlocks(self, request, context):
+        """Restores exported blocks with their ids, revisions, times and authors, and attaches them to an agent, or to one of
+        its conversations. A block that exists is attached as it is; a revision that exists is kept. At most 1000 blocks and
+        1000 revisions. Idempotent. Errors: BLOCK_LABEL_TAKEN, ERASED; NOT_FOUND if a block is another organization's, or a
+        revision is that of no block. Requires the role service.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def UnlinkAgents(self, request, context):
         """Ends a link. The blocks stay attached. Idempotent.
         Requires the role service.
@@ -387,6 +402,11 @@ def add_BlockServiceServicer_to_server(servicer, server):
                     servicer.LinkAgents,
                     request_deserializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.LinkAgentsRequest.FromString,
                     response_serializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.LinkAgentsResponse.SerializeToString,
+            ),
+            'ImportBlocks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ImportBlocks,
+                    request_deserializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.ImportBlocksRequest.FromString,
+                    response_serializer=mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.ImportBlocksResponse.SerializeToString,
             ),
             'UnlinkAgents': grpc.unary_unary_rpc_method_handler(
                     servicer.UnlinkAgents,
@@ -863,6 +883,33 @@ class BlockService:
             '/mnemesh.blocks.v1.BlockService/LinkAgents',
             mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.LinkAgentsRequest.SerializeToString,
             mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.LinkAgentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportBlocks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.blocks.v1.BlockService/ImportBlocks',
+            mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.ImportBlocksRequest.SerializeToString,
+            mnemesh_dot_blocks_dot_v1_dot_blocks__service__pb2.ImportBlocksResponse.FromString,
             options,
             channel_credentials,
             insecure,

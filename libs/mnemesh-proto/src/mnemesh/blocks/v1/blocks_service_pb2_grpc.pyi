@@ -100,6 +100,12 @@ class BlockServiceStub:
     shared. EraseAgent removes an agent from its set. Errors: BLOCK_LABEL_TAKEN, ERASED; FAILED_PRECONDITION if an agent
     is in another set with an agent that is not erased. Requires the role service.
     """
+    ImportBlocks: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.ImportBlocksRequest, _blocks_service_pb2.ImportBlocksResponse]
+    """Restores exported blocks with their ids, revisions, times and authors, and attaches them to an agent, or to one of
+    its conversations. A block that exists is attached as it is; a revision that exists is kept. At most 1000 blocks and
+    1000 revisions. Idempotent. Errors: BLOCK_LABEL_TAKEN, ERASED; NOT_FOUND if a block is another organization's, or a
+    revision is that of no block. Requires the role service.
+    """
     UnlinkAgents: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.UnlinkAgentsRequest, _blocks_service_pb2.UnlinkAgentsResponse]
     """Ends a link. The blocks stay attached. Idempotent.
     Requires the role service.
@@ -182,6 +188,12 @@ class BlockServiceAsyncStub(BlockServiceStub):
     replaces the set; an agent that is no longer in it keeps its blocks. The isolated blocks of conversations are not
     shared. EraseAgent removes an agent from its set. Errors: BLOCK_LABEL_TAKEN, ERASED; FAILED_PRECONDITION if an agent
     is in another set with an agent that is not erased. Requires the role service.
+    """
+    ImportBlocks: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.ImportBlocksRequest, _blocks_service_pb2.ImportBlocksResponse]  # type: ignore[assignment]
+    """Restores exported blocks with their ids, revisions, times and authors, and attaches them to an agent, or to one of
+    its conversations. A block that exists is attached as it is; a revision that exists is kept. At most 1000 blocks and
+    1000 revisions. Idempotent. Errors: BLOCK_LABEL_TAKEN, ERASED; NOT_FOUND if a block is another organization's, or a
+    revision is that of no block. Requires the role service.
     """
     UnlinkAgents: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.UnlinkAgentsRequest, _blocks_service_pb2.UnlinkAgentsResponse]  # type: ignore[assignment]
     """Ends a link. The blocks stay attached. Idempotent.
@@ -347,6 +359,17 @@ class BlockServiceServicer:
         replaces the set; an agent that is no longer in it keeps its blocks. The isolated blocks of conversations are not
         shared. EraseAgent removes an agent from its set. Errors: BLOCK_LABEL_TAKEN, ERASED; FAILED_PRECONDITION if an agent
         is in another set with an agent that is not erased. Requires the role service.
+        """
+
+    def ImportBlocks(
+        self,
+        request: _blocks_service_pb2.ImportBlocksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_blocks_service_pb2.ImportBlocksResponse, _abc.Awaitable[_blocks_service_pb2.ImportBlocksResponse]]:
+        """Restores exported blocks with their ids, revisions, times and authors, and attaches them to an agent, or to one of
+        its conversations. A block that exists is attached as it is; a revision that exists is kept. At most 1000 blocks and
+        1000 revisions. Idempotent. Errors: BLOCK_LABEL_TAKEN, ERASED; NOT_FOUND if a block is another organization's, or a
+        revision is that of no block. Requires the role service.
         """
 
     def UnlinkAgents(

@@ -438,6 +438,7 @@ class ImportTracesHeader(_message.Message):
     CONVERSATION_ID_FIELD_NUMBER: _builtins.int
     EXTEND_WINDOW_FIELD_NUMBER: _builtins.int
     RECORD_COUNT_FIELD_NUMBER: _builtins.int
+    EXACT_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     conversation_id: _builtins.str
     """Conversation for traces without one and for traces of conversations that the agent does not have. Absent means the
@@ -451,6 +452,10 @@ class ImportTracesHeader(_message.Message):
     """Number of records that follow. A stream with a different number is refused (field: header.record_count), because
     the end of a stream alone does not show whether it was cut off.
     """
+    exact: _builtins.bool
+    """Keeps the ids of episodes and facts that are free, the scopes of conversations and identities, and links to facts of
+    other calls. Requires the role service.
+    """
     def __init__(
         self,
         *,
@@ -458,10 +463,11 @@ class ImportTracesHeader(_message.Message):
         conversation_id: _builtins.str | None = ...,
         extend_window: _builtins.bool = ...,
         record_count: _builtins.int | None = ...,
+        exact: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "_record_count", b"_record_count", "conversation_id", b"conversation_id", "record_count", b"record_count"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "_record_count", b"_record_count", "agent_id", b"agent_id", "conversation_id", b"conversation_id", "extend_window", b"extend_window", "record_count", b"record_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "_record_count", b"_record_count", "agent_id", b"agent_id", "conversation_id", b"conversation_id", "exact", b"exact", "extend_window", b"extend_window", "record_count", b"record_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__conversation_id: _TypeAlias = _typing.Literal["conversation_id"]  # noqa: Y015
     _WhichOneofArgType__conversation_id: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id"]  # noqa: Y015

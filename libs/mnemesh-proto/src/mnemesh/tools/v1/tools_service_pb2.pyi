@@ -47,7 +47,10 @@ class CreateToolRequest(_message.Message):
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     TOOL_FIELD_NUMBER: _builtins.int
+    RESTORE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
+    restore: _builtins.bool
+    """Keeps the id, the times and the provenance of tool. Requires the role service."""
     @_builtins.property
     def tool(self) -> _tools_pb2.Tool: ...
     def __init__(
@@ -55,10 +58,11 @@ class CreateToolRequest(_message.Message):
         *,
         request_id: _builtins.str = ...,
         tool: _tools_pb2.Tool | None = ...,
+        restore: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tool", b"tool"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "tool", b"tool"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "restore", b"restore", "tool", b"tool"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 from mnemesh.archival.v1 import archives_pb2, archives_service_pb2, passages_service_pb2
 from mnemesh.types.v1 import audit_pb2
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_to_proto
+from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_from_proto, timestamp_to_proto
 
 from mnemesh_archival.model.archives import (
     CLIENT_PROVENANCE,
@@ -16,6 +16,7 @@ from mnemesh_archival.model.archives import (
     ArchiveDraft,
     ArchiveFilter,
     Provenance,
+    RestoredArchive,
     Summary,
 )
 from mnemesh_archival.rpc.convert.ids import agent_id_from_proto, archive_id_from_proto
@@ -54,6 +55,17 @@ def archive_draft_from_proto(message: archives_pb2.Archive) -> ArchiveDraft:
         metadata=_optional(message, "metadata"),
         deduplicate=message.deduplicate,
         provenance=Provenance(**provenance),
+    )
+
+
+def restored_from_proto(message: archives_pb2.Archive) -> RestoredArchive:
+    """Returns the values of an archive that was created elsewhere. Raises InvalidArgument for a bad id or time."""
+    return RestoredArchive(
+        id=archive_id_from_proto(message.id, "archive.id"),
+        created_at=timestamp_from_proto(message.create_time, "archive.create_time"),
+        updated_at=timestamp_from_proto(message.update_time, "archive.update_time"),
+        created_by_id=message.provenance.created_by_id,
+        last_updated_by_id=message.provenance.last_updated_by_id,
     )
 
 

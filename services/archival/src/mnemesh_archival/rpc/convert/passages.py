@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from google.protobuf.message import Message
 from mnemesh.archival.v1 import archives_pb2, passages_service_pb2
@@ -61,12 +62,19 @@ def passage_draft_from_proto(message: archives_pb2.Passage, field: str) -> Passa
     )
 
 
-def passage_drafts_from_proto(messages: Sequence[archives_pb2.Passage]) -> list[PassageDraft | InvalidArgument]:
+def passage_drafts_from_proto(
+    messages: Sequence[archives_pb2.Passage], *, restores: bool = False
+) -> list[PassageDraft | InvalidArgument]:
     """Returns the passages of a batch, with the error in place of each that cannot be converted."""
     drafts: list[PassageDraft | InvalidArgument] = []
     for index, message in enumerate(messages):
         try:
-            drafts.append(passage_draft_from_proto(message, f"passages[{index}]"))
+            field = f"passages[{index}]"
+            draft = passage_draft_from_proto(message, field)
+            if restores:
+                updated_at = optional_timestamp_from_proto(message, "update_time", f"{field}.update_time")
+                draft = replace(draft, updated_at=updated_at)
+            drafts.append(draft)
         except InvalidArgument as error:
             drafts.append(error)
     return drafts

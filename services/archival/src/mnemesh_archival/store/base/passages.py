@@ -55,6 +55,8 @@ class InsertBatch:
     """The ids that the caller supplied. One that is taken is an error; one of ours is a replay."""
     continuity: Continuity = Continuity.AUTOMATIC
     """AUTOMATIC, CONTINUOUS or SEPARATE."""
+    restores: bool = False
+    """Whether passages of the archive may exist, as those of an import that is repeated."""
 
 
 @dataclass(frozen=True, slots=True)

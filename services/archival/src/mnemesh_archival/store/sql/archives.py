@@ -44,7 +44,10 @@ class SqlArchiveStore:
 
         def write(conn: sa.Connection) -> str:
             def effect() -> list[str]:
-                rows.insert(conn, organization_id, archive)
+                if conn.execute(sa.select(archives.c.id).where(rows.is_archive(organization_id, archive.id))).first():
+                    rows.require(conn, organization_id, archive.id)
+                else:
+                    rows.insert(conn, organization_id, archive)
                 for agent_id in agent_ids:
                     rows.attach(conn, organization_id, agent_id, archive.id, archive.created_at)
                 return [archive.id]

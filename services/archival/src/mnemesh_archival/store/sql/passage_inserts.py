@@ -44,7 +44,10 @@ def store(
     if row.deduplicate:
         hashes = [content_hash(passage.text) for passage in valid]
         duplicates = rows.duplicates(conn, organization_id, row.id, hashes)
-    plan = plan_inserts(batch.passages, row.id, known, batch.caller_ids, duplicates)
+    own = rows.ids_in_archive(conn, organization_id, row.id, sorted(known)) if batch.restores else ()
+    if row.deduplicate and batch.restores:
+        duplicates = None  # an export has each text as often as the archive had it
+    plan = plan_inserts(batch.passages, row.id, known, batch.caller_ids, duplicates, own)
     if not any(entry.passage_id for entry in plan.entries):
         raise PassageExists(next(passage.id for passage in valid))
     entries = [msgspec.json.encode(entry).decode() for entry in plan.entries]

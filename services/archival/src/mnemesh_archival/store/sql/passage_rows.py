@@ -187,6 +187,11 @@ def known_ids(conn: sa.Connection, organization_id: str, ids: Sequence[str]) -> 
     return {row.id for row in _found(conn, _KNOWN, organization_id, "ids", ids)}
 
 
+def ids_in_archive(conn: sa.Connection, organization_id: str, archive_id: str, ids: Sequence[str]) -> set[str]:
+    """Returns those of the ids that a live passage of an archive has."""
+    return {row.id for row in live_rows(conn, organization_id, ids) if row.archive_id == archive_id}
+
+
 def duplicates(conn: sa.Connection, organization_id: str, archive_id: str, hashes: Sequence[str]) -> dict[str, str]:
     """Returns the ids of the archive's passages by the hash of their text."""
     found: dict[str, str] = {}

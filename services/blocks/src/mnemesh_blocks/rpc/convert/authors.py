@@ -26,6 +26,14 @@ def author_from_proto(message: blocks_pb2.Author, caller: Principal) -> Author:
             raise InvalidArgument("author must be set to agent or owner.", field="author")
 
 
+def recorded_author_from_proto(message: blocks_pb2.Author) -> Author:
+    """Returns the author of a change that was made elsewhere. Without one, it is an owner without a name."""
+    if message.WhichOneof("author") == "agent":
+        agent = message.agent
+        return AgentAuthor(agent.agent_id, optional_field(agent, "tool_call_id"), optional_field(agent, "run_id"))
+    return OwnerAuthor(message.owner.subject_id)
+
+
 def author_to_proto(author: Author) -> blocks_pb2.Author:
     """Returns the message of an author."""
     match author:

@@ -68,7 +68,7 @@ def draft_from_proto(message: blocks_pb2.Block) -> Block:
 
 
 def block_from_proto(message: blocks_pb2.Block) -> Block:
-    """Returns the block of a message that `block_to_proto` built; its content revision is its revision."""
+    """Returns the block of a message that `block_to_proto` built."""
     origin = message.provenance
     return replace(
         draft_from_proto(message),
@@ -76,7 +76,7 @@ def block_from_proto(message: blocks_pb2.Block) -> Block:
         description=optional_field(message, "description"),
         limit=message.limit,
         revision=message.revision,
-        content_revision=message.revision,
+        content_revision=message.content_revision or message.revision,
         created_for_agent_id=optional_field(message, "created_for_agent_id"),
         created_at=timestamp_from_proto(message.create_time, "block.create_time"),
         updated_at=timestamp_from_proto(message.update_time, "block.update_time"),
@@ -108,6 +108,7 @@ def block_to_proto(block: Block) -> blocks_pb2.Block:
         preserve_on_migration=block.preserve_on_migration,
         identity_ids=block.identity_ids,
         created_for_agent_id=block.created_for_agent_id,
+        content_revision=block.content_revision,
         create_time=timestamp_to_proto(block.created_at),
         update_time=timestamp_to_proto(block.updated_at),
         provenance=audit_pb2.Provenance(

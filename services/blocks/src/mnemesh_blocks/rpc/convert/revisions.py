@@ -8,13 +8,17 @@ from typing import Final
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.blocks.v1 import blocks_service_pb2 as pb
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.time import timestamp_to_proto
+from mnemesh_kit.time import timestamp_from_proto, timestamp_to_proto
 
 from mnemesh_blocks.model.revisions import BlockRevision, Operation, Redo, RevertTarget, ToRevision, Undo
-from mnemesh_blocks.rpc.convert.authors import author_to_proto
+from mnemesh_blocks.rpc.convert.authors import author_to_proto, recorded_author_from_proto
+from mnemesh_blocks.rpc.convert.fields import optional_field
 
 _OPERATIONS: Final = {
     operation: blocks_pb2.BlockOperation.Value(f"BLOCK_OPERATION_{operation.name}") for operation in Operation
+}
+_FROM_NUMBER: Final = {number: operation for operation, number in _OPERATIONS.items()} | {
+    blocks_pb2.BLOCK_OPERATION_UNSPECIFIED: Operation.UPDATE
 }
 
 
@@ -32,6 +36,31 @@ def revision_to_proto(revision: BlockRevision, *, with_diff: bool) -> blocks_pb2
         author=author_to_proto(revision.author),
         create_time=timestamp_to_proto(revision.created_at),
         diff=_diff(revision) if with_diff else None,
+        parent_revision=revision.parent,
+    )
+
+
+def revision_from_proto(message: blocks_pb2.BlockRevision, field: str) -> BlockRevision:
+    """Returns the revision of a message that `revision_to_proto` built.
+
+    Raises:
+        InvalidArgument: The operation is unknown, or the time is out of range. Metadata: field.
+    """
+    operation = _FROM_NUMBER.get(message.operation)
+    if operation is None:
+        raise InvalidArgument(f"{field}.operation must be a known operation.", field=f"{field}.operation")
+    return BlockRevision(
+        block_id=message.block_id,
+        revision=message.revision,
+        operation=operation,
+        label=message.label,
+        value=message.value,
+        description=optional_field(message, "description"),
+        limit=message.limit,
+        read_only=message.read_only,
+        author=recorded_author_from_proto(message.author),
+        created_at=timestamp_from_proto(message.create_time, f"{field}.create_time"),
+        parent=message.parent_revision if message.HasField("parent_revision") else None,
     )
 
 

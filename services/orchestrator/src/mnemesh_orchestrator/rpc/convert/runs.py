@@ -48,7 +48,7 @@ STOP_REASON_TO_PROTO: Final = {
 }
 STOP_REASON_FROM_PROTO: Final = {number: reason for reason, number in STOP_REASON_TO_PROTO.items()}
 RUN_STATUS_TO_PROTO: Final = {status: pb.RunStatus.Value(f"RUN_STATUS_{status.name}") for status in RunStatus}
-_RUN_STATUS_FROM_PROTO: Final = {number: status for status, number in RUN_STATUS_TO_PROTO.items()}
+RUN_STATUS_FROM_PROTO: Final = {number: status for status, number in RUN_STATUS_TO_PROTO.items()}
 _ON_BUSY_TO_PROTO: Final = {OnBusy.WAIT: pb.ON_BUSY_WAIT, OnBusy.REJECT: pb.ON_BUSY_REJECT}
 _ON_BUSY_FROM_PROTO: Final = {number: on_busy for on_busy, number in _ON_BUSY_TO_PROTO.items()} | {
     pb.ON_BUSY_UNSPECIFIED: OnBusy.WAIT
@@ -217,7 +217,7 @@ def run_filter_from_proto(message: rpc.RunFilter) -> RunFilter:
     if conversation_id is not None:
         conversation_id = any_conversation_id_from_proto(conversation_id, "filter.conversation_id")
     group_id, parent_run_id = optional_field(message, "group_id"), optional_field(message, "parent_run_id")
-    statuses = [enum_from_proto(_RUN_STATUS_FROM_PROTO, number, "filter.statuses") for number in message.statuses]
+    statuses = [enum_from_proto(RUN_STATUS_FROM_PROTO, number, "filter.statuses") for number in message.statuses]
     return RunFilter(
         agent_ids=tuple(require_id(agent_id, "agent", "filter.agent_ids") for agent_id in message.agent_ids),
         statuses=tuple(statuses),

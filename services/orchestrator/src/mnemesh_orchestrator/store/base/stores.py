@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from mnemesh_orchestrator.store.base.agent_imports import AgentImportStore
 from mnemesh_orchestrator.store.base.agents import AgentStore
 from mnemesh_orchestrator.store.base.approvals import ApprovalStore
 from mnemesh_orchestrator.store.base.conversations import ConversationStore
@@ -22,6 +23,7 @@ class Stores:
     """The stores of the orchestrator."""
 
     agents: AgentStore
+    agent_imports: AgentImportStore
     runs: RunStore
     run_relations: RunRelationStore
     conversations: ConversationStore

@@ -24,7 +24,7 @@ def mark_deleting(
 ) -> DeletionStart:
     """Marks an agent and the partners that were created for it. See AgentStore.begin_deletion."""
     found = _rows(conn, organization_id, [agent_id])
-    if not found or found[agent_id].state == AgentState.CREATING:
+    if not found or found[agent_id].state in (AgentState.CREATING, AgentState.IMPORTING):
         return DeletionStart()
     partner_ids = agents_with_link(conn, organization_id, LinkKind.CREATED_FOR, agent_id)
     rows = found | _rows(conn, organization_id, partner_ids)

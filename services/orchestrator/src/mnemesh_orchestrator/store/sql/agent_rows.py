@@ -78,7 +78,7 @@ def insert_agent(conn: sa.Connection, agent: Agent, creation: bytes | None = Non
         NotFound: An identity of the agent does not exist.
     """
     conn.execute(agents.insert().values(**agent_columns(agent), id=agent.id, creation=creation))
-    _write_tags(conn, agent)
+    write_tags(conn, agent)
     write_links(conn, agent)
     conversation = Conversation(
         agent.default_conversation_id,
@@ -96,11 +96,12 @@ def rewrite(conn: sa.Connection, agent: Agent) -> None:
     agent = replace(agent, revision=agent.revision + 1)
     conn.execute(agents.update().where(agents.c.id == agent.id).values(**agent_columns(agent)))
     conn.execute(agent_tags.delete().where(agent_tags.c.agent_id == agent.id))
-    _write_tags(conn, agent)
+    write_tags(conn, agent)
     write_links(conn, agent)
 
 
-def _write_tags(conn: sa.Connection, agent: Agent) -> None:
+def write_tags(conn: sa.Connection, agent: Agent) -> None:
+    """Inserts the tags of an agent that has none."""
     if agent.tags:
         rows = [{"organization_id": agent.organization_id, "tag": tag, "agent_id": agent.id} for tag in agent.tags]
         conn.execute(agent_tags.insert(), rows)

@@ -63,10 +63,10 @@ class SqlAgentStore:
         query = sa.select(agents).where(
             agents.c.organization_id == organization_id,
             agents.c.id == agent_id,
-            agents.c.state == AgentState.CREATING,
+            agents.c.state.in_((AgentState.CREATING, AgentState.IMPORTING)),
         )
         row = await self._database.read(lambda conn: conn.execute(query).first())
-        return None if row is None else (decode_agent(row), row.creation)
+        return None if row is None else (decode_agent(row), row.creation or b"")
 
     async def activate(self, agent: Agent, partnership: Partnership | None = None) -> bool:
         """See AgentStore."""

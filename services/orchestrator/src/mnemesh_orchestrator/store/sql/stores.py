@@ -4,6 +4,7 @@ from mnemesh_kit.clock import Clock
 from mnemesh_kit.sql import Database
 
 from mnemesh_orchestrator.store.base.stores import Stores
+from mnemesh_orchestrator.store.sql.agent_imports import SqlAgentImportStore
 from mnemesh_orchestrator.store.sql.agents import SqlAgentStore
 from mnemesh_orchestrator.store.sql.approvals import SqlApprovalStore
 from mnemesh_orchestrator.store.sql.conversations import SqlConversationStore
@@ -34,6 +35,7 @@ def sql_stores(database: Database, clock: Clock, *, sleeptime_runs: int = DEFAUL
     lease_clock = LeaseClock.of(database, clock)
     return Stores(
         agents=SqlAgentStore(database, clock),
+        agent_imports=SqlAgentImportStore(database, clock),
         runs=SqlRunStore(database, clock, lease_clock, limit),
         run_relations=SqlRunRelationStore(database, limit),
         conversations=SqlConversationStore(database, clock, lease_clock),

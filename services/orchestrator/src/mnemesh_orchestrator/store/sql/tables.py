@@ -37,6 +37,19 @@ agents = sa.Table(
     sa.Index("agents_by_state", "state"),
 )
 
+# The imports of agents: their progress, and the report once they are done.
+agent_imports = sa.Table(
+    "agent_imports",
+    metadata,
+    sa.Column("organization_id", sa.Text, primary_key=True),
+    sa.Column("request_id", sa.Text, primary_key=True),
+    sa.Column("agent_id", sa.Text, sa.ForeignKey("agents.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("is_done", sa.Boolean, nullable=False),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+    sa.Index("agent_imports_by_agent", "agent_id"),
+)
+
 agent_tags = sa.Table(
     "agent_tags",
     metadata,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from mnemesh.recall.v1 import traces_service_pb2 as rpc
+from mnemesh_kit.caller_roles import service_only
 from mnemesh_kit.errors import InvalidArgument, ResourceExhausted
 from mnemesh_kit.idempotency import RequestKey, request_key
 from mnemesh_kit.paging import PageQuery, page_query
@@ -79,6 +80,7 @@ async def import_from_proto(
         ResourceExhausted: the stream has more records than one transaction may store.
     """
     header: rpc.ImportTracesHeader | None = None
+    exact = False
     key: RequestKey | None = None
     records: list[Record] = []
     content = hashlib.sha256()
@@ -88,6 +90,7 @@ async def import_from_proto(
             if part != "header":
                 raise InvalidArgument("The first message must carry the header.", field="header")
             header, key = request.header, request_key(request, "ImportTraces")
+            exact = service_only(header.exact, "header.exact")
             content.update(header.SerializeToString(deterministic=True))
             continue
         if part != "record":
@@ -95,7 +98,7 @@ async def import_from_proto(
         if len(records) == MAX_RECORDS:
             raise ResourceExhausted(f"An import is at most {MAX_RECORDS:,} records.", limit=str(MAX_RECORDS))
         content.update(request.record.SerializeToString(deterministic=True))
-        records.append(_record(request.record, len(records) + 1))
+        records.append(_record(request.record, len(records) + 1, exact=exact))
     if header is None:
         raise InvalidArgument("The first message must carry the header.", field="header")
     if header.HasField("record_count") and header.record_count != len(records):
@@ -107,12 +110,13 @@ async def import_from_proto(
         conversation_id=header.conversation_id if header.HasField("conversation_id") else None,
         extend_window=header.extend_window,
         records=tuple(records),
+        exact=exact,
     )
     return request_, None if key is None else replace(key, fingerprint=content.hexdigest()[:32])
 
 
-def _record(record: rpc.TraceRecord, position: int) -> Record:
+def _record(record: rpc.TraceRecord, position: int, *, exact: bool) -> Record:
     try:
-        return convert.record_from_proto(record)
+        return convert.record_from_proto(record, exact=exact)
     except InvalidArgument as error:
         raise InvalidArgument(error.message, field=error.field, record=str(position)) from error

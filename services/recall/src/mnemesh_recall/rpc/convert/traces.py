@@ -145,15 +145,15 @@ def record_to_proto(record: Record) -> rpc.TraceRecord:
             )
 
 
-def record_from_proto(record: rpc.TraceRecord) -> Record:
+def record_from_proto(record: rpc.TraceRecord, *, exact: bool = False) -> Record:
     """Converts a record of an import. Raises InvalidArgument if it is empty or has no time."""
     match record.WhichOneof("record"):
         case "raw_trace":
             return trace_from_proto(record.raw_trace, "record.raw_trace")
         case "episode":
-            return _episode_from_proto(record.episode, "record.episode")
+            return _episode_from_proto(record.episode, "record.episode", exact=exact)
         case "fact":
-            return _fact_from_proto(record.fact, "record.fact")
+            return _fact_from_proto(record.fact, "record.fact", exact=exact)
         case "snapshot":
             return _snapshot_from_proto(record.snapshot, "record.snapshot")
         case _:
@@ -189,13 +189,13 @@ def trace_from_proto(trace: traces_pb2.RawTrace, field: str) -> Trace:
     )
 
 
-def _episode_from_proto(episode: episodes_pb2.Episode, field: str) -> Episode:
+def _episode_from_proto(episode: episodes_pb2.Episode, field: str, *, exact: bool) -> Episode:
     """Converts an imported episode, which keeps its id and times."""
     new = episodes.new_episode_from_proto(_without_scope(episode), field)
     created_at = _required_time(episode, "create_time", field)
     return Episode(
         id=episode.id,
-        scope=_import_scope(episode),
+        scope=_import_scope(episode, exact=exact),
         summary=new.summary,
         created_at=created_at,
         updated_at=optional_timestamp_from_proto(episode, "update_time", f"{field}.update_time") or created_at,
@@ -210,14 +210,14 @@ def _episode_from_proto(episode: episodes_pb2.Episode, field: str) -> Episode:
     )
 
 
-def _fact_from_proto(fact: episodes_pb2.Fact, field: str) -> Fact:
+def _fact_from_proto(fact: episodes_pb2.Fact, field: str, *, exact: bool) -> Fact:
     """Converts an imported fact, closed or not, which keeps its id and times."""
     new = episodes.new_fact_from_proto(_without_scope(fact), field)
     created_at = _required_time(fact, "create_time", field)
     closed_at = optional_timestamp_from_proto(fact, "close_time", f"{field}.close_time")
     return Fact(
         id=fact.id,
-        scope=_import_scope(fact),
+        scope=_import_scope(fact, exact=exact),
         text=new.text,
         created_at=created_at,
         updated_at=optional_timestamp_from_proto(fact, "update_time", f"{field}.update_time") or created_at,
@@ -239,8 +239,13 @@ def _fact_from_proto(fact: episodes_pb2.Fact, field: str) -> Fact:
     )
 
 
-def _import_scope(memory: episodes_pb2.Episode | episodes_pb2.Fact) -> Scope:
-    """Returns the named scope of a record. The import assigns that of the agent to all others."""
+def _import_scope(memory: episodes_pb2.Episode | episodes_pb2.Fact, *, exact: bool) -> Scope:
+    """Returns the named scope of a record, or any but an agent's if it is `exact`.
+
+    The import assigns that of the agent to all others.
+    """
+    if exact and memory.scope.WhichOneof("scope") not in (None, "agent_id"):
+        return episodes.scope_from_proto(memory.scope, "record")
     return Scope(ScopeKind.NAME, memory.scope.name) if memory.scope.WhichOneof("scope") == "name" else _UNASSIGNED
 
 

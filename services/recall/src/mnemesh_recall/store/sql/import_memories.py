@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
-from mnemesh_kit.ids import derive_id
+from mnemesh_kit.ids import derive_id, is_id
 
 from mnemesh_recall.errors import record_exists
 from mnemesh_recall.model.episodes import Episode, Fact, Scope, ScopeKind
@@ -20,9 +20,10 @@ from mnemesh_recall.store.sql.transaction import Transaction
 class MemoryImport:
     """Stores the memories of one import. A record is known by its id in the file, within its scope."""
 
-    def __init__(self, tx: Transaction, agent_id: str, turn_ids: Mapping[str, str]) -> None:
-        """Takes the agent, and its turn for each turn id of the file."""
+    def __init__(self, tx: Transaction, agent_id: str, turn_ids: Mapping[str, str], *, exact: bool = False) -> None:
+        """Takes the agent, its turn for each turn id of the file, and TraceImport.exact."""
         self._tx = tx
+        self._exact = exact
         self._agent_id = agent_id
         self._own = Scope(ScopeKind.AGENT, agent_id)
         self._turn_ids = turn_ids
@@ -47,7 +48,7 @@ class MemoryImport:
                 raise record_exists(record.id)
             return False
         id_ = self._id("episode", scope, record.id)
-        episode = replace(record, id=id_, scope=scope, turn_ids=turn_ids, imported_id=record.id)
+        episode = replace(record, id=id_, scope=scope, turn_ids=turn_ids, imported_id=_if_other(record.id, id_))
         episode_rows.insert(self._tx, episode, self._owner(scope))
         existing[record.id] = episode
         return True
@@ -75,7 +76,7 @@ class MemoryImport:
                 return None
             if id_ in existing:
                 return existing[id_].id
-            return self._id("fact", scope, id_) if (scope, id_) in given_ids else None
+            return self._id("fact", scope, id_) if self._exact or (scope, id_) in given_ids else None
 
         before = None if record.supersedes_id is None else existing.get(record.supersedes_id)
         source = record.source
@@ -88,7 +89,7 @@ class MemoryImport:
             id=fact_id,
             scope=scope,
             source=source,
-            imported_id=record.id,
+            imported_id=_if_other(record.id, fact_id),
             supersedes_id=stored_id(record.supersedes_id),
             superseded_by_id=stored_id(record.superseded_by_id),
             chain_id=fact_id if before is None else before.chain_id,
@@ -101,20 +102,31 @@ class MemoryImport:
         return record.scope if record.scope.id else self._own
 
     def _owner(self, scope: Scope) -> str | None:
-        return self._agent_id if scope == self._own else None
+        return self._agent_id if self._is_of_agent(scope) else None
+
+    def _is_of_agent(self, scope: Scope) -> bool:
+        return scope == self._own or scope.kind is ScopeKind.CONVERSATION
 
     def _id(self, prefix: str, scope: Scope, record_id: str) -> str:
-        if scope == self._own:
+        if self._exact and is_id(record_id, prefix) and self._is_free(prefix, record_id):
+            return record_id
+        if self._is_of_agent(scope):
             return derive_id(prefix, self._agent_id, record_id)
         return derive_id(prefix, self._tx.organization_id, scope.key, record_id)
 
+    def _is_free(self, prefix: str, record_id: str) -> bool:
+        table = episodes if prefix == "episode" else facts
+        return self._tx.conn.scalar(sa.select(table.c.id).where(table.c.id == record_id)) is None
+
     def _known_episodes(self, scope: Scope) -> dict[str, Episode]:
+        scope = self._own if self._is_of_agent(scope) else scope
         if scope not in self._episodes:
             rows = self._rows(episodes, scope)
             self._episodes[scope] = {key: episode_from_row(row) for row, keys in rows for key in keys}
         return self._episodes[scope]
 
     def _known_facts(self, scope: Scope) -> dict[str, Fact]:
+        scope = self._own if self._is_of_agent(scope) else scope
         if scope not in self._facts:
             rows = self._rows(facts, scope)
             self._facts[scope] = {key: fact_from_row(row) for row, keys in rows for key in keys}
@@ -133,3 +145,8 @@ class MemoryImport:
         )
         for row in rows:
             yield row, (row.id,) if row.imported_id is None else (row.imported_id, row.id)
+
+
+def _if_other(imported_id: str, own_id: str) -> str | None:
+    """Returns the id in the file, if the memory got another one."""
+    return imported_id if imported_id != own_id else None

@@ -45,7 +45,7 @@ def import_records(tx: Transaction, request: TraceImport) -> ImportResult:
     new_turns = {trace.turn_id for trace in new} - {trace.turn_id for trace in existing.values()} - known_turns.ids
     _store(tx, request, new)
     import_turns.write_imported_ids(tx.conn, request.agent_id, {turn_ids[id_]: id_ for id_ in turn_ids}, new_turns)
-    memories = MemoryImport(tx, request.agent_id, turn_ids)
+    memories = MemoryImport(tx, request.agent_id, turn_ids, exact=request.exact)
     new_episodes = sum(map(memories.store_episode, given_episodes))
     new_facts = memories.store_facts(given_facts)
     stored = len(new) + new_episodes + new_facts

@@ -10,10 +10,11 @@ from mnemesh.tools.v1 import tools_pb2
 from mnemesh.tools.v1 import tools_service_pb2 as pb
 from mnemesh.types.v1 import audit_pb2
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.time import timestamp_to_proto
+from mnemesh_kit.ids import require_id
+from mnemesh_kit.time import timestamp_from_proto, timestamp_to_proto
 
 from mnemesh_tools.model.packages import PackagesState, PackagesStatus
-from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder, ToolSecret, ToolSpec, ToolType
+from mnemesh_tools.model.tools import RestoredTool, Tool, ToolFilter, ToolOrder, ToolSecret, ToolSpec, ToolType
 from mnemesh_tools.rpc.convert.fields import (
     enum_from_proto,
     optional_field,
@@ -82,6 +83,18 @@ def tool_spec_from_proto(message: tools_pb2.Tool) -> ToolSpec:
         secrets=tuple(ToolSecret(secret.name, optional_field(secret, "value")) for secret in message.secrets),
         tags=tuple(message.tags),
         **values,
+    )
+
+
+def restored_from_proto(message: tools_pb2.Tool) -> RestoredTool:
+    """Returns the values of a tool that was created elsewhere. Raises InvalidArgument for a bad id or time."""
+    return RestoredTool(
+        id=require_id(message.id, "tool", "tool.id"),
+        created_at=timestamp_from_proto(message.create_time, "tool.create_time"),
+        updated_at=timestamp_from_proto(message.update_time, "tool.update_time"),
+        created_by_id=message.provenance.created_by_id,
+        last_updated_by_id=message.provenance.last_updated_by_id,
+        revision=message.revision,
     )
 
 
