@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from mnemesh.agents.v1 import agent_records_pb2 as pb
-from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, conversations_pb2
+from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, conversations_pb2, conversations_service_pb2
 from mnemesh.archival.v1 import archives_pb2
-from mnemesh.blocks.v1 import blocks_pb2
+from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2
 from mnemesh.recall.v1 import episodes_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent
-from mnemesh_kit.errors import InvalidArgument, NotFound, RequestIdReused
+from mnemesh_client.errors import InvalidArgument, NotFound, RequestIdReused
 from mnemesh_kit.ids import derive_id
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
@@ -55,14 +55,21 @@ async def equipped(mesh: Mesh, fake_openai: FakeOpenAI) -> Agent:
     rule = agents_pb2.ToolRule(max_count_per_step=agents_pb2.MaxCountPerStepRule(tool_name="dig", max_count=3))
     settings = agents_pb2.CompactionSettings(mode=agents_pb2.COMPACTION_MODE_EPISODIC, memory_scope="team")
     agent = await agent.update(tool_rules=[rule], compaction_settings=settings)
-    identity = await client.identities.create("ada@example.org", "Ada")
-    await client.identities.attach(identity.id, agent_id=agent.id)
-    fake_openai.script = [Reply(text="Let me dig.", tool_calls=[("dig", {"depth": 3})]), Reply(text="A rock.")]
-    assert (await turn(agent, "Dig.")).said == "A rock."
+    await client.identities.upsert("ada@example.org", name="Ada", agent_ids=[agent.id])
+    fake_openai.script = [
+        Reply(reasoning="Rocks.", text="Let me dig.", tool_calls=[("dig", {"depth": 3})]),
+        Reply(text="A rock."),
+    ]
+    assert (await turn(agent, "Dig.")).said.endswith("A rock.")
     (block,) = (await agent.memory()).blocks
     await client.blocks.update(block.id, value="Name: Ada. Likes rocks.")
     await client.blocks.update(block.id, description="The user")
-    await client.blocks.revert(block.id, undo=True)
+    undo = blocks_service_pb2.RevertBlockRequest(
+        block_id=block.id,
+        author=blocks_pb2.Author(owner=blocks_pb2.OwnerAuthor()),
+        undo=blocks_service_pb2.UndoTarget(),
+    )
+    await client.blocks.stub.RevertBlock(undo)
     side = await client.conversations.create(
         conversations_pb2.Conversation(
             agent_id=agent.id, summary="Aside", isolated_block_labels=["human"], key="side", model="openai/fake-model"
@@ -71,7 +78,8 @@ async def equipped(mesh: Mesh, fake_openai: FakeOpenAI) -> Agent:
     fake_openai.script = [Reply(text="Hm.")]
     async for _ in agent.send("Aside, please.", conversation_id=side.id):
         pass
-    await client.conversations.fork(side.id)
+    fork = conversations_service_pb2.ForkConversationRequest(conversation_id=side.id)
+    await client.conversations.stub.ForkConversation(fork)
     received = Timestamp()
     received.FromDatetime(datetime(2025, 3, 1, tzinfo=UTC))
     passages = [archives_pb2.Passage(text=f"Passage {n}", tags=["t", str(n)], create_time=received) for n in range(3)]
@@ -80,7 +88,7 @@ async def equipped(mesh: Mesh, fake_openai: FakeOpenAI) -> Agent:
     scope = episodes_pb2.MemoryScope(name="team")
     source = episodes_pb2.MemorySource(agent_id=agent.id)
     await client.episodes.commit(scope, "They dug.", turn_ids=["turn_0001"], source=source)
-    fact = await client.facts.create("Ada digs", agent_id=agent.id)
+    fact = (await client.facts.create("Ada digs", agent_id=agent.id)).fact
     await client.facts.supersede(fact.id, "Ada digs deeply")
     own = episodes_pb2.MemoryScope(conversation_id=side.id)
     await client.episodes.commit(own, "An aside.", source=source)
@@ -117,6 +125,12 @@ def comparable(records: Records) -> Records:
     return copies
 
 
+def assert_same(records: Records, expected: Records) -> None:
+    assert [record.WhichOneof("record") for record in records] == [record.WhichOneof("record") for record in expected]
+    for record, other in zip(comparable(records), comparable(expected), strict=True):
+        assert record == other
+
+
 def types_of(records: Records) -> set[str]:
     return {record.WhichOneof("record") or "" for record in records}
 
@@ -124,7 +138,9 @@ def types_of(records: Records) -> set[str]:
 async def test_an_agent_is_the_same_in_an_empty_mesh(mesh: Mesh, fake_openai: FakeOpenAI, tmp_path: Path) -> None:
     agent = await equipped(mesh, fake_openai)
     records = await exported(mesh, agent.id)
-    assert {"identity", "tool", "block", "block_revision", "conversation", "run", "step", "message"} <= types_of(records)
+    assert {"identity", "tool", "block", "block_revision", "conversation", "run", "step", "message"} <= types_of(
+        records
+    )
     assert {"archive", "passage", "episode", "fact"} <= types_of(records)
     outputs = [item for record in records for item in record.message.tool_returns]
     assert outputs[0].stdout
@@ -137,9 +153,11 @@ async def test_an_agent_is_the_same_in_an_empty_mesh(mesh: Mesh, fake_openai: Fa
         assert not response.skipped
         assert {item.type: item.existing for item in response.counts if item.existing} == {}
         again = await exported(other, agent.id)
-        assert [str(each) for each in comparable(again)] == [str(each) for each in comparable(records)]
+        assert_same(again, records)
         copy = await other.client.agents.get(agent.id)
-        assert [message.id for message in await window_of(copy)] == [message.id for message in await window_of(agent)]
+        assert [message.id for message in await window_of(other.client, copy)] == [
+            message.id for message in await window_of(mesh.client, agent)
+        ]
         fake_openai.script = [Reply(text="Yes, a rock.")]
         assert (await turn(copy, "Did you find anything?")).said == "Yes, a rock."
 
@@ -182,7 +200,7 @@ async def test_a_repeated_import_creates_nothing_twice(mesh: Mesh, fake_openai: 
         assert first.counts == again.counts
         assert not any(item.existing for item in first.counts)
         found = await exported(other, agent.id)
-        assert [str(each) for each in comparable(found)] == [str(each) for each in comparable(records)]
+        assert_same(found, records)
         with pytest.raises(RequestIdReused):
             await imported(other, records, "move-1", keep_ids=False)
 
@@ -191,9 +209,7 @@ async def test_an_error_names_the_record_and_its_field(mesh: Mesh) -> None:
     agent = pb.AgentRecord(agent=agents_pb2.Agent(id=derive_id("agent", "a"), name="a", model="mnemesh/rehearsal"))
     agent.agent.create_time.GetCurrentTime()
     header = pb.AgentRecord(header=pb.RecordsHeader(format_version=1, source="a test"))
-    message = pb.AgentRecord(
-        message=message_pb2.Message(id=derive_id("message", "a"), role=message_pb2.ROLE_USER)
-    )
+    message = pb.AgentRecord(message=message_pb2.Message(id=derive_id("message", "a"), role=message_pb2.ROLE_USER))
     message.message.create_time.GetCurrentTime()
     message.message.content.add().text.text = "Hello"
     broken = pb.AgentRecord()
@@ -225,6 +241,6 @@ async def test_parts_can_be_left_out(mesh: Mesh, fake_openai: FakeOpenAI) -> Non
     response = await imported(mesh, records, "bare", strip_messages=True, name="bare", model="mnemesh/rehearsal")
     copy = await mesh.client.agents.get(response.agent.id)
     assert (copy.name, copy.proto.model) == ("bare", "mnemesh/rehearsal")
-    (system,) = await window_of(copy)
+    (system,) = (await mesh.client.messages.window(copy.proto.default_conversation_id)).messages
     assert system.role == message_pb2.ROLE_SYSTEM
     assert "Name: Ada" in system.content[0].text.text

@@ -18,7 +18,9 @@ from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.erasure import ErasureScope
 from mnemesh_orchestrator.rpc.agent_transfers import AgentTransferRpcs
 from mnemesh_orchestrator.rpc.convert.agent_drafts import (
+    address_from_proto,
     agent_filter_from_proto,
+    agent_id_from_proto,
     agent_order_from_proto,
     draft_from_proto,
     tool_from_proto,
@@ -33,7 +35,7 @@ from mnemesh_orchestrator.rpc.convert.agents import (
     prompt_to_proto,
 )
 from mnemesh_orchestrator.rpc.convert.compactions import compaction_override_from_proto, compaction_result_to_proto
-from mnemesh_orchestrator.rpc.convert.fields import conversation_id_from_proto, optional_field
+from mnemesh_orchestrator.rpc.convert.fields import optional_field
 from mnemesh_orchestrator.rpc.convert.memory_extraction import report_to_proto
 from mnemesh_orchestrator.rpc.convert.runs import config_from_proto, inputs_from_proto, on_busy_from_proto
 from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
@@ -82,7 +84,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
     async def GetAgent(self, request: rpc.GetAgentRequest, context: Context) -> rpc.GetAgentResponse:
         """Returns an agent with the parts of the view."""
         caller = current_principal()
-        agent = await self._service.get(caller, _agent_id(request.agent_id))
+        agent = await self._service.get(caller, agent_id_from_proto(request.agent_id))
         (message,) = await self._agents_to_proto((agent,), request.view)
         response = rpc.GetAgentResponse(agent=message)
         if request.view.blocks:
@@ -130,18 +132,18 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
     async def DeleteAgent(self, request: rpc.DeleteAgentRequest, context: Context) -> rpc.DeleteAgentResponse:
         """Deletes an agent and what was created for it."""
         scope = ErasureScope(request.delete_unshared_blocks, request.delete_unshared_archives)
-        erased = await self._lifecycle.delete(current_principal(), _agent_id(request.agent_id), scope)
+        erased = await self._lifecycle.delete(current_principal(), agent_id_from_proto(request.agent_id), scope)
         return rpc.DeleteAgentResponse(report=erased_to_proto(erased))
 
     async def AttachTool(self, request: rpc.AttachToolRequest, context: Context) -> rpc.AttachToolResponse:
         """Attaches a tool to an agent."""
-        key, agent_id = request_key(request, "AttachTool"), _agent_id(request.agent_id)
+        key, agent_id = request_key(request, "AttachTool"), agent_id_from_proto(request.agent_id)
         agent = await self._service.attach_tool(current_principal(), key, agent_id, *tool_from_proto(request))
         return rpc.AttachToolResponse(agent=self._agent_to_proto(agent))
 
     async def DetachTool(self, request: rpc.DetachToolRequest, context: Context) -> rpc.DetachToolResponse:
         """Detaches a tool from an agent."""
-        key, agent_id = request_key(request, "DetachTool"), _agent_id(request.agent_id)
+        key, agent_id = request_key(request, "DetachTool"), agent_id_from_proto(request.agent_id)
         agent = await self._service.detach_tool(current_principal(), key, agent_id, *tool_from_proto(request))
         return rpc.DetachToolResponse(agent=self._agent_to_proto(agent))
 
@@ -152,7 +154,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         agent = await self._service.set_tool_approval(
             current_principal(),
             request_key(request, "SetToolApproval"),
-            _agent_id(request.agent_id),
+            agent_id_from_proto(request.agent_id),
             request.tool_name,
             requires=request.requires_approval,
         )
@@ -162,7 +164,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         """Records whether an agent holds folders."""
         await self._service.record_folders(
             current_principal(),
-            _agent_id(request.agent_id),
+            agent_id_from_proto(request.agent_id),
             request.directories_revision,
             holds_folders=request.holds_folders,
         )
@@ -170,14 +172,14 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
 
     async def RunTool(self, request: rpc.RunToolRequest, context: Context) -> rpc.RunToolResponse:
         """Runs an attached tool outside of a turn."""
-        key, agent_id = request_key(request, "RunTool"), _agent_id(request.agent_id)
+        key, agent_id = request_key(request, "RunTool"), agent_id_from_proto(request.agent_id)
         returned = await self._runner.run(current_principal(), key, agent_id, request.tool_name, request.arguments)
         return rpc.RunToolResponse(tool_return=tool_return_to_proto(returned))
 
     async def PreviewRequest(self, request: rpc.PreviewRequestRequest, context: Context) -> rpc.PreviewRequestResponse:
         """Returns the model request that messages would cause, without sending it."""
         messages, config = inputs_from_proto(request.messages), config_from_proto(request.config)
-        body = await self._previews.render(current_principal(), *_address(request), messages, config)
+        body = await self._previews.render(current_principal(), *address_from_proto(request), messages, config)
         return rpc.PreviewRequestResponse(request_body=body)
 
     async def GetContextWindow(
@@ -185,7 +187,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
     ) -> rpc.GetContextWindowResponse:
         """Returns the content of the next request to the model, with its token counts."""
         caller = current_principal()
-        agent, conversation = await self._windows.resolve(caller, *_address(request))
+        agent, conversation = await self._windows.resolve(caller, *address_from_proto(request))
         settings = self._service.effective_settings(agent, conversation)
         report = await self._windows.report(caller, agent, conversation, settings)
         return rpc.GetContextWindowResponse(context_window=context_window_to_proto(report))
@@ -195,7 +197,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         text, changed = await self._windows.recompile(
             current_principal(),
             request_key(request, "RecompileAgent"),
-            *_address(request),
+            *address_from_proto(request),
             dry_run=request.dry_run,
             on_busy=on_busy_from_proto(request),
         )
@@ -206,7 +208,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         agent = await self._windows.reset(
             current_principal(),
             request_key(request, "ResetMessages"),
-            *_address(request),
+            *address_from_proto(request),
             add_default=request.add_default_initial_messages,
             on_busy=on_busy_from_proto(request),
         )
@@ -219,7 +221,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         result = await self._compactions.compact(
             current_principal(),
             request_key(request, "CompactConversation"),
-            *_address(request),
+            *address_from_proto(request),
             compaction_override_from_proto(request),
             dry_run=request.dry_run,
             on_busy=on_busy_from_proto(request),
@@ -231,7 +233,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
     ) -> rpc.ExtractMemoriesResponse:
         """Extracts facts from messages that are not processed yet. A repeat processes what is new."""
         request_key(request, "ExtractMemories")
-        agent_id = _agent_id(request.agent_id)
+        agent_id = agent_id_from_proto(request.agent_id)
         return report_to_proto(await self._extractions.extract(current_principal(), agent_id, request.max_calls))
 
     async def ListTags(self, request: rpc.ListTagsRequest, context: Context) -> rpc.ListTagsResponse:
@@ -295,19 +297,3 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         group_ids: tuple[str, ...] = (),
     ) -> pb.Agent:
         return agent_to_proto(agent, self._service.effective_settings(agent), message_ids, approval_id, group_ids)
-
-
-def _agent_id(value: str) -> str:
-    return require_id(value, "agent", "agent_id")
-
-
-def _address(
-    request: rpc.GetContextWindowRequest
-    | rpc.PreviewRequestRequest
-    | rpc.RecompileAgentRequest
-    | rpc.ResetMessagesRequest
-    | rpc.CompactConversationRequest,
-) -> tuple[str, str]:
-    """Returns the ids of the agent and the conversation of a request."""
-    agent_id = _agent_id(request.agent_id)
-    return agent_id, conversation_id_from_proto(agent_id, request.conversation_id)

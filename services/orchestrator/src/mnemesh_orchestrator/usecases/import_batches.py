@@ -62,6 +62,7 @@ class ImportBatches:
         """The records of conversations whose windows are not created yet. Their bodies have the new ids."""
         self.block_records: list[Record] = []
         """The records of new blocks, of whose last revision there may be no record."""
+        self.has_default_conversation = False
         self.groups: list[Record] = []
         self._batch: list[Record] = []
         self._bytes = 0
@@ -199,6 +200,7 @@ class ImportWriter:
         for record in records:
             if record.body.conversation.is_default:
                 ids.known[record.id] = batches.agent.default_conversation_id
+                batches.has_default_conversation = True
         await self._store.put_conversations(batches.started, [record.body.conversation for record in windows])
         batches.windows += windows
         return Outcome()
@@ -214,7 +216,9 @@ class ImportWriter:
         return Outcome(skipped=tuple((item, _NO_RUN) for item in records if steps[item.id].id in without_run))
 
     async def restore_default_window(self, batches: ImportBatches) -> None:
-        """Creates the window of the default conversation, unless it exists."""
+        """Creates the window of the default conversation, if there was no record of it."""
+        if batches.has_default_conversation:
+            return
         agent = batches.agent
         default = Conversation(
             agent.default_conversation_id, agent.organization_id, agent.id, is_default=True,

@@ -236,6 +236,7 @@ class Writing(BlocksCases):
         assert (await blocks.GetBlock(rpc.GetBlockRequest(block_id=made.id))).block == made
         made.ClearField("id")
         made.ClearField("revision")
+        made.ClearField("content_revision")
         made.ClearField("create_time")
         made.ClearField("update_time")
         made.provenance.ClearField("created_by_id")

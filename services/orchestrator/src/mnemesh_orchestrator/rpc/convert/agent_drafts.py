@@ -15,7 +15,13 @@ from mnemesh_orchestrator.model.creation import AgentDraft
 from mnemesh_orchestrator.model.rules import ToolRule
 from mnemesh_orchestrator.rpc.convert.agents import PROMPT_POLICY_TO_PROTO, TYPE_TO_PROTO
 from mnemesh_orchestrator.rpc.convert.compactions import agent_compaction_from_proto
-from mnemesh_orchestrator.rpc.convert.fields import enum_from_proto, optional_field, present_fields, seconds_from_proto
+from mnemesh_orchestrator.rpc.convert.fields import (
+    conversation_id_from_proto,
+    enum_from_proto,
+    optional_field,
+    present_fields,
+    seconds_from_proto,
+)
 from mnemesh_orchestrator.rpc.convert.memory_extraction import agent_extraction_from_proto
 from mnemesh_orchestrator.rpc.convert.model_settings import response_format_from_proto, settings_from_proto
 from mnemesh_orchestrator.rpc.convert.rules import rule_from_proto
@@ -169,3 +175,20 @@ def tool_from_proto(request: rpc.AttachToolRequest | rpc.DetachToolRequest) -> t
             return None, request.name
         case _:
             raise InvalidArgument("tool must be set to tool_id or name.", field="tool")
+
+
+def agent_id_from_proto(value: str) -> str:
+    """Returns the id of the agent of a request. Raises InvalidArgument."""
+    return require_id(value, "agent", "agent_id")
+
+
+def address_from_proto(
+    request: rpc.GetContextWindowRequest
+    | rpc.PreviewRequestRequest
+    | rpc.RecompileAgentRequest
+    | rpc.ResetMessagesRequest
+    | rpc.CompactConversationRequest,
+) -> tuple[str, str]:
+    """Returns the ids of the agent and the conversation of a request. Raises InvalidArgument."""
+    agent_id = agent_id_from_proto(request.agent_id)
+    return agent_id, conversation_id_from_proto(agent_id, request.conversation_id)

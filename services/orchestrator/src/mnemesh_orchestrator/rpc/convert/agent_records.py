@@ -65,6 +65,13 @@ def _agent_to_proto(agent: Any) -> Any:
     return message
 
 
+def _run_to_proto(run: Any) -> Any:
+    """Returns the message of a run without the number of its newest event, because events are not exported."""
+    message = run_to_proto(run)
+    message.ClearField("last_sequence")
+    return message
+
+
 _TO_PROTO: Final[Mapping[RecordType, Callable[[Any], Any]]] = {
     RecordType.HEADER: lambda time: pb.RecordsHeader(
         format_version=FORMAT_VERSION, source=SOURCE, export_time=timestamp_to_proto(time)
@@ -72,7 +79,7 @@ _TO_PROTO: Final[Mapping[RecordType, Callable[[Any], Any]]] = {
     RecordType.AGENT: _agent_to_proto,
     RecordType.IDENTITY: identity_to_proto,
     RecordType.CONVERSATION: lambda window: conversation_to_proto(window.conversation, window.message_ids),
-    RecordType.RUN: run_to_proto,
+    RecordType.RUN: _run_to_proto,
     RecordType.STEP: step_to_proto,
     RecordType.GROUP: group_to_proto,
 }
