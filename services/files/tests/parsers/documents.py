@@ -237,3 +237,26 @@ def entities(root: str, rest: bytes) -> bytes:
     declared = ['<!ENTITY a "hahahahahahaha">']
     declared += [f'<!ENTITY {name} "{f"&{before};" * 10}">' for before, name in pairwise(names)]
     return f"<!--{'x' * 100_000}--><!DOCTYPE {root} [{''.join(declared)}]>".encode() + rest
+
+
+_OPENDOCUMENT = (
+    '<office:document-content xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0" '
+    'xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0" '
+    'xmlns:table="urn:oasis:names:tc:opendocument:xmlns:table:1.0" '
+    'xmlns:draw="urn:oasis:names:tc:opendocument:xmlns:drawing:1.0" '
+    'xmlns:presentation="urn:oasis:names:tc:opendocument:xmlns:presentation:1.0">'
+    "<office:body><office:{kind}>{body}</office:{kind}></office:body></office:document-content>"
+)
+_MANIFEST = '<manifest xmlns="urn:oasis:names:tc:opendocument:xmlns:manifest:1.0">{}</manifest>'
+
+
+def opendocument(kind: str, body: str, *, encrypted: bool = False) -> bytes:
+    """Returns an OpenDocument file of a kind: text, spreadsheet or presentation."""
+    return archive(
+        {
+            "mimetype": f"application/vnd.oasis.opendocument.{kind}".encode(),
+            "content.xml": _OPENDOCUMENT.format(kind=kind, body=body).encode(),
+            "META-INF/manifest.xml": _MANIFEST.format("<encryption-data/>" if encrypted else "").encode(),
+            "meta.xml": b'<meta xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>The year</dc:title></meta>',
+        }
+    )

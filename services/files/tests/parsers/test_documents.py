@@ -297,9 +297,10 @@ def test_entities_are_refused_before_they_are_expanded(kind: str, part: str) -> 
         (
             lambda: documents.archive({"mimetype": b"application/vnd.oasis.opendocument.text", "content.xml": b"<x/>"}),
             {},
-            Cause.UNSUPPORTED,
-            "OpenDocument file",
+            Cause.DAMAGED,
+            "no text, no sheets and no slides",
         ),
+        (lambda: documents.opendocument("text", "", encrypted=True), {}, Cause.ENCRYPTED, "Remove its password"),
         (
             lambda: b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + "EncryptedPackage".encode("utf-16-le"),
             {},

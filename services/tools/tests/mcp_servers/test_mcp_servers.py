@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import Awaitable
 from pathlib import Path
@@ -23,6 +24,7 @@ from mnemesh_kit.principal import Principal
 from mnemesh_testkit.fakes.mcp_server import ECHO, PNG, Remote, running
 from mnemesh_testkit.timeouts import growing, scaled
 from mnemesh_tools.config import Config
+from mnemesh_tools.mcp_clients.contracts import McpLimits
 
 from ..conftest import Stubs, serve
 
@@ -254,6 +256,19 @@ async def test_a_server_that_hangs_is_bounded(embedded: Stubs) -> None:
         tested = await embedded.mcp.TestMcpServer(request, timeout=scaled(2.0))  # half of it is left for the answer
         assert tested.status == pb.MCP_SERVER_STATUS_UNREACHABLE
         assert "seconds" in tested.status_message
+
+
+async def test_the_creation_of_a_server_that_hangs_is_bounded_and_leaves_no_unread_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = Config(port=0, data_dir=str(tmp_path), min_sandbox="minimal", warm_processes=0)
+    async with serve(config, McpLimits(create_seconds=0.5)) as stubs, running(tools={"echo": ECHO}) as remote:
+        remote.hangs = True
+        server = await _created(stubs, _server(remote))
+        assert server.status == pb.MCP_SERVER_STATUS_UNREACHABLE
+        assert "seconds" in server.status_message
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 @pytest.mark.parametrize("kind", [HTTP, "sse"])

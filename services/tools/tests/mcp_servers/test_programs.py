@@ -256,8 +256,9 @@ async def test_a_killed_program_is_started_again(tmp_path: Path) -> None:
 
 async def test_an_update_starts_another_program(stubs: Stubs) -> None:
     server = await _create(stubs, _program(env={"TOKEN": SECRET}))
-    changed = pb.McpServer(id=server.id, stdio=pb.StdioTransport(args=["-c", SOURCE, "other"]))
-    mask = FieldMask(paths=["stdio.args"])
+    secret = pb.McpSecret(name="TOKEN", value=SECRET)
+    changed = pb.McpServer(id=server.id, stdio=pb.StdioTransport(args=["-c", SOURCE, "other"], env=[secret]))
+    mask = FieldMask(paths=["stdio.args", "stdio.env"])
     await stubs.mcp.UpdateMcpServer(rpc.UpdateMcpServerRequest(mcp_server=changed, update_mask=mask))
     assert (await _get(stubs, server)).program.running == 0
     assert json.loads(await _text(stubs, server, "env"))["TOKEN"] == SECRET
@@ -275,3 +276,22 @@ async def test_an_update_starts_another_program(stubs: Stubs) -> None:
 async def test_bad_settings_name_the_field(stubs: Stubs, transport: pb.StdioTransport, field: str) -> None:
     error = await _refused(_create(stubs, pb.McpServer(name="a", stdio=transport)))
     assert error.field == field, error.message
+
+
+async def test_another_program_does_not_get_the_secrets_of_the_first(stubs: Stubs) -> None:
+    server = await _create(stubs, _program(env={"TOKEN": SECRET}))
+    same = pb.McpServer(id=server.id, stdio=server.stdio)
+    paths = FieldMask(paths=["stdio"])
+    await stubs.mcp.UpdateMcpServer(rpc.UpdateMcpServerRequest(mcp_server=same, update_mask=paths))
+    assert json.loads(await _text(stubs, server, "env"))["TOKEN"] == SECRET
+    for field, value in (("command", "env"), ("args", ["-c", "import os; print(os.environ)"])):
+        other = pb.McpServer()
+        other.CopyFrom(same)
+        other.stdio.ClearField(field)
+        other.MergeFrom(pb.McpServer(stdio=pb.StdioTransport(**{field: value})))
+        for written in (paths, FieldMask(paths=[f"stdio.{field}"])):
+            update = rpc.UpdateMcpServerRequest(mcp_server=other, update_mask=written)
+            error = await _refused(stubs.mcp.UpdateMcpServer(update))
+            assert (error.reason, error.field) == ("INVALID_ARGUMENT", "mcp_server.stdio.env.value")
+            assert "another program" in error.message
+    assert (await _get(stubs, server)).stdio.args == server.stdio.args

@@ -43,7 +43,6 @@ _UNSUPPORTED: Final = (
     (b"OggS", "an audio or video file"),
     (b"fLaC", "an audio file"),
     (b"\x1aE\xdf\xa3", "a video"),
-    (b"{\\rtf", "an RTF document"),
     (b"%!PS", "a PostScript document"),
     (b"AT&TFORM", "a DjVu document"),
     (b"ITSF", "a CHM file"),
@@ -52,7 +51,7 @@ _HTML: Final = re.compile(
     rb"\s*(?:<\?xml[^>]*>\s*)?(?>(?:<!--.*?-->\s*)*)<(?:!doctype\s+html|html[\s>]|head[\s>]|body[\s>])",
     re.DOTALL | re.IGNORECASE,
 )
-REMEDY: Final = "Upload a text file, PDF, docx, xlsx, pptx, epub, HTML file or image."
+REMEDY: Final = "Upload a text file, PDF, docx, xlsx, pptx, odt, ods, odp, rtf, epub, HTML file or image."
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +92,8 @@ def _binary_format(head: bytes) -> Detected | None:
         return Detected(Format.OFFICE, FileType(DocumentKind.PROSE, "application/zip"))
     if head.startswith(_OLE):
         return Detected(Format.OFFICE, FileType(DocumentKind.PROSE, "application/x-ole-storage"))
+    if head.startswith(b"{\\rtf"):
+        return Detected(Format.RTF, FileType(DocumentKind.PROSE, "application/rtf"))
     for signature, media_type in _IMAGES:
         if head.startswith(signature):
             return _image(media_type)

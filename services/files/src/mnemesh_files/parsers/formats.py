@@ -19,7 +19,8 @@ class Format(StrEnum):
     HTML = "html"
     PDF = "pdf"
     OFFICE = "office"
-    """A compressed document: docx, xlsx, pptx, epub. Its parts tell which."""
+    """A compressed document: docx, xlsx, pptx, epub, odt, ods, odp. Its parts tell which."""
+    RTF = "rtf"
     IMAGE = "image"
 
 

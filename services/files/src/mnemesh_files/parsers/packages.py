@@ -16,6 +16,7 @@ _MODULES: Final = (
     "PIL",
     "pptx",
     "pypdfium2",
+    "striprtf",
 )
 
 

@@ -27,6 +27,8 @@ class McpLimits:
     """The longest times of contacts, in seconds."""
 
     connect_seconds: float = 30.0
+    create_seconds: float = 10.0
+    """The longest contact with a new server over HTTP; programs may install packages first."""
     list_seconds: float = 30.0
     execute_seconds: float = 60.0
     idle_seconds: float = 300.0

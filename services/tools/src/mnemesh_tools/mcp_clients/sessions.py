@@ -69,12 +69,12 @@ class McpSession:
             McpContactFailed: The server does not answer in time, or refuses.
         """
         self._ready = asyncio.get_running_loop().create_future()
+        self._ready.add_done_callback(_note_retrieved)  # nobody may wait for it any more
         self._task = asyncio.create_task(self._run(self._ready), name="mcp-session")
         try:
             async with asyncio.timeout(seconds):
                 await asyncio.shield(self._ready)
         except TimeoutError:
-            self._ready.add_done_callback(lambda ready: ready.exception())  # nobody waits for it any more
             await self.close()
             error = McpContactFailed(f"The server did not answer within {seconds:g} seconds.")
             raise with_output(error, self._output, self._target.masked) from None
@@ -283,6 +283,12 @@ class _Watched:
 
     async def __aexit__(self, *details: Any) -> None:
         await self._stream.__aexit__(*details)
+
+
+def _note_retrieved(ended: asyncio.Future[Any]) -> None:
+    """Keeps asyncio from logging an error that no caller waits for."""
+    if not ended.cancelled():
+        ended.exception()
 
 
 def _is_closed(call: asyncio.Future[Any]) -> bool:

@@ -20,6 +20,9 @@ MAX_ARGUMENT_CHARS: Final = 20_000
 AGENT_VARIABLE: Final = "AGENT_ID"
 PROGRAM_CPU_SECONDS: Final = 86_400
 """The processor time of each process of a program, which may run for days."""
+_INTERPRETER: Final = re.compile(
+    r"(?:python|pypy|perl|ruby|php)[\d.]*|(?:ba|da|z|k)?sh|env|node|deno|bun|uv|uvx|npm|npx|pipx|java|busybox"
+)
 _PIP_VERSION: Final = re.compile(r"(?P<name>[A-Za-z0-9._-]+(?:\[[^\]]*\])?)(?:@|==)(?P<version>.+)")
 
 
@@ -33,6 +36,16 @@ class McpProgram:
     npm_requirements: tuple[Requirement, ...] = ()
     network_hosts: tuple[str, ...] = ()
     persistent_directory: bool = False
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The program that receives the environment: its command, and the names of its packages without versions.
+
+        The arguments belong to it if the command is an interpreter, because they name the program then.
+        """
+        packages = sorted(item.name.lower() for item in (*self.pip_requirements, *self.npm_requirements))
+        is_interpreter = _INTERPRETER.fullmatch(self.command.rpartition("/")[2]) is not None
+        return (self.command, *packages, *(self.args if is_interpreter else ()))
 
 
 NO_PROGRAM: Final = McpProgram()

@@ -68,8 +68,10 @@ class McpTransport:
         return tuple((field, secret) for field, secret in found if secret is not None)
 
     @property
-    def origin(self) -> tuple[str, str | None, int | None]:
-        """The scheme, the host and the port of the URL: a secret is sent to the origin that it was written for."""
+    def origin(self) -> tuple[object, ...]:
+        """The scheme, the host and the port of the URL, or the program: secrets go only where they were written for."""
+        if self.type is TransportType.STDIO:
+            return self.program.identity
         parts = urlsplit(self.url)
         return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 

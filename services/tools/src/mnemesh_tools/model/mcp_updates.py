@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument
 
 from mnemesh_tools.model.mcp_oauth import McpOAuth
 from mnemesh_tools.model.mcp_secrets import McpSecret
 from mnemesh_tools.model.mcp_servers import McpTransport, TransportType
+
+_HOST_CHANGED: Final = "the URL names another host, port or scheme"
+_PROGRAM_CHANGED: Final = "the settings start another program (command, packages, or arguments of an interpreter)"
 
 
 def merge_transport(stored: McpTransport, changes: McpTransport | None, written: Collection[str]) -> McpTransport:
@@ -56,7 +60,8 @@ def _with_field(transport: McpTransport, given: McpTransport, name: str) -> McpT
 def with_kept_secrets(transport: McpTransport, stored: McpTransport | None) -> McpTransport:
     """Returns the settings with the stored value of each secret that has none.
 
-    A stored value is sent only to the origin that it was written for: it is not kept if the URL names another one.
+    A stored value is sent only to the origin that it was written for: it is not kept if the URL names another one, or
+    if the settings start another program.
 
     Raises:
         InvalidArgument: No value is stored under the name of such a secret, or it must not be kept.
@@ -78,9 +83,8 @@ def with_kept_secrets(transport: McpTransport, stored: McpTransport | None) -> M
             raise InvalidArgument(f"{name} has no value, and none is stored.", field=place)
         if is_moved and before is not None and found.sealed is not None and found.sealed == before.sealed:
             name = f" of {secret.name}" if secret.name else ""
-            raise InvalidArgument(
-                f"{place}{name} is required again, because the URL names another host, port or scheme.", field=place
-            )
+            cause = _PROGRAM_CHANGED if transport.type is TransportType.STDIO else _HOST_CHANGED
+            raise InvalidArgument(f"{place}{name} is required again, because {cause}.", field=place)
         kept[kind, secret.key] = replace(found, name=secret.name)
     kind = "env" if transport.type is TransportType.STDIO else "headers"
     return replace(

@@ -64,20 +64,39 @@ class McpContacts:
             return replace(before, status=McpServerStatus.DISABLED, message=message)
         return replace(before, status=McpServerStatus.UNKNOWN, message=None)
 
-    async def refresh(self, caller: Principal, server: McpServer, agent: McpCaller, key: RequestKey | None) -> Refresh:
-        """Reads the tools of a server and stores them.
+    async def first_refresh(self, caller: Principal, server: McpServer) -> Refresh:
+        """Reads the tools of a new server; one over HTTP has less time, because its creator waits. See `refresh`."""
+        seconds = None if server.transport.type is TransportType.STDIO else self._pool.limits.create_seconds
+        return await self.refresh(caller, server, McpCaller(), None, seconds)
+
+    async def refresh(
+        self,
+        caller: Principal,
+        server: McpServer,
+        agent: McpCaller,
+        key: RequestKey | None,
+        seconds: float | None = None,
+    ) -> Refresh:
+        """Reads the tools of a server and stores them, within `seconds` or the limits of contacts.
 
         Raises:
             McpServerUnreachable: The server does not answer.
             McpServerUnauthorized: The server asks for an authorization.
             InvalidArgument: A variable of the settings has no value.
         """
-        listing = await self.listing(caller, server.id, server.transport, agent)
+        listing = await self.listing(caller, server.id, server.transport, agent, seconds=seconds)
         await self._seed_builtin_tools(caller)
         return await self._store_listing(caller, server.id, listing, key)
 
     async def listing(
-        self, caller: Principal, server_id: str, transport: McpTransport, agent: McpCaller, *, is_stored: bool = True
+        self,
+        caller: Principal,
+        server_id: str,
+        transport: McpTransport,
+        agent: McpCaller,
+        *,
+        is_stored: bool = True,
+        seconds: float | None = None,
     ) -> Listing:
         """Returns what a server lists. Raises as `refresh`.
 
@@ -87,12 +106,13 @@ class McpContacts:
             transport: Its settings.
             agent: The agent on whose behalf it is contacted.
             is_stored: The settings are those of the server.
+            seconds: The longest time; None is that of a connection and a list.
         """
         target = self._targets.target(caller.organization_id, server_id, transport, agent)
         if not is_stored:
             target = replace(target, is_stored=False)
         limits = self._pool.limits
-        seconds, left = limits.connect_seconds + limits.list_seconds, deadline.remaining()
+        seconds, left = seconds or limits.connect_seconds + limits.list_seconds, deadline.remaining()
         if left is not None:
             seconds = min(seconds, max(0.0, left - min(_MARGIN_SECONDS, left / 2)))
         named = server_id or transport.url or transport.program.command

@@ -110,7 +110,7 @@ class McpServerService:
         if stored.contact.status is not McpServerStatus.UNKNOWN:
             return stored
         try:
-            return (await self._contacts.refresh(caller, stored, McpCaller(), None)).server
+            return (await self._contacts.first_refresh(caller, stored)).server
         except MnemeshError as error:  # stored as the status of the server
             return await self._contacts.note_failure(caller, stored.id, error)
 

@@ -21,6 +21,7 @@ _MODULES: Final = {
     Format.HTML: "html",
     Format.PDF: "pdf",
     Format.OFFICE: "office",
+    Format.RTF: "rtf",
     Format.IMAGE: "images",
 }
 

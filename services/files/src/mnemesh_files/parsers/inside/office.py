@@ -16,6 +16,7 @@ from mnemesh_files.parsers.inside.budget import Budget
 _OLE: Final = "application/x-ole-storage"
 _ENCRYPTED_PACKAGE: Final = "EncryptedPackage".encode("utf-16-le")
 _OFFICE: Final = "application/vnd.openxmlformats-officedocument."
+_MIMETYPE: Final = "mimetype"
 # What the libraries raise for parts that are missing or no XML. Only errors of expat are no SyntaxErrors.
 _DAMAGE: Final = (SyntaxError, ExpatError, zipfile.BadZipFile, zlib.error, EOFError, KeyError)
 # The part that only this kind has, its parser and its media type.
@@ -24,11 +25,12 @@ _KINDS: Final = (
     ("xl/", "sheets", f"{_OFFICE}spreadsheetml.sheet"),
     ("ppt/", "slides", f"{_OFFICE}presentationml.presentation"),
     ("META-INF/container.xml", "epub", "application/epub+zip"),
+    ("mimetype", "opendocument", "application/vnd.oasis.opendocument.text"),
 )
 
 
 def parse(content: bytes, media_type: str, budget: Budget) -> ParsedDocument:
-    """Returns the document of a docx, xlsx, pptx or epub file.
+    """Returns the document of a docx, xlsx, pptx, epub, odt, ods or odp file.
 
     Raises:
         DocumentUnreadable: It is another kind of file, encrypted, damaged, or too large.
@@ -37,20 +39,16 @@ def parse(content: bytes, media_type: str, budget: Budget) -> ParsedDocument:
         raise _earlier_format(content)
     archive = Archive(content, budget.limits)
     for prefix, module, found in _KINDS:
-        if any(name.startswith(prefix) for name in archive.names):
-            archive.require_no_entities(allow_types=module == "epub")
+        if any(name.startswith(prefix) for name in archive.names) and (
+            module != "opendocument" or _MIMETYPE in archive.names
+        ):
+            archive.require_no_entities(allow_types=module in ("epub", "opendocument"))
             parser = import_module(f"{__package__}.{module}")
             try:
                 document: ParsedDocument = parser.parse(content, archive, found, budget)
             except _DAMAGE as error:
                 raise damaged("a part is missing, or cannot be read") from error
             return document
-    if {"mimetype", "content.xml"} <= archive.names:
-        raise DocumentUnreadable(
-            Cause.UNSUPPORTED,
-            "The file is an OpenDocument file (odt, ods, odp), which no parser reads. Save it as docx, xlsx, pptx or "
-            "PDF.",
-        )
     raise DocumentUnreadable(Cause.UNSUPPORTED, "The file is a ZIP archive. Upload the files in it one by one.")
 
 
