@@ -74,7 +74,8 @@ def test_an_entity_is_refused() -> None:
 
 def test_rich_text_loses_its_formatting() -> None:
     content = (
-        rb"{\rtf1\ansi\ansicpg1252{\fonttbl{\f0 Arial;}}{\info{\title Secret plan}}\f0\b Caf\'e9\b0  costs \u8364?3.\par "
+        rb"{\rtf1\ansi\ansicpg1252{\fonttbl{\f0 Arial;}}{\info{\title Secret plan}}"
+        rb"\f0\b Caf\'e9\b0  costs \u8364?3.\par "
         rb"Second line.\par}"
     )
     parsed = _parsed(content, "menu.rtf")

@@ -16,7 +16,6 @@ from mnemesh_files.parsers.inside.budget import Budget
 _OLE: Final = "application/x-ole-storage"
 _ENCRYPTED_PACKAGE: Final = "EncryptedPackage".encode("utf-16-le")
 _OFFICE: Final = "application/vnd.openxmlformats-officedocument."
-_MIMETYPE: Final = "mimetype"
 # What the libraries raise for parts that are missing or no XML. Only errors of expat are no SyntaxErrors.
 _DAMAGE: Final = (SyntaxError, ExpatError, zipfile.BadZipFile, zlib.error, EOFError, KeyError)
 # The part that only this kind has, its parser and its media type.
@@ -39,9 +38,7 @@ def parse(content: bytes, media_type: str, budget: Budget) -> ParsedDocument:
         raise _earlier_format(content)
     archive = Archive(content, budget.limits)
     for prefix, module, found in _KINDS:
-        if any(name.startswith(prefix) for name in archive.names) and (
-            module != "opendocument" or _MIMETYPE in archive.names
-        ):
+        if any(name.startswith(prefix) for name in archive.names):
             archive.require_no_entities(allow_types=module in ("epub", "opendocument"))
             parser = import_module(f"{__package__}.{module}")
             try:

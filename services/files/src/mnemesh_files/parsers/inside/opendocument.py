@@ -21,24 +21,24 @@ _LATE_ROWS: Final = 500
 _LEFT_OUT: Final = frozenset({"annotation", "annotation-end", "tracked-changes", "forms", "notes"})
 
 
-def parse(_: bytes, archive: Archive, media_type: str, budget: Budget) -> ParsedDocument:
+def parse(_: bytes, archive: Archive, __: str, budget: Budget) -> ParsedDocument:
     """Returns the document of an odt, ods or odp file. Each sheet and each slide is a page.
 
     Raises:
         DocumentUnreadable: It is encrypted, damaged, or another kind of OpenDocument file.
     """
+    stated = archive.read("mimetype").decode("ascii", "replace").strip()[:200]
+    if "opendocument" not in stated:
+        raise DocumentUnreadable(Cause.UNSUPPORTED, "The file is a ZIP archive. Upload the files in it one by one.")
     manifest = "META-INF/manifest.xml"
     if manifest in archive.names and next(element(archive.read(manifest)).iter("{*}encryption-data"), None) is not None:
         raise DocumentUnreadable(Cause.ENCRYPTED, "The document is encrypted. Remove its password and upload it again.")
-    stated = archive.read("mimetype").decode("ascii", "replace").strip()[:200]
     body = next(element(archive.read("content.xml")).iter("{*}body"), None)
     content = None if body is None else next((each for each in body if _name(each) in _READERS), None)
     if content is None:
-        if "opendocument" not in stated:
-            raise DocumentUnreadable(Cause.UNSUPPORTED, "The file is a ZIP archive. Upload the files in it one by one.")
         raise damaged("it has no text, no sheets and no slides")
     title = text_of(element(archive.read("meta.xml")), "title")[:300] if "meta.xml" in archive.names else ""
-    return _READERS[_name(content)](content, stated or media_type, title, budget)
+    return _READERS[_name(content)](content, stated, title, budget)
 
 
 def _text_document(content: etree._Element, media_type: str, title: str, budget: Budget) -> ParsedDocument:

@@ -23,7 +23,7 @@ def parse(content: bytes, media_type: str, budget: Budget) -> ParsedDocument:
         raise damaged("it does not begin as rich text does")
     try:
         # The format is ASCII; other characters are escaped, in the code page that the document states.
-        found = rtf_to_text(content.decode("latin-1"), encoding="cp1252", errors="replace")
+        found: str = rtf_to_text(content.decode("latin-1"), encoding="cp1252", errors="replace")  # type: ignore[no-untyped-call]
     except (ValueError, IndexError, KeyError, LookupError) as error:
         raise damaged("its formatting cannot be read") from error
     text = budget.builder()
