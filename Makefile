@@ -22,7 +22,7 @@ export UV_PYTHON := $(CURDIR)/$(BIN)/python
 export UV_PYTHON_DOWNLOADS := never
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check check-format check-types check-imports check-contracts proto bench bench-memory bench-memory-load bench-files up down fmt
+.PHONY: help run test test-all test-polyglot check check-format check-types check-imports check-contracts proto bench bench-memory bench-memory-load bench-files up down fmt
 .DELETE_ON_ERROR:
 
 help: ## Show the targets
@@ -42,6 +42,9 @@ test: $(VENV)/.dev ## Run the tests, with samples of the sweeps (ARGS="-k name" 
 
 test-all: $(VENV)/.dev ## Run the tests with whole sweeps and on every engine
 	@TMPDIR="$${TMPDIR-$(MEMORY)}" $(BIN)/pytest -n $(WORKERS) --dist worksteal --full $(ARGS)
+
+test-polyglot: $(VENV)/.dev ## Build and run the examples in Go, Java, Python and TypeScript
+	@TMPDIR="$${TMPDIR-$(MEMORY)}" $(BIN)/pytest -n 2 --full tests/polyglot $(ARGS)
 
 check: check-format check-types check-imports check-contracts ## Format, lint, types, import rules, generated code, contracts
 	@echo "mnemesh: all checks passed"

@@ -1,0 +1,98 @@
+"""The stream of a run: prints its events, and continues after a broken connection."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import connection
+import grpc
+from mnemesh.agents.v1 import agents_pb2, runs_pb2, runs_service_pb2
+from mnemesh.types.v1 import message_pb2
+
+
+class Turn:
+    """Follows a run until it stops.
+
+    Args:
+        runs: the stub of RunService.
+        drop_after: cancels the stream once after the event with this number, to show how a client continues.
+    """
+
+    def __init__(self, runs: Any, drop_after: int | None = None) -> None:
+        self._runs = runs
+        self._drop_after = drop_after
+        self._run_id = ""
+        self._last_sequence = 0
+        self._ended = False
+        self.stop_reason = ""
+        self.approval_request_id = ""
+        self.pending_calls: list[message_pb2.ToolCall] = []
+
+    def follow(self, open_stream: Callable[[], Iterator[Any]]) -> "Turn":
+        """Prints all events. `open_stream` sends the request; it is sent again if the run's id did not arrive."""
+        while not self._ended:
+            stream = self._resume() if self._run_id else open_stream()
+            try:
+                for response in stream:
+                    self._receive(response.event)
+                    if self._drop_after is not None and self._last_sequence >= self._drop_after:
+                        self._drop_after = None
+                        stream.cancel()
+            except grpc.RpcError as error:
+                if error.code() not in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}:
+                    raise
+        return self
+
+    def _resume(self) -> Iterator[Any]:
+        print(f"  the stream broke; it continues after event {self._last_sequence}")
+        request = runs_service_pb2.StreamRunRequest(run_id=self._run_id, starting_after=self._last_sequence)
+        return self._runs.StreamRun(request, timeout=connection.TURN)
+
+    def _receive(self, event: runs_pb2.RunEvent) -> None:
+        self._run_id = event.run_id
+        if event.HasField("sequence"):
+            if event.sequence <= self._last_sequence:
+                return  # It arrived before the stream broke.
+            self._last_sequence = event.sequence
+        match event.WhichOneof("event"):
+            case "delta" if event.delta.WhichOneof("delta") == "assistant_text":
+                print(f"  delta {json.dumps(event.delta.assistant_text)}")
+            case "message":
+                self._print_message(event.sequence, event.message)
+            case "error":
+                print(f"{event.sequence} error {event.error.error.reason}: {event.error.error.message}")
+            case "stop":
+                self.stop_reason = agents_pb2.StopReason.Name(event.stop.reason).removeprefix("STOP_REASON_")
+                print(f"{event.sequence} stop {self.stop_reason}")
+            case "usage":
+                print(f"{event.sequence} usage {event.usage.usage.total_tokens} tokens")
+                self._ended = True  # The last event of every run.
+
+    def _print_message(self, sequence: int, message: runs_pb2.MessageEvent) -> None:
+        match message.WhichOneof("message"):
+            case "user":
+                print(f"{sequence} user: {text(message.user.content)}")
+            case "reasoning":
+                print(f"{sequence} reasoning: {message.reasoning.text}")
+            case "assistant":
+                print(f"{sequence} assistant: {text(message.assistant.content)}")
+            case "tool_call":
+                for call in message.tool_call.tool_calls:
+                    print(f"{sequence} tool call: {call.name} {call.arguments}")
+            case "tool_return":
+                for result in message.tool_return.tool_returns:
+                    print(f"{sequence} tool return: {result.name}: {text(result.content)}")
+            case "approval_request":
+                self.approval_request_id = message.message_id
+                self.pending_calls = list(message.approval_request.tool_calls)
+                for call in self.pending_calls:
+                    print(f"{sequence} waits for: {call.name} {call.arguments}")
+            case "approval_response":
+                print(f"{sequence} approval response")
+            case kind:
+                print(f"{sequence} {kind}")  # Later versions may add kinds.
+
+
+def text(content: Any) -> str:
+    """Returns the text of the parts of a message."""
+    return " ".join(part.text.text for part in content)

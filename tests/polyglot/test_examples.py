@@ -1,0 +1,137 @@
+"""Each program of examples/, built by the commands of its README, against a mesh of processes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import yaml
+from mnemesh_testkit.mesh.certificates import certificates
+from mnemesh_testkit.mesh.faulty_proxy import ExecuteThenTimeout, Unavailable
+from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.processes import ProcessMesh
+from mnemesh_testkit.timeouts import scaled
+
+from tests.polyglot.example_builds import ROOT, RUN_SECONDS, CommandError, built, commands, environment, shell
+from tests.polyglot.toolchains import TOOLCHAINS, missing, unreachable_registry
+
+# What a program prints, line by line; lines of deltas are left out.
+STORY = r"""
+tool water_plants tool-<id>
+agent example-<language> agent-<id>, sent twice: same agent
+1 user: My name is Ada\. Remember that the key is under the mat\.
+2 tool call: memory_insert \{.*"Name: Ada".*\}
+3 tool return: memory_insert: .*
+  the stream broke; it continues after event 3
+4 tool call: archival_memory_insert \{.*"the key is under the mat\.".*\}
+5 tool return: archival_memory_insert: .*
+6 assistant: .*
+I wrote your name, Ada, into core memory .*
+I stored this in archival memory: the key is under the mat\.
+7 waits for: water_plants \{"room": "kitchen"\}
+8 stop REQUIRES_APPROVAL
+9 usage \d+ tokens
+> approve water_plants
+1 approval response
+2 tool return: water_plants: The plants of the kitchen have water\.
+3 waits for: local_time \{\}
+4 stop REQUIRES_APPROVAL
+5 usage \d+ tokens
+> return local_time: (?P<time>\d\d:\d\d)
+1 approval response
+2 tool return: local_time: (?P=time)
+3 assistant: .*
+I wrote your name, Ada, into core memory .*
+I stored this in archival memory: the key is under the mat\.
+4 stop END_TURN
+5 usage \d+ tokens
+core memory human: Name: Ada
+core memory persona: I look after a house\.
+recall memory: My name is Ada\. Remember that the key is under the mat\.
+archival memory: the key is under the mat\.
+messages 17 in 5 pages
+error NOT_FOUND, reason NOT_FOUND, resource_id=agent-00000000-0000-4000-8000-000000000000
+error INVALID_ARGUMENT, reason INVALID_ARGUMENT, field=limit, field limit: .*
+deleted
+""".replace("<id>", "[0-9a-f-]{36}").strip()
+
+
+@pytest.mark.full
+@pytest.mark.timeout(scaled(1500))
+@pytest.mark.mesh(proxied=["orchestrator"])
+@pytest.mark.parametrize("language", TOOLCHAINS)
+async def test_example_survives_failures_and_speaks_tls(
+    language: str, process_mesh: ProcessMesh, tmp_path: Path
+) -> None:
+    """A lost response and an unreachable server are repeated by the service config; then mutual TLS."""
+    if reason := missing(language, environment()["PATH"]):
+        pytest.skip(f"the example in {language} was not run: {reason}")
+    try:
+        example = await built(language)
+    except CommandError as error:
+        if line := unreachable_registry(str(error)):
+            pytest.skip(f"the example in {language} was not built: its packages cannot be fetched: {line}")
+        raise
+
+    proxy = process_mesh.proxies["orchestrator"]
+    proxy.inject("CreateAgent", ExecuteThenTimeout(grpc.StatusCode.UNAVAILABLE))
+    proxy.inject("SendMessage", Unavailable())
+    output = await run(language, example, {"MNEMESH_TARGET": process_mesh.addresses["orchestrator"]})
+
+    assert proxy.calls["CreateAgent"] == 3, "the lost response is repeated, and the program sends the request twice"
+    assert proxy.calls["SendMessage"] == 2
+    assert proxy.calls["StreamRun"] == 1
+    check(language, output)
+    assert [agent async for agent in process_mesh.client.agents.list()] == []
+
+    issued = certificates(tmp_path / "certificates")
+    secure = tmp_path / "secure"
+    secure.mkdir()
+    async with Mesh(secure, certificates=issued) as mesh:
+        variables = {
+            "MNEMESH_TARGET": mesh.addresses["orchestrator"],
+            "MNEMESH_GRPC_TLS_CA_FILE": str(issued / "ca.crt"),
+            "MNEMESH_GRPC_TLS_CERT_FILE": str(issued / "client" / "tls.crt"),
+            "MNEMESH_GRPC_TLS_KEY_FILE": str(issued / "client" / "tls.key"),
+        }
+        check(language, await run(language, example, variables))
+
+
+def test_the_template_of_the_repository_has_the_plugins_of_the_examples() -> None:
+    """The templates differ in their paths only."""
+    of_examples = [plugin for language in sorted(TOOLCHAINS) for plugin in template(f"examples/{language}", language)]
+    of_repository = sorted(template("", ""), key=str)
+    assert sorted(of_examples, key=str) == of_repository
+
+
+def template(directory: str, language: str) -> list[Any]:
+    """Returns the plugins of a template, with paths as in the template of the repository."""
+    plugins: list[Any] = yaml.safe_load((ROOT / directory / "buf.gen.yaml").read_text())["plugins"]
+    for plugin in plugins if language else ():
+        plugin["out"] = f"build/{plugin['out']}/{language}"
+        for key in plugin.keys() & {"local", "protoc_path"}:
+            paths = {word: ROOT / directory / word for word in plugin[key]}
+            plugin[key] = [f"{directory}/{word}" if path.is_file() else word for word, path in paths.items()]
+    return plugins
+
+
+async def run(language: str, example: Path, variables: dict[str, str]) -> str:
+    """Returns the output of a program that succeeded."""
+    return await shell(commands(language, "Run"), example, environment() | variables, RUN_SECONDS)
+
+
+def check(language: str, output: str) -> None:
+    """Compares the output of a program with the story."""
+    plain = re.sub(r"\x1b\[\d*m", "", output)
+    assert '  delta "' in plain, "the tokens of the answer arrive before it"
+    lines = [line for line in plain.strip().splitlines() if not line.startswith("  delta ")]
+    story = STORY.replace("<language>", language).splitlines()
+    time = ""
+    for expected, line in zip(story, lines, strict=False):
+        found = re.fullmatch(expected.replace("(?P=time)", time), line)
+        assert found is not None, f"expected {expected!r}, found {line!r} in:\n{plain}"
+        time = found.groupdict().get("time") or time
+    assert len(lines) == len(story), plain
