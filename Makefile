@@ -22,7 +22,7 @@ export UV_PYTHON := $(CURDIR)/$(BIN)/python
 export UV_PYTHON_DOWNLOADS := never
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-polyglot check check-format check-types check-imports check-contracts proto bench bench-memory bench-memory-load bench-files up down fmt
+.PHONY: help run test test-all test-polyglot check check-format check-types check-imports check-contracts proto sync-client bench bench-memory bench-memory-load bench-files up down fmt
 .DELETE_ON_ERROR:
 
 help: ## Show the targets
@@ -66,6 +66,7 @@ check-imports: $(VENV)/.dev ## Import rules
 check-contracts: $(VENV)/.dev ## Generated code, lint and compatibility of the contracts
 	@echo "mnemesh: generated code"
 	@$(BIN)/python scripts/generate_protos.py --check
+	@$(BIN)/python scripts/generate_sync_client.py --check
 	@echo "mnemesh: contracts"
 	@$(BIN)/buf lint
 	@sh scripts/check_breaking.sh $(BIN)/buf
@@ -77,6 +78,9 @@ fmt: $(VENV)/.dev ## Format everything and apply automatic fixes
 
 proto: $(VENV)/.dev ## Generate the Python code of the contracts
 	@$(BIN)/python scripts/generate_protos.py
+
+sync-client: $(VENV)/.dev ## Generate the synchronous client from the asynchronous one
+	@$(BIN)/python scripts/generate_sync_client.py
 
 bench: $(VENV)/.dev ## Measure turns of a mesh with a fake model
 	@$(BIN)/python -m benchmarks $(ARGS)

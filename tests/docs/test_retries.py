@@ -16,7 +16,7 @@ from mnemesh_client import patience, run_stream
 from mnemesh_files.ingestion import remover
 from mnemesh_files.ingestion import worker as ingestion
 from mnemesh_files.usecases import announcements
-from mnemesh_kit import channels, retries, server, transport
+from mnemesh_kit import outgoing, retries, server, transport
 from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.sql import postgresql, sqlite
 from mnemesh_orchestrator import wiring as orchestrator
@@ -168,7 +168,7 @@ def test_attempts_of_a_service_call() -> None:
     assert f"at most {total(CHANNEL, attempts - 1):g} s per call" in PAGE
     start = retry.RESTART_SECONDS
     assert f"{calls(start, 1.0)} or {calls(start, 1.0 - retry.SERVICE_BACKOFF.jitter)} calls." in PAGE
-    assert channels.DEADLINE_SECONDS == deadlines.WRITE
+    assert outgoing.DEADLINE_SECONDS == deadlines.WRITE
 
 
 def test_delays_of_a_transaction() -> None:

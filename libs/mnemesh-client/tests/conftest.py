@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 import pytest_asyncio
 from mnemesh_client import Mnemesh
+from mnemesh_testkit.awaited import FACES, Face, with_face
 from mnemesh_testkit.mesh.fake_mesh import FakeMesh, fake_mesh
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.mesh_thread import MeshThread
@@ -41,10 +43,16 @@ async def mesh(tmp_path: Path) -> AsyncIterator[FakeMesh]:
         yield mesh
 
 
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest) -> Face:
+    """The kind of the client: asynchronous, or synchronous with methods that can be awaited."""
+    return cast("Face", request.param)
+
+
 @pytest_asyncio.fixture
-async def mnemesh(mesh: FakeMesh) -> AsyncIterator[Mnemesh]:
+async def mnemesh(mesh: FakeMesh, face: Face) -> AsyncIterator[Mnemesh]:
     """A client of the fake mesh."""
-    async with mesh.client() as client:
+    async with with_face(mesh.client(), face) as client:
         yield client
 
 

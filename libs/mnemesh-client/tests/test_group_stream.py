@@ -12,10 +12,17 @@ from mnemesh_client.inputs import text_part
 from mnemesh_kit.ids import new_id
 
 if TYPE_CHECKING:
-    from mnemesh_testkit.mesh.fake_mesh import FakeMesh
+    from mnemesh_testkit.awaited import Face
+from mnemesh_testkit.mesh.fake_mesh import FakeMesh
 
 GROUP = "group-11111111-1111-4111-8111-111111111111"
 ADA, BOB = new_id("agent"), new_id("agent")
+
+
+@pytest.fixture
+def face() -> Face:
+    """The asynchronous client, to which the group belongs."""
+    return "async"
 
 
 @pytest.fixture

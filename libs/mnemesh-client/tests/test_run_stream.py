@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from mnemesh_client import Agent, Mnemesh, approve, returned
 from mnemesh_client.errors import NotFound, Unavailable
+from mnemesh_testkit.awaited import Face, with_face
 
 if TYPE_CHECKING:
     from mnemesh_testkit.mesh.fake_mesh import FakeMesh
@@ -67,8 +68,8 @@ async def test_turn_continues_after_a_restart_of_the_server(mnemesh: Mnemesh, me
     await restarting[0]
 
 
-async def test_retries_end_after_the_time_limit(mesh: FakeMesh) -> None:
-    async with mesh.client(patience=0.3) as mnemesh:
+async def test_retries_end_after_the_time_limit(mesh: FakeMesh, face: Face) -> None:
+    async with with_face(mesh.client(patience=0.3), face, patience=0.3) as mnemesh:
         agent = await _agent(mnemesh)
         mesh.orchestrator.break_after = [1] + [0] * 100
 

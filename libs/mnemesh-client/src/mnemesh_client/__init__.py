@@ -25,7 +25,8 @@ from mnemesh_client.errors import (
     Unavailable,
     Unimplemented,
 )
-from mnemesh_client.group import Group, GroupEvent, GroupReply
+from mnemesh_client.group import Group
+from mnemesh_client.group_events import GroupEvent, GroupReply
 from mnemesh_client.inputs import text_of
 from mnemesh_client.mnemesh import Mnemesh
 

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, agents_service_pb2_grpc
-from mnemesh_kit.channels import Channel
 from mnemesh_kit.errors import InvalidArgument, NotFound
 
 from mnemesh_client.agent import Agent
@@ -20,6 +19,7 @@ from mnemesh_client.inputs import (
     source_text,
 )
 from mnemesh_client.paging import Order, paginate, sort_order
+from mnemesh_client.transport import Channel
 
 if TYPE_CHECKING:
     from mnemesh_client.mnemesh import Mnemesh

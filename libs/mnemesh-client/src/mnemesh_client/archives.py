@@ -14,12 +14,12 @@ from mnemesh.archival.v1 import (
     passages_service_pb2,
     passages_service_pb2_grpc,
 )
-from mnemesh_kit.channels import Channel
 from mnemesh_kit.errors import InvalidArgument
 
 from mnemesh_client.hits import Hits
 from mnemesh_client.inputs import SearchModeName, json_text, optional_timestamp, present_fields
 from mnemesh_client.paging import Order, paginate, sort_order
+from mnemesh_client.transport import Channel
 
 TagMatchName = Literal["any", "all"]
 

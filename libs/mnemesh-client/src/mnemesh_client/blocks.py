@@ -7,10 +7,10 @@ from typing import Any
 
 from google.protobuf import field_mask_pb2
 from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2, blocks_service_pb2_grpc
-from mnemesh_kit.channels import Channel
 
 from mnemesh_client.inputs import json_text, present_fields
 from mnemesh_client.paging import Order, paginate, sort_order
+from mnemesh_client.transport import Channel
 
 _OWNER = blocks_pb2.Author(owner=blocks_pb2.OwnerAuthor())
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from mnemesh.agents.v1 import conversations_pb2, conversations_service_pb2, conversations_service_pb2_grpc
-from mnemesh_kit.channels import Channel
 from mnemesh_kit.ids import new_id
 
 from mnemesh_client.paging import Order, paginate, sort_order
+from mnemesh_client.transport import Channel
 
 
 class ConversationsClient:

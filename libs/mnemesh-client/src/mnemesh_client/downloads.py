@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import tempfile
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Final, cast
+from typing import IO, Final
 
 from mnemesh.files.v1 import files_pb2, files_service_pb2, files_service_pb2_grpc
 from mnemesh_kit.errors import FailedPrecondition, Internal, InvalidArgument, MnemeshError, Unavailable
 
 from mnemesh_client.patience import Patience
+from mnemesh_client.transport import closing, in_thread
 from mnemesh_client.uploads import OnProgress
 
 _MEMORY_BYTES: Final = 8_000_000
@@ -38,7 +37,7 @@ async def download(
         InvalidArgument: the path cannot be written.
         Internal: the content does not have the hash of the file.
     """
-    if not overwrite and await asyncio.to_thread(target.exists):
+    if not overwrite and await in_thread(target.exists):
         raise FailedPrecondition(f"{target} exists. Choose another path, or overwrite it.")
     try:
         descriptor, part = tempfile.mkstemp(prefix=f".{target.name[:100]}.", suffix=".part", dir=target.parent)
@@ -49,7 +48,7 @@ async def download(
             file = await _Download(stub, file_id, copy, on_progress).run(patience)
             copy.flush()
             os.fsync(copy.fileno())
-        await asyncio.to_thread(os.replace, part, target)
+        await in_thread(os.replace, part, target)
     except OSError as error:
         raise InvalidArgument(f"{target} cannot be written: {error.strerror}.", field="path") from error
     finally:
@@ -108,7 +107,7 @@ class _Download:
     async def _receive(self) -> None:
         """Receives what one call sends. If the content was replaced since the last call, begins again."""
         request = files_service_pb2.GetFileContentRequest(file_id=self._file_id, offset=self._offset)
-        async with aclosing(cast("AsyncGenerator[Any, None]", aiter(self._stub.GetFileContent(request)))) as responses:
+        async with closing(self._stub.GetFileContent(request)) as responses:
             async for response in responses:
                 if response.HasField("file"):
                     if self._file is None or response.file.revision != self._file.revision:

@@ -13,11 +13,11 @@ from mnemesh.recall.v1 import (
     episodes_service_pb2_grpc,
     messages_service_pb2,
 )
-from mnemesh_kit.channels import Channel
 from mnemesh_kit.errors import InvalidArgument
 
 from mnemesh_client.inputs import SearchModeName, json_text, optional_timestamp, present_fields
 from mnemesh_client.paging import Order, paginate, sort_order
+from mnemesh_client.transport import Channel
 
 
 def memory_scope(

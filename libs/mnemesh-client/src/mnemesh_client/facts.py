@@ -13,11 +13,11 @@ from mnemesh.recall.v1 import (
     memory_findings_pb2,
     messages_service_pb2,
 )
-from mnemesh_kit.channels import Channel
 
 from mnemesh_client.episodes import memory_scope, memory_scopes
 from mnemesh_client.inputs import SearchModeName, json_text, optional_timestamp, present_fields
 from mnemesh_client.paging import Order, paginate, sort_order
+from mnemesh_client.transport import Channel
 
 
 class FactsClient:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from mnemesh.files.v1 import files_pb2, files_service_pb2, files_service_pb2_grpc
-from mnemesh_kit.channels import Channel
 from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.time import timestamp_to_proto
 
@@ -18,6 +17,7 @@ from mnemesh_client.folders import FoldersClient
 from mnemesh_client.inputs import is_file_id, json_text, new_request_id
 from mnemesh_client.paging import Order, paginate, sort_order
 from mnemesh_client.patience import patiently
+from mnemesh_client.transport import Channel
 from mnemesh_client.upload_sources import Source, opened
 from mnemesh_client.uploads import OnProgress, Upload
 

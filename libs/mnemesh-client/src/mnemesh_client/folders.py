@@ -7,11 +7,11 @@ from typing import Any
 
 from google.protobuf import field_mask_pb2
 from mnemesh.files.v1 import files_pb2, folders_service_pb2, folders_service_pb2_grpc
-from mnemesh_kit.channels import Channel
 from mnemesh_kit.errors import NotFound
 
 from mnemesh_client.inputs import json_text, present_fields
 from mnemesh_client.paging import Order, paginate, sort_order
+from mnemesh_client.transport import Channel
 
 _DELETION_SECONDS = 60.0
 _ID_PREFIX = "source-"

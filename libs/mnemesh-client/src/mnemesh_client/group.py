@@ -3,43 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mnemesh.agents.v1 import groups_pb2, groups_service_pb2, runs_pb2
 from mnemesh.types.v1 import message_pb2
 
 from mnemesh_client.errors import ApprovalRequired, NotFound, RunFailed
+from mnemesh_client.group_events import GroupEvent, GroupReply
 from mnemesh_client.inputs import Input, text_of
 from mnemesh_client.messages import RoleName
 from mnemesh_client.paging import Order
+from mnemesh_client.transport import closing
 
 if TYPE_CHECKING:
     from mnemesh_client.mnemesh import Mnemesh
-
-
-@dataclass(frozen=True, slots=True)
-class GroupEvent:
-    """An event of a group run, and the agent that it comes from.
-
-    `agent_id` and `agent_name` are empty for an event of the group run itself. `is_selection` is true while the manager
-    of a dynamic group selects the next speaker.
-    """
-
-    event: runs_pb2.RunEvent
-    agent_id: str = ""
-    agent_name: str = ""
-    is_selection: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class GroupReply:
-    """A text that an agent of a group said to the user."""
-
-    agent_id: str
-    agent_name: str
-    text: str
 
 
 class Group:
@@ -169,7 +146,7 @@ class Group:
             FailedPrecondition: NO_PENDING_APPROVAL.
             InvalidArgument: APPROVAL_MISMATCH, with the calls expected and received.
         """
-        async with aclosing(self._mnemesh.runs.answer(agent_id, decisions, **options)) as events:
+        async with closing(self._mnemesh.runs.answer(agent_id, decisions, **options)) as events:
             event = await anext(events)
         return await self._mnemesh.runs.get(event.run_id)
 

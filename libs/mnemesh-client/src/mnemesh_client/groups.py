@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from google.protobuf import duration_pb2
 from mnemesh.agents.v1 import groups_pb2, groups_service_pb2, groups_service_pb2_grpc
 from mnemesh.types.v1 import message_pb2
-from mnemesh_kit.channels import Channel
 from mnemesh_kit.errors import InvalidArgument, NotFound
 
 from mnemesh_client.group import Group
 from mnemesh_client.inputs import json_text, optional_timestamp, present_fields
 from mnemesh_client.messages import RoleName, role_values
 from mnemesh_client.paging import Order, paginate, sort_order
+from mnemesh_client.transport import Channel
 
 if TYPE_CHECKING:
     from mnemesh_client.mnemesh import Mnemesh

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Literal
 
 from mnemesh.agents.v1 import agents_pb2, identities_pb2, identities_service_pb2, identities_service_pb2_grpc
-from mnemesh_kit.channels import Channel
 
 from mnemesh_client.paging import paginate
+from mnemesh_client.transport import Channel
 
 IdentityTypeName = Literal["org", "user", "other"]
 

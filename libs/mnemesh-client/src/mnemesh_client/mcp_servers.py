@@ -9,11 +9,11 @@ from typing import Any, Literal
 from google.protobuf import field_mask_pb2
 from google.protobuf.duration_pb2 import Duration
 from mnemesh.tools.v1 import mcp_servers_pb2, mcp_servers_service_pb2, mcp_servers_service_pb2_grpc
-from mnemesh_kit.channels import Channel
 from mnemesh_kit.errors import InvalidArgument
 
 from mnemesh_client.inputs import package_requirements
 from mnemesh_client.paging import Order, paginate, sort_order
+from mnemesh_client.transport import Channel
 
 Transport = Literal["streamable_http", "sse"]
 _CONTACT_SECONDS = 70.0

@@ -8,11 +8,11 @@ from typing import Literal
 
 from mnemesh.recall.v1 import contexts_pb2, messages_service_pb2, messages_service_pb2_grpc
 from mnemesh.types.v1 import message_pb2
-from mnemesh_kit.channels import Channel
 
 from mnemesh_client.hits import Hits
 from mnemesh_client.inputs import SearchModeName, optional_timestamp
 from mnemesh_client.paging import Order, paginate, sort_order
+from mnemesh_client.transport import Channel
 
 RoleName = Literal["system", "user", "assistant", "tool", "approval", "summary"]
 

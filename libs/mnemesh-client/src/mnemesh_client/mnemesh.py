@@ -8,7 +8,7 @@ from typing import Self
 
 from mnemesh.files.v1 import agent_files_service_pb2_grpc
 from mnemesh.server.v1 import server_service_pb2, server_service_pb2_grpc
-from mnemesh_kit.channels import DEADLINE_SECONDS, Channels
+from mnemesh_kit.outgoing import DEADLINE_SECONDS
 from mnemesh_kit.tls.settings import TlsSettings
 
 from mnemesh_client.addresses import Addresses
@@ -32,6 +32,7 @@ from mnemesh_client.runs import RunsClient
 from mnemesh_client.sleeptime import SleeptimeClient
 from mnemesh_client.tools import ToolsClient
 from mnemesh_client.traces import TracesClient
+from mnemesh_client.transport import Channels
 from mnemesh_client.web import WebClient
 
 PATIENCE_SECONDS = 60.0

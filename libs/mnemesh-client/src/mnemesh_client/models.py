@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from mnemesh.agents.v1 import models_pb2, models_service_pb2, models_service_pb2_grpc
-from mnemesh_kit.channels import Channel
 
 from mnemesh_client.paging import paginate
+from mnemesh_client.transport import Channel
 
 
 class ModelsClient:

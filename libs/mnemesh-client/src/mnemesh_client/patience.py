@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
@@ -10,6 +9,8 @@ from typing import Final, TypeVar
 import grpc
 from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
+
+from mnemesh_client.transport import sleep
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ class Patience:
         if not is_broken_connection(error) or time.monotonic() - self._since > self._seconds:
             raise error
         self._failures += 1
-        await asyncio.sleep(_BACKOFF.delay(self._failures))
+        await sleep(_BACKOFF.delay(self._failures))
 
 
 def is_broken_connection(error: MnemeshError) -> bool:

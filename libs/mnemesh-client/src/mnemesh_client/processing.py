@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Final
@@ -12,6 +11,7 @@ from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError
 
 from mnemesh_client.patience import Patience
+from mnemesh_client.transport import sleep
 
 _ENDED: Final = (files_pb2.FILE_STATUS_COMPLETED, files_pb2.FILE_STATUS_ERROR)
 _POLLS: Final = Backoff(first=0.1, maximum=2.0, jitter=0.0)
@@ -48,7 +48,7 @@ async def wait_all(
             return
         if end is not None and time.monotonic() + delay > end:
             raise DeadlineExceeded(f"{len(waiting)} files are still being processed. Wait longer.")
-        await asyncio.sleep(delay)
+        await sleep(delay)
 
 
 def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:

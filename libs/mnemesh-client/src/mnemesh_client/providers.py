@@ -7,10 +7,10 @@ from typing import Any
 
 from google.protobuf import field_mask_pb2
 from mnemesh.agents.v1 import models_pb2, models_service_pb2, models_service_pb2_grpc
-from mnemesh_kit.channels import Channel
 from mnemesh_kit.errors import NotFound
 
 from mnemesh_client.paging import paginate
+from mnemesh_client.transport import Channel
 
 
 class ProvidersClient:

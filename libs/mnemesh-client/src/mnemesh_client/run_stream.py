@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
-from contextlib import aclosing
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import grpc
 from mnemesh.agents.v1 import runs_pb2, runs_service_pb2, runs_service_pb2_grpc
 from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.errors import MnemeshError, Unavailable, Unimplemented
+
+from mnemesh_client.transport import closing, sleep
 
 _RETRYABLE: Final = {("UNAVAILABLE", grpc.StatusCode.UNAVAILABLE), ("INTERNAL", grpc.StatusCode.CANCELLED)}
 _BACKOFF: Final = Backoff(first=0.1, maximum=2.0)
@@ -104,7 +104,7 @@ async def _stream(
     fallback: OpenStream | None = None
     while True:
         try:
-            async with aclosing(cast("AsyncGenerator[Any, None]", aiter(source))) as responses:
+            async with closing(source) as responses:
                 async for response in responses:
                     failures, last_event = 0, time.monotonic()
                     if progress.advance(response.event):
@@ -125,7 +125,7 @@ async def _stream(
         if time.monotonic() - last_event > patience:
             raise problem
         failures += 1
-        await asyncio.sleep(_BACKOFF.delay(failures))
+        await sleep(_BACKOFF.delay(failures))
         source = reopen()
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
 from typing import Literal
 
 from mnemesh.agents.v1 import runs_pb2, runs_service_pb2, runs_service_pb2_grpc
 from mnemesh.types.v1 import message_pb2
-from mnemesh_kit.channels import Channel
 from mnemesh_kit.errors import InvalidArgument
 
 from mnemesh_client import run_stream
 from mnemesh_client.inputs import Input, input_messages, new_request_id, present_fields
 from mnemesh_client.paging import Order, paginate, sort_order
+from mnemesh_client.transport import Channel, closing
 
 RunStatusName = Literal["created", "running", "completed", "failed", "cancelled"]
 RunOriginName = Literal["client", "group", "agent", "sleeptime"]
@@ -108,7 +107,7 @@ class RunsClient:
     async def wait(self, run_id: str) -> runs_pb2.Run:
         """Waits until a run has ended, and returns it."""
         run = await self.get(run_id)
-        async with aclosing(run_stream.attach(self.stub, run_id, run.last_sequence, self._patience)) as events:
+        async with closing(run_stream.attach(self.stub, run_id, run.last_sequence, self._patience)) as events:
             async for _ in events:
                 pass
         return await self.get(run_id)

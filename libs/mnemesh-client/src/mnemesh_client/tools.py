@@ -14,10 +14,10 @@ from mnemesh.tools.v1 import (
     tools_service_pb2,
     tools_service_pb2_grpc,
 )
-from mnemesh_kit.channels import Channel
 
 from mnemesh_client.inputs import ToolSource, npm_requirements, package_requirements, source_text
 from mnemesh_client.paging import Order, paginate, sort_order
+from mnemesh_client.transport import Channel
 
 Language = Literal["python", "typescript"]
 CodeLanguage = Literal["python", "javascript", "typescript"]

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final, Literal
 
 from mnemesh.recall.v1 import traces_pb2, traces_service_pb2, traces_service_pb2_grpc
-from mnemesh_kit.channels import Channel
 from mnemesh_kit.ids import new_id
 
 from mnemesh_client.paging import Order, paginate, sort_order
+from mnemesh_client.transport import Channel
 
 RecordKind = Literal["raw_trace", "episode", "fact", "snapshot"]
 InteractionStatusName = Literal["pending", "success", "error", "denied"]

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import io
 import os
 import shutil
 import stat
 import tempfile
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, BinaryIO, Final
 
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
+
+from mnemesh_client.transport import in_thread
 
 Source = str | os.PathLike[str] | bytes | BinaryIO
 PIECE_BYTES: Final = 1_000_000
@@ -36,6 +38,8 @@ class Content:
     size: int
     sha256: str
     modified_at: datetime | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    """Held while the file is read. The call of a broken connection may still read it when the next one begins."""
 
     async def pieces(self, offset: int, end: int) -> AsyncIterator[bytes]:
         """Yields the bytes from an offset to an end, in pieces for one message each.
@@ -45,9 +49,10 @@ class Content:
         """
         while offset < end:
             try:
-                piece = await asyncio.to_thread(self._read, offset, min(PIECE_BYTES, end - offset))
-            except OSError as error:
-                raise FailedPrecondition(f"{self.name or 'The file'} cannot be read: {error.strerror}.") from error
+                piece = await in_thread(self._read, offset, min(PIECE_BYTES, end - offset))
+            except (OSError, ValueError) as error:  # ValueError: it was closed
+                problem = error.strerror if isinstance(error, OSError) else error
+                raise FailedPrecondition(f"{self.name or 'The file'} cannot be read: {problem}.") from error
             if not piece:
                 raise self.changed()
             yield piece
@@ -55,15 +60,20 @@ class Content:
 
     async def is_unchanged(self) -> bool:
         """Returns whether the file still has the content whose hash is known."""
-        return (await asyncio.to_thread(_hash, self.file)) == (self.size, self.sha256)
+        return await in_thread(self._hash) == (self.size, self.sha256)
 
     def changed(self) -> FailedPrecondition:
         """Returns the error of a file that changed."""
         return FailedPrecondition(f"{self.name or 'The file'} changed during the upload. Upload it again.")
 
     def _read(self, offset: int, length: int) -> bytes:
-        self.file.seek(offset)
-        return self.file.read(length)
+        with self.lock:
+            self.file.seek(offset)
+            return self.file.read(length)
+
+    def _hash(self) -> tuple[int, str]:
+        with self.lock:
+            return _hash(self.file)
 
 
 @asynccontextmanager
@@ -77,9 +87,9 @@ async def opened(source: Source) -> AsyncIterator[Content]:
     Raises:
         InvalidArgument: the source is no readable file.
     """
-    file, name, modified_at = await asyncio.to_thread(_open, source)
+    file, name, modified_at = await in_thread(_open, source)
     try:
-        size, sha256 = await asyncio.to_thread(_hash, file)
+        size, sha256 = await in_thread(_hash, file)
         yield Content(file, name, size, sha256, modified_at)
     finally:
         file.close()
@@ -91,7 +101,7 @@ async def sha256_of(path: Path) -> str:
     Raises:
         OSError: it cannot be read.
     """
-    return await asyncio.to_thread(_sha256, path)
+    return await in_thread(_sha256, path)
 
 
 def _sha256(path: Path) -> str:

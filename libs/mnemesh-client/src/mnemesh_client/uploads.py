@@ -48,7 +48,7 @@ class Upload:
         self._patience = Patience(patience)
         self._on_progress = on_progress or (lambda _sent, _size: None)
         self._upload_id = ""
-        self._unread: MnemeshError | None = None
+        self._unread: Exception | None = None
 
     async def run(self, request_id: str) -> files_service_pb2.UploadFileResponse:
         """Sends the content and returns the stored file.
@@ -81,7 +81,7 @@ class Upload:
             yield files_service_pb2.UploadFileRequest(data=piece)
 
     async def _pieces(self, offset: int, end: int) -> AsyncIterator[bytes]:
-        """Yields the content from an offset to an end. If it cannot be read, ends early and remembers the error.
+        """Yields the content from an offset to an end. If that fails, ends early and remembers the error.
 
         gRPC would turn an error of the iterator into a cancellation of the caller.
         """
@@ -90,7 +90,7 @@ class Upload:
                 yield piece
                 offset += len(piece)
                 self._on_progress(offset, self._content.size)
-        except MnemeshError as error:
+        except Exception as error:
             self._unread = error
 
     def _raise_unread(self) -> None:

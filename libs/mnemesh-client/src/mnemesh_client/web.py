@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import Final
 
 from mnemesh.tools.v1 import web_service_pb2, web_service_pb2_grpc
-from mnemesh_kit.channels import Channel
 from mnemesh_kit.time import optional_timestamp_to_proto
+
+from mnemesh_client.transport import Channel
 
 _SEARCH_SECONDS: Final = 30.0
 _FETCH_SECONDS: Final = 90.0

@@ -5,35 +5,18 @@ The module wraps the callables of a channel, because gRPC's client interceptors 
 
 from __future__ import annotations
 
-import logging
-import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
 
 import grpc
 
-from mnemesh_kit.auth import AUTHORIZATION_KEY, MESH_AUDIENCE, TokenMint, is_loopback, read_keys
 from mnemesh_kit.connections import Connections
-from mnemesh_kit.correlation import METADATA_KEY, current_correlation_id
-from mnemesh_kit.deadline import remaining
-from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, by_reason, from_rpc_error
+from mnemesh_kit.errors import MnemeshError, from_rpc_error
 from mnemesh_kit.failpoints import async_failpoint
-from mnemesh_kit.principal import ORGANIZATION_KEY, SUBJECT_KEY, Role, current_principal
-from mnemesh_kit.retries import request_id_number, service_descriptor
-from mnemesh_kit.services import SERVICES
-from mnemesh_kit.tls.client import ClientTls, host_of
-from mnemesh_kit.tls.settings import TlsSettings
-
-DEADLINE_SECONDS: Final = 10.0
-STREAM_DEADLINE_SECONDS: Final = 3600.0
-
-Metadata = tuple[tuple[str, str], ...]
-# The standard library's logger, because this module is also part of programs that do not configure the kit's.
-_log = logging.getLogger("mnemesh.channels")
-_SERVICE_OF: Final = {name: spec.name for spec in SERVICES for name in spec.proto_services}
+from mnemesh_kit.outgoing import STREAM_DEADLINE_SECONDS, OutgoingCalls, adding_request_id, bounded
 
 
-class Channels:
+class Channels(OutgoingCalls["Channel"]):
     """The outgoing channels of a process: one per target and service, open until `close`.
 
     Example:
@@ -41,37 +24,6 @@ class Channels:
         >>> stub = BlockServiceStub(channels.channel("127.0.0.1:50051"))
         >>> response = await stub.GetBlock(GetBlockRequest(block_id=block_id))
     """
-
-    def __init__(
-        self,
-        *,
-        errors: Sequence[type[MnemeshError]] = (),
-        auth_key_file: str | None = None,
-        role: Role = Role.CLIENT,
-        token: str | None = None,
-        deadline: float = DEADLINE_SECONDS,
-        tls: TlsSettings | ClientTls | None = None,
-    ) -> None:
-        """Creates the channels; nothing connects before the first call.
-
-        Args:
-            errors: error classes of the caller. A remote error with the reason of one is raised as that class.
-            auth_key_file: a file of keys. Calls carry tokens for the current principal, signed with the first key.
-            role: the role of these tokens. A service of the mesh calls the others as one.
-            token: a bearer token for all calls instead, for clients outside of the mesh.
-            deadline: the timeout in seconds of calls without a timeout.
-            tls: the files for TLS. None: connections are not encrypted, except to addresses `tls://…`.
-
-        Raises:
-            ConfigError: a file of keys or certificates is missing or wrong.
-        """
-        self.known = by_reason(errors)
-        self.deadline = deadline
-        self._mint = TokenMint(read_keys(auth_key_file)[0], role) if auth_key_file is not None else None
-        self._role = role
-        self._token = token
-        self.tls = tls if isinstance(tls, ClientTls) else ClientTls(tls)
-        self._channels: dict[str, Channel] = {}
 
     def channel(self, target: str) -> Channel:
         """Returns the channel to `target` for generated stubs.
@@ -81,9 +33,7 @@ class Channels:
         """
         known = self._channels.get(target)
         if known is None:
-            has_token = self._token is not None or self._mint is not None
-            if has_token and not self.tls.encrypts(target) and not is_loopback(host_of(target)):
-                _log.warning("Tokens are sent to %s without TLS. Set MNEMESH_GRPC_TLS_CA_FILE.", target)
+            self.warn_of_plain_token(target)
             known = self._channels[target] = Channel(target, self)
         return known
 
@@ -92,22 +42,6 @@ class Channels:
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             await channel.close()
-
-    def audience(self, method: str) -> str:
-        """Returns the audience of the tokens for a method. A token of a service is valid for the called one only."""
-        is_service = self._role is Role.SERVICE
-        return _SERVICE_OF.get(method.split("/")[1], MESH_AUDIENCE) if is_service else MESH_AUDIENCE
-
-    def metadata(self, audience: str) -> Metadata:
-        """Returns the metadata of a call: the correlation id, and a token or the current principal."""
-        correlation_id = current_correlation_id()
-        head: Metadata = ((METADATA_KEY, correlation_id),) if correlation_id else ()
-        if self._token is not None:
-            return (*head, (AUTHORIZATION_KEY, f"Bearer {self._token}"))
-        principal = current_principal()
-        if self._mint is not None:
-            return (*head, (AUTHORIZATION_KEY, self._mint.header(principal, audience)))
-        return (*head, (ORGANIZATION_KEY, principal.organization_id), (SUBJECT_KEY, principal.subject_id))
 
 
 class Channel(grpc.aio.Channel):
@@ -125,7 +59,7 @@ class Channel(grpc.aio.Channel):
         _registered_method: bool | None = False,
     ) -> Any:
         """Returns a callable from a request to its response."""
-        serializer = _adding_request_id(method, request_serializer)
+        serializer = adding_request_id(method, request_serializer)
         inner = self._connections.callable(
             method, lambda channel: channel.unary_unary(method, serializer, response_deserializer)
         )
@@ -139,7 +73,7 @@ class Channel(grpc.aio.Channel):
         _registered_method: bool | None = False,
     ) -> Any:
         """Returns a callable from a request to an asynchronous iterator of responses."""
-        serializer = _adding_request_id(method, request_serializer)
+        serializer = adding_request_id(method, request_serializer)
         inner = self._connections.callable(
             method, lambda channel: channel.unary_stream(method, serializer, response_deserializer)
         )
@@ -211,7 +145,7 @@ class _Single:
         await async_failpoint("call.before", self._method)
         try:
             response = await self._inner(
-                request, timeout=_bounded(timeout or channels.deadline), metadata=metadata, **options
+                request, timeout=bounded(timeout or channels.deadline), metadata=metadata, **options
             )
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, channels.known) from error
@@ -230,8 +164,8 @@ class _Streaming:
     def __call__(self, request: Any, *, timeout: float | None = None, **options: Any) -> Stream:
         channels = self._channels
         metadata = (*channels.metadata(self._audience), *(options.pop("metadata", None) or ()))
-        bounded = _bounded(timeout or STREAM_DEADLINE_SECONDS)
-        return Stream(self._inner(request, timeout=bounded, metadata=metadata, **options), channels.known)
+        seconds = bounded(timeout or STREAM_DEADLINE_SECONDS)
+        return Stream(self._inner(request, timeout=seconds, metadata=metadata, **options), channels.known)
 
 
 class Stream:
@@ -258,33 +192,3 @@ class Stream:
     def cancel(self) -> bool:
         """Cancels the call and the server's handler. Returns False if the call is already over."""
         return bool(self._call.cancel())
-
-
-def _bounded(timeout: float) -> float:
-    left = remaining()
-    if left is None:
-        return timeout
-    if left <= 0:
-        raise DeadlineExceeded("The caller's deadline has passed.")
-    return min(timeout, left)
-
-
-def _adding_request_id(method: str, serializer: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:
-    """Returns a serializer that adds a new `request_id` to a request without one.
-
-    The message itself is not changed. gRPC's retries send the same bytes, and so the same id.
-    """
-    _, service, name = method.split("/")
-    descriptor = service_descriptor(service)
-    number = request_id_number(descriptor.methods_by_name[name]) if descriptor is not None else None
-    if number is None or serializer is None:
-        return serializer
-    tag = bytes([number << 3 | 2, 36]) if number < 16 else None
-    if tag is None:
-        raise ValueError(f"{method}: request_id must have a field number below 16")
-
-    def serialize(request: Any) -> bytes:
-        data = serializer(request)
-        return data if request.request_id else data + tag + str(uuid.uuid4()).encode()
-
-    return serialize

@@ -26,7 +26,7 @@ state. It corrects the request after InvalidArgument and its subclasses. No othe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import grpc
 from google.protobuf import any_pb2
@@ -252,22 +252,25 @@ _BROKEN_CONNECTION: Final = "Internal error from Core"
 """The details with which gRPC's client ends a call as INTERNAL if the connection breaks during an operation."""
 
 
-def from_rpc_error(error: grpc.aio.AioRpcError, known: Mapping[str, type[MnemeshError]] = _KIT_REASONS) -> MnemeshError:
+def from_rpc_error(
+    error: grpc.aio.AioRpcError | grpc.RpcError, known: Mapping[str, type[MnemeshError]] = _KIT_REASONS
+) -> MnemeshError:
     """Returns the typed error of a failed call, with the server's `reason`, `message` and `metadata`.
 
     Args:
         error: the error that the channel raised.
         known: error classes by reason. An error with another reason is an instance of the class of its status code.
     """
-    info = _error_info(error)
-    code = error.code()
-    if info is None and code is grpc.StatusCode.INTERNAL and error.details() == _BROKEN_CONNECTION:
+    call: Any = error  # of both kinds of channels; the stubs of grpc do not say so
+    info = _error_info(call)
+    code, details = call.code(), call.details()
+    if info is None and code is grpc.StatusCode.INTERNAL and details == _BROKEN_CONNECTION:
         code = grpc.StatusCode.UNAVAILABLE
     kind = _BY_CODE.get(code, Internal)
     reason = info.reason if info is not None else kind.reason
     kind = known.get(reason, kind)
     result = kind.__new__(kind)
-    MnemeshError.__init__(result, error.details() or code.name)
+    MnemeshError.__init__(result, details or code.name)
     result.code, result.reason = code, reason
     if info is not None:
         result.metadata = dict(info.metadata)
@@ -279,8 +282,8 @@ def by_reason(errors: Iterable[type[MnemeshError]]) -> Mapping[str, type[Mnemesh
     return {**_KIT_REASONS, **{error.reason: error for error in errors}}
 
 
-def _error_info(error: grpc.aio.AioRpcError) -> error_details_pb2.ErrorInfo | None:
-    for key, value in error.trailing_metadata() or ():
+def _error_info(call: Any) -> error_details_pb2.ErrorInfo | None:
+    for key, value in call.trailing_metadata() or ():
         if key == DETAILS_KEY and isinstance(value, bytes):
             for detail in status_pb2.Status.FromString(value).details:
                 info = error_details_pb2.ErrorInfo()

@@ -16,7 +16,8 @@ from mnemesh_cli.display.memory_view import print_memory
 from mnemesh_cli.display.styles import SPEAKERS
 from mnemesh_cli.display.terminal import notice
 from mnemesh_client.errors import RunFailed
-from mnemesh_client.group import Group, GroupEvent
+from mnemesh_client.group import Group
+from mnemesh_client.group_events import GroupEvent
 from mnemesh_client.inputs import text_of
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import MnemeshError

@@ -10,9 +10,9 @@ from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.terminal import output, print_error
 from mnemesh_client.mnemesh import Mnemesh
-from mnemesh_kit.channels import DEADLINE_SECONDS
 from mnemesh_kit.errors import MnemeshError, Unavailable, Unimplemented
 from mnemesh_kit.http_health import http_version
+from mnemesh_kit.outgoing import DEADLINE_SECONDS
 from mnemesh_kit.server_info import version_of
 from mnemesh_kit.services import Protocol, service
 

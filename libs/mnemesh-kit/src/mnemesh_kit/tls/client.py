@@ -55,6 +55,16 @@ class ClientTls:
         """Returns a new channel to `target` with the newest files."""
         if not self.encrypts(target):
             return grpc.aio.insecure_channel(target, options=options)
+        return grpc.aio.secure_channel(*self._secure(target, options))
+
+    def open_sync(self, target: str, options: Sequence[tuple[str, Any]] = ()) -> grpc.Channel:
+        """Returns a new channel like `open`, with which calls wait for their responses. Any thread may use it."""
+        if not self.encrypts(target):
+            return grpc.insecure_channel(target, options=options)
+        return grpc.secure_channel(*self._secure(target, options))
+
+    def _secure(self, target: str, options: Sequence[tuple[str, Any]]) -> tuple[str, grpc.ChannelCredentials, Any]:
+        """Returns the address, the credentials and the options of a channel."""
         if self._credentials is None:
             # One object for all channels: gRPC shares connections among channels with the same credentials.
             self._credentials = self._create_credentials()
@@ -62,7 +72,7 @@ class ClientTls:
         own = [option for option in options if option[0] != _CONNECT_TIME[0]] + [_CONNECT_TIME]
         if name:
             own.append(("grpc.ssl_target_name_override", name))
-        return grpc.aio.secure_channel(target.removeprefix(SCHEME), self._credentials, options=own)
+        return target.removeprefix(SCHEME), self._credentials, own
 
     def refresh(self) -> int:
         """Compares the files with those in use, now and then. Returns the current `generation`."""
