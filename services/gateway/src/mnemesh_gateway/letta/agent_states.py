@@ -11,12 +11,14 @@ from mnemesh.agents.v1 import agents_service_pb2 as rpc
 from mnemesh.agents.v1 import groups_service_pb2, identities_service_pb2
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.files.v1 import agent_files_service_pb2
+from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.tools.v1 import tools_service_pb2
 from mnemesh_kit.errors import NotFound
 
 from mnemesh_gateway.letta.convert.agents import folder_from_proto, state_from_proto
 from mnemesh_gateway.letta.convert.groups import group_from_proto
 from mnemesh_gateway.letta.convert.identities import identity_from_proto
+from mnemesh_gateway.letta.convert.messages import Shown, messages_from_proto
 from mnemesh_gateway.letta.convert.models import find_embedder, find_model
 from mnemesh_gateway.letta.convert.tools import tool_from_proto
 from mnemesh_gateway.letta.mesh import Mesh
@@ -93,6 +95,10 @@ async def folders_of(mesh: Mesh, agent_id: str) -> list[Source]:
 async def _include(mesh: Mesh, state: AgentState, agent: pb.Agent, parts: frozenset[str]) -> None:
     if "identities" in parts:
         state.identities = await _identities(mesh, agent)
+    if "pending_approval" in parts and agent.HasField("pending_approval_request_id"):
+        request = messages_service_pb2.GetMessagesRequest(message_ids=[agent.pending_approval_request_id])
+        found = (await mesh.messages.GetMessages(request, timeout=READ_SECONDS)).messages
+        state.pending_approval = next(iter(messages_from_proto(found, Shown())), None)
     if parts & {"managed_group", "multi_agent_group"}:
         state.managed_group = state.multi_agent_group = await _managed_group(mesh, agent)
 

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from mnemesh_gateway.letta.operations import Operations
-from mnemesh_gateway.letta.routes import agents, health
+from mnemesh_gateway.letta.routes import agent_messages, agents, conversations, health, messages, runs, steps
 
 
 def resources() -> list[Operations]:
     """Returns the operations of all resources. Within a resource, the first path that matches counts."""
-    return [health.operations, agents.operations]
+    return [
+        health.operations,
+        agents.operations,
+        agent_messages.operations,
+        runs.operations,
+        steps.operations,
+        conversations.operations,
+        messages.operations,
+    ]

@@ -1,0 +1,125 @@
+"""Events of runs as the messages of a stream or of an answer."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from mnemesh.agents.v1 import runs_pb2 as pb
+
+from mnemesh_gateway.letta.convert.names import STOP_REASON_NAMES
+from mnemesh_gateway.letta.convert.parts import (
+    calls_from_proto,
+    content_from_proto,
+    decisions_from_proto,
+    returns_from_proto,
+)
+from mnemesh_gateway.letta.convert.values import moment, present
+from mnemesh_gateway.letta.schemas.messages import Usage
+
+_INPUT: Final = frozenset({"system", "user"})
+"""The kinds of messages that show the run's input. Letta's streams begin with the answer."""
+
+
+class Conversion:
+    """Converts the events of one run in order. Deltas take the place of the message that they complete to."""
+
+    def __init__(self, *, tokens: bool) -> None:
+        self._tokens = tokens
+        self._streamed: set[str] = set()
+
+    def message(self, event: pb.RunEvent) -> dict[str, Any] | None:
+        """Returns the message of an event; None for one that clients do not see."""
+        match event.WhichOneof("event"):
+            case "message":
+                return self._whole(event)
+            case "delta" if self._tokens:
+                self._streamed.add(event.delta.otid)
+                return _delta(event)
+            case "compaction":
+                return _compaction(event)
+        return None
+
+    def _whole(self, event: pb.RunEvent) -> dict[str, Any] | None:
+        message = event.message
+        kind = message.WhichOneof("message")
+        if kind is None or kind in _INPUT or message.otid in self._streamed:
+            return None
+        return _base(event, message.message_id, message.otid, message) | _fields(kind, getattr(message, kind))
+
+
+def _base(event: pb.RunEvent, message_id: str, otid: str, message: pb.MessageEvent | None) -> dict[str, Any]:
+    return {
+        "id": message_id,
+        "date": moment(message, "message_time") if message is not None else moment(event, "create_time"),
+        "name": present(message, "name") if message is not None else None,
+        "otid": otid,
+        "sender_id": present(message, "sender_id") if message is not None else None,
+        "step_id": present(event, "step_id"),
+        "is_err": present(message, "is_err") if message is not None else None,
+        "seq_id": None,
+        "run_id": event.run_id,
+    }
+
+
+def _fields(kind: str, given: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = {"message_type": f"{kind}_message"}
+    match kind:
+        case "assistant":
+            return fields | {"content": content_from_proto(given.content)}
+        case "reasoning":
+            source = "reasoner_model" if given.is_native else "non_reasoner_model"
+            return fields | {"reasoning": given.text, "source": source, "signature": present(given, "signature")}
+        case "hidden_reasoning":
+            state = "redacted" if given.redacted else "omitted"
+            return fields | {"state": state, "hidden_reasoning": present(given, "data")}
+        case "tool_call" | "approval_request":
+            return fields | calls_from_proto(given.tool_calls)
+        case "tool_return":
+            return fields | returns_from_proto(given.tool_returns)
+        case "approval_response":
+            answer = {"approval_request_id": given.approval_request_id}
+            return fields | answer | decisions_from_proto(given.decisions)
+    return fields | {"summary": given.text}
+
+
+def _delta(event: pb.RunEvent) -> dict[str, Any]:
+    delta = event.delta
+    base = _base(event, delta.message_id, delta.otid, None)
+    match delta.WhichOneof("delta"):
+        case "assistant_text":
+            return base | {"message_type": "assistant_message", "content": delta.assistant_text}
+        case "reasoning_text":
+            fields = {"reasoning": delta.reasoning_text, "source": "reasoner_model", "signature": None}
+            return base | {"message_type": "reasoning_message"} | fields
+    call = {
+        "name": delta.tool_call.name or None,
+        "arguments": delta.tool_call.arguments or None,
+        "tool_call_id": delta.tool_call.tool_call_id or None,
+    }
+    return base | {"message_type": "tool_call_message", "tool_call": call, "tool_calls": call}
+
+
+def _compaction(event: pb.RunEvent) -> dict[str, Any]:
+    result = event.compaction.result
+    message_id = result.summary_message_id or f"message-{event.run_id.partition('-')[2]}"
+    base = _base(event, message_id, "", None) | {"otid": None}
+    return base | {"message_type": "summary_message", "summary": result.summary}
+
+
+def stop_reason(event: pb.RunEvent) -> str:
+    """Returns the reason of a stop."""
+    return STOP_REASON_NAMES.get(event.stop.reason, "error")
+
+
+def usage_from_proto(usage: Any, step_count: int, run_id: str) -> Usage:
+    """Returns the tokens of a run."""
+    return Usage(
+        completion_tokens=usage.completion_tokens,
+        prompt_tokens=usage.prompt_tokens,
+        total_tokens=usage.total_tokens or usage.completion_tokens + usage.prompt_tokens,
+        step_count=step_count,
+        run_ids=[run_id] if run_id else None,
+        cached_input_tokens=present(usage, "cached_input_tokens"),
+        cache_write_tokens=present(usage, "cache_write_tokens"),
+        reasoning_tokens=present(usage, "reasoning_tokens"),
+    )

@@ -1,0 +1,140 @@
+"""What a client sends: the input of a run, answers to requests for approval, and the configuration of the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mnemesh.agents.v1 import runs_pb2
+from mnemesh.types.v1 import message_pb2
+
+from mnemesh_gateway.letta.convert.inputs import content_to_proto, input_to_proto
+from mnemesh_gateway.letta.convert.messages import Shown
+from mnemesh_gateway.letta.convert.values import json_to_text, set_present
+from mnemesh_gateway.letta.errors import invalid_field
+from mnemesh_gateway.letta.schemas.messages import SendMessages
+
+_NO_PARAMETERS: Final = '{"type":"object","properties":{}}'
+
+
+@dataclass(slots=True)
+class Sent:
+    """The input of a run. `blanket` decides over all calls of the pending request, as older clients do."""
+
+    messages: list[runs_pb2.InputMessage] = field(default_factory=list)
+    decisions: list[message_pb2.ApprovalDecision] = field(default_factory=list)
+    blanket: dict[str, Any] | None = None
+    approval_request_id: str | None = None
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether a pending request for approval is answered."""
+        return bool(self.decisions) or self.blanket is not None
+
+
+def sent_of(body: SendMessages) -> Sent:
+    """Returns what a body sends.
+
+    Raises:
+        ValidationFailed: it has neither or both of `messages` and `input`, no message, or a malformed one.
+    """
+    if (body.input is None) == (body.messages is None):
+        raise invalid_field("Exactly one of 'messages' and 'input' must be given.", "body", "messages")
+    if body.input is not None:
+        content = content_to_proto(body.input, "body", "input")
+        return Sent([runs_pb2.InputMessage(role=message_pb2.ROLE_USER, content=content)])
+    if not body.messages:
+        raise invalid_field("Messages must not be empty", "body", "messages")
+    sent = Sent()
+    for index, message in enumerate(body.messages):
+        loc = ("body", "messages", index)
+        kind = message.get("type") or ("approval" if {"approvals", "approve"} & message.keys() else "message")
+        match kind:
+            case "message":
+                sent.messages.append(input_to_proto(message, *loc))
+            case "approval":
+                _add_approval(sent, message, *loc)
+            case "tool_return":
+                returns = message.get("tool_returns")
+                if not isinstance(returns, list):
+                    raise invalid_field("Field required", *loc, "tool_returns")
+                sent.decisions += [_decision({"type": "tool"} | item, *loc, "tool_returns") for item in returns]
+            case _:
+                raise invalid_field("Input should be 'message', 'approval' or 'tool_return'", *loc, "type")
+    return sent
+
+
+def _add_approval(sent: Sent, message: dict[str, Any], *loc: str | int) -> None:
+    sent.approval_request_id = message.get("approval_request_id")
+    approvals = message.get("approvals")
+    if approvals:
+        sent.decisions += [_decision(item, *loc, "approvals", number) for number, item in enumerate(approvals)]
+    elif isinstance(message.get("approve"), bool):
+        sent.blanket = message
+    else:
+        raise invalid_field("Field required", *loc, "approvals")
+
+
+def _decision(item: Any, *loc: str | int) -> message_pb2.ApprovalDecision:
+    if not isinstance(item, dict) or not isinstance(item.get("tool_call_id"), str):
+        raise invalid_field("Field required", *loc, "tool_call_id")
+    found = message_pb2.ApprovalDecision(tool_call_id=item["tool_call_id"])
+    kind = item.get("type") or ("tool" if "tool_return" in item else "approval")
+    if kind == "tool":
+        failed = item.get("status") == "error"
+        found.client_return.CopyFrom(
+            message_pb2.ToolReturn(
+                tool_call_id=item["tool_call_id"],
+                status=message_pb2.TOOL_RETURN_STATUS_ERROR if failed else message_pb2.TOOL_RETURN_STATUS_SUCCESS,
+                content=content_to_proto(item.get("tool_return"), *loc, "tool_return"),
+                stdout=item.get("stdout") or (),
+                stderr=item.get("stderr") or (),
+            )
+        )
+    elif item.get("approve") is True:
+        found.approve.SetInParent()
+    elif item.get("approve") is False:
+        found.deny.SetInParent()
+        set_present(found.deny, reason=item.get("reason"))
+    else:
+        raise invalid_field("Input should be a valid boolean", *loc, "approve")
+    return found
+
+
+def blanket_decisions(sent: Sent, calls: Any) -> list[message_pb2.ApprovalDecision]:
+    """Returns the same decision for each call of a request."""
+    given = sent.blanket or {}
+    fields = {"type": "approval", "approve": given.get("approve"), "reason": given.get("reason")}
+    return [_decision(fields | {"tool_call_id": call.id}, "body", "messages") for call in calls]
+
+
+def config_to_proto(body: SendMessages) -> runs_pb2.RunConfig:
+    """Returns the configuration of a run."""
+    if body.max_steps < 1:
+        raise invalid_field("Input should be greater than 0", "body", "max_steps")
+    config = runs_pb2.RunConfig(
+        max_steps=body.max_steps,
+        stream_tokens=body.stream_tokens,
+        assistant_messages=body.use_assistant_message,
+        assistant_tool_name=body.assistant_message_tool_name,
+        assistant_tool_argument=body.assistant_message_tool_kwarg,
+        include_compaction_events=body.include_compaction_messages,
+    )
+    for tool in body.client_tools or ():
+        parameters = json_to_text(tool.parameters) or _NO_PARAMETERS
+        message = runs_pb2.ClientTool(name=tool.name, parameters=parameters)
+        set_present(message, description=tool.description)
+        config.client_tools.append(message)
+    set_present(
+        config,
+        override_model=body.override_model,
+        override_system=body.override_system,
+        callback_url=body.callback_url,
+    )
+    return config
+
+
+def shown_of(body: SendMessages) -> Shown:
+    """Returns which messages an answer shows."""
+    types = body.include_return_message_types
+    return Shown(types=frozenset(types) if types is not None else None)

@@ -1,0 +1,180 @@
+"""Messages of an agent: send, stream, list, cancel, compact, reset, preview."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from mnemesh.agents.v1 import agents_service_pb2 as agents_rpc
+from mnemesh.agents.v1 import runs_service_pb2 as runs_rpc
+from mnemesh.recall.v1 import messages_service_pb2 as rpc
+from mnemesh_kit.errors import FailedPrecondition
+from starlette.responses import Response
+
+from mnemesh_gateway.letta.agent_states import read_state
+from mnemesh_gateway.letta.convert.formats import compaction_to_proto
+from mnemesh_gateway.letta.convert.messages import Shown, messages_from_proto
+from mnemesh_gateway.letta.convert.runs import run_from_proto
+from mnemesh_gateway.letta.convert.sending import config_to_proto, sent_of
+from mnemesh_gateway.letta.convert.values import json_from_text, set_present
+from mnemesh_gateway.letta.errors import invalid_field
+from mnemesh_gateway.letta.mesh import Mesh
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
+from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
+from mnemesh_gateway.letta.schemas.agents import AgentState
+from mnemesh_gateway.letta.schemas.messages import (
+    CancelRuns,
+    Compact,
+    CompactionResponse,
+    LettaResponse,
+    ListMessages,
+    ResetMessages,
+    SendMessages,
+)
+from mnemesh_gateway.letta.schemas.runs import Run
+from mnemesh_gateway.letta.turns import replied, start_run
+
+operations = Operations()
+COMPACTION_SECONDS: Final = 120.0
+
+
+class NoActiveRuns(FailedPrecondition):
+    """There is no run to cancel."""
+
+    reason = "NO_ACTIVE_RUNS_TO_CANCEL"
+
+
+@operations.post("/agents/{agent_id}/messages", body=SendMessages, result=LettaResponse)
+async def send_message(call: Call[NoQuery, SendMessages]) -> LettaResponse | Response:
+    """Sends messages and returns the turn; with streaming=true as server-sent events."""
+    check_streaming(call.body, streams=False)
+    agent_id = call.path["agent_id"]
+    return await replied(call.mesh, agent_id, None, call.body, call.request_id, stream=bool(call.body.streaming))
+
+
+@operations.post("/agents/{agent_id}/messages/stream", body=SendMessages, result=LettaResponse)
+async def send_message_streaming(call: Call[NoQuery, SendMessages]) -> LettaResponse | Response:
+    """Sends messages and streams the turn."""
+    return await replied(call.mesh, call.path["agent_id"], None, call.body, call.request_id, stream=True)
+
+
+@operations.post("/agents/{agent_id}/messages/async", body=SendMessages, result=Run)
+async def send_message_async(call: Call[NoQuery, SendMessages]) -> Run:
+    """Sends messages and returns the run, which continues in the background."""
+    return run_from_proto(await start_run(call.mesh, call.path["agent_id"], None, call.body, call.request_id))
+
+
+@operations.get("/agents/{agent_id}/messages", query=ListMessages, result=list[dict[str, Any]])
+async def list_messages(call: Call[ListMessages, None]) -> list[dict[str, Any]]:
+    """Lists messages of an agent. The order chooses the page; within it, messages are chronological."""
+    query, agent_id = call.query, call.path["agent_id"]
+    await call.mesh.agents.GetAgent(agents_rpc.GetAgentRequest(agent_id=agent_id), timeout=READ_SECONDS)
+    request = rpc.ListMessagesRequest(agent_ids=[agent_id])
+    set_present(request, group_id=query.group_id, include_err=query.include_err)
+    if query.conversation_id is not None:
+        request.conversation.CopyFrom(scope_of(query.conversation_id, agent_id))
+    page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
+    rows = await listed(call.mesh.messages.ListMessages, request, "messages", page, default="desc", limit=100)
+    if (query.order or "desc") == "desc":
+        rows.reverse()
+    return messages_from_proto(rows, shown_by(query))
+
+
+@operations.post("/agents/{agent_id}/messages/cancel", body=CancelRuns, optional_body=True, result=dict[str, str])
+async def cancel_message(call: Call[NoQuery, CancelRuns]) -> dict[str, str]:
+    """Cancels runs of an agent."""
+    request = runs_rpc.CancelRunsRequest(request_id=call.request_id)
+    if call.body.run_ids:
+        request.runs.run_ids.extend(call.body.run_ids)
+    else:
+        request.agent_id = call.path["agent_id"]
+    return await cancelled(call.mesh, request, call.path["agent_id"])
+
+
+@operations.post("/agents/{agent_id}/messages/preview-raw-payload", body=SendMessages, result=dict[str, Any])
+async def preview_model_request(call: Call[NoQuery, SendMessages]) -> dict[str, Any]:
+    """Returns the request to the provider that messages would cause."""
+    request = agents_rpc.PreviewRequestRequest(
+        agent_id=call.path["agent_id"], messages=sent_of(call.body).messages, config=config_to_proto(call.body)
+    )
+    response = await call.mesh.agents.PreviewRequest(request, timeout=READ_SECONDS)
+    body: dict[str, Any] = json_from_text(response.request_body)
+    return body
+
+
+@operations.patch("/agents/{agent_id}/reset-messages", body=ResetMessages, optional_body=True, result=AgentState)
+async def reset_messages(call: Call[NoQuery, ResetMessages]) -> AgentState:
+    """Removes all messages but the system message from the window. They stay in recall."""
+    request = agents_rpc.ResetMessagesRequest(
+        request_id=call.request_id,
+        agent_id=call.path["agent_id"],
+        add_default_initial_messages=call.body.add_default_initial_messages,
+    )
+    await call.mesh.agents.ResetMessages(request, timeout=COMPACTION_SECONDS)
+    return await read_state(call.mesh, call.path["agent_id"])
+
+
+@operations.post("/agents/{agent_id}/summarize", body=Compact, optional_body=True, result=CompactionResponse)
+async def summarize_messages(call: Call[NoQuery, Compact]) -> CompactionResponse:
+    """Compacts the window of an agent."""
+    return await compacted(call.mesh, call.path["agent_id"], None, call.body, call.request_id)
+
+
+def check_streaming(body: SendMessages, *, streams: bool) -> None:
+    """Refuses options of streams in a body that asks for none. Raises ValidationFailed."""
+    if body.streaming or (streams and body.streaming is None):
+        return
+    wrong = [
+        name
+        for name, is_set in (
+            ("stream_tokens", body.stream_tokens),
+            ("include_pings", not body.include_pings and not streams),
+            ("background", body.background),
+        )
+        if is_set
+    ]
+    if wrong:
+        raise invalid_field(f"{', '.join(wrong)} can only be set when streaming=true", "body", wrong[0])
+
+
+def scope_of(conversation_id: str, agent_id: str) -> rpc.ConversationScope:
+    """Returns the scope of a conversation; "default" and the agent's id are the agent's own."""
+    if conversation_id in {"default", agent_id}:
+        return rpc.ConversationScope(default_conversation=rpc.DefaultConversation())
+    return rpc.ConversationScope(conversation_id=conversation_id)
+
+
+def shown_by(query: ListMessages) -> Shown:
+    """Returns how a list shows messages."""
+    types = query.include_return_message_types
+    return Shown(
+        speaks=query.use_assistant_message,
+        tool=query.assistant_message_tool_name,
+        argument=query.assistant_message_tool_kwarg,
+        types=frozenset(types) if types is not None else None,
+    )
+
+
+async def cancelled(mesh: Mesh, request: runs_rpc.CancelRunsRequest, owner: str) -> dict[str, str]:
+    """Cancels runs; returns "cancelled" or "failed" for each. Raises NoActiveRuns if there is none."""
+    response = await mesh.runs.CancelRuns(request, timeout=READ_SECONDS)
+    if not response.outcomes:
+        raise NoActiveRuns(f"No active runs to cancel for {owner}")
+    ok = runs_rpc.CANCEL_OUTCOME_CANCELLED
+    return {run_id: "cancelled" if outcome == ok else "failed" for run_id, outcome in response.outcomes.items()}
+
+
+async def compacted(
+    mesh: Mesh, agent_id: str, conversation_id: str | None, body: Compact, key: str
+) -> CompactionResponse:
+    """Compacts a conversation."""
+    request = agents_rpc.CompactConversationRequest(request_id=key, agent_id=agent_id)
+    set_present(request, conversation_id=conversation_id)
+    if body.compaction_settings is not None:
+        request.settings.CopyFrom(compaction_to_proto(body.compaction_settings, "body", "compaction_settings"))
+    response = await mesh.agents.CompactConversation(request, timeout=COMPACTION_SECONDS)
+    result = response.result
+    return CompactionResponse(
+        summary=result.summary,
+        num_messages_before=result.messages_before,
+        num_messages_after=result.messages_after,
+    )

@@ -1,0 +1,243 @@
+"""Conversations: create, retrieve, list, update, delete, fork, recompile, cancel, and their messages."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from mnemesh.agents.v1 import agents_service_pb2 as agents_rpc
+from mnemesh.agents.v1 import conversations_pb2 as pb
+from mnemesh.agents.v1 import conversations_service_pb2 as rpc
+from mnemesh.agents.v1 import runs_service_pb2 as runs_rpc
+from mnemesh.recall.v1 import messages_service_pb2
+from mnemesh_kit.errors import NotFound
+from mnemesh_kit.ids import derive_id, is_id
+from starlette.responses import Response
+
+from mnemesh_gateway.letta.convert.messages import messages_from_proto
+from mnemesh_gateway.letta.convert.models import settings_to_json, settings_to_proto
+from mnemesh_gateway.letta.convert.values import moment, present, set_present
+from mnemesh_gateway.letta.errors import invalid_field, invalid_id
+from mnemesh_gateway.letta.mesh import Mesh
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
+from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
+from mnemesh_gateway.letta.routes.agent_messages import COMPACTION_SECONDS, cancelled, compacted, shown_by
+from mnemesh_gateway.letta.schemas.conversations import (
+    Conversation,
+    ConversationFields,
+    CreateConversation,
+    CreateQuery,
+    ForkQuery,
+    ListConversations,
+    OfAgent,
+    RecompileQuery,
+    UpdateConversation,
+)
+from mnemesh_gateway.letta.schemas.messages import (
+    Compact,
+    CompactionResponse,
+    LettaResponse,
+    ListMessages,
+    SendMessages,
+)
+from mnemesh_gateway.letta.schemas.runs import AttachToConversation
+from mnemesh_gateway.letta.turns import attached, replied
+
+operations = Operations()
+_ORDERS: Final = {
+    "created_at": rpc.CONVERSATION_ORDER_BY_CREATE_TIME,
+    "last_run_completion": rpc.CONVERSATION_ORDER_BY_UPDATE_TIME,
+    "last_message_at": rpc.CONVERSATION_ORDER_BY_LAST_MESSAGE_TIME,
+}
+
+
+@operations.post("/conversations/", query=CreateQuery, body=CreateConversation, optional_body=True, result=Conversation)
+async def create_conversation(call: Call[CreateQuery, CreateConversation]) -> Conversation:
+    """Creates a conversation of an agent. Its only message is a system message."""
+    conversation = pb.Conversation(agent_id=call.query.agent_id)
+    _fields_to_proto(call.body, conversation)
+    conversation.isolated_block_labels.extend(call.body.isolated_block_labels or ())
+    request = rpc.CreateConversationRequest(request_id=call.request_id, conversation=conversation)
+    created = await call.mesh.conversations.CreateConversation(request, timeout=COMPACTION_SECONDS)
+    return await _read(call.mesh, created.conversation.id)
+
+
+@operations.get("/conversations/", query=ListConversations, result=list[Conversation])
+async def list_conversations(call: Call[ListConversations, None]) -> list[Conversation]:
+    """Lists conversations, newest first, without the agents' own."""
+    query = call.query
+    request = rpc.ListConversationsRequest(order_by=_ORDERS[query.order_by])
+    archived = None if query.archive_status == "all" else query.archive_status == "archived"
+    set_present(request, agent_id=query.agent_id, archived=archived, summary_search=query.summary_search)
+    page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
+    found = await listed(call.mesh.conversations.ListConversations, request, "conversations", page, default="desc")
+    return [conversation_from_proto(item) for item in found if not item.is_default]
+
+
+@operations.get("/conversations/{conversation_id}", query=OfAgent, result=Conversation)
+async def retrieve_conversation(call: Call[OfAgent, None]) -> Conversation:
+    """Returns a conversation."""
+    return await _read(call.mesh, _id(call.path["conversation_id"], call.query.agent_id))
+
+
+@operations.patch("/conversations/{conversation_id}", body=UpdateConversation, result=Conversation)
+async def update_conversation(call: Call[NoQuery, UpdateConversation]) -> Conversation:
+    """Updates a conversation."""
+    conversation = pb.Conversation(id=_id(call.path["conversation_id"], None))
+    paths = _fields_to_proto(call.body, conversation)
+    if call.body.archived is not None:
+        conversation.archived = call.body.archived
+        paths.add("archived")
+    if paths:
+        request = rpc.UpdateConversationRequest(request_id=call.request_id, conversation=conversation)
+        request.update_mask.paths.extend(sorted(paths))
+        await call.mesh.conversations.UpdateConversation(request, timeout=READ_SECONDS)
+    return await _read(call.mesh, conversation.id)
+
+
+@operations.delete("/conversations/{conversation_id}")
+async def delete_conversation(call: Call[NoQuery, None]) -> None:
+    """Deletes a conversation. Messages that forks share stay."""
+    conversation = await _read(call.mesh, _id(call.path["conversation_id"], None))
+    request = rpc.DeleteConversationRequest(request_id=call.request_id, conversation_id=conversation.id)
+    await call.mesh.conversations.DeleteConversation(request, timeout=COMPACTION_SECONDS)
+
+
+@operations.post("/conversations/{conversation_id}/fork", query=ForkQuery, result=Conversation)
+async def fork_conversation(call: Call[ForkQuery, None]) -> Conversation:
+    """Creates a conversation with the messages of another under a new system message."""
+    source = _id(call.path["conversation_id"], call.query.agent_id)
+    request = rpc.ForkConversationRequest(request_id=call.request_id, conversation_id=source)
+    set_present(request, until_message_id=call.query.message_id)
+    fork = await call.mesh.conversations.ForkConversation(request, timeout=COMPACTION_SECONDS)
+    return await _read(call.mesh, fork.conversation.id)
+
+
+@operations.post("/conversations/{conversation_id}/recompile", query=RecompileQuery, result=str)
+async def recompile_conversation(call: Call[RecompileQuery, None]) -> str:
+    """Renders the system message of a conversation again and returns its text."""
+    conversation = await _read(call.mesh, _id(call.path["conversation_id"], call.query.agent_id))
+    request = agents_rpc.RecompileAgentRequest(
+        request_id=call.request_id,
+        agent_id=conversation.agent_id,
+        conversation_id=conversation.id,
+        dry_run=call.query.dry_run,
+    )
+    return str((await call.mesh.agents.RecompileAgent(request, timeout=COMPACTION_SECONDS)).system_text)
+
+
+@operations.post("/conversations/{conversation_id}/cancel", query=OfAgent, result=dict[str, str])
+async def cancel_conversation(call: Call[OfAgent, None]) -> dict[str, str]:
+    """Cancels the runs of a conversation."""
+    conversation = await _read(call.mesh, _id(call.path["conversation_id"], call.query.agent_id))
+    request = runs_rpc.CancelRunsRequest(request_id=call.request_id, conversation_id=conversation.id)
+    return await cancelled(call.mesh, request, conversation.id)
+
+
+@operations.get("/conversations/{conversation_id}/messages", query=ListMessages, result=list[dict[str, Any]])
+async def list_conversation_messages(call: Call[ListMessages, None]) -> list[dict[str, Any]]:
+    """Lists the messages of a conversation, newest first."""
+    conversation = await _read(call.mesh, _id(call.path["conversation_id"], call.request.query_params.get("agent_id")))
+    query = call.query
+    request = messages_service_pb2.ListMessagesRequest(
+        agent_ids=[conversation.agent_id],
+        conversation=messages_service_pb2.ConversationScope(conversation_id=conversation.id),
+    )
+    set_present(request, group_id=query.group_id, include_err=query.include_err)
+    page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
+    rows = await listed(call.mesh.messages.ListMessages, request, "messages", page, default="desc", limit=100)
+    return messages_from_proto(rows, shown_by(query))
+
+
+@operations.post("/conversations/{conversation_id}/messages", body=SendMessages, result=LettaResponse)
+async def send_conversation_message(call: Call[NoQuery, SendMessages]) -> LettaResponse | Response:
+    """Sends messages to a conversation; streams the turn unless streaming=false."""
+    stream = call.body.streaming is not False
+    conversation_id = _id(call.path["conversation_id"], call.body.agent_id)
+    agent_id = (await _get(call.mesh, conversation_id, ids=False)).agent_id
+    return await replied(call.mesh, agent_id, conversation_id, call.body, call.request_id, stream=stream)
+
+
+@operations.post("/conversations/{conversation_id}/stream", body=AttachToConversation, optional_body=True)
+async def retrieve_conversation_stream(call: Call[NoQuery, AttachToConversation]) -> Response:
+    """Replays a run of a conversation, by default the newest, and follows it to its end."""
+    body = call.body
+    conversation_id = _id(call.path["conversation_id"], body.agent_id)
+    run_id = body.run_id or await _run_of(call.mesh, conversation_id, body.otid)
+    return await attached(call.mesh, run_id, body)
+
+
+async def _run_of(mesh: Mesh, conversation_id: str, otid: str | None) -> str:
+    if otid is not None:
+        request = messages_service_pb2.ListMessagesRequest(page_size=1, otid=otid)
+        found = (await mesh.messages.ListMessages(request, timeout=READ_SECONDS)).messages
+        if found:
+            return str(found[0].run_id)
+    else:
+        runs = runs_rpc.ListRunsRequest(page_size=1, filter=runs_rpc.RunFilter(conversation_id=conversation_id))
+        newest = (await mesh.runs.ListRuns(runs, timeout=READ_SECONDS)).runs
+        if newest:
+            return str(newest[0].id)
+    raise NotFound(f"The conversation {conversation_id} has no such run.")
+
+
+@operations.post(
+    "/conversations/{conversation_id}/compact", body=Compact, optional_body=True, result=CompactionResponse
+)
+async def compact_conversation(call: Call[NoQuery, Compact]) -> CompactionResponse:
+    """Compacts the window of a conversation."""
+    conversation = await _read(call.mesh, _id(call.path["conversation_id"], call.body.agent_id))
+    return await compacted(call.mesh, conversation.agent_id, conversation.id, call.body, call.request_id)
+
+
+def _id(given: str, agent_id: str | None) -> str:
+    """Returns the id of a conversation; that of an agent's own for its id, or for "default" with the agent's id."""
+    if is_id(given, "conv"):
+        return given
+    if is_id(given, "agent"):
+        return derive_id("conv", given)
+    if given != "default":
+        raise invalid_id("conversation_id", "conv", given)
+    if agent_id is None:
+        raise invalid_field("agent_id is required for the conversation 'default'", "query", "agent_id")
+    return derive_id("conv", agent_id)
+
+
+async def _get(mesh: Mesh, conversation_id: str, *, ids: bool) -> pb.Conversation:
+    request = rpc.GetConversationRequest(conversation_id=conversation_id, include_message_ids=ids)
+    return (await mesh.conversations.GetConversation(request, timeout=READ_SECONDS)).conversation
+
+
+async def _read(mesh: Mesh, conversation_id: str) -> Conversation:
+    return conversation_from_proto(await _get(mesh, conversation_id, ids=True))
+
+
+def _fields_to_proto(body: ConversationFields, message: pb.Conversation) -> set[str]:
+    given = {"summary": body.summary, "description": body.description, "model": body.model}
+    set_present(message, **given)
+    paths = {name for name, value in given.items() if value is not None}
+    if body.model_settings is not None or body.context_window_limit is not None:
+        settings_to_proto(body.model_settings or {}, message.model_settings, "body", "model_settings")
+        set_present(message.model_settings, context_window=body.context_window_limit)
+        paths.add("model_settings")
+    return paths
+
+
+def conversation_from_proto(item: pb.Conversation) -> Conversation:
+    """Returns a conversation."""
+    has_settings = item.HasField("model_settings")
+    provider = item.model.partition("/")[0]
+    return Conversation(
+        id=item.id,
+        agent_id=item.agent_id,
+        summary=present(item, "summary"),
+        description=present(item, "description"),
+        archived=item.archived,
+        in_context_message_ids=list(item.message_ids),
+        isolated_block_ids=list(item.isolated_block_ids),
+        model=present(item, "model"),
+        model_settings=settings_to_json(provider, item.model_settings) if has_settings else None,
+        context_window_limit=present(item.model_settings, "context_window") if has_settings else None,
+        last_message_at=moment(item, "last_message_time"),
+        created_at=moment(item, "create_time"),
+        updated_at=moment(item, "update_time"),
+    )

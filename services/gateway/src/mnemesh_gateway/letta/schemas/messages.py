@@ -1,0 +1,114 @@
+"""Messages: what clients send, and the answers to it. Messages that they read are objects by `message_type`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from mnemesh_gateway.letta.schemas.models import CompactionSettings
+
+
+class ClientTool(msgspec.Struct, kw_only=True):
+    """A tool that the client runs."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class SendMessages(msgspec.Struct, kw_only=True):
+    """Messages to send, and how to process and return them."""
+
+    messages: list[dict[str, Any]] | None = None
+    input: str | list[dict[str, Any]] | None = None
+    max_steps: int = 50
+    use_assistant_message: bool = True
+    assistant_message_tool_name: str = "send_message"
+    assistant_message_tool_kwarg: str = "message"
+    include_return_message_types: list[str] | None = None
+    client_tools: list[ClientTool] | None = None
+    override_model: str | None = None
+    override_system: str | None = None
+    include_compaction_messages: bool = False
+    streaming: bool | None = None
+    stream_tokens: bool = False
+    include_pings: bool = True
+    background: bool = False
+    callback_url: str | None = None
+    agent_id: str | None = None
+
+
+class StopReason(msgspec.Struct, kw_only=True):
+    """Why a turn ended."""
+
+    message_type: str = "stop_reason"
+    stop_reason: str
+
+
+class Usage(msgspec.Struct, kw_only=True):
+    """The tokens of a turn. Null was not reported by the provider; zero was."""
+
+    message_type: str = "usage_statistics"
+    completion_tokens: int = 0
+    prompt_tokens: int = 0
+    total_tokens: int = 0
+    step_count: int = 0
+    run_ids: list[str] | None = None
+    cached_input_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    context_tokens: int | None = None
+
+
+class LettaResponse(msgspec.Struct, kw_only=True):
+    """A turn: its messages, why it ended, and its tokens."""
+
+    messages: list[dict[str, Any]]
+    stop_reason: StopReason
+    usage: Usage
+    logprobs: dict[str, Any] | None = None
+    turns: list[dict[str, Any]] | None = None
+
+
+class ListMessages(msgspec.Struct, kw_only=True):
+    """The query of a list of messages."""
+
+    before: str | None = None
+    after: str | None = None
+    limit: int | None = None
+    order: Literal["asc", "desc"] | None = None
+    group_id: str | None = None
+    conversation_id: str | None = None
+    use_assistant_message: bool = True
+    assistant_message_tool_name: str = "send_message"
+    assistant_message_tool_kwarg: str = "message"
+    include_err: bool | None = None
+    include_return_message_types: list[str] | None = None
+
+
+class CancelRuns(msgspec.Struct, kw_only=True):
+    """The runs to cancel; null cancels those of the agent."""
+
+    run_ids: list[str] | None = None
+
+
+class ResetMessages(msgspec.Struct, kw_only=True):
+    """How to reset a window."""
+
+    add_default_initial_messages: bool = False
+
+
+class Compact(msgspec.Struct, kw_only=True):
+    """How to compact a conversation."""
+
+    compaction_settings: CompactionSettings | None = None
+    agent_id: str | None = None
+
+
+class CompactionResponse(msgspec.Struct, kw_only=True):
+    """What a compaction did."""
+
+    summary: str
+    num_messages_before: int
+    num_messages_after: int

@@ -1,0 +1,247 @@
+"""Turns: starts a run, follows its events, and returns them as an answer or as a stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, suppress
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from mnemesh.agents.v1 import agents_service_pb2, runs_pb2, runs_service_pb2
+from mnemesh.recall.v1 import messages_service_pb2
+from mnemesh_client import run_stream
+from mnemesh_kit.errors import NotFound
+from starlette.responses import Response, StreamingResponse
+
+from mnemesh_gateway.errors import RunFailed
+from mnemesh_gateway.http.streams import DONE, sse
+from mnemesh_gateway.letta.convert.events import Conversion, stop_reason, usage_from_proto
+from mnemesh_gateway.letta.convert.messages import Shown
+from mnemesh_gateway.letta.convert.sending import Sent, blanket_decisions, config_to_proto, sent_of, shown_of
+from mnemesh_gateway.letta.errors import invalid_field
+from mnemesh_gateway.letta.mesh import Mesh
+from mnemesh_gateway.letta.pages import READ_SECONDS
+from mnemesh_gateway.letta.schemas.messages import LettaResponse, SendMessages, StopReason, Usage
+from mnemesh_gateway.letta.schemas.runs import StreamRun
+
+PATIENCE: Final = 60.0
+PING_SECONDS: Final = 30.0
+_HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+Events = AsyncGenerator[runs_pb2.RunEvent, None]
+
+
+async def events_of(mesh: Mesh, agent_id: str, conversation_id: str | None, body: SendMessages, key: str) -> Events:
+    """Sends what a body has and returns the events of its run. A background run outlives its stream by contract."""
+    sent = sent_of(body)
+    config = config_to_proto(body)
+    if sent.is_answer:
+        answer = await _answer(mesh, agent_id, conversation_id, sent, config, key)
+        return run_stream.send(mesh.runs, answer, PATIENCE)
+    if body.background:
+        run = await start_run(mesh, agent_id, conversation_id, body, key)
+        return run_stream.attach(mesh.runs, run.id, 0, PATIENCE)
+    request = runs_service_pb2.SendMessageRequest(
+        request_id=key, agent_id=agent_id, conversation_id=conversation_id, messages=sent.messages, config=config
+    )
+    return run_stream.send(mesh.runs, request, PATIENCE)
+
+
+async def start_run(
+    mesh: Mesh, agent_id: str, conversation_id: str | None, body: SendMessages, key: str
+) -> runs_pb2.Run:
+    """Starts what a body has as a run in the background, and returns the run."""
+    sent = sent_of(body)
+    config = config_to_proto(body)
+    if sent.is_answer:
+        answer = await _answer(mesh, agent_id, conversation_id, sent, config, key)
+        async with aclosing(run_stream.send(mesh.runs, answer, PATIENCE)) as events:
+            run_id = (await anext(events)).run_id
+        return await read_run(mesh, run_id)
+    start = runs_service_pb2.StartRunRequest(
+        request_id=key, agent_id=agent_id, conversation_id=conversation_id, messages=sent.messages, config=config
+    )
+    return (await mesh.runs.StartRun(start, timeout=READ_SECONDS)).run
+
+
+async def _answer(
+    mesh: Mesh, agent_id: str, conversation_id: str | None, sent: Sent, config: runs_pb2.RunConfig, key: str
+) -> runs_service_pb2.AnswerApprovalRequest:
+    decisions = list(sent.decisions)
+    if sent.blanket is not None:
+        request_id = sent.approval_request_id or await _pending(mesh, agent_id)
+        found = messages_service_pb2.GetMessagesRequest(message_ids=[request_id])
+        messages = (await mesh.messages.GetMessages(found, timeout=READ_SECONDS)).messages
+        decisions += blanket_decisions(sent, [call for message in messages for call in message.tool_calls])
+    return runs_service_pb2.AnswerApprovalRequest(
+        request_id=key,
+        agent_id=agent_id,
+        conversation_id=conversation_id,
+        approval_request_id=sent.approval_request_id,
+        decisions=decisions,
+        messages=sent.messages,
+        config=config,
+    )
+
+
+async def _pending(mesh: Mesh, agent_id: str) -> str:
+    request = agents_service_pb2.GetAgentRequest(agent_id=agent_id)
+    agent = (await mesh.agents.GetAgent(request, timeout=READ_SECONDS)).agent
+    if not agent.HasField("pending_approval_request_id"):
+        raise NotFound(f"{agent_id} waits for no approval.")
+    return agent.pending_approval_request_id
+
+
+async def answered(events: Events, shown: Shown) -> LettaResponse:
+    """Returns a whole turn. Raises the error of a run that failed."""
+    conversion = Conversion(tokens=False)
+    messages: list[dict[str, Any]] = []
+    reason, usage = "end_turn", Usage()
+    async with aclosing(events):
+        async for event in events:
+            match event.WhichOneof("event"):
+                case "error":
+                    raise run_failed(event.error.error)
+                case "stop":
+                    reason = stop_reason(event)
+                case "usage":
+                    usage = usage_from_proto(event.usage.usage, event.usage.step_count, event.run_id)
+                case _:
+                    message = conversion.message(event)
+                    if message is not None and shown.has(message["message_type"]):
+                        messages.append(message)
+    return LettaResponse(messages=messages, stop_reason=StopReason(stop_reason=reason), usage=usage)
+
+
+def run_failed(error: runs_pb2.RunError) -> RunFailed:
+    """Returns the error of a run."""
+    return RunFailed(error.reason, error.message, dict(error.metadata))
+
+
+async def streamed(
+    events: Events, shown: Shown, *, tokens: bool, pings: bool, starting_after: int = 0, numbered: bool = False
+) -> Response:
+    """Returns the stream of a turn. A run that fails before its first message raises its error instead.
+
+    Args:
+        events: of the run, from its first.
+        shown: which messages the stream has.
+        tokens: whether it has parts of messages as they arrive.
+        pings: whether it has a ping after each 30 s without an event.
+        starting_after: the number of events that the client has.
+        numbered: whether events have numbers, as those of background runs.
+    """
+    frames = _frames(events, shown, tokens=tokens, numbered=numbered)
+    first = await anext(frames, None)
+    if first is not None and isinstance(first, RunFailed):
+        await frames.aclose()
+        raise first
+    stream = _bytes(frames, first, pings=pings, skip=starting_after)
+    return StreamingResponse(stream, media_type="text/event-stream", headers=_HEADERS)
+
+
+async def _frames(
+    events: Events, shown: Shown, *, tokens: bool, numbered: bool
+) -> AsyncGenerator[bytes | RunFailed, None]:
+    """Yields the events of a stream in their order; first the error alone if nothing else came before it."""
+    conversion = Conversion(tokens=tokens)
+    failure: RunFailed | None = None
+    number = 0
+
+    def frame(value: dict[str, Any], event: str | None = None) -> bytes:
+        nonlocal number
+        number += 1
+        return sse(value | {"seq_id": number} if numbered else value, event)
+
+    async with aclosing(events):
+        async for event in events:
+            match event.WhichOneof("event"):
+                case "error":
+                    failure = run_failed(event.error.error)
+                    if number == 0:
+                        yield failure
+                case "stop":
+                    yield frame({"message_type": "stop_reason", "stop_reason": stop_reason(event)})
+                    if failure is not None:
+                        yield frame(_error(failure, event.run_id), "error")
+                        return
+                case "usage":
+                    usage = usage_from_proto(event.usage.usage, event.usage.step_count, event.run_id)
+                    yield frame({name: getattr(usage, name) for name in usage.__struct_fields__})
+                case _:
+                    message = conversion.message(event)
+                    if message is not None and shown.has(message["message_type"]):
+                        yield frame(message)
+    yield DONE
+
+
+def _error(failure: RunFailed, run_id: str) -> dict[str, Any]:
+    return {
+        "message_type": "error_message",
+        "run_id": run_id,
+        "error_type": "internal_error",
+        "message": failure.message,
+        "detail": f"{failure.reason}: {failure.message}",
+    }
+
+
+async def _bytes(
+    frames: AsyncGenerator[bytes | RunFailed, None], first: bytes | RunFailed | None, *, pings: bool, skip: int
+) -> AsyncIterator[bytes]:
+    """Yields the frames after the first `skip`, and pings while none arrives."""
+    waiting: asyncio.Task[bytes | RunFailed | None] | None = None
+    number = 0
+    try:
+        frame = first
+        while frame is not None:
+            number += 1
+            if isinstance(frame, bytes) and (number > skip or frame is DONE):
+                yield frame
+            waiting = asyncio.ensure_future(_next(frames))
+            while not (await asyncio.wait((waiting,), timeout=PING_SECONDS))[0]:
+                if pings:
+                    yield sse({"message_type": "ping", "date": datetime.now(UTC), "id": f"ping-{number}"})
+            frame, waiting = waiting.result(), None
+    finally:
+        if waiting is not None:
+            waiting.cancel()
+            with suppress(asyncio.CancelledError, StopAsyncIteration):
+                await waiting
+        await frames.aclose()
+
+
+async def _next(frames: AsyncGenerator[bytes | RunFailed, None]) -> bytes | RunFailed | None:
+    return await anext(frames, None)
+
+
+async def replied(
+    mesh: Mesh, agent_id: str, conversation_id: str | None, body: SendMessages, key: str, *, stream: bool
+) -> LettaResponse | Response:
+    """Returns the answer to what a body sends, whole or as a stream."""
+    shown = shown_of(body)
+    events = await events_of(mesh, agent_id, conversation_id, body, key)
+    if not stream:
+        return await answered(events, shown)
+    return await streamed(events, shown, tokens=body.stream_tokens, pings=body.include_pings, numbered=body.background)
+
+
+async def read_run(mesh: Mesh, run_id: str) -> runs_pb2.Run:
+    """Returns a run. Raises NotFound."""
+    request = runs_service_pb2.GetRunRequest(run_id=run_id)
+    return (await mesh.runs.GetRun(request, timeout=READ_SECONDS)).run
+
+
+async def attached(mesh: Mesh, run_id: str, body: StreamRun) -> Response:
+    """Returns the stream of a run after the events that the client has."""
+    if body.starting_after < 0:
+        raise invalid_field("Input should be greater than or equal to 0", "body", "starting_after")
+    run = await read_run(mesh, run_id)
+    return await streamed(
+        run_stream.attach(mesh.runs, run.id, 0, PATIENCE),
+        Shown(),
+        tokens=run.config.stream_tokens,
+        pings=body.include_pings is not False,
+        starting_after=body.starting_after,
+        numbered=True,
+    )
