@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 from letta_client import Letta
@@ -22,6 +22,15 @@ class FakedMesh:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.fake = FakeOpenAI()
+        self.thread: MeshThread
+
+    def call(self, service: str, method: str, request: Any) -> Any:
+        """Calls a method of a service of the mesh."""
+
+        async def called() -> Any:
+            return await getattr(self.mesh.stubs[service], method)(request)
+
+        return self.thread.run(called())
 
     async def __aenter__(self) -> Self:
         await self.fake.__aenter__()
@@ -42,7 +51,8 @@ class FakedMesh:
 def faked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakedMesh]:
     """A running mesh in another thread. Its default model is the rehearsal model; openai/fake-model is scripted."""
     faked = FakedMesh(tmp_path_factory.mktemp("mesh"))
-    with MeshThread(faked):  # type: ignore[arg-type]
+    with MeshThread(faked) as thread:  # type: ignore[arg-type]
+        faked.thread = thread
         yield faked
 
 
@@ -68,6 +78,6 @@ def fake(faked: FakedMesh) -> FakeOpenAI:
 
 
 @pytest.fixture
-def lab(client: Letta, fake: FakeOpenAI) -> Lab:
+def lab(client: Letta, fake: FakeOpenAI, faked: FakedMesh) -> Lab:
     """What drivers of the SDK's methods use."""
-    return Lab(client, fake)
+    return Lab(client, fake, faked.call)

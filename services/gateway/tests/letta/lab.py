@@ -19,6 +19,8 @@ class Lab:
 
     client: Letta
     fake: FakeOpenAI
+    call: Callable[[str, str, Any], Any]
+    """Calls a method of a service of the mesh: its full name, the method, the request."""
 
     def agent(self, **more: Any) -> AgentState:
         """Returns a new agent that speaks in plain text, with one block and without tools."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from mnemesh.blocks.v1 import blocks_pb2 as pb
+from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 
 from mnemesh_gateway.letta.convert.values import json_to_text, metadata, moment, present, provenance, set_present
-from mnemesh_gateway.letta.schemas.blocks import Block, CreateBlock
+from mnemesh_gateway.letta.schemas.blocks import Block, CreateBlock, UpdateBlock
 
 
 def block_from_proto(block: pb.Block) -> Block:
@@ -56,3 +57,28 @@ def block_to_proto(block: CreateBlock) -> pb.Block:
         entity_id=block.entity_id,
     )
     return message
+
+
+def update_to_proto(body: UpdateBlock, block_id: str, request_id: str) -> rpc.UpdateBlockRequest:
+    """Returns the request that makes the changes of a body. Its mask is empty if there are none."""
+    message = pb.Block(id=block_id)
+    plain = {
+        "value": body.value,
+        "label": body.label,
+        "limit": body.limit,
+        "description": body.description,
+        "metadata": json_to_text(body.metadata),
+        "read_only": body.read_only,
+        "hidden": body.hidden,
+        "is_template": body.is_template,
+        "template_name": body.template_name,
+        "preserve_on_migration": body.preserve_on_migration,
+    }
+    set_present(message, **plain)
+    paths = [name for name, value in plain.items() if value is not None]
+    if body.tags is not None:
+        message.tags.extend(body.tags)
+        paths.append("tags")
+    request = rpc.UpdateBlockRequest(request_id=request_id, block=message)
+    request.update_mask.paths.extend(paths)
+    return request

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from mnemesh_gateway.letta.operations import Operations
-from mnemesh_gateway.letta.routes import agent_messages, agents, conversations, health, messages, runs, steps
+from mnemesh_gateway.letta.routes import (
+    agent_memory,
+    agent_messages,
+    agent_tools,
+    agents,
+    conversations,
+    health,
+    messages,
+    runs,
+    steps,
+)
 
 
 def resources() -> list[Operations]:
@@ -12,6 +22,8 @@ def resources() -> list[Operations]:
         health.operations,
         agents.operations,
         agent_messages.operations,
+        agent_memory.operations,
+        agent_tools.operations,
         runs.operations,
         steps.operations,
         conversations.operations,

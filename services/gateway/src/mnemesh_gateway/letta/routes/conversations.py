@@ -9,6 +9,7 @@ from mnemesh.agents.v1 import conversations_pb2 as pb
 from mnemesh.agents.v1 import conversations_service_pb2 as rpc
 from mnemesh.agents.v1 import runs_service_pb2 as runs_rpc
 from mnemesh.recall.v1 import messages_service_pb2
+from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import derive_id, is_id
 from starlette.responses import Response
@@ -19,7 +20,7 @@ from mnemesh_gateway.letta.convert.values import moment, present, set_present
 from mnemesh_gateway.letta.errors import invalid_field, invalid_id
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
-from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
+from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed
 from mnemesh_gateway.letta.routes.agent_messages import COMPACTION_SECONDS, cancelled, compacted, shown_by
 from mnemesh_gateway.letta.schemas.conversations import (
     Conversation,
@@ -136,14 +137,18 @@ async def cancel_conversation(call: Call[OfAgent, None]) -> dict[str, str]:
 @operations.get("/conversations/{conversation_id}/messages", query=ListMessages, result=list[dict[str, Any]])
 async def list_conversation_messages(call: Call[ListMessages, None]) -> list[dict[str, Any]]:
     """Lists the messages of a conversation, newest first."""
-    conversation = await _read(call.mesh, _id(call.path["conversation_id"], call.request.query_params.get("agent_id")))
-    query = call.query
+    conversation_id = _id(call.path["conversation_id"], call.request.query_params.get("agent_id"))
+    conversation, query = await _get(call.mesh, conversation_id, ids=True), call.query
     request = messages_service_pb2.ListMessagesRequest(
         agent_ids=[conversation.agent_id],
         conversation=messages_service_pb2.ConversationScope(conversation_id=conversation.id),
     )
     set_present(request, group_id=query.group_id, include_err=query.include_err)
     page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
+    if conversation.forked_from_id:
+        rows = await _rows_of_fork(call.mesh, request, list(conversation.message_ids))
+        page.order = "asc" if page.order == "asc" else "desc"
+        return messages_from_proto(cut(rows, page, lambda row: row.id, limit=100), shown_by(query))
     rows = await listed(call.mesh.messages.ListMessages, request, "messages", page, default="desc", limit=100)
     return messages_from_proto(rows, shown_by(query))
 
@@ -200,6 +205,15 @@ def _id(given: str, agent_id: str | None) -> str:
     if agent_id is None:
         raise invalid_field("agent_id is required for the conversation 'default'", "query", "agent_id")
     return derive_id("conv", agent_id)
+
+
+async def _rows_of_fork(mesh: Mesh, written: messages_service_pb2.ListMessagesRequest, window: list[str]) -> list[Any]:
+    """Returns the messages of a fork, its system message first: those that it shares are in its window only."""
+    shared = messages_service_pb2.GetMessagesRequest(message_ids=window)
+    rows = {row.id: row for row in (await mesh.messages.GetMessages(shared, timeout=READ_SECONDS)).messages}
+    own = await listed(mesh.messages.ListMessages, written, "messages", PageQuery(), default="asc", limit=10_000)
+    rows |= {row.id: row for row in own}
+    return sorted(rows.values(), key=lambda row: (row.role != message_pb2.ROLE_SYSTEM, row.sequence_id))
 
 
 async def _get(mesh: Mesh, conversation_id: str, *, ids: bool) -> pb.Conversation:

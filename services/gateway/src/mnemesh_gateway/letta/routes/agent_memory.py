@@ -1,0 +1,284 @@
+"""Memory of an agent: core-memory blocks, archival memory, archives, identities, the context window."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from mnemesh.agents.v1 import agents_pb2
+from mnemesh.agents.v1 import agents_service_pb2 as agents_rpc
+from mnemesh.agents.v1 import identities_service_pb2 as identities_rpc
+from mnemesh.archival.v1 import archives_pb2
+from mnemesh.archival.v1 import archives_service_pb2 as archives_rpc
+from mnemesh.archival.v1 import passages_service_pb2 as rpc
+from mnemesh.blocks.v1 import blocks_pb2
+from mnemesh.blocks.v1 import blocks_service_pb2 as blocks_rpc
+from mnemesh_kit.errors import InvalidArgument, NotFound
+from mnemesh_kit.time import timestamp_to_proto
+
+from mnemesh_gateway.letta.agent_states import read_state
+from mnemesh_gateway.letta.convert.blocks import block_from_proto, update_to_proto
+from mnemesh_gateway.letta.convert.messages import internal_from_proto
+from mnemesh_gateway.letta.convert.values import json_from_text, metadata, moment, present, set_present
+from mnemesh_gateway.letta.mesh import Mesh
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
+from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed
+from mnemesh_gateway.letta.schemas.agent_parts import (
+    ContextWindow,
+    CreatePassage,
+    ListPassages,
+    Passage,
+    PassageResult,
+    PassageResults,
+    RecompileQuery,
+    SearchPassages,
+)
+from mnemesh_gateway.letta.schemas.agents import AgentState, Memory
+from mnemesh_gateway.letta.schemas.blocks import Block, UpdateBlock
+
+operations = Operations()
+_WRITE_SECONDS: Final = 60.0
+
+
+@operations.get("/agents/{agent_id}/core-memory", result=Memory)
+async def retrieve_agent_memory(call: Call[NoQuery, None]) -> Memory:
+    """Returns the core memory of an agent."""
+    return (await read_state(call.mesh, call.path["agent_id"])).memory
+
+
+@operations.get("/agents/{agent_id}/core-memory/blocks", query=PageQuery, result=list[Block])
+async def list_core_memory_blocks(call: Call[PageQuery, None]) -> list[Block]:
+    """Lists the blocks of an agent."""
+    blocks = await _blocks(call.mesh, call.path["agent_id"])
+    return [block_from_proto(block) for block in cut(blocks, call.query, lambda block: block.id, limit=100)]
+
+
+@operations.get("/agents/{agent_id}/core-memory/blocks/{block_label}", result=Block)
+async def retrieve_core_memory_block(call: Call[NoQuery, None]) -> Block:
+    """Returns a block of an agent by its label."""
+    return block_from_proto(await _block(call.mesh, call.path["agent_id"], call.path["block_label"]))
+
+
+@operations.patch("/agents/{agent_id}/core-memory/blocks/{block_label}", body=UpdateBlock, result=Block)
+async def modify_core_memory_block(call: Call[NoQuery, UpdateBlock]) -> Block:
+    """Updates a block of an agent, and renders the agent's system message again."""
+    agent_id = call.path["agent_id"]
+    block = await _block(call.mesh, agent_id, call.path["block_label"])
+    request = update_to_proto(call.body, block.id, call.request_id)
+    if request.update_mask.paths:
+        block = (await call.mesh.blocks.UpdateBlock(request, timeout=_WRITE_SECONDS)).block
+    return block_from_proto(block)
+
+
+@operations.patch("/agents/{agent_id}/core-memory/blocks/attach/{block_id}", result=AgentState)
+async def attach_core_memory_block(call: Call[NoQuery, None]) -> AgentState:
+    """Attaches a block to an agent."""
+    agent_id = await _existing(call)
+    request = blocks_rpc.AttachBlockRequest(
+        request_id=call.request_id, agent_id=agent_id, block_id=call.path["block_id"]
+    )
+    await call.mesh.blocks.AttachBlock(request, timeout=_WRITE_SECONDS)
+    return await read_state(call.mesh, agent_id)
+
+
+@operations.patch("/agents/{agent_id}/core-memory/blocks/detach/{block_id}", result=AgentState)
+async def detach_core_memory_block(call: Call[NoQuery, None]) -> AgentState:
+    """Detaches a block from an agent. The block stays."""
+    agent_id = await _existing(call)
+    request = blocks_rpc.DetachBlockRequest(
+        request_id=call.request_id, agent_id=agent_id, block_id=call.path["block_id"]
+    )
+    await call.mesh.blocks.DetachBlock(request, timeout=_WRITE_SECONDS)
+    return await read_state(call.mesh, agent_id)
+
+
+@operations.post("/agents/{agent_id}/archival-memory", body=CreatePassage, result=list[Passage])
+async def create_passage(call: Call[NoQuery, CreatePassage]) -> list[Passage]:
+    """Inserts a passage into the archive of an agent, which is created with the first one."""
+    body, agent_id = call.body, call.path["agent_id"]
+    get = agents_rpc.GetAgentRequest(agent_id=agent_id)
+    agent = (await call.mesh.agents.GetAgent(get, timeout=READ_SECONDS)).agent
+    passage = archives_pb2.Passage(text=body.text, tags=body.tags or ())
+    if body.created_at is not None:
+        passage.create_time.CopyFrom(timestamp_to_proto(body.created_at))
+    request = rpc.InsertPassagesRequest(
+        request_id=call.request_id, agent_id=agent_id, passages=[passage], default_embedder=agent.embedder
+    )
+    response = await call.mesh.passages.InsertPassages(request, timeout=_WRITE_SECONDS)
+    (result,) = response.results
+    if result.HasField("failure"):
+        raise InvalidArgument(result.failure.message)
+    return [passage_from_proto(result.passage)]
+
+
+@operations.get("/agents/{agent_id}/archival-memory", query=ListPassages, result=list[Passage])
+async def list_passages(call: Call[ListPassages, None]) -> list[Passage]:
+    """Lists the passages in the archives of an agent, oldest first."""
+    agent_id, query = await _existing(call), call.query
+    order = PageQuery(
+        before=query.before,
+        after=query.after,
+        limit=query.limit,
+        order="desc" if query.ascending is False else "asc",
+    )
+    request = rpc.ListPassagesRequest(filter=rpc.PassageFilter(agent_id=agent_id))
+    set_present(request, text_search=query.search)
+    rows = await listed(call.mesh.passages.ListPassages, request, "passages", order, default="asc", limit=100)
+    return [passage_from_proto(row) for row in rows]
+
+
+@operations.get("/agents/{agent_id}/archival-memory/search", query=SearchPassages, result=PassageResults)
+async def search_archival_memory(call: Call[SearchPassages, None]) -> PassageResults:
+    """Searches the archives of an agent, best first."""
+    agent_id, query = await _existing(call), call.query
+    match = rpc.TAG_MATCH_ALL if query.tag_match_mode == "all" else rpc.TAG_MATCH_ANY
+    filters = rpc.PassageFilter(agent_id=agent_id, tags=query.tags or (), tag_match=match)
+    set_present(
+        filters,
+        start_date=query.start_datetime.isoformat() if query.start_datetime else None,
+        end_date=query.end_datetime.isoformat() if query.end_datetime else None,
+    )
+    request = rpc.SearchPassagesRequest(query=query.query, limit=query.top_k or 10, filter=filters)
+    hits = (await call.mesh.passages.SearchPassages(request, timeout=_WRITE_SECONDS)).hits
+    results = [
+        PassageResult(
+            id=hit.passage.id,
+            timestamp=(created.isoformat() if (created := moment(hit.passage, "create_time")) else ""),
+            content=hit.passage.text,
+            tags=list(hit.passage.tags),
+        )
+        for hit in hits
+    ]
+    return PassageResults(results=results, count=len(results))
+
+
+@operations.delete("/agents/{agent_id}/archival-memory/{memory_id}", result=dict[str, str])
+async def delete_passage(call: Call[NoQuery, None]) -> dict[str, str]:
+    """Deletes a passage."""
+    passage_id = call.path["memory_id"]
+    get = rpc.GetPassageRequest(passage_id=passage_id)
+    await call.mesh.passages.GetPassage(get, timeout=READ_SECONDS)
+    request = rpc.DeletePassageRequest(request_id=call.request_id, passage_id=passage_id)
+    await call.mesh.passages.DeletePassage(request, timeout=_WRITE_SECONDS)
+    return {"message": f"Passage {passage_id} was deleted."}
+
+
+@operations.patch("/agents/{agent_id}/archives/attach/{archive_id}")
+async def attach_archive_to_agent(call: Call[NoQuery, None]) -> None:
+    """Attaches an archive to an agent."""
+    request = archives_rpc.AttachArchiveRequest(
+        request_id=call.request_id, agent_id=await _existing(call), archive_id=call.path["archive_id"]
+    )
+    await call.mesh.archives.AttachArchive(request, timeout=_WRITE_SECONDS)
+
+
+@operations.patch("/agents/{agent_id}/archives/detach/{archive_id}")
+async def detach_archive_from_agent(call: Call[NoQuery, None]) -> None:
+    """Detaches an archive from an agent."""
+    request = archives_rpc.DetachArchiveRequest(
+        request_id=call.request_id, agent_id=await _existing(call), archive_id=call.path["archive_id"]
+    )
+    await call.mesh.archives.DetachArchive(request, timeout=_WRITE_SECONDS)
+
+
+@operations.patch("/agents/{agent_id}/identities/attach/{identity_id}")
+async def attach_identity_to_agent(call: Call[NoQuery, None]) -> None:
+    """Attaches an identity to an agent."""
+    request = identities_rpc.AttachIdentityRequest(
+        request_id=call.request_id, agent_id=call.path["agent_id"], identity_id=call.path["identity_id"]
+    )
+    await call.mesh.identities.AttachIdentity(request, timeout=_WRITE_SECONDS)
+
+
+@operations.patch("/agents/{agent_id}/identities/detach/{identity_id}")
+async def detach_identity_from_agent(call: Call[NoQuery, None]) -> None:
+    """Detaches an identity from an agent."""
+    request = identities_rpc.DetachIdentityRequest(
+        request_id=call.request_id, agent_id=call.path["agent_id"], identity_id=call.path["identity_id"]
+    )
+    await call.mesh.identities.DetachIdentity(request, timeout=_WRITE_SECONDS)
+
+
+@operations.post("/agents/{agent_id}/recompile", query=RecompileQuery, result=str)
+async def recompile_agent(call: Call[RecompileQuery, None]) -> str:
+    """Renders the system message of an agent again and returns its text."""
+    request = agents_rpc.RecompileAgentRequest(
+        request_id=call.request_id, agent_id=call.path["agent_id"], dry_run=call.query.dry_run
+    )
+    return str((await call.mesh.agents.RecompileAgent(request, timeout=_WRITE_SECONDS)).system_text)
+
+
+@operations.get("/agents/{agent_id}/context", result=ContextWindow)
+async def retrieve_agent_context_window(call: Call[NoQuery, None]) -> ContextWindow:
+    """Returns what the model of an agent sees, with the tokens of each part."""
+    request = agents_rpc.GetContextWindowRequest(agent_id=call.path["agent_id"])
+    window = (await call.mesh.agents.GetContextWindow(request, timeout=_WRITE_SECONDS)).context_window
+    sections = {section.kind: section for section in window.sections}
+
+    def tokens(name: str) -> int:
+        section = sections.get(agents_pb2.ContextSectionKind.Value(f"CONTEXT_SECTION_KIND_{name}"))
+        return section.tokens if section is not None else 0
+
+    def text(name: str) -> str | None:
+        section = sections.get(agents_pb2.ContextSectionKind.Value(f"CONTEXT_SECTION_KIND_{name}"))
+        return present(section, "text") if section is not None else None
+
+    functions: list[dict[str, Any]] = [json_from_text(schema) for schema in window.tool_schemas]
+    return ContextWindow(
+        context_window_size_max=window.context_window_size,
+        context_window_size_current=window.total_tokens,
+        num_messages=len(window.messages),
+        num_archival_memory=window.archival_passage_count,
+        num_recall_memory=window.recall_message_count,
+        num_tokens_external_memory_summary=tokens("MEMORY_METADATA"),
+        external_memory_summary=text("MEMORY_METADATA") or "",
+        num_tokens_system=tokens("SYSTEM_PROMPT"),
+        system_prompt=text("SYSTEM_PROMPT") or "",
+        num_tokens_core_memory=tokens("CORE_MEMORY"),
+        core_memory=text("CORE_MEMORY") or "",
+        num_tokens_tool_usage_rules=tokens("TOOL_RULES"),
+        tool_usage_rules=text("TOOL_RULES"),
+        num_tokens_directories=tokens("DIRECTORIES"),
+        directories=text("DIRECTORIES"),
+        num_tokens_summary_memory=tokens("SUMMARY"),
+        summary_memory=text("SUMMARY"),
+        num_tokens_functions_definitions=tokens("TOOL_SCHEMAS"),
+        functions_definitions=functions,
+        num_tokens_messages=tokens("MESSAGES"),
+        messages=[internal_from_proto(message) for message in window.messages],
+    )
+
+
+async def _existing(call: Call[Any, Any]) -> str:
+    """Returns the id of the path's agent. Raises NotFound if there is none: the tiers of memory do not know agents."""
+    agent_id = call.path["agent_id"]
+    await call.mesh.agents.GetAgent(agents_rpc.GetAgentRequest(agent_id=agent_id), timeout=READ_SECONDS)
+    return agent_id
+
+
+async def _blocks(mesh: Mesh, agent_id: str) -> list[blocks_pb2.Block]:
+    request = agents_rpc.GetAgentRequest(agent_id=agent_id, view=agents_rpc.AgentView(blocks=True))
+    return list((await mesh.agents.GetAgent(request, timeout=READ_SECONDS)).core_memory.blocks)
+
+
+async def _block(mesh: Mesh, agent_id: str, label: str) -> blocks_pb2.Block:
+    for block in await _blocks(mesh, agent_id):
+        if block.label == label:
+            return block
+    raise NotFound(f"{agent_id} has no block with the label {label[:100]!r}.")
+
+
+def passage_from_proto(passage: archives_pb2.Passage) -> Passage:
+    """Returns a passage."""
+    return Passage(
+        id=passage.id,
+        text=passage.text,
+        archive_id=passage.archive_id or None,
+        source_id=present(passage, "folder_id"),
+        file_id=present(passage, "file_id"),
+        file_name=present(passage, "file_name"),
+        metadata=metadata(passage) or {},
+        tags=list(passage.tags),
+        embedding=list(passage.embedding) or None,
+        created_at=moment(passage, "create_time"),
+        updated_at=moment(passage, "update_time"),
+    )

@@ -1,0 +1,205 @@
+"""Tools, folders and files of an agent."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from mnemesh.agents.v1 import agents_pb2 as agents
+from mnemesh.agents.v1 import agents_service_pb2 as rpc
+from mnemesh.files.v1 import agent_files_service_pb2 as files_rpc
+from mnemesh.files.v1 import files_pb2
+from mnemesh.tools.v1 import tools_service_pb2
+from mnemesh.types.v1 import message_pb2
+
+from mnemesh_gateway.letta.agent_states import folders_of, read_state
+from mnemesh_gateway.letta.convert.parts import text_of
+from mnemesh_gateway.letta.convert.values import json_to_text, moment, present, set_present
+from mnemesh_gateway.letta.errors import invalid_field
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
+from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed
+from mnemesh_gateway.letta.schemas.agent_parts import (
+    AgentFile,
+    AgentFiles,
+    Approval,
+    ListAgentFiles,
+    RunTool,
+    ToolResult,
+)
+from mnemesh_gateway.letta.schemas.agents import AgentState, Source
+from mnemesh_gateway.letta.schemas.tools import Tool
+
+operations = Operations()
+_RUN_SECONDS: Final = 300.0
+_WRITE_SECONDS: Final = 60.0
+
+
+class ApprovalQuery(msgspec.Struct, kw_only=True):
+    """Whether calls wait for an approval, as older clients say it."""
+
+    requires_approval: bool | None = None
+
+
+@operations.get("/agents/{agent_id}/tools", query=PageQuery, result=list[Tool])
+async def list_tools_for_agent(call: Call[PageQuery, None]) -> list[Tool]:
+    """Lists the tools of an agent."""
+    state = await read_state(call.mesh, call.path["agent_id"])
+    return cut(state.tools, call.query, lambda tool: tool.id)
+
+
+@operations.patch("/agents/{agent_id}/tools/attach/{tool_id}", result=AgentState)
+async def attach_tool_to_agent(call: Call[NoQuery, None]) -> AgentState:
+    """Attaches a tool to an agent."""
+    request = rpc.AttachToolRequest(
+        request_id=call.request_id, agent_id=call.path["agent_id"], tool_id=call.path["tool_id"]
+    )
+    await call.mesh.agents.AttachTool(request, timeout=_WRITE_SECONDS)
+    return await read_state(call.mesh, call.path["agent_id"])
+
+
+@operations.patch("/agents/{agent_id}/tools/detach/{tool_id}", result=AgentState)
+async def detach_tool_from_agent(call: Call[NoQuery, None]) -> AgentState:
+    """Detaches a tool from an agent."""
+    get = tools_service_pb2.GetToolRequest(tool_id=call.path["tool_id"])
+    tool = (await call.mesh.tools.GetTool(get, timeout=READ_SECONDS)).tool
+    request = rpc.DetachToolRequest(request_id=call.request_id, agent_id=call.path["agent_id"], name=tool.name)
+    await call.mesh.agents.DetachTool(request, timeout=_WRITE_SECONDS)
+    return await read_state(call.mesh, call.path["agent_id"])
+
+
+@operations.patch(
+    "/agents/{agent_id}/tools/approval/{tool_name}",
+    query=ApprovalQuery,
+    body=Approval,
+    optional_body=True,
+    result=AgentState,
+)
+async def modify_approval_for_tool(call: Call[ApprovalQuery, Approval]) -> AgentState:
+    """Sets whether calls of a tool by an agent wait for an approval."""
+    required = call.body.requires_approval
+    required = call.query.requires_approval if required is None else required
+    if required is None:
+        raise invalid_field("Field required", "body", "requires_approval")
+    request = rpc.SetToolApprovalRequest(
+        request_id=call.request_id,
+        agent_id=call.path["agent_id"],
+        tool_name=call.path["tool_name"],
+        requires_approval=required,
+    )
+    await call.mesh.agents.SetToolApproval(request, timeout=_WRITE_SECONDS)
+    return await read_state(call.mesh, call.path["agent_id"])
+
+
+@operations.post("/agents/{agent_id}/tools/{tool_name}/run", body=RunTool, optional_body=True, result=ToolResult)
+async def run_tool_for_agent(call: Call[NoQuery, RunTool]) -> ToolResult:
+    """Runs a tool of an agent outside a turn."""
+    request = rpc.RunToolRequest(
+        request_id=call.request_id,
+        agent_id=call.path["agent_id"],
+        tool_name=call.path["tool_name"],
+        arguments=json_to_text(call.body.args) or "{}",
+    )
+    result = (await call.mesh.agents.RunTool(request, timeout=_RUN_SECONDS)).tool_return
+    return ToolResult(
+        status="error" if result.status == message_pb2.TOOL_RETURN_STATUS_ERROR else "success",
+        func_return=text_of(result.content),
+        stdout=list(result.stdout),
+        stderr=list(result.stderr),
+    )
+
+
+@operations.get("/agents/{agent_id}/folders", query=PageQuery, result=list[Source])
+@operations.get("/agents/{agent_id}/sources", query=PageQuery, result=list[Source])
+async def list_folders_for_agent(call: Call[PageQuery, None]) -> list[Source]:
+    """Lists the folders of an agent."""
+    folders = await folders_of(call.mesh, (await _agent(call)).id)
+    return cut(folders, call.query, lambda folder: folder.id, limit=100)
+
+
+@operations.patch("/agents/{agent_id}/folders/attach/{folder_id}", result=AgentState)
+@operations.patch("/agents/{agent_id}/sources/attach/{folder_id}", result=AgentState)
+async def attach_folder_to_agent(call: Call[NoQuery, None]) -> AgentState:
+    """Attaches a folder to an agent."""
+    agent = await _agent(call)
+    request = files_rpc.AttachFolderRequest(
+        request_id=call.request_id, agent_id=agent.id, folder_id=call.path["folder_id"]
+    )
+    await call.mesh.agent_files.AttachFolder(request, timeout=_WRITE_SECONDS)
+    return await read_state(call.mesh, agent.id)
+
+
+@operations.patch("/agents/{agent_id}/folders/detach/{folder_id}", result=AgentState)
+@operations.patch("/agents/{agent_id}/sources/detach/{folder_id}", result=AgentState)
+async def detach_folder_from_agent(call: Call[NoQuery, None]) -> AgentState:
+    """Detaches a folder from an agent."""
+    agent = await _agent(call)
+    request = files_rpc.DetachFolderRequest(
+        request_id=call.request_id, agent_id=agent.id, folder_id=call.path["folder_id"]
+    )
+    await call.mesh.agent_files.DetachFolder(request, timeout=_WRITE_SECONDS)
+    return await read_state(call.mesh, agent.id)
+
+
+@operations.get("/agents/{agent_id}/files", query=ListAgentFiles, result=AgentFiles)
+async def list_files_for_agent(call: Call[ListAgentFiles, None]) -> AgentFiles:
+    """Lists the files in the folders of an agent."""
+    agent, query = await _agent(call), call.query
+    limit = 20 if query.limit is None else query.limit
+    page = PageQuery(before=query.before, after=query.after or query.cursor, limit=limit + 1, order=query.order)
+    request = files_rpc.ListAgentFilesRequest(agent_id=agent.id, include_content=True)
+    set_present(request, is_open=query.is_open)
+    rows = await listed(call.mesh.agent_files.ListAgentFiles, request, "files", page, default="asc")
+    names = {folder.id: folder.name for folder in await folders_of(call.mesh, agent.id)} if rows else {}
+    found = [_file(row, names) for row in rows[:limit]]
+    more = len(rows) > limit
+    return AgentFiles(files=found, next_cursor=found[-1].file_id if more and found else None, has_more=more)
+
+
+@operations.patch("/agents/{agent_id}/files/close-all", result=list[str])
+async def close_all_files_for_agent(call: Call[NoQuery, None]) -> list[str]:
+    """Closes the open files of an agent and returns their names."""
+    agent = await _agent(call)
+    request = files_rpc.CloseFilesRequest(request_id=call.request_id, agent_id=agent.id, all=True)
+    return list((await call.mesh.agent_files.CloseFiles(request, timeout=_WRITE_SECONDS)).closed)
+
+
+@operations.patch("/agents/{agent_id}/files/{file_id}/open", result=list[str])
+async def open_file_for_agent(call: Call[NoQuery, None]) -> list[str]:
+    """Opens a file and returns the names of the files that were closed for it."""
+    agent = await _agent(call)
+    reference = files_rpc.FileReference(file_id=call.path["file_id"])
+    request = files_rpc.OpenFilesRequest(
+        request_id=call.request_id, agent_id=agent.id, files=[files_rpc.FileRequest(file=reference)]
+    )
+    return list((await call.mesh.agent_files.OpenFiles(request, timeout=_WRITE_SECONDS)).evicted)
+
+
+@operations.patch("/agents/{agent_id}/files/{file_id}/close", result=dict[str, str])
+async def close_file_for_agent(call: Call[NoQuery, None]) -> dict[str, str]:
+    """Closes a file."""
+    agent = await _agent(call)
+    reference = files_rpc.FileReference(file_id=call.path["file_id"])
+    request = files_rpc.CloseFilesRequest(request_id=call.request_id, agent_id=agent.id, files=[reference])
+    await call.mesh.agent_files.CloseFiles(request, timeout=_WRITE_SECONDS)
+    return {"message": f"File {call.path['file_id']} was closed."}
+
+
+async def _agent(call: Call[Any, Any]) -> agents.Agent:
+    request = rpc.GetAgentRequest(agent_id=call.path["agent_id"])
+    return (await call.mesh.agents.GetAgent(request, timeout=READ_SECONDS)).agent
+
+
+def _file(file: files_pb2.AgentFile, folders: dict[str, str]) -> AgentFile:
+    view = file.view
+    return AgentFile(
+        id="file_agent-" + file.file_id.partition("-")[2],
+        file_id=file.file_id,
+        file_name=file.name,
+        folder_id=file.folder_id,
+        folder_name=folders.get(file.folder_id, ""),
+        is_open=file.is_open,
+        last_accessed_at=moment(file, "last_access_time"),
+        visible_content=present(file, "visible_content"),
+        start_line=present(view, "start_line"),
+        end_line=present(view, "end_line"),
+    )
