@@ -11,6 +11,9 @@ from letta_client._resource import SyncAPIResource
 
 _VIEWS: Final = frozenset({"with_raw_response", "with_streaming_response"})
 
+_ALTERNATIVES: Final = {"templates.create": {"agent_id": "agent-123e4567-e89b-42d3-8456-426614174000", "type": "agent"}}
+"""Arguments of methods that take one of several sets."""
+
 
 def sdk_methods(client: Letta) -> dict[str, Any]:
     """Returns the public methods of every resource by their paths, such as `agents.messages.create`."""
@@ -29,9 +32,9 @@ def _methods(owner: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield f"{path}{name}", getattr(owner, name)
 
 
-def arguments(method: Any) -> dict[str, Any]:
+def arguments(path: str, method: Any) -> dict[str, Any]:
     """Returns values for the required parameters of a method: ids for ids, texts for the rest."""
-    return {
+    return _ALTERNATIVES.get(path) or {
         name: _value(name)
         for name, parameter in inspect.signature(method).parameters.items()
         if parameter.default is inspect.Parameter.empty and parameter.kind is not inspect.Parameter.VAR_KEYWORD

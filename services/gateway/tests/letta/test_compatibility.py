@@ -55,7 +55,7 @@ def test_methods_without_an_implementation_answer_501(client: Letta) -> None:
     methods = sdk_methods(client)
     for name in (method for method, (claim, _) in claims().items() if claim == "501"):
         with pytest.raises(letta_client.APIStatusError) as refused:
-            list(methods[name](**arguments(methods[name])) or ())
+            list(methods[name](**arguments(name, methods[name])) or ())
         assert refused.value.status_code == 501, name
         assert isinstance(refused.value.body, dict), name
         assert len(str(refused.value.body["detail"])) > 20, name

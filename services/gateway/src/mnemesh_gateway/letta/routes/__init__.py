@@ -8,11 +8,14 @@ from mnemesh_gateway.letta.routes import (
     agent_messages,
     agent_tools,
     agents,
+    blocks,
     conversations,
     health,
     messages,
+    models,
     runs,
     steps,
+    tags,
 )
 
 
@@ -28,4 +31,7 @@ def resources() -> list[Operations]:
         steps.operations,
         conversations.operations,
         messages.operations,
+        blocks.operations,
+        models.operations,
+        tags.operations,
     ]

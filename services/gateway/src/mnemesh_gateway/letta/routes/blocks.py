@@ -1,0 +1,132 @@
+"""Blocks: create, retrieve, list, count, update, delete, and the agents that hold them."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+from mnemesh.agents.v1 import agents_service_pb2 as agents_rpc
+from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
+
+from mnemesh_gateway.letta.agent_states import VIEW, states_of
+from mnemesh_gateway.letta.convert.blocks import block_from_proto, block_to_proto, update_to_proto
+from mnemesh_gateway.letta.convert.values import set_present
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
+from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed
+from mnemesh_gateway.letta.schemas.agents import AgentState
+from mnemesh_gateway.letta.schemas.blocks import Block, CreateBlock, UpdateBlock
+
+operations = Operations()
+_WRITE_SECONDS: Final = 30.0
+
+
+class ListBlocks(msgspec.Struct, kw_only=True):
+    """The query of a list of blocks."""
+
+    before: str | None = None
+    after: str | None = None
+    limit: int | None = None
+    order: Literal["asc", "desc"] | None = None
+    label: str | None = None
+    name: str | None = None
+    templates_only: bool = False
+    identity_id: str | None = None
+    project_id: str | None = None
+    label_search: str | None = None
+    description_search: str | None = None
+    value_search: str | None = None
+    connected_to_agents_count_gt: int | None = None
+    connected_to_agents_count_lt: int | None = None
+    connected_to_agents_count_eq: list[int] | None = None
+    tags: list[str] | None = None
+    match_all_tags: bool = False
+    show_hidden_blocks: bool = False
+
+
+@operations.post("/blocks/", body=CreateBlock, result=Block)
+async def create_block(call: Call[NoQuery, CreateBlock]) -> Block:
+    """Creates a block."""
+    request = rpc.CreateBlockRequest(request_id=call.request_id, block=block_to_proto(call.body))
+    return block_from_proto((await call.mesh.blocks.CreateBlock(request, timeout=_WRITE_SECONDS)).block)
+
+
+@operations.get("/blocks/", query=ListBlocks, result=list[Block])
+async def list_blocks(call: Call[ListBlocks, None]) -> list[Block]:
+    """Lists blocks, oldest first."""
+    query = call.query
+    page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
+    request = rpc.ListBlocksRequest(filter=_filter(query))
+    rows = await listed(call.mesh.blocks.ListBlocks, request, "blocks", page, default="asc")
+    return [block_from_proto(block) for block in rows]
+
+
+@operations.get("/blocks/count", result=int)
+async def count_blocks(call: Call[NoQuery, None]) -> int:
+    """Counts blocks."""
+    request = rpc.CountBlocksRequest(filter=rpc.BlockFilter())
+    return int((await call.mesh.blocks.CountBlocks(request, timeout=READ_SECONDS)).count)
+
+
+@operations.get("/blocks/{block_id}", result=Block)
+async def retrieve_block(call: Call[NoQuery, None]) -> Block:
+    """Returns a block."""
+    request = rpc.GetBlockRequest(block_id=call.path["block_id"])
+    return block_from_proto((await call.mesh.blocks.GetBlock(request, timeout=READ_SECONDS)).block)
+
+
+@operations.patch("/blocks/{block_id}", body=UpdateBlock, result=Block)
+async def modify_block(call: Call[NoQuery, UpdateBlock]) -> Block:
+    """Updates a block."""
+    request = update_to_proto(call.body, call.path["block_id"], call.request_id)
+    if not request.update_mask.paths:
+        get = rpc.GetBlockRequest(block_id=call.path["block_id"])
+        return block_from_proto((await call.mesh.blocks.GetBlock(get, timeout=READ_SECONDS)).block)
+    return block_from_proto((await call.mesh.blocks.UpdateBlock(request, timeout=_WRITE_SECONDS)).block)
+
+
+@operations.delete("/blocks/{block_id}")
+async def delete_block(call: Call[NoQuery, None]) -> None:
+    """Deletes a block, and detaches it everywhere."""
+    get = rpc.GetBlockRequest(block_id=call.path["block_id"])
+    await call.mesh.blocks.GetBlock(get, timeout=READ_SECONDS)
+    request = rpc.DeleteBlockRequest(request_id=call.request_id, block_id=call.path["block_id"])
+    await call.mesh.blocks.DeleteBlock(request, timeout=_WRITE_SECONDS)
+
+
+@operations.get("/blocks/{block_id}/agents", query=PageQuery, result=list[AgentState])
+async def list_agents_for_block(call: Call[PageQuery, None]) -> list[AgentState]:
+    """Lists the agents that hold a block."""
+    get = rpc.GetBlockRequest(block_id=call.path["block_id"])
+    await call.mesh.blocks.GetBlock(get, timeout=READ_SECONDS)
+    request = rpc.ListBlockAgentsRequest(block_id=call.path["block_id"])
+    every = PageQuery(limit=10_000)
+    ids: list[Any] = await listed(call.mesh.blocks.ListBlockAgents, request, "agent_ids", every, default="asc")
+    page = cut(ids, call.query, str)
+    if not page:
+        return []
+    found = agents_rpc.ListAgentsRequest(page_size=len(page), filter=agents_rpc.AgentFilter(agent_ids=page), view=VIEW)
+    response = await call.mesh.agents.ListAgents(found, timeout=READ_SECONDS)
+    states = {state.id: state for state in await states_of(call.mesh, response.agents, response.core_memories)}
+    return [states[agent_id] for agent_id in page if agent_id in states]
+
+
+def _filter(query: ListBlocks) -> rpc.BlockFilter:
+    found = rpc.BlockFilter()
+    (found.tags_all if query.match_all_tags else found.tags_any).extend(query.tags or ())
+    counts = query.connected_to_agents_count_eq or []
+    set_present(
+        found,
+        label=query.label,
+        name=query.name,
+        is_template=True if query.templates_only else None,
+        identity_id=query.identity_id,
+        project_id=query.project_id,
+        label_search=query.label_search,
+        description_search=query.description_search,
+        value_search=query.value_search,
+        agents_more_than=query.connected_to_agents_count_gt,
+        agents_fewer_than=query.connected_to_agents_count_lt,
+        agents_exactly=counts[0] if counts else None,
+        hidden=None if query.show_hidden_blocks else False,
+    )
+    return found
