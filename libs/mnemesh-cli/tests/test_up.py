@@ -146,6 +146,7 @@ async def test_mesh_runs_in_the_background_and_is_maintained_after_down(commands
     assert code == 0
     assert out.count(" is serving version ") == len(SERVICE_NAMES)
     assert "sandbox       level " in out
+    assert "parsers       is opened with the first document; documents are not parsed below level " in out
     assert "; memory: " in out
     assert "; network: " in out
     without_ports = {service(name).port_variable: "" for name in SERVICE_NAMES}

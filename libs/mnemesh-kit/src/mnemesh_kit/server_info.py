@@ -39,7 +39,7 @@ class ServerInfoServicer(server_service_pb2_grpc.ServerServiceServicer):
         Args:
             service: the short name of the service, such as `blocks`.
             proto_services: full names of the gRPC services that the server serves.
-            properties: what an operator wants to know about the server's host.
+            properties: what an operator wants to know about the server's host. They may change while the server runs.
             forwarder: forwards the calls of other services, which it can ask.
         """
         self._forwarder = forwarder
@@ -48,8 +48,8 @@ class ServerInfoServicer(server_service_pb2_grpc.ServerServiceServicer):
             version=version_of(f"mnemesh-{service}"),
             contract_version=version_of(_CONTRACTS),
             proto_services=proto_services,
-            properties=properties or {},
         )
+        self._properties = properties if properties is not None else {}
 
     async def GetServerInfo(
         self, request: server_service_pb2.GetServerInfoRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -57,7 +57,9 @@ class ServerInfoServicer(server_service_pb2_grpc.ServerServiceServicer):
         """Returns the facts."""
         name = request.service
         if name in ("", self._info.service):
-            return self._info
+            info = server_service_pb2.GetServerInfoResponse(properties=self._properties)
+            info.MergeFrom(self._info)
+            return info
         channel = self._forwarder.channel_of(name, SERVICE_NAME) if self._forwarder is not None else None
         if channel is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"The service {name[:100]!r} is not served here.")

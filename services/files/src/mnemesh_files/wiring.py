@@ -151,6 +151,7 @@ async def assemble(
             parts.contents.received_bytes,
             parts.contents.received_contents,
         ],
+        properties=parsers.properties,
         close=[database.close, channels.close, blobs.close, resolver.close, parsers.close, grep.close],
     )
 
@@ -203,6 +204,10 @@ class Parsers:
     def __init__(self, config: Config, sandbox: Sandbox | None) -> None:
         self._config = config
         self._sandbox = sandbox
+        self.properties: dict[str, str] = {"sandbox.minimum": config.min_sandbox}
+        """The isolation of parsers, which is known once the sandbox is open."""
+        if sandbox is not None:
+            self.properties |= _properties(sandbox.isolation)
         self._vision: OpenAiVision | None = None
 
     async def open(self) -> DocumentParser:
@@ -216,6 +221,7 @@ class Parsers:
     async def _open_sandbox(self) -> Sandbox:
         if self._sandbox is None:
             self._sandbox = (await Sandbox.open(self._config.sandbox)).warmed(self._config.warm_processes)
+            self.properties |= _properties(self._sandbox.isolation)
             _log_isolation(self._sandbox.isolation, self._config)
         return self._sandbox
 
@@ -225,6 +231,11 @@ class Parsers:
             await self._sandbox.close()
         if self._vision is not None:
             await self._vision.close()
+
+
+def _properties(isolation: Isolation) -> dict[str, str]:
+    bounds = {f"sandbox.{resource}": bound for resource, bound in isolation.bounds.items()}
+    return {"sandbox.level": isolation.level.name.lower(), **bounds}
 
 
 def _log_isolation(isolation: Isolation, config: Config) -> None:

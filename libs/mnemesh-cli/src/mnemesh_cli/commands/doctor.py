@@ -43,6 +43,11 @@ _MODEL_VARIABLES: Final = (
 )
 _MIN_FREE_BYTES: Final = 500 * 1024 * 1024
 _LEVELS: Final = ("none", "minimal", "restricted", "full")
+_SANDBOXES: Final = {
+    "tools": ("sandbox", "custom tools are refused"),
+    "files": ("parsers", "documents are not parsed"),
+}
+"""What the sandbox of a service is called, and what does not happen without enough isolation."""
 _BOUNDS: Final = ("memory", "processes", "disk", "network")
 _OFFLINE_EMBEDDER: Final = "mnemesh/wordllama-256"
 
@@ -98,7 +103,7 @@ async def examine(config: MeshConfig, connection: Connection, env: Mapping[str, 
         for (name, address), state in zip(addresses.items(), states, strict=True):
             if state == "SERVING":
                 findings.append(await _check_version(mnemesh, name, address))
-                findings += await _check_sandbox(mnemesh) if name == "tools" else []
+                findings += await _check_sandbox(mnemesh, name) if name in _SANDBOXES else []
             else:
                 problem = await handshake_problem(name, address, config.tls)
                 findings.append(
@@ -186,20 +191,24 @@ async def _check_version(mnemesh: Mnemesh, name: str, address: str) -> Finding:
     return Finding(name, f"{address} is serving version {version}")
 
 
-async def _check_sandbox(mnemesh: Mnemesh) -> list[Finding]:
-    """Returns the finding on the sandbox's level and bounds, if the tools service reports them."""
+async def _check_sandbox(mnemesh: Mnemesh, name: str) -> list[Finding]:
+    """Returns the finding on the level and the bounds of a service's sandbox, if it reports them."""
+    subject, refused = _SANDBOXES[name]
     try:
-        properties = (await mnemesh.server_info("tools")).properties
+        properties = (await mnemesh.server_info(name)).properties
     except MnemeshError:
         return []
     level, minimum = properties.get("sandbox.level"), properties.get("sandbox.minimum")
+    if level is None and minimum in _LEVELS:
+        return [Finding(subject, f"is opened with the first document; {refused} below level {minimum}", "note")]
     if level not in _LEVELS or minimum not in _LEVELS:
         return []
     bounds = [f"{name}: {properties[f'sandbox.{name}']}" for name in _BOUNDS if f"sandbox.{name}" in properties]
     text = f"level {level}; {'; '.join(bounds)}"
     if _LEVELS.index(level) < _LEVELS.index(minimum):
-        return [Finding("sandbox", f"{text}. Custom tools are refused below level {minimum}.", "problem")]
-    return [Finding("sandbox", text, "note" if level == "minimal" else "ok")]
+        text = f"{text}. {refused[0].upper()}{refused[1:]} below level {minimum}."
+        return [Finding(subject, text, "problem")]
+    return [Finding(subject, text, "note" if level == "minimal" else "ok")]
 
 
 def _diagnose(name: str, address: str, state: str, running: bool) -> Finding:
