@@ -17,6 +17,7 @@ from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.recall.v1 import episodes_pb2
 from mnemesh_cli.commands import export_import
 from mnemesh_client import Agent, Mnemesh, text_of
+from mnemesh_client.errors import InvalidArgument
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
 from mnemesh_testkit.mesh.in_process import Mesh
@@ -170,7 +171,8 @@ async def test_imported_agent_has_all_data_of_the_exported_one(
     await import_(mesh, tmp_path)
     printed = capsys.readouterr()
     assert "ada: created agent-" in printed.out
-    assert "1 blocks, 1 tools, 1 conversations, 3 passages" in printed.out
+    for part in ("1 tools", "2 blocks", "2 conversations", "2 runs", "2 archives", "3 passages", "1 episodes"):
+        assert part in printed.out
     (restored,) = [found async for found in mesh.client.agents.list(name="ada")]
     after = await contents(mesh, restored)
     assert after == before
@@ -178,7 +180,7 @@ async def test_imported_agent_has_all_data_of_the_exported_one(
     turns = [found.conversation_id async for found in mesh.client.traces.turns(restored.id)]
     assert turns.count(side.id) == 1
     await import_(mesh, tmp_path)
-    assert "imported 0 traces in 0 new turns, 0 episodes, 0 facts; skipped" in capsys.readouterr().out
+    assert f"ada: exists already as {restored.id}" in capsys.readouterr().out
     assert await contents(mesh, restored) == before
     fake_openai.script = [Reply(tool_calls=[("send_message", {"message": "Yes."})])]
     assert (await turn(restored, "Still there?")).said == "Yes."
@@ -235,3 +237,25 @@ async def test_imported_agent_has_a_partner_that_processes_nothing_again(mesh: M
     off = await restored.update(enable_sleeptime=False)
     await import_(mesh, directory)
     assert not (await client.agents.find(off.id)).proto.enable_sleeptime
+
+
+async def test_one_file_moves_an_agent_to_another_mesh(
+    mesh: Mesh, fake_openai: FakeOpenAI, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = await equip(mesh, fake_openai)
+    before, file = await contents(mesh, agent), tmp_path / "agent.mnemesh"
+    opened: Any = Opened(mesh.client)
+    await export_import._export_file(opened, agent.id, file)
+    (tmp_path / "other").mkdir()
+    async with Mesh(tmp_path / "other", openai_base_url=fake_openai.base_url) as other:
+        connection: Any = Opened(other.client)
+        lines = file.read_text().splitlines()
+        for text, problem in (("[]", "line 3: not a JSON object"), ('{"message":{"id":3}}', "line 3: ")):
+            broken = tmp_path / "broken.mnemesh"
+            broken.write_text("\n".join([*lines[:2], text]))
+            with pytest.raises(InvalidArgument, match=problem):
+                await export_import._open_and_import(connection, broken, None)
+        for verb in ("created", "exists already as"):
+            await export_import._open_and_import(connection, file, None)
+            assert f"ada: {verb} {agent.id}" in capsys.readouterr().out
+        assert await contents(other, await other.client.agents.get(agent.id)) == before

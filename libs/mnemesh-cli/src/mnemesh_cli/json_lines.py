@@ -35,13 +35,18 @@ def read_lines(path: Path, *, skip_incomplete: bool = False) -> Iterator[tuple[i
     for number, text in enumerate(content.split(b"\n"), start=1):
         if not text.strip():
             continue
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise line_error(path, number, "not JSON.") from error
-        if not isinstance(line, dict):
-            raise line_error(path, number, "not a JSON object.")
-        yield number, line
+        yield number, parse_line(path, number, text)
+
+
+def parse_line(path: Path, number: int, text: bytes) -> Line:
+    """Returns the object of a line. Raises InvalidArgument if it is none."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise line_error(path, number, "not JSON.") from error
+    if not isinstance(line, dict):
+        raise line_error(path, number, "not a JSON object.")
+    return line
 
 
 def line_error(path: Path, number: int, problem: str) -> InvalidArgument:

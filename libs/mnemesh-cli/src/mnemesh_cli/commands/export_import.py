@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from mnemesh.agents.v1 import agent_records_pb2
 from mnemesh_cli.agent_exports import files
 from mnemesh_cli.agent_exports.export import export_agent
+from mnemesh_cli.agent_exports.records import RECORDS, count_records, export_records, import_records
 from mnemesh_cli.agent_exports.restore import AgentImport, ImportCounts
 from mnemesh_cli.connection import Connection
+from mnemesh_cli.display.record_progress import record_bar
 from mnemesh_cli.display.terminal import notice, output, print_error
 from mnemesh_cli.options import AgentArgument
 from mnemesh_cli.trace_files.directory import ACTIVE, ARCHIVE, EPISODES, FACTS, TraceDirectory
 from mnemesh_cli.trace_files.mirror import Mirror
 from mnemesh_client.agent import Agent
-from mnemesh_kit.errors import InvalidArgument, MnemeshError
+from mnemesh_client.mnemesh import Mnemesh
+from mnemesh_kit.errors import InvalidArgument, MnemeshError, NotFound
 
 _DIRECTORY_VARIABLES: Final = ["MNEMESH_MEMORY_DIR", "AUTOBYTEUS_MEMORY_DIR"]
+_PLURALS: Final = {"identity": "identities"}
 
 
 def export(
@@ -33,12 +39,19 @@ def export(
     traces: Annotated[
         bool, typer.Option("--traces", help="Export only the trace files: turns, episodes and facts.")
     ] = False,
+    file: Annotated[
+        Path | None, typer.Option(help="Write everything as one file, such as agent.mnemesh, and no directory.")
+    ] = None,
 ) -> None:
-    """Export an agent to JSON files: settings, tools, core memory, archives, conversations, turns, episodes and facts.
+    """Export everything of an agent to JSON files, without the values of secrets and the contents of uploaded files.
 
-    Left out: the values of secrets, identities, runs with their steps, and revisions of blocks. --watch keeps the trace
-    files up to date, not the other files.
+    --watch keeps the trace files up to date, not the other files.
     """
+    if file is not None:
+        if watch or traces:
+            raise InvalidArgument("--file excludes --watch and --traces.", field="file")
+        asyncio.run(_export_file(context.obj, agent, file))
+        return
     asyncio.run(_export(context.obj, agent, dir, interval if watch else None, traces_only=traces))
 
 
@@ -49,7 +62,7 @@ def import_(
         typer.Argument(
             metavar="DIR",
             envvar=_DIRECTORY_VARIABLES,
-            help="Directory of one agent's files, or one with agents/ in it.",
+            help="Directory of one agent's files, or one with agents/ in it, or a file of --file.",
         ),
     ],
     agent: Annotated[
@@ -65,10 +78,15 @@ def import_(
 ) -> None:
     """Import exported files into an agent. What the agent already has is kept.
 
-    If there is no agent with the id of the directory, and --agent is not given, one is created with the exported
-    settings. A file with a malformed line is refused, and nothing is imported.
+    If there is no agent with the id of the directory, and --agent is not given, one is created with everything that was
+    exported. A file with a malformed line is refused, and nothing is imported. An interrupted import is repeated.
     """
-    asyncio.run(_import(context.obj, dir, agent, model, window=window))
+    if not dir.is_file():
+        asyncio.run(_import(context.obj, dir, agent, model, window=window))
+        return
+    if agent is not None:
+        raise InvalidArgument("A file creates an agent of its own. Leave out --agent.", field="agent")
+    asyncio.run(_open_and_import(context.obj, dir, model))
 
 
 async def _export(connection: Connection, key: str, base: Path, interval: float | None, *, traces_only: bool) -> None:
@@ -85,15 +103,31 @@ async def _export(connection: Connection, key: str, base: Path, interval: float 
         exported = ""
         if not traces_only:
             counts = await export_agent(mnemesh, agent, directory.path)
+            with record_bar("Exporting") as on_count:
+                await export_records(mnemesh, agent.id, directory.path / RECORDS, on_count)
             exported = (
                 f", {counts.blocks} blocks, {counts.tools} tools, {counts.conversations} conversations,"
                 f" {counts.passages} passages in {counts.archives} archives"
             )
             if counts.secrets:
-                notice(f"the values of these secrets are not exported: {', '.join(counts.secrets)}")
+                notice(_secrets(counts.secrets))
         output().print(f"{directory.path}: {count} lines of traces, episodes and facts{exported}", soft_wrap=True)
         if interval is not None:
             await mirror.follow(interval, stop, _report_stale)
+
+
+async def _export_file(connection: Connection, key: str, path: Path) -> None:
+    async with connection.open() as mnemesh:
+        agent = await mnemesh.agents.find(key)
+        with record_bar("Exporting") as on_count:
+            count = await export_records(mnemesh, agent.id, path, on_count)
+        output().print(f"{path}: {count} records of {agent.name}", soft_wrap=True)
+        if agent.proto.secrets:
+            notice(_secrets(secret.key for secret in agent.proto.secrets))
+
+
+def _secrets(names: Iterable[str]) -> str:
+    return f"the values of these secrets are not exported: {', '.join(names)}"
 
 
 async def _import(connection: Connection, base: Path, key: str | None, model: str | None, *, window: bool) -> None:
@@ -102,11 +136,48 @@ async def _import(connection: Connection, base: Path, key: str | None, model: st
         raise InvalidArgument(f"{base} has files of several agents. Name the directory of one.", field="agent")
     async with connection.open() as mnemesh:
         # All files are read first: a malformed line imports nothing.
-        for restored in [AgentImport(mnemesh, directory) for directory in directories]:
+        for directory, restored in [(each, AgentImport(mnemesh, each)) for each in directories]:
+            if key is None and (directory / RECORDS).is_file() and not await _exists(mnemesh, directory.name):
+                await _import_file(mnemesh, directory / RECORDS, model)
+                continue
             agent = await restored.run(key, model=model, window=window)
             for note in restored.counts.notes:
                 notice(note)
             output().print(_import_report(agent, restored.counts), soft_wrap=True)
+
+
+async def _open_and_import(connection: Connection, path: Path, model: str | None) -> None:
+    async with connection.open() as mnemesh:
+        await _import_file(mnemesh, path, model)
+
+
+async def _exists(mnemesh: Mnemesh, agent_id: str) -> bool:
+    try:
+        await mnemesh.agents.find(agent_id)
+    except NotFound:
+        return False
+    return True
+
+
+async def _import_file(mnemesh: Mnemesh, path: Path, model: str | None) -> None:
+    """Creates the agent of a file of records. A repeat changes nothing."""
+    total, request_id = count_records(path)
+    with record_bar("Importing", total) as on_count:
+        response = await import_records(mnemesh, path, request_id, on_count, model=model)
+    for item in response.skipped:
+        name = agent_records_pb2.RecordType.Name(item.type).removeprefix("RECORD_TYPE_").lower()
+        notice(f"{name} {item.id}: {item.reason}")
+    agent, verb = response.agent, "exists already as" if response.replayed else "created"
+    parts = [_counted(item) for item in response.counts if item.type != agent_records_pb2.RECORD_TYPE_AGENT]
+    output().print(f"{agent.name}: {verb} {agent.id}: {', '.join(parts)}", soft_wrap=True)
+
+
+def _counted(item: agent_records_pb2.RecordCounts) -> str:
+    """Returns the counts of a type, such as "3 passages (1 existed)"."""
+    name = agent_records_pb2.RecordType.Name(item.type).removeprefix("RECORD_TYPE_").lower().replace("_", " ")
+    more = [f"{item.existing} existed"] if item.existing else []
+    more += [f"{item.skipped} skipped"] if item.skipped else []
+    return f"{item.created} {_PLURALS.get(name, name + 's')}" + (f" ({', '.join(more)})" if more else "")
 
 
 def _import_report(agent: Agent, counts: ImportCounts) -> str:
@@ -123,7 +194,7 @@ def _import_report(agent: Agent, counts: ImportCounts) -> str:
 
 
 def _agent_directories(base: Path) -> list[Path]:
-    if any((base / name).exists() for name in (ACTIVE, ARCHIVE, EPISODES, FACTS, *files.NAMES)):
+    if any((base / name).exists() for name in (ACTIVE, ARCHIVE, EPISODES, FACTS, RECORDS, *files.NAMES)):
         return [base.resolve()]
     directories = sorted(path for path in (base / "agents").glob("*") if path.is_dir())
     if not directories:

@@ -299,8 +299,8 @@ class PassageRecord(_message.Message):
     PASSAGE_FIELD_NUMBER: _builtins.int
     EMBEDDER_FIELD_NUMBER: _builtins.int
     embedder: _builtins.str
-    """Handle of the embedder of passage.embedding. The vector is used if the archive has this embedder and the vector has
-    its dimension; the passage is embedded again otherwise.
+    """Handle of the embedder of passage.embedding. This server embeds imported passages again, so that a vector only tells
+    other programs what it was.
     """
     @_builtins.property
     def passage(self) -> _archives_pb2.Passage: ...

@@ -1639,7 +1639,7 @@ class ImportOptions(_message.Message):
     """A tool of the organization with the name of a tool record gets its definition, instead of staying as it is."""
     @_builtins.property
     def secrets(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Values of the agent's secrets, by name. Secrets of the agent record without a value here are created without one."""
+        """Values of the agent's secrets, by name. The response names the secrets of the agent record without a value here."""
 
     @_builtins.property
     def types(self) -> _containers.RepeatedScalarFieldContainer[_agent_records_pb2.RecordType.ValueType]:
