@@ -7,10 +7,12 @@ from typing import Final
 
 from mnemesh.tools.v1 import tools_pb2 as pb
 
-from mnemesh_gateway.letta.convert.values import json_from_text, metadata, present
-from mnemesh_gateway.letta.schemas.tools import Requirement, Tool
+from mnemesh_gateway.letta.convert.values import json_from_text, json_to_text, metadata, present, set_present
+from mnemesh_gateway.letta.errors import invalid_field
+from mnemesh_gateway.letta.schemas.tools import Requirement, Tool, ToolFields
 
 _SOURCES: Final = {pb.SOURCE_TYPE_PYTHON: "python", pb.SOURCE_TYPE_TYPESCRIPT: "typescript"}
+_SOURCE_TYPES: Final = {name: kind for kind, name in _SOURCES.items()}
 _BUILTIN_TYPES: Final = {
     "letta_core": {"send_message", "conversation_search", "archival_memory_insert", "archival_memory_search"},
     "letta_multi_agent_core": {
@@ -27,14 +29,15 @@ _BUILTIN_TYPES: Final = {
 def tool_from_proto(tool: pb.Tool) -> Tool:
     """Returns a tool."""
     builtin = tool.type == pb.TOOL_TYPE_BUILTIN
+    schema = json_from_text(tool.json_schema) or {}
     return Tool(
         id=tool.id,
         name=tool.name,
         tool_type=tool_type(tool),
-        description=present(tool, "description"),
+        description=present(tool, "description") or schema.get("description"),
         source_type=_SOURCES.get(tool.source_type, "python" if builtin else "json"),
         source_code=present(tool, "source_code"),
-        json_schema=json_from_text(tool.json_schema),
+        json_schema=schema or None,
         args_json_schema=metadata(tool, "args_json_schema"),
         tags=list(tool.tags),
         return_char_limit=tool.return_char_limit,
@@ -61,3 +64,36 @@ def tool_type(tool: pb.Tool) -> str:
 def _requirements(requirements: Iterable[pb.PackageRequirement]) -> list[Requirement] | None:
     found = [Requirement(name=item.name, version=present(item, "version")) for item in requirements]
     return found or None
+
+
+def fields_to_proto(body: ToolFields, message: pb.Tool) -> list[str]:
+    """Sets the fields that a body has; returns their paths.
+
+    Raises:
+        ValidationFailed: the type of the source is unknown.
+    """
+    if body.source_type is not None and body.source_type not in _SOURCE_TYPES:
+        raise invalid_field("Input should be 'python' or 'typescript'", "body", "source_type")
+    plain = {
+        "description": body.description,
+        "source_code": body.source_code,
+        "source_type": _SOURCE_TYPES[body.source_type] if body.source_type else None,
+        "json_schema": json_to_text(body.json_schema),
+        "args_json_schema": json_to_text(body.args_json_schema),
+        "return_char_limit": body.return_char_limit,
+        "default_requires_approval": body.default_requires_approval,
+        "enable_parallel_execution": body.enable_parallel_execution,
+        "metadata": json_to_text(body.metadata_),
+    }
+    set_present(message, **plain)
+    paths = [name for name, value in plain.items() if value is not None]
+    if body.tags is not None:
+        message.tags.extend(body.tags)
+        paths.append("tags")
+    for name in ("pip_requirements", "npm_requirements"):
+        requirements: list[Requirement] | None = getattr(body, name)
+        if requirements is not None:
+            for item in requirements:
+                getattr(message, name).append(pb.PackageRequirement(name=item.name, version=item.version))
+            paths.append(name)
+    return paths

@@ -16,6 +16,7 @@ from mnemesh_gateway.letta.routes import (
     runs,
     steps,
     tags,
+    tools,
 )
 
 
@@ -34,4 +35,5 @@ def resources() -> list[Operations]:
         blocks.operations,
         models.operations,
         tags.operations,
+        tools.operations,
     ]
