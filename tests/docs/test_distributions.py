@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.mesh_thread import MeshThread
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -144,12 +146,22 @@ def test_each_wheel_installs_alone_and_imports(folder: Path, wheels: Path, tmp_p
         subprocess.run([python, "-I", "-c", IMPORT_ALL, package, *NOT_IMPORTED], cwd=tmp_path, check=True)
     if name == "mnemesh-client":
         assert installed(python) == CLIENT_ENVIRONMENT
+        run_samples(python, folder / "README.md", tmp_path / "mesh")
     if name == "mnemesh-cli":
         command = [python.with_name("mnemesh"), "agents", "list"]
         environment = {"MNEMESH_TARGET": "127.0.0.1:9", "MNEMESH_DATA_DIR": str(tmp_path)}
         ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert (ran.returncode, "Traceback" in ran.stderr) == (1, False), ran.stderr
         assert "mnemesh up" in ran.stderr
+
+
+def run_samples(python: Path, page: Path, data: Path) -> None:
+    """Runs the Python samples of a page, with the packages of an environment, against a mesh."""
+    with MeshThread(Mesh(data)) as running:
+        for sample in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+            program = sample.replace("localhost:50050", running.mesh.addresses["orchestrator"])
+            ran = subprocess.run([python, "-I", "-c", program], capture_output=True, text=True, check=False)
+            assert (ran.returncode, "Ada" in ran.stdout) == (0, True), ran.stderr
 
 
 def installed(python: Path) -> set[str]:

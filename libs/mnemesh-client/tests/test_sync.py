@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -16,6 +18,7 @@ from mnemesh_testkit.mesh.fake_mesh import FakeMesh
 from mnemesh_testkit.mesh.mesh_thread import MeshThread
 from mnemesh_testkit.timeouts import scaled
 
+README: Final = Path(__file__).parents[1] / "README.md"
 THREADS: Final = 4
 INTERRUPTED: Final = """
 import signal, sys
@@ -34,7 +37,14 @@ with Mnemesh(sys.argv[1], blocks=sys.argv[2]) as client:
 """
 
 
-def test_sample_of_the_readme_runs(running: MeshThread) -> None:
+@pytest.mark.parametrize("sample", [0, 1], ids=["sync", "async"])
+def test_samples_of_the_readme_run(running: MeshThread, sample: int, capsys: pytest.CaptureFixture[str]) -> None:
+    source = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)[sample]
+    exec(source.replace("localhost:50050", running.mesh.addresses["orchestrator"]), {})
+    assert "Ada" in capsys.readouterr().out
+
+
+def test_turns_memory_and_files(running: MeshThread) -> None:
     with sync.Mnemesh(running.mesh.client.addresses) as client:
         agent = client.agents.create("ada", blocks={"human": "", "persona": "Kind."})
 

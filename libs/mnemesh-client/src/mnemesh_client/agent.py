@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 from google.protobuf import field_mask_pb2
 from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, groups_service_pb2, runs_pb2
@@ -13,34 +14,21 @@ from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.types.v1 import message_pb2
 
 from mnemesh_client.agent_files import AgentFiles
+from mnemesh_client.agent_window import AgentWindow
 from mnemesh_client.errors import RunFailed
 from mnemesh_client.group import Group
 from mnemesh_client.hits import Hits
-from mnemesh_client.inputs import Input, present_fields, text_of
+from mnemesh_client.inputs import Input, new_request_id, present_fields, text_of
 from mnemesh_client.paging import Order
 
-if TYPE_CHECKING:
-    from mnemesh_client.mnemesh import Mnemesh
-
-_COMPACTION_SECONDS = 330.0
-_EXTRACTION_SECONDS = 1_200.0
-"""Longer than the server needs to try every summarizer."""
+_TOOL_SECONDS: Final = 200.0
 
 
-class Agent:
+class Agent(AgentWindow):
     """The handle of an agent. `proto` is the Agent message as of the last call that returned it."""
-
-    def __init__(self, mnemesh: Mnemesh, proto: agents_pb2.Agent) -> None:
-        self._mnemesh = mnemesh
-        self.proto = proto
 
     def __repr__(self) -> str:
         return f"Agent(id={self.id!r}, name={self.name!r}, model={self.model!r})"
-
-    @property
-    def id(self) -> str:
-        """The id: "agent-" and a UUID."""
-        return self.proto.id
 
     @property
     def name(self) -> str:
@@ -189,48 +177,6 @@ class Agent:
         """Returns the sleeptime group that it manages. Its members are the partners. None if there is none."""
         return await self._mnemesh.groups.managed_by(self.id)
 
-    async def context_window(self, conversation_id: str | None = None) -> agents_pb2.ContextWindow:
-        """Returns its context window: the text of each section, the messages, and token counts."""
-        request = agents_service_pb2.GetContextWindowRequest(agent_id=self.id, conversation_id=conversation_id)
-        return (await self._mnemesh.agents.stub.GetContextWindow(request)).context_window
-
-    async def compact(
-        self,
-        *,
-        settings: agents_pb2.CompactionSettings | None = None,
-        conversation_id: str | None = None,
-        dry_run: bool = False,
-        waits: bool = True,
-        request_id: str = "",
-    ) -> agents_pb2.CompactionResult:
-        """Replaces the older part of the context window with a summary. Returns the sizes before and after.
-
-        Args:
-            settings: the compaction settings for this call; None uses the agent's.
-            conversation_id: the conversation; None is the agent's default conversation.
-            dry_run: return the summary and the sizes without changing the window.
-            waits: wait for active and queued runs of the conversation; otherwise the call is refused if there are any.
-            request_id: the idempotency key, to get the same compaction again; empty creates a new one.
-
-        Raises:
-            FailedPrecondition: NOTHING_TO_COMPACT.
-            Aborted: CONVERSATION_BUSY, with the id of the active run.
-        """
-        request = agents_service_pb2.CompactConversationRequest(
-            request_id=request_id,
-            agent_id=self.id,
-            conversation_id=conversation_id,
-            settings=settings,
-            dry_run=dry_run,
-            on_busy=runs_pb2.ON_BUSY_WAIT if waits else runs_pb2.ON_BUSY_REJECT,
-        )
-        return (await self._mnemesh.agents.stub.CompactConversation(request, timeout=_COMPACTION_SECONDS)).result
-
-    async def extract_memories(self, *, max_calls: int = 0) -> agents_service_pb2.ExtractMemoriesResponse:
-        """Extracts facts from the messages that no extraction has processed. A `max_calls` of 0 is 10."""
-        request = agents_service_pb2.ExtractMemoriesRequest(agent_id=self.id, max_calls=max_calls)
-        return await self._mnemesh.agents.stub.ExtractMemories(request, timeout=_EXTRACTION_SECONDS)
-
     async def refresh(self) -> Agent:
         """Reads `proto` from the server. Returns the handle itself."""
         request = agents_service_pb2.GetAgentRequest(agent_id=self.id)
@@ -240,7 +186,7 @@ class Agent:
     async def update(self, *, system_prompt_key: str | None = None, **fields: Any) -> Agent:
         """Updates fields of Agent (name, model, system, tags, …). None clears a field. Returns the handle itself.
 
-        `system_prompt_key` replaces the system prompt with the one under that key; see `e.prompts`.
+        `system_prompt_key` replaces the system prompt with the one under that key; see `client.prompts`.
         """
         present = present_fields(**fields)
         request = agents_service_pb2.UpdateAgentRequest(
@@ -269,6 +215,21 @@ class Agent:
         request = agents_service_pb2.DetachToolRequest(agent_id=self.id, **_tool_key(key))
         self.proto = (await self._mnemesh.agents.stub.DetachTool(request)).agent
         return self
+
+    async def run_tool(self, name: str, arguments: Mapping[str, Any] | None = None) -> message_pb2.ToolReturn:
+        """Runs one of its tools outside of a turn. A tool that fails returns a result with the status ERROR.
+
+        Args:
+            name: the name of an attached tool.
+            arguments: the arguments, as JSON values.
+
+        Raises:
+            NotFound: the agent has no such tool.
+        """
+        request = agents_service_pb2.RunToolRequest(
+            request_id=new_request_id(), agent_id=self.id, tool_name=name, arguments=json.dumps(dict(arguments or {}))
+        )
+        return (await self._mnemesh.agents.stub.RunTool(request, timeout=_TOOL_SECONDS)).tool_return
 
     async def delete(self) -> None:
         """Deletes it, with all data that belongs only to it in every service."""

@@ -141,6 +141,36 @@ class McpServersClient:
         request = mcp_servers_service_pb2.ListMcpServerToolsRequest(mcp_server_id=server_id)
         return paginate(self.stub.ListMcpServerTools, request, "tools", limit)
 
+    async def tool(self, server_id: str, name: str) -> mcp_servers_pb2.McpTool:
+        """Returns the tool of a server with a name."""
+        request = mcp_servers_service_pb2.GetMcpServerToolRequest(
+            mcp_server_id=server_id, tool=mcp_servers_service_pb2.McpToolReference(name=name)
+        )
+        return (await self.stub.GetMcpServerTool(request)).tool
+
+    async def start_authorization(
+        self, server_id: str, redirect_uri: str
+    ) -> mcp_servers_service_pb2.StartMcpAuthorizationResponse:
+        """Begins an authorization by a person. Returns the `authorization_url` to open, with its `state`.
+
+        Args:
+            server_id: the server, which was created with `McpOAuth()`.
+            redirect_uri: where the authorization server sends the person afterwards, with `code` and `state`.
+        """
+        request = mcp_servers_service_pb2.StartMcpAuthorizationRequest(
+            mcp_server_id=server_id, redirect_uri=redirect_uri
+        )
+        return await self.stub.StartMcpAuthorization(request, timeout=_CONTACT_SECONDS)
+
+    async def complete_authorization(
+        self, server_id: str, code: str, state: str, *, iss: str | None = None
+    ) -> mcp_servers_pb2.McpServer:
+        """Ends the authorization with what the redirect brought. Returns the server, whose tools were read."""
+        request = mcp_servers_service_pb2.CompleteMcpAuthorizationRequest(
+            mcp_server_id=server_id, code=code, state=state, iss=iss
+        )
+        return (await self.stub.CompleteMcpAuthorization(request, timeout=_CONTACT_SECONDS)).mcp_server
+
     async def refresh(self, server_id: str) -> mcp_servers_service_pb2.RefreshMcpServerResponse:
         """Reads the tools again. Returns those that were added, updated and removed."""
         request = mcp_servers_service_pb2.RefreshMcpServerRequest(mcp_server_id=server_id)

@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Literal
 
+from google.protobuf import field_mask_pb2
 from mnemesh.recall.v1 import contexts_pb2, messages_service_pb2, messages_service_pb2_grpc
 from mnemesh.types.v1 import message_pb2
+from mnemesh_kit.ids import new_id
 
 from mnemesh_client.hits import Hits
 from mnemesh_client.inputs import SearchModeName, optional_timestamp
@@ -118,6 +120,49 @@ class MessagesClient:
         """Returns the context window of a conversation: the system message and the messages that the model receives."""
         request = messages_service_pb2.GetContextRequest(conversation_id=conversation_id)
         return (await self.stub.GetContext(request)).context
+
+    async def window_ids(self, conversation_ids: Sequence[str]) -> Sequence[messages_service_pb2.ContextIds]:
+        """Returns the ids of the messages in up to 1000 windows, in their order. Unknown conversations are left out."""
+        request = messages_service_pb2.BatchGetContextIdsRequest(conversation_ids=conversation_ids)
+        return (await self.stub.BatchGetContextIds(request)).contexts
+
+    async def append(
+        self,
+        agent_id: str,
+        messages: Sequence[message_pb2.Message],
+        *,
+        conversation_id: str | None = None,
+        request_id: str = "",
+    ) -> Sequence[int]:
+        """Stores up to 1000 messages, all or none. Returns their sequence ids, in order.
+
+        Args:
+            agent_id: the agent.
+            messages: messages of the roles USER and SYSTEM, which get an id if they have none. `TracesClient.import_`
+                stores a whole history.
+            conversation_id: the conversation to whose window they are appended; None appends them to none.
+            request_id: the idempotency key; empty creates a new one.
+
+        Raises:
+            PermissionDenied: a message has another role, or fields that only services write.
+        """
+        request = messages_service_pb2.AppendMessagesRequest(
+            request_id=request_id, agent_id=agent_id, conversation_id=conversation_id, messages=messages
+        )
+        for message in request.messages:
+            message.id = message.id or new_id("message")
+        return (await self.stub.AppendMessages(request)).sequence_ids
+
+    async def update(self, message: message_pb2.Message, *paths: str) -> message_pb2.Message:
+        """Updates fields of a message. `message` has the id and the new values, `paths` names the fields."""
+        request = messages_service_pb2.UpdateMessageRequest(
+            message=message, update_mask=field_mask_pb2.FieldMask(paths=paths)
+        )
+        return (await self.stub.UpdateMessage(request)).message
+
+    async def delete(self, message_id: str) -> None:
+        """Deletes a message from recall and from all windows."""
+        await self.stub.DeleteMessage(messages_service_pb2.DeleteMessageRequest(message_id=message_id))
 
 
 def _scope(conversation_id: str | None) -> messages_service_pb2.ConversationScope | None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 from mnemesh.files.v1 import agent_files_service_pb2_grpc
 from mnemesh.server.v1 import server_service_pb2, server_service_pb2_grpc
+from mnemesh_kit.errors import InvalidArgument, Unavailable
 from mnemesh_kit.outgoing import DEADLINE_SECONDS
 from mnemesh_kit.tls.settings import TlsSettings
 
@@ -17,6 +20,8 @@ from mnemesh_client.agents import AgentsClient
 from mnemesh_client.archives import ArchivesClient, PassagesClient
 from mnemesh_client.blocks import BlocksClient
 from mnemesh_client.conversations import ConversationsClient
+from mnemesh_client.data_directory import running_addresses
+from mnemesh_client.embeddings import EmbeddingsClient
 from mnemesh_client.episodes import EpisodesClient
 from mnemesh_client.facts import FactsClient
 from mnemesh_client.files import FilesClient
@@ -38,6 +43,16 @@ from mnemesh_client.web import WebClient
 PATIENCE_SECONDS = 60.0
 
 
+def _running(data_dir: str | os.PathLike[str] | None) -> Mapping[str, str] | None:
+    """Returns the addresses of the mesh on a data directory, or on that of the environment if there is one."""
+    if data_dir is not None:
+        return running_addresses(data_dir)
+    with suppress(Unavailable):
+        if directory := os.environ.get("MNEMESH_DATA_DIR"):
+            return running_addresses(directory)
+    return None
+
+
 class Mnemesh:
     """A client of a mesh.
 
@@ -49,10 +64,10 @@ class Mnemesh:
     ```
 
     Its attributes are `agents`, `conversations`, `prompts`, `runs`, `groups`, `sleeptime`, `models`, `providers` and
-    `identities` (orchestrator), `blocks`, `messages`, `episodes`, `facts` and `traces` (recall), `archives` and
-    `passages` (archival), `tools`, `mcp_servers` and `web` (tools), and `folders` and `files` (files). Their methods
-    return the messages of the contracts. Lists are asynchronous iterators that fetch further pages as needed.
-    Every call that changes something has a request_id, so that a retry after a broken connection has no second
+    `identities` (orchestrator), `blocks`, `messages`, `episodes`, `facts` and `traces` (recall), `archives`,
+    `passages` and `embeddings` (archival), `tools`, `mcp_servers` and `web` (tools), and `folders` and `files` (files).
+    Their methods return the messages of the contracts. Lists are asynchronous iterators that fetch further pages as
+    needed. Every call that changes something has a request_id, so that a retry after a broken connection has no second
     effect. Errors are `mnemesh_client.errors.MnemeshError`s with `code`, `reason` and `metadata`.
     """
 
@@ -60,6 +75,7 @@ class Mnemesh:
         self,
         target: str | Addresses | None = None,
         *,
+        data_dir: str | os.PathLike[str] | None = None,
         blocks: str | None = None,
         recall: str | None = None,
         archival: str | None = None,
@@ -74,8 +90,11 @@ class Mnemesh:
         """Creates a client. It connects at the first call.
 
         Args:
-            target: the address of the orchestrator, or the addresses of all services; None is MNEMESH_TARGET, or
-                localhost:50050. Connections to an address `tls://host:port` are always encrypted.
+            target: the address of the orchestrator, or the addresses of all services; None is MNEMESH_TARGET, or the
+                mesh that runs on `data_dir`, or localhost:50050. Connections to an address `tls://host:port` are always
+                encrypted.
+            data_dir: the data directory of a mesh that `mnemesh up` runs on this machine, in place of an address; None
+                is MNEMESH_DATA_DIR, if a mesh runs on it.
             blocks: the address of the blocks service; None is MNEMESH_BLOCKS_TARGET, or the orchestrator, which
                 forwards the calls.
             recall: the address of the recall service, with the same defaults.
@@ -91,11 +110,24 @@ class Mnemesh:
 
         Raises:
             ConfigError: a file of keys or certificates is missing or wrong.
+            InvalidArgument: both an address and a data directory are given.
+            Unavailable: no mesh runs on `data_dir`.
         """
+        if target is not None and data_dir is not None:
+            raise InvalidArgument("Set the address or the data directory of the mesh, not both.", field="data_dir")
         self.addresses = (
             target
             if isinstance(target, Addresses)
-            else Addresses.resolve(target, blocks=blocks, recall=recall, archival=archival, tools=tools, files=files)
+            else Addresses.resolve(
+                target,
+                blocks=blocks,
+                recall=recall,
+                archival=archival,
+                tools=tools,
+                files=files,
+                running=_running(data_dir),
+                env=os.environ if data_dir is None else {},
+            )
         )
         if token is None and auth_key_file is None:
             token = os.environ.get("MNEMESH_TOKEN") or None
@@ -120,6 +152,7 @@ class Mnemesh:
         self.traces = TracesClient(recall_channel)
         self.archives = ArchivesClient(archival_channel)
         self.passages = PassagesClient(archival_channel)
+        self.embeddings = EmbeddingsClient(archival_channel)
         self.tools = ToolsClient(self._channels.channel(self.addresses.tools))
         self.mcp_servers = McpServersClient(self._channels.channel(self.addresses.tools))
         self.web = WebClient(self._channels.channel(self.addresses.tools))

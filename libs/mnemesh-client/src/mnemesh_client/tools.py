@@ -15,7 +15,7 @@ from mnemesh.tools.v1 import (
     tools_service_pb2_grpc,
 )
 
-from mnemesh_client.inputs import ToolSource, npm_requirements, package_requirements, source_text
+from mnemesh_client.inputs import ToolSource, npm_requirements, package_requirements, present_fields, source_text
 from mnemesh_client.paging import Order, paginate, sort_order
 from mnemesh_client.transport import Channel
 
@@ -88,6 +88,28 @@ class ToolsClient:
         """Returns a tool by id or name."""
         named = {"tool_id": key} if key.startswith("tool-") else {"name": key}
         return (await self.stub.GetTool(tools_service_pb2.GetToolRequest(**named))).tool
+
+    async def get_many(self, *keys: str) -> Sequence[tools_pb2.Tool]:
+        """Returns tools by id or name. Unknown ones are left out."""
+        request = tools_service_pb2.BatchGetToolsRequest(
+            tool_ids=[key for key in keys if key.startswith("tool-")],
+            names=[key for key in keys if not key.startswith("tool-")],
+        )
+        return list((await self.stub.BatchGetTools(request)).tools)
+
+    async def count(self, *, exclude_types: Sequence[ToolTypeName] = ()) -> int:
+        """Returns the number of tools, without those of some types."""
+        excluded = [tools_pb2.ToolType.Value(f"TOOL_TYPE_{name.upper()}") for name in exclude_types]
+        criteria = tools_service_pb2.ToolFilter(exclude_types=excluded)
+        return (await self.stub.CountTools(tools_service_pb2.CountToolsRequest(filter=criteria))).count
+
+    async def update(self, tool_id: str, **fields: Any) -> tools_pb2.Tool:
+        """Updates fields of a tool (description, source_code, tags, …). None clears a field."""
+        request = tools_service_pb2.UpdateToolRequest(
+            tool=tools_pb2.Tool(id=tool_id, **present_fields(**fields)),
+            update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
+        )
+        return (await self.stub.UpdateTool(request)).tool
 
     def list(
         self,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, agents_service_pb2_grpc
+from mnemesh.agents.v1 import agent_records_pb2, agents_pb2, agents_service_pb2, agents_service_pb2_grpc
 from mnemesh_client.inputs import (
     AgentTypeName,
     Blocks,
@@ -14,6 +14,7 @@ from mnemesh_client.inputs import (
     agent_type,
     block_messages,
     json_text,
+    new_request_id,
     source_text,
 )
 from mnemesh_client.sync.agent import Agent
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mnemesh_client.sync.mnemesh import Mnemesh
 
 _CREATION_SECONDS = 60.0
+_TRANSFER_SECONDS = 3600.0
 _NAMED = 5
 """The number of agents of one name that an error lists."""
 
@@ -76,7 +78,7 @@ class AgentsClient:
             tool_sources: python functions, or their source code, to create tools from.
             archive_ids: existing archives to share.
             system: the system prompt; empty is the prompt of the type.
-            system_prompt_key: the key of a stored system prompt to use instead of `system`; see `e.prompts`.
+            system_prompt_key: the key of a stored system prompt to use instead of `system`; see `client.prompts`.
             description: a description for people.
             embedder: the embedder of archives that are created for it.
             tags: tags to find it by.
@@ -178,6 +180,69 @@ class AgentsClient:
         request = agents_service_pb2.ListAgentsRequest(order=sort_order(order), filter=criteria)
         for proto in paginate(self.stub.ListAgents, request, "agents", limit):
             yield Agent(self._mnemesh, proto)
+
+    def count(
+        self,
+        *,
+        name: str | None = None,
+        text_search: str | None = None,
+        tags_any: Sequence[str] = (),
+        tags_all: Sequence[str] = (),
+    ) -> int:
+        """Returns the number of agents that match all arguments."""
+        criteria = agents_service_pb2.AgentFilter(
+            name=name, text_search=text_search, tags_any=tags_any, tags_all=tags_all
+        )
+        return self.stub.CountAgents(agents_service_pb2.CountAgentsRequest(filter=criteria)).count
+
+    def tags(self, *, text_search: str | None = None, limit: int | None = None) -> Iterator[str]:
+        """Yields the tags of agents, of those that contain `text_search` if it is set."""
+        return paginate(self.stub.ListTags, agents_service_pb2.ListTagsRequest(text_search=text_search), "tags", limit)
+
+    def export(
+        self, agent_id: str, *, types: Sequence[agent_records_pb2.RecordType.ValueType] = (), vectors: bool = False
+    ) -> Iterator[agent_records_pb2.AgentRecord]:
+        """Yields everything of an agent as records. An agent that changes meanwhile is exported partly before it.
+
+        Args:
+            agent_id: the agent.
+            types: the types of records; empty is all.
+            vectors: include the vectors of passages, facts and episodes.
+
+        Raises:
+            NotFound: there is no such agent.
+        """
+        request = agents_service_pb2.ExportAgentRequest(agent_id=agent_id, types=types, include_vectors=vectors)
+        for response in self.stub.ExportAgent(request, timeout=_TRANSFER_SECONDS):
+            for record in response.records:
+                yield record
+
+    def import_(
+        self,
+        records: Sequence[agent_records_pb2.AgentRecord],
+        options: agents_service_pb2.ImportOptions | None = None,
+    ) -> agents_service_pb2.ImportAgentResponse:
+        """Creates an agent from the records of `export`. It is visible once all of them are stored.
+
+        Args:
+            records: the records, in the order of `export`.
+            options: how to import them. A call that failed is repeated with the `request_id` of the first one.
+
+        Raises:
+            InvalidArgument: a record is invalid (metadata: record, its position; field).
+            AlreadyExists: an id of a record is in use.
+        """
+        chosen = agents_service_pb2.ImportOptions()
+        if options is not None:
+            chosen.CopyFrom(options)
+        chosen.request_id = chosen.request_id or new_request_id()
+
+        def requests() -> Iterator[agents_service_pb2.ImportAgentRequest]:
+            yield agents_service_pb2.ImportAgentRequest(options=chosen)
+            for record in records:
+                yield agents_service_pb2.ImportAgentRequest(records=[record])
+
+        return self.stub.ImportAgent(requests(), timeout=_TRANSFER_SECONDS)
 
     def delete(self, agent_id: str) -> None:
         """Deletes an agent, with all data that belongs only to it in every service."""

@@ -66,6 +66,26 @@ class ArchivesClient:
         request = archives_service_pb2.ListArchivesRequest(order=sort_order(order), filter=criteria)
         return paginate(self.stub.ListArchives, request, "archives", limit)
 
+    def count(self, *, agent_id: str | None = None, name: str | None = None) -> int:
+        """Returns the number of archives that match all arguments."""
+        criteria = archives_service_pb2.ArchiveFilter(agent_id=agent_id, name=name)
+        return self.stub.CountArchives(archives_service_pb2.CountArchivesRequest(filter=criteria)).count
+
+    def update(self, archive_id: str, **fields: Any) -> archives_pb2.Archive:
+        """Updates the name, description or metadata of an archive. None clears a field."""
+        if "metadata" in fields:
+            fields["metadata"] = json_text(fields["metadata"])
+        request = archives_service_pb2.UpdateArchiveRequest(
+            archive=archives_pb2.Archive(id=archive_id, **present_fields(**fields)),
+            update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
+        )
+        return self.stub.UpdateArchive(request).archive
+
+    def agents(self, archive_id: str, *, limit: int | None = None) -> Iterator[str]:
+        """Yields the ids of the agents that hold an archive."""
+        request = archives_service_pb2.ListArchiveAgentsRequest(archive_id=archive_id)
+        return paginate(self.stub.ListArchiveAgents, request, "agent_ids", limit)
+
     def attach(self, agent_id: str, archive_id: str) -> None:
         """Attaches an archive to an agent. Several agents may share one."""
         request = archives_service_pb2.AttachArchiveRequest(agent_id=agent_id, archive_id=archive_id)
@@ -108,16 +128,24 @@ class PassagesClient:
 
     def insert_many(
         self,
-        passages: Sequence[archives_pb2.Passage],
+        passages: Sequence[str | archives_pb2.Passage],
         *,
         agent_id: str | None = None,
         archive_id: str | None = None,
     ) -> list[passages_service_pb2.InsertResult]:
-        """Stores up to 1000 passages. Returns one result per passage, in order; a passage may fail alone."""
+        """Stores up to 1000 passages. Returns one result per passage, in order; a passage may fail alone.
+
+        Args:
+            passages: texts, or Passage messages.
+            agent_id: store them in this agent's first archive, which is created if the agent has none.
+            archive_id: store them in this archive instead.
+        """
+        if isinstance(passages, str):
+            raise InvalidArgument("The passages must be a list of texts. For one text, use `insert`.", field="passages")
         if (agent_id is None) == (archive_id is None):
             raise InvalidArgument("Set exactly one of agent_id and archive_id.", field="target")
         request = passages_service_pb2.InsertPassagesRequest(
-            **present_fields(agent_id=agent_id, archive_id=archive_id), passages=passages
+            **present_fields(agent_id=agent_id, archive_id=archive_id), passages=[_passage(each) for each in passages]
         )
         return list(self.stub.InsertPassages(request).results)
 
@@ -203,7 +231,22 @@ class PassagesClient:
         """Deletes a passage."""
         self.stub.DeletePassage(passages_service_pb2.DeletePassageRequest(passage_id=passage_id))
 
+    def delete_many(
+        self, archive_id: str, passage_ids: Sequence[str] = (), *, file_id: str | None = None
+    ) -> passages_service_pb2.DeletePassagesResponse:
+        """Deletes passages of an archive by id, or those of a file. Returns the number, and whether more are left."""
+        request = passages_service_pb2.DeletePassagesRequest(
+            archive_id=archive_id, passage_ids=passage_ids, file_id=file_id
+        )
+        return self.stub.DeletePassages(request)
+
     def summary(self, agent_id: str) -> passages_service_pb2.GetArchivalSummaryResponse:
         """Returns the number of an agent's passages, and their tags."""
         request = passages_service_pb2.GetArchivalSummaryRequest(agent_id=agent_id)
         return self.stub.GetArchivalSummary(request)
+
+
+def _passage(value: str | archives_pb2.Passage) -> archives_pb2.Passage:
+    if isinstance(value, str):
+        return archives_pb2.Passage(text=value, source=archives_pb2.PASSAGE_SOURCE_OWNER)
+    return value

@@ -130,6 +130,52 @@ class BlocksClient:
         request = blocks_service_pb2.ListBlockRevisionsRequest(block_id=block_id, include_diff=True)
         return paginate(self.stub.ListBlockRevisions, request, "revisions", limit)
 
+    def count(self, *, agent_id: str | None = None, label: str | None = None) -> int:
+        """Returns the number of blocks that match all arguments."""
+        criteria = blocks_service_pb2.BlockFilter(agent_id=agent_id, label=label)
+        return self.stub.CountBlocks(blocks_service_pb2.CountBlocksRequest(filter=criteria)).count
+
+    def agents(self, block_id: str, *, limit: int | None = None) -> Iterator[str]:
+        """Yields the ids of the agents that hold a block."""
+        request = blocks_service_pb2.ListBlockAgentsRequest(block_id=block_id)
+        return paginate(self.stub.ListBlockAgents, request, "agent_ids", limit)
+
+    def core_memories(self, agent_ids: Sequence[str]) -> Sequence[blocks_pb2.CoreMemory]:
+        """Returns the core memories of up to 1000 agents, in their order."""
+        request = blocks_service_pb2.BatchGetCoreMemoryRequest(agent_ids=agent_ids)
+        return self.stub.BatchGetCoreMemory(request).core_memories
+
+    def revert(
+        self, block_id: str, revision: int, *, base_revision: int | None = None, request_id: str = ""
+    ) -> blocks_pb2.Block:
+        """Writes the value of an earlier revision as a new one.
+
+        Args:
+            block_id: the block.
+            revision: the number of the revision, as `revisions` yields it.
+            base_revision: the current revision; the call is refused if the block has changed since.
+            request_id: the idempotency key; empty creates a new one.
+
+        Raises:
+            NotFound: there is no such revision.
+            Aborted: BLOCK_REVISION_MISMATCH.
+        """
+        return self._revert(block_id, base_revision, request_id, revision=revision)
+
+    def undo(self, block_id: str, *, request_id: str = "") -> blocks_pb2.Block:
+        """Writes the previous value as a new revision. Raises FailedPrecondition BLOCK_NO_HISTORY."""
+        return self._revert(block_id, None, request_id, undo=blocks_service_pb2.UndoTarget())
+
+    def redo(self, block_id: str, *, request_id: str = "") -> blocks_pb2.Block:
+        """Writes the value that `undo` replaced as a new revision. Raises FailedPrecondition BLOCK_NO_HISTORY."""
+        return self._revert(block_id, None, request_id, redo=blocks_service_pb2.RedoTarget())
+
+    def _revert(self, block_id: str, base_revision: int | None, request_id: str, **target: Any) -> blocks_pb2.Block:
+        request = blocks_service_pb2.RevertBlockRequest(
+            request_id=request_id, block_id=block_id, author=_OWNER, base_revision=base_revision, **target
+        )
+        return self.stub.RevertBlock(request).block
+
     def _edit(self, agent_id: str, label: str, **edit: Any) -> blocks_pb2.Block:
         request = blocks_service_pb2.EditBlockRequest(agent_id=agent_id, label=label, author=_OWNER, **edit)
         return self.stub.EditBlock(request).block

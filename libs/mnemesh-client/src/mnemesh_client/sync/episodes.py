@@ -138,6 +138,28 @@ class EpisodesClient:
         """Erases an episode. The facts from it are kept."""
         self.stub.DeleteEpisode(episodes_service_pb2.DeleteEpisodeRequest(episode_id=episode_id))
 
+    def bundle(
+        self,
+        scopes: Sequence[episodes_pb2.MemoryScope],
+        *,
+        max_episodes: int | None = None,
+        max_facts: int | None = None,
+        valid_at: datetime | None = None,
+        known_at: datetime | None = None,
+    ) -> episodes_service_pb2.GetMemoryBundleResponse:
+        """Returns the newest episodes and the valid facts of scopes: what a compacted window begins with.
+
+        `memory_scope` makes a scope. Both times default to now.
+        """
+        request = episodes_service_pb2.GetMemoryBundleRequest(
+            scopes=scopes,
+            max_episodes=max_episodes,
+            max_facts=max_facts,
+            valid_at_time=optional_timestamp(valid_at),
+            known_at_time=optional_timestamp(known_at),
+        )
+        return self.stub.GetMemoryBundle(request)
+
     def scopes(self) -> Iterator[episodes_service_pb2.MemoryScopeSummary]:
         """Yields the scopes that contain memories, with their numbers."""
         request = episodes_service_pb2.ListMemoryScopesRequest()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from google.protobuf import field_mask_pb2
 from mnemesh.recall.v1 import (
     episodes_pb2,
     episodes_service_pb2,
@@ -122,6 +123,16 @@ class FactsClient:
             time_zone=time_zone,
         )
         return list(self.stub.SearchFacts(request).hits)
+
+    def update(self, fact_id: str, **fields: Any) -> episodes_pb2.Fact:
+        """Updates the tags, salience, confidence or metadata of a fact. For another text, use `supersede`."""
+        if "metadata" in fields:
+            fields["metadata"] = json_text(fields["metadata"])
+        request = episodes_service_pb2.UpdateFactRequest(
+            fact=episodes_pb2.Fact(id=fact_id, **present_fields(**fields)),
+            update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
+        )
+        return self.stub.UpdateFact(request).fact
 
     def supersede(
         self,

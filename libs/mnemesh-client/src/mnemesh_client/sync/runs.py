@@ -19,7 +19,7 @@ RunOriginName = Literal["client", "group", "agent", "sleeptime"]
 
 
 class RunsClient:
-    """Calls of RunService, as `e.runs`. Errors: NotFound; FailedPrecondition RUN_ENDED."""
+    """Calls of RunService, as `client.runs`. Errors: NotFound; FailedPrecondition RUN_ENDED."""
 
     def __init__(self, channel: Channel, patience: float) -> None:
         self.stub = runs_service_pb2_grpc.RunServiceStub(channel)
@@ -153,6 +153,10 @@ class RunsClient:
         request = runs_service_pb2.ListStepsRequest(filter=runs_service_pb2.StepFilter(run_id=run_id))
         return paginate(self.stub.ListSteps, request, "steps")
 
+    def step(self, step_id: str) -> runs_pb2.Step:
+        """Returns a step."""
+        return self.stub.GetStep(runs_service_pb2.GetStepRequest(step_id=step_id)).step
+
     def trace(self, step_id: str) -> runs_service_pb2.StepTrace:
         """Returns the model's request and response at a step, as JSON. Raises NotFound once they expired."""
         return self.stub.GetStepTrace(runs_service_pb2.GetStepTraceRequest(step_id=step_id)).trace
@@ -187,3 +191,7 @@ class RunsClient:
     def retry(self, run_id: str) -> runs_pb2.Run:
         """Starts a new run in the background with the input of a failed run."""
         return self.stub.RetryRun(runs_service_pb2.RetryRunRequest(run_id=run_id)).run
+
+    def delete(self, run_id: str) -> None:
+        """Deletes the record of a run that has ended, with its steps and events. Its messages stay in recall."""
+        self.stub.DeleteRun(runs_service_pb2.DeleteRunRequest(run_id=run_id))
