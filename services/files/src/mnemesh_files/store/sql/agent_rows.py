@@ -39,7 +39,13 @@ _TABLES: Final = (
     .outerjoin(agent_files, _WINDOW)
 )
 _MINE: Final = sa.and_(_a.organization_id == sa.bindparam("org"), _a.agent_id == sa.bindparam("agent"))
-HELD: Final = sa.select(*_COLUMNS).select_from(_TABLES).where(_MINE)
+# Without this condition SQLite reads the files of the whole organization first.
+_HELD_FOLDERS: Final = (
+    sa.select(_a.folder_id)
+    .where(_a.organization_id == sa.bindparam("org"), _a.agent_id == sa.bindparam("agent"))
+    .correlate(None)
+)
+HELD: Final = sa.select(*_COLUMNS).select_from(_TABLES).where(_MINE, _f.folder_id.in_(_HELD_FOLDERS))
 """The files of an agent; parameters `org` and `agent`."""
 FOLDERS: Final = sa.select(folders, _a.attached_at).select_from(agent_folders.join(folders, _HOLDS)).where(_MINE)
 """The folders of an agent; parameters `org` and `agent`."""

@@ -49,10 +49,12 @@ class SqlTextStore:
         def read(conn: sa.Connection) -> None:
             for start in range(0, len(texts), _CHUNK):
                 some = texts[start : start + _CHUNK]
+                # SQLite uses no index for pairs; the ids of files alone select the rows.
                 query = (
                     sa.select(_s.file_id, _s.text_id, _s.data)
                     .where(
                         _s.organization_id == organization_id,
+                        _s.file_id.in_([file_id for file_id, _ in some]),
                         sa.tuple_(_s.file_id, _s.text_id).in_(some),
                     )
                     .order_by(_s.file_id, _s.text_id, _s.first_line)
