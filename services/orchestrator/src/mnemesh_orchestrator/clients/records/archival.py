@@ -51,7 +51,7 @@ class ArchivalRecords:
             page_size=_PAGE, order=paging_pb2.SORT_ORDER_ASCENDING, filter=filter_
         )
         while True:
-            page = await self._archives.ListArchives(request, timeout=deadlines.READ)
+            page = await self._archives.ListArchives(request, timeout=deadlines.IMPORT)
             for archive in page.archives:
                 yield archive
             if not page.next_page_token:
@@ -138,14 +138,14 @@ class ArchivalRecords:
             restore=True,
         )
         try:
-            await self._archives.CreateArchive(request, timeout=deadlines.WRITE)
+            await self._archives.CreateArchive(request, timeout=deadlines.IMPORT)
         except InvalidArgument as error:
             if error.reason != "EMBEDDER_UNKNOWN" or not archive.embedder:
                 error.metadata["record"] = str(record.index)
                 raise
             unknown, request.archive.embedder = archive.embedder, ""
             request.request_id += "/default"
-            await self._archives.CreateArchive(request, timeout=deadlines.WRITE)
+            await self._archives.CreateArchive(request, timeout=deadlines.IMPORT)
             return f"The embedder {unknown} is not configured. The archive has the default one."
         return None
 

@@ -48,7 +48,7 @@ class BlockRecords:
     async def _held(self, agent_id: str, conversation_id: str | None) -> list[pb.Block]:
         """Returns the blocks of the agent, or those of a conversation alone, with all fields."""
         request = rpc.GetCoreMemoryRequest(agent_id=agent_id, conversation_id=conversation_id)
-        core = (await self._stub.GetCoreMemory(request, timeout=deadlines.READ)).core_memory
+        core = (await self._stub.GetCoreMemory(request, timeout=deadlines.IMPORT)).core_memory
         blocks = list(core.blocks)
         if conversation_id is not None:
             shared = {block.id for block in await self._held(agent_id, None)}
@@ -60,7 +60,7 @@ class BlockRecords:
             block_id=block_id, page_size=_PAGE, order=paging_pb2.SORT_ORDER_ASCENDING
         )
         while True:
-            page = await self._stub.ListBlockRevisions(request, timeout=deadlines.READ)
+            page = await self._stub.ListBlockRevisions(request, timeout=deadlines.IMPORT)
             for revision in page.revisions:
                 yield revision
             if not page.next_page_token:
@@ -77,7 +77,7 @@ class BlockRecords:
             for hidden in (False, True):
                 filter_ = rpc.BlockFilter(block_ids=some, hidden=hidden)
                 request = rpc.ListBlocksRequest(page_size=_MAX_LIST, filter=filter_)
-                page = await self._stub.ListBlocks(request, timeout=deadlines.READ)
+                page = await self._stub.ListBlocks(request, timeout=deadlines.IMPORT)
                 found |= {ids[block.id]: block.id for block in page.blocks}
         return found
 

@@ -47,7 +47,7 @@ class FileRecords:
             page_size=_PAGE, order=paging_pb2.SORT_ORDER_ASCENDING, agent_id=agent_id
         )
         while True:
-            page = await self._agents.ListAgentFolders(request, timeout=deadlines.READ)
+            page = await self._agents.ListAgentFolders(request, timeout=deadlines.IMPORT)
             for folder in page.folders:
                 yield folder
             if not page.next_page_token:
@@ -59,7 +59,7 @@ class FileRecords:
             page_size=_PAGE, order=paging_pb2.SORT_ORDER_ASCENDING, filter=rpc.FileFilter(folder_id=folder_id)
         )
         while True:
-            page = await self._files.ListFiles(request, timeout=deadlines.READ)
+            page = await self._files.ListFiles(request, timeout=deadlines.IMPORT)
             for file in page.files:
                 yield file
             if not page.next_page_token:
@@ -72,7 +72,7 @@ class FileRecords:
         for record in records:
             filter_ = folders_rpc.FolderFilter(name=record.body.name)
             request = folders_rpc.ListFoldersRequest(page_size=1, filter=filter_)
-            page = await self._folders.ListFolders(request, timeout=deadlines.READ)
+            page = await self._folders.ListFolders(request, timeout=deadlines.IMPORT)
             if page.folders:
                 found[record.id] = page.folders[0].id
         return found
@@ -91,7 +91,7 @@ class FileRecords:
             attach = agent_rpc.AttachFolderRequest(
                 request_id=f"{request_id}/{number}/attach", agent_id=target.agent_id, folder_id=folder_id
             )
-            await self._agents.AttachFolder(attach, timeout=deadlines.WRITE)
+            await self._agents.AttachFolder(attach, timeout=deadlines.IMPORT)
         return Outcome(existing=len(existing))
 
     async def _create(self, request_id: str, target: ImportTarget, given: pb.Folder) -> str:
@@ -104,7 +104,7 @@ class FileRecords:
             chunk_size=given.chunk_size,
         )
         request = folders_rpc.CreateFolderRequest(request_id=request_id, folder=folder)
-        return (await self._folders.CreateFolder(request, timeout=deadlines.WRITE)).folder.id
+        return (await self._folders.CreateFolder(request, timeout=deadlines.IMPORT)).folder.id
 
     async def _match_files(self, target: ImportTarget, records: Sequence[Record]) -> Outcome:
         skipped: list[tuple[Record, str]] = []
@@ -112,7 +112,7 @@ class FileRecords:
             folder_id = target.ids.known.get(record.body.folder_id)
             filter_ = rpc.FileFilter(folder_id=folder_id, name=record.body.name)
             request = rpc.ListFilesRequest(page_size=1, filter=filter_)
-            page = await self._files.ListFiles(request, timeout=deadlines.READ) if folder_id else None
+            page = await self._files.ListFiles(request, timeout=deadlines.IMPORT) if folder_id else None
             if page is None or not page.files:
                 skipped.append((record, _UPLOAD))
             else:

@@ -46,7 +46,7 @@ class MessageRecords:
             include_err=True,
         )
         while True:
-            page = await self._stub.ListMessages(request, timeout=deadlines.READ)
+            page = await self._stub.ListMessages(request, timeout=deadlines.IMPORT)
             for message in page.messages:
                 message.sequence_id = 0
                 yield record_of(kind, message.id, message)
@@ -132,7 +132,7 @@ class WindowRecords:
         header = traces_rpc.ImportTracesHeader(agent_id=agent_id, record_count=0, exact=True)
         requests = [traces_rpc.ImportTracesRequest(header=header)]
         try:
-            await self._traces.ImportTraces(iter(requests), timeout=deadlines.WRITE)
+            await self._traces.ImportTraces(iter(requests), timeout=deadlines.IMPORT)
         except (NotFound, FailedPrecondition):
             return False
         return True
@@ -168,7 +168,7 @@ class WindowRecords:
     async def _stored(self, agent_id: str, message_ids: Sequence[str]) -> AsyncIterator[message_pb2.Message]:
         for start in range(0, len(message_ids), _PAGE):
             request = rpc.GetMessagesRequest(message_ids=message_ids[start : start + _PAGE])
-            response = await self._messages.GetMessages(request, timeout=deadlines.READ)
+            response = await self._messages.GetMessages(request, timeout=deadlines.IMPORT)
             for message in response.messages:
                 if message.agent_id == agent_id:
                     yield message

@@ -31,7 +31,7 @@ class ToolRecords:
         """See RecordPart."""
         for start in range(0, len(scope.tool_ids), _MAX_BATCH):
             request = rpc.BatchGetToolsRequest(tool_ids=scope.tool_ids[start : start + _MAX_BATCH])
-            response = await self._stub.BatchGetTools(request, timeout=deadlines.READ)
+            response = await self._stub.BatchGetTools(request, timeout=deadlines.IMPORT)
             for tool in response.tools:
                 tool.ClearField("packages")
                 yield record_of(kind, tool.id, tool)
@@ -40,7 +40,7 @@ class ToolRecords:
         """See RecordPart."""
         names = {record.body.name: record.id for record in records}
         request = rpc.BatchGetToolsRequest(names=list(names))
-        response = await self._stub.BatchGetTools(request, timeout=deadlines.READ)
+        response = await self._stub.BatchGetTools(request, timeout=deadlines.IMPORT)
         return {names[tool.name]: tool.id for tool in response.tools}
 
     async def restore(
