@@ -14,6 +14,8 @@ from mnemesh_cli.agent_exports import files
 from mnemesh_cli.agent_exports.export import export_agent
 from mnemesh_cli.agent_exports.records import RECORDS, count_records, export_records, import_records
 from mnemesh_cli.agent_exports.restore import AgentImport, ImportCounts
+from mnemesh_cli.commands.import_letta import import_letta
+from mnemesh_cli.commands.letta_files import ExportFormat, export_letta_file, import_letta_file
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.record_progress import record_bar
 from mnemesh_cli.display.terminal import notice, output, print_error
@@ -42,11 +44,17 @@ def export(
     file: Annotated[
         Path | None, typer.Option(help="Write everything as one file, such as agent.mnemesh, and no directory.")
     ] = None,
+    format: Annotated[  # noqa: A002  (the name of the option)
+        ExportFormat, typer.Option(help="letta writes one agent file of Letta 0.16, <dir>/<agent_id>.af.")
+    ] = ExportFormat.MNEMESH,
 ) -> None:
     """Export everything of an agent to JSON files, without the values of secrets and the contents of uploaded files.
 
     --watch keeps the trace files up to date, not the other files.
     """
+    if format is ExportFormat.LETTA:
+        asyncio.run(export_letta_file(context.obj, agent, dir))
+        return
     if file is not None:
         if watch or traces:
             raise InvalidArgument("--file excludes --watch and --traces.", field="file")
@@ -60,9 +68,10 @@ def import_(
     dir: Annotated[  # noqa: A002  (the name of the argument)
         Path,
         typer.Argument(
-            metavar="DIR",
+            metavar="DIR|FILE.af|letta",
             envvar=_DIRECTORY_VARIABLES,
-            help="Directory of one agent's files, or one with agents/ in it, or a file of --file.",
+            help="Directory of one agent's files, or one with agents/ in it; a file of --file; an agent file of Letta;"
+            " or letta, for a database of Letta.",
         ),
     ],
     agent: Annotated[
@@ -73,20 +82,55 @@ def import_(
         bool, typer.Option(help="Add traces that are not archived to the agent's context window.")
     ] = True,
     model: Annotated[
-        str | None, typer.Option(help="Model of a new agent.", show_default="the model of the exported agent")
+        str | None,
+        typer.Option(
+            help="Model of a new agent; with letta, of the agents whose model the mesh does not have.",
+            show_default="the model of the exported agent",
+        ),
     ] = None,
+    database_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            envvar="MNEMESH_LETTA_DATABASE_URL",
+            help="With letta: the database, postgresql://… or sqlite:///…. It is only read.",
+        ),
+    ] = None,
+    organization: Annotated[
+        str | None, typer.Option(help="With letta: the organization, if several have data.", metavar="ID")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="With letta: print the report as JSON.")] = False,
 ) -> None:
     """Import exported files into an agent. What the agent already has is kept.
 
     If there is no agent with the id of the directory, and --agent is not given, one is created with everything that was
     exported. A file with a malformed line is refused, and nothing is imported. An interrupted import is repeated.
+
+    `mnemesh import letta --database-url URL` migrates a database of Letta 0.16, and `mnemesh import FILE.af` imports an
+    agent file of Letta. Both can be repeated, and create nothing twice.
     """
+    if str(dir) == "letta":
+        _import_letta(context.obj, database_url, organization, model, as_json=as_json)
+        return
+    if dir.suffix == ".af":
+        asyncio.run(import_letta_file(context.obj, dir, model))
+        return
     if not dir.is_file():
         asyncio.run(_import(context.obj, dir, agent, model, window=window))
         return
     if agent is not None:
         raise InvalidArgument("A file creates an agent of its own. Leave out --agent.", field="agent")
     asyncio.run(_open_and_import(context.obj, dir, model))
+
+
+def _import_letta(
+    connection: Connection, database_url: str | None, organization: str | None, model: str | None, *, as_json: bool
+) -> None:
+    if database_url is None:
+        raise InvalidArgument("Name the database of Letta with --database-url.", field="database-url")
+    migration = import_letta(connection, database_url, organization=organization, model=model, as_json=as_json)
+    if not asyncio.run(migration).is_complete:
+        raise typer.Exit(1)
 
 
 async def _export(connection: Connection, key: str, base: Path, interval: float | None, *, traces_only: bool) -> None:

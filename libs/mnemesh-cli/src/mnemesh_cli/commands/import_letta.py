@@ -1,0 +1,65 @@
+"""`mnemesh import letta`: the migration of a Letta database, with its progress and its report."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from mnemesh_cli.connection import Connection
+from mnemesh_cli.display.terminal import notice, output
+from mnemesh_cli.letta.report import Report, problem_lines, table_lines
+from mnemesh_kit.errors import FailedPrecondition
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+_NAME_CHARS = 24
+
+
+class MigrationBar:
+    """A bar for the messages of the agent that is sent; lines on stderr if that is no terminal."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task = progress.add_task("reading", total=None)
+
+    def agent(self, name: str, number: int, total: int, messages: int) -> None:
+        """An agent with so many messages begins."""
+        short = name if len(name) <= _NAME_CHARS else f"{name[: _NAME_CHARS - 1]}…"
+        self._progress.reset(self._task, total=messages, description=f"{number}/{total} {short}")
+        if self._progress.disable:
+            notice(f"agent {number} of {total}: {name}, {messages} messages")
+
+    def message(self) -> None:
+        """A message was sent."""
+        self._progress.advance(self._task)
+
+
+async def import_letta(
+    connection: Connection, database_url: str, *, organization: str | None, model: str | None, as_json: bool
+) -> Report:
+    """Migrates a database and prints the report.
+
+    Raises:
+        FailedPrecondition: the extra "letta" is not installed; or see `Migration.run`.
+    """
+    try:
+        # The libraries of databases are an extra.
+        from mnemesh_cli.letta.database import open_database  # noqa: PLC0415
+        from mnemesh_cli.letta.migration import Migration  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise FailedPrecondition(f"{error.name} is not installed. Install mnemesh-cli[letta].") from error
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    is_terminal = sys.stderr.isatty()
+    console = Console(file=sys.stderr)
+    async with connection.open() as mnemesh, open_database(database_url) as database:
+        with Progress(*columns, console=console, disable=not is_terminal, transient=True) as progress:
+            migration = Migration(
+                database, mnemesh, organization_id=organization, model=model, progress=MigrationBar(progress)
+            )
+            report = await migration.run()
+    if as_json:
+        output().print(json.dumps(report.as_json(), indent=2), markup=False, soft_wrap=True)
+        return report
+    for line in (*table_lines(report), *problem_lines(report)):
+        output().print(line, markup=False, soft_wrap=True)
+    return report

@@ -1,0 +1,71 @@
+"""Agent files of Letta (.af): `mnemesh import FILE.af` and `mnemesh export --format letta`."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from enum import StrEnum
+from pathlib import Path
+
+from mnemesh_cli.connection import Connection
+from mnemesh_cli.display.terminal import notice, output
+from mnemesh_client.letta_files.transfer import LettaImport, export_letta
+from mnemesh_kit.errors import InvalidArgument
+
+
+class ExportFormat(StrEnum):
+    """The form of an export."""
+
+    MNEMESH = "mnemesh"
+    LETTA = "letta"
+
+
+async def import_letta_file(connection: Connection, path: Path, model: str | None) -> None:
+    """Imports an agent file. The same file creates the same agents, once.
+
+    Raises:
+        InvalidArgument: the file cannot be read, or is no agent file of Letta.
+    """
+    content = await asyncio.to_thread(_content, path)
+    data = _parsed(content, path)
+    async with connection.open() as mnemesh:
+        restored = LettaImport(mnemesh, data, hashlib.sha256(content).hexdigest(), model=model)
+        agents = await restored.run()
+    for note in restored.notes:
+        notice(note)
+    for agent in agents:
+        output().print(f"{agent.name}: {agent.id}", markup=False, soft_wrap=True)
+
+
+async def export_letta_file(connection: Connection, key: str, directory: Path) -> None:
+    """Writes an agent to <directory>/<agent_id>.af."""
+    async with connection.open() as mnemesh:
+        agent = await mnemesh.agents.find(key)
+        data = await export_letta(mnemesh, [agent.id])
+    path = directory / f"{agent.id}.af"
+    await asyncio.to_thread(_write, path, json.dumps(data, ensure_ascii=False, indent=2) + "\n")
+    messages = len(data["agents"][0]["messages"])
+    notice("passages, runs, revisions of blocks and values of secrets have no place in an agent file")
+    output().print(
+        f"{path}: {messages} messages, {len(data['blocks'])} blocks, {len(data['tools'])} tools", soft_wrap=True
+    )
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read: {error.strerror}", field="dir") from error
+
+
+def _parsed(content: bytes, path: Path) -> object:
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise InvalidArgument(f"{path} is no JSON: {error}", field="dir") from error
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")

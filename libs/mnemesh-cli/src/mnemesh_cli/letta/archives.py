@@ -1,0 +1,74 @@
+"""Archives of Letta and their passages as records."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Set
+
+from mnemesh.agents.v1.agent_records_pb2 import AgentRecord, PassageRecord
+from mnemesh.archival.v1.archives_pb2 import PASSAGE_SOURCE_AGENT, Archive, Passage
+from mnemesh_cli.letta.database import LettaDatabase
+from mnemesh_cli.letta.report import Report
+from mnemesh_cli.letta.vectors import vector_of
+from mnemesh_client.letta_files.agents import embedder_handle
+from mnemesh_client.letta_files.values import Row, clean, json_text, optional_text, timestamp
+
+
+async def archive_records(
+    database: LettaDatabase, ids: list[str], embedders: Set[str], report: Report
+) -> AsyncIterator[AgentRecord]:
+    """Yields the archives with these ids, then their passages, the oldest first.
+
+    Args:
+        database: with the organization selected.
+        ids: of the archives.
+        embedders: the handles that the mesh has. The vectors of other embedders are left out.
+        report: counts the vectors.
+    """
+    rows = await database.all("archives", order=("created_at", "id"), id=ids)
+    for row in rows:
+        yield AgentRecord(archive=archive(row, embedders))
+    for row in rows:
+        config = row.get("embedding_config") or {}
+        async for item in database.rows("archival_passages", order=("created_at", "id"), archive_id=row["id"]):
+            yield AgentRecord(passage=_passage(item, config, embedders, report))
+
+
+def archive(row: Row, embedders: Set[str]) -> Archive:
+    """Returns an archive. An embedder that the mesh does not have is left out: the mesh chooses its own."""
+    handle = embedder_handle(row.get("embedding_config") or {}) or ""
+    return Archive(
+        id=row["id"],
+        name=row["name"],
+        description=optional_text(row, "description"),
+        embedder=handle if handle in embedders else "",
+        metadata=json_text(row.get("metadata_")),
+        create_time=timestamp(row.get("created_at")),
+        update_time=timestamp(row.get("updated_at")),
+    )
+
+
+def passage(row: Row) -> Passage:
+    """Returns a passage without its vector."""
+    return Passage(
+        id=row["id"],
+        archive_id=row["archive_id"],
+        text=clean(row["text"]),
+        tags=list(dict.fromkeys(row.get("tags") or ())),
+        metadata=json_text(row.get("metadata_")),
+        source=PASSAGE_SOURCE_AGENT,
+        create_time=timestamp(row.get("created_at")),
+        update_time=timestamp(row.get("updated_at")),
+    )
+
+
+def _passage(row: Row, archive_config: Row, embedders: Set[str], report: Report) -> PassageRecord:
+    config = row.get("embedding_config") or archive_config
+    handle = embedder_handle(config)
+    vector = vector_of(row.get("embedding"), config.get("embedding_dim")) if handle in embedders else None
+    record = PassageRecord(passage=passage(row), embedder=handle if vector else None)
+    record.passage.embedding.extend(vector or ())
+    if vector:
+        report.vectors_kept += 1
+    else:
+        report.vectors_computed += 1
+    return record

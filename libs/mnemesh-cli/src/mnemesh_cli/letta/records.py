@@ -1,0 +1,247 @@
+"""The records of one agent of a Letta database, in the order in which ImportAgent reads them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from mnemesh.agents.v1.agent_records_pb2 import AgentRecord, BlockRecord, RecordsEnd, RecordsHeader
+from mnemesh.agents.v1.agents_pb2 import Agent, AttachedTool
+from mnemesh.agents.v1.conversations_pb2 import Conversation
+from mnemesh.types.v1.message_pb2 import Usage
+from mnemesh_cli.letta.archives import archive_records
+from mnemesh_cli.letta.database import LettaDatabase
+from mnemesh_cli.letta.histories import ENDED, add_usage, block_revision, run_record, step_record, step_status, usage_of
+from mnemesh_cli.letta.report import Report
+from mnemesh_client.letta_files import resources
+from mnemesh_client.letta_files.agents import agent as agent_settings
+from mnemesh_client.letta_files.agents import model_settings
+from mnemesh_client.letta_files.messages import MessageReader
+from mnemesh_client.letta_files.values import Row, optional_text, timestamp
+from mnemesh_kit.ids import derive_id
+
+SOURCE = "letta/0.16"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the mesh offers to the agents."""
+
+    builtin_tools: frozenset[str]
+    models: frozenset[str]
+    embedders: frozenset[str]
+    model: str | None = None
+    """Replaces models that the mesh does not have."""
+
+
+class AgentRecords:
+    """Reads everything of one agent.
+
+    Args:
+        database: with the organization selected.
+        row: of the agent.
+        target: the mesh.
+        report: receives what is left out.
+    """
+
+    def __init__(self, database: LettaDatabase, row: Row, target: Target, report: Report) -> None:
+        self._database = database
+        self._row = row
+        self._target = target
+        self._report = report
+        self.agent_id: str = row["id"]
+        self._default = derive_id("conv", self.agent_id)
+        self._steps: dict[str, str] = {}
+
+    async def read(self) -> AsyncIterator[AgentRecord]:
+        """Yields the records, the header first and the end last."""
+        now = Timestamp()
+        now.GetCurrentTime()
+        yield AgentRecord(header=RecordsHeader(format_version=1, source=SOURCE, export_time=now))
+        count = 1
+        async for record in self._resources():
+            count += 1
+            yield record
+        yield AgentRecord(end=RecordsEnd(record_count=count))
+
+    async def _resources(self) -> AsyncIterator[AgentRecord]:
+        identity_ids = await self._linked("identities_agents", "identity_id")
+        tools = await self._rows_of("tools", await self._linked("tools_agents", "tool_id"))
+        yield AgentRecord(agent=await self._agent(identity_ids, tools))
+        for row in await self._rows_of("identities", identity_ids):
+            yield AgentRecord(identity=resources.identity(row))
+        for row in tools:
+            if not resources.is_builtin_tool(row) and (row.get("tool_type") or "custom") == "custom":
+                yield AgentRecord(tool=resources.custom_tool(row))
+        for row in await self._rows_of("sources", await self._linked("sources_agents", "source_id")):
+            yield AgentRecord(folder=resources.folder(row))
+        for read in (self._blocks, self._conversations, self._runs, self._messages, self._archives, self._groups):
+            async for record in read():
+                yield record
+
+    async def _agent(self, identity_ids: list[str], tools: list[Row]) -> Agent:
+        tags = [row["tag"] async for row in self._database.rows("agents_tags", order=("tag",), agent_id=self.agent_id)]
+        secrets = await self._database.all("agent_environment_variables", order=("key",), agent_id=self.agent_id)
+        agent = agent_settings(self._row, tags=tags, secrets=[row["key"] for row in secrets], identity_ids=identity_ids)
+        agent.default_conversation_id = self._default
+        self._fit(agent)
+        for row in tools:
+            self._attach(agent, row)
+        return agent
+
+    def _fit(self, agent: Agent) -> None:
+        """Replaces what the mesh does not have."""
+        if agent.model not in self._target.models and self._target.model:
+            self._report.change("agents", agent.id, f"model {agent.model} is replaced by {self._target.model}")
+            agent.model = self._target.model
+        if agent.HasField("embedder") and agent.embedder not in self._target.embedders:
+            agent.ClearField("embedder")
+        settings = agent.compaction_settings
+        if settings.HasField("model") and settings.model not in self._target.models:
+            self._report.change("agents", agent.id, f"summaries are written by the default, not by {settings.model}")
+            settings.ClearField("model")
+
+    def _attach(self, agent: Agent, row: Row) -> None:
+        name, kind = row["name"], row.get("tool_type") or "custom"
+        if resources.is_builtin_tool(row):
+            if name in self._target.builtin_tools:
+                agent.tools.append(AttachedTool(name=name, builtin=True))
+            else:
+                self._report.change("agents", agent.id, f"the built-in tool {name} does not exist here")
+        elif kind == "custom":
+            agent.tools.append(AttachedTool(tool_id=row["id"], name=name))
+        else:
+            self._report.change("agents", agent.id, f"the tool {name} of the type {kind} is not attached")
+
+    async def _blocks(self) -> AsyncIterator[AgentRecord]:
+        held = await self._linked("blocks_agents", "block_id")
+        owners: dict[str, str] = {}
+        for conversation in await self._database.all("conversations", agent_id=self.agent_id):
+            links = self._database.rows("blocks_conversations", order=("block_id",), conversation_id=conversation["id"])
+            owners |= {link["block_id"]: conversation["id"] async for link in links}
+        rows = await self._rows_of("block", [*held, *owners])
+        for row in rows:
+            tags = [tag["tag"] async for tag in self._database.rows("blocks_tags", order=("tag",), block_id=row["id"])]
+            links = self._database.rows("identities_blocks", order=("identity_id",), block_id=row["id"])
+            identity_ids = [link["identity_id"] async for link in links]
+            block = resources.block(row, tags=tags, identity_ids=identity_ids)
+            block.revision = await self._revision(row)
+            yield AgentRecord(block=BlockRecord(block=block, conversation_id=owners.get(row["id"])))
+        for row in rows:
+            for number, entry in enumerate(await self._history(row["id"]), 1):
+                yield AgentRecord(block_revision=block_revision(entry, number))
+
+    async def _revision(self, row: Row) -> int:
+        """The revision of a block: that of its newest checkpoint if nothing has changed since, or the next one."""
+        history = await self._history(row["id"])
+        same = bool(history) and history[-1]["value"] == row["value"] and history[-1]["label"] == row["label"]
+        return len(history) + (0 if same else 1)
+
+    async def _history(self, block_id: str) -> list[Row]:
+        return await self._database.all("block_history", order=("sequence_number", "id"), block_id=block_id)
+
+    async def _conversations(self) -> AsyncIterator[AgentRecord]:
+        yield AgentRecord(
+            conversation=Conversation(
+                id=self._default,
+                agent_id=self.agent_id,
+                is_default=True,
+                message_ids=self._row.get("message_ids") or (),
+                create_time=timestamp(self._row.get("created_at")),
+                update_time=timestamp(self._row.get("updated_at")),
+            )
+        )
+        rows = self._database.rows("conversations", order=("created_at", "id"), agent_id=self.agent_id)
+        async for row in rows:
+            shown = self._database.rows("conversation_messages", order=("position", "id"), conversation_id=row["id"])
+            window = [item["message_id"] async for item in shown if item["in_context"]]
+            links = self._database.rows("blocks_conversations", order=("block_id",), conversation_id=row["id"])
+            isolated = [(link["block_id"], link["block_label"]) async for link in links]
+            conversation = Conversation(
+                id=row["id"],
+                agent_id=self.agent_id,
+                summary=optional_text(row, "summary"),
+                model=self._known_model(row),
+                isolated_block_ids=[block_id for block_id, _ in isolated],
+                isolated_block_labels=[label for _, label in isolated],
+                message_ids=window,
+                last_message_time=timestamp(row.get("last_message_at")),
+                create_time=timestamp(row.get("created_at")),
+                update_time=timestamp(row.get("updated_at")),
+            )
+            if row.get("model_settings"):
+                conversation.model_settings.CopyFrom(model_settings(row["model_settings"]))
+            yield AgentRecord(conversation=conversation)
+
+    def _known_model(self, row: Row) -> str | None:
+        handle = row.get("model")
+        if handle and handle not in self._target.models:
+            self._report.change("conversations", row["id"], f"model {handle} is not known here; the agent's is used")
+            return None
+        return handle
+
+    async def _runs(self) -> AsyncIterator[AgentRecord]:
+        """All runs come before all steps. A run has the sum of its steps, so these are read twice."""
+        usages: dict[str, tuple[Usage, int]] = {}
+        last_status: dict[str, str] = {}
+        order = ("created_at", "id")
+        async for row in self._database.rows("steps", order=order, agent_id=self.agent_id):
+            self._steps[row["id"]] = row.get("model_handle") or ""
+            if row.get("run_id"):
+                total, count = usages.get(row["run_id"], (Usage(), 0))
+                add_usage(total, usage_of(row))
+                usages[row["run_id"]] = (total, count + 1)
+                last_status[row["run_id"]] = step_status(row)
+        conversations: dict[str, str] = {}
+        async for row in self._database.rows("runs", order=order, agent_id=self.agent_id):
+            status = row["status"]
+            if status not in ENDED:
+                status = "completed" if last_status.get(row["id"]) == "SUCCESS" else "cancelled"
+                self._report.change("runs", row["id"], f"Letta never closed the run; it is {status} here")
+            conversations[row["id"]] = row.get("conversation_id") or self._default
+            total, count = usages.get(row["id"], (Usage(), 0))
+            yield AgentRecord(run=run_record({**row, "status": status}, conversations[row["id"]], total, count))
+        numbers: dict[str, int] = {}
+        async for row in self._database.rows("steps", order=order, agent_id=self.agent_id):
+            run_id = row.get("run_id")
+            if run_id not in conversations:
+                self._report.skip("steps", row["id"], "the step belongs to no run that is migrated")
+                continue
+            numbers[run_id] = numbers.get(run_id, 0) + 1
+            yield AgentRecord(step=step_record(row, conversations[run_id], numbers[run_id]))
+
+    async def _messages(self) -> AsyncIterator[AgentRecord]:
+        config = self._row.get("llm_config") or {}
+        handle = str(config.get("handle") or f"{config.get('model_endpoint_type') or 'unknown'}/")
+        reader = MessageReader(self.agent_id, handle.split("/", 1)[0])
+        async for row in self._database.rows("messages", order=("sequence_id", "id"), agent_id=self.agent_id):
+            model = self._steps.get(row.get("step_id") or "") if row.get("model") else None
+            conversation = row.get("conversation_id") or self._default
+            try:
+                message = reader.read(row, model=model or None, conversation_id=conversation)
+            except (ValueError, KeyError, TypeError) as error:
+                self._report.skip("messages", row["id"], f"the message cannot be read: {error}")
+                continue
+            yield AgentRecord(message=message)
+
+    async def _archives(self) -> AsyncIterator[AgentRecord]:
+        ids = await self._linked("archives_agents", "archive_id")
+        async for record in archive_records(self._database, ids, self._target.embedders, self._report):
+            yield record
+
+    async def _groups(self) -> AsyncIterator[AgentRecord]:
+        ids = await self._linked("groups_agents", "group_id")
+        managed = await self._database.all("groups", manager_agent_id=self.agent_id)
+        for row in await self._rows_of("groups", sorted({*ids, *(group["id"] for group in managed)})):
+            links = self._database.rows("groups_blocks", order=("block_id",), group_id=row["id"])
+            block_ids = [link["block_id"] async for link in links]
+            yield AgentRecord(group=resources.group(row, row.get("agent_ids") or (), block_ids))
+
+    async def _linked(self, table: str, column: str) -> list[str]:
+        """The ids in a table that links agents with other resources."""
+        return [row[column] async for row in self._database.rows(table, order=(column,), agent_id=self.agent_id)]
+
+    async def _rows_of(self, table: str, ids: Iterable[str]) -> list[Row]:
+        """The rows with these ids, the oldest first."""
+        return await self._database.all(table, order=("created_at", "id"), id=list(ids))

@@ -1,0 +1,147 @@
+"""Imports Letta's agent files into a mesh, and exports agents as such files."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from mnemesh.agents.v1 import agents_pb2, agents_service_pb2
+from mnemesh.agents.v1.agent_records_pb2 import AgentRecord
+from mnemesh_kit.errors import MnemeshError, NotFound
+from mnemesh_kit.ids import derive_id
+
+from mnemesh_client.letta_files.reading import AgentFile, read_agent_file
+from mnemesh_client.letta_files.values import clean
+from mnemesh_client.letta_files.writing import write_agent_file
+
+if TYPE_CHECKING:
+    from mnemesh_client.mnemesh import Mnemesh
+
+_BATCH_RECORDS: Final = 100
+_DEADLINE_SECONDS: Final = 3600.0
+
+
+class LettaImport:
+    """One import of an agent file. Repeating it with the same namespace creates nothing twice.
+
+    Args:
+        mnemesh: the mesh.
+        data: the JSON of the file.
+        namespace: names the import; agents of another namespace are other agents.
+        model: for all agents; None keeps theirs.
+
+    Raises:
+        InvalidArgument: the file is no agent file of Letta.
+    """
+
+    def __init__(self, mnemesh: Mnemesh, data: object, namespace: str, *, model: str | None = None) -> None:
+        self._mnemesh = mnemesh
+        self._namespace = namespace
+        self._model = model
+        self._file: AgentFile = read_agent_file(data, namespace)
+        self.notes: list[str] = list(self._file.left_out)
+        """What was not imported, or not as it was: a sentence each."""
+
+    async def run(self) -> list[agents_pb2.Agent]:
+        """Imports folders, MCP servers and agents, and returns the agents in the order of the file.
+
+        Raises:
+            NotFound: MODEL_UNKNOWN: the mesh does not have the model of an agent.
+        """
+        await self._upload()
+        await self._register()
+        embedders = {item.handle async for item in self._mnemesh.models.embedding_models()}
+        return [await self._agent(agent_id, records, embedders) for agent_id, records in self._file.agents.items()]
+
+    async def _agent(self, agent_id: str, records: Sequence[AgentRecord], embedders: set[str]) -> agents_pb2.Agent:
+        for record in records:
+            if record.HasField("agent") and record.agent.embedder not in embedders:
+                record.agent.ClearField("embedder")
+            if record.HasField("folder") and record.folder.embedder not in embedders:
+                record.folder.embedder = ""
+        options = agents_service_pb2.ImportOptions(
+            request_id=derive_id("request", self._namespace, agent_id),
+            keep_ids=True,
+            id_namespace=self._namespace,
+            model=self._model,
+        )
+
+        async def requests() -> AsyncIterator[agents_service_pb2.ImportAgentRequest]:
+            yield agents_service_pb2.ImportAgentRequest(options=options)
+            for start in range(0, len(records), _BATCH_RECORDS):
+                yield agents_service_pb2.ImportAgentRequest(records=records[start : start + _BATCH_RECORDS])
+
+        response = await self._mnemesh.agents.stub.ImportAgent(requests(), timeout=_DEADLINE_SECONDS)
+        # A group is created with the last of its agents, and skipped before.
+        self.notes += [f"{item.id}: {item.reason}" for item in response.skipped if not item.id.startswith("group-")]
+        return response.agent
+
+    async def _upload(self) -> None:
+        for item in self._file.files:
+            try:
+                folder = await self._mnemesh.folders.find(item.folder)
+            except NotFound:
+                folder = await self._mnemesh.folders.create(
+                    item.folder, request_id=derive_id("request", self._namespace, item.folder)
+                )
+            await self._mnemesh.files.upload(
+                folder.id,
+                clean(item.text).encode(),
+                name=item.name,
+                on_duplicate="skip",
+                media_type="text/markdown" if item.name.endswith(".md") else "text/plain",
+                request_id=derive_id("request", self._namespace, item.folder, item.name),
+            )
+
+    async def _register(self) -> None:
+        known = {server.name async for server in self._mnemesh.mcp_servers.list()}
+        for server in self._file.mcp_servers:
+            name, url = server["server_name"], server.get("server_url")
+            if name in known:
+                continue
+            if not url:
+                self.notes.append(f"The MCP server {name} is a program of another host. Register it here again.")
+                continue
+            transport: Any = "sse" if server.get("server_type") == "sse" else "streamable_http"
+            try:
+                await self._mnemesh.mcp_servers.create(name, url, transport=transport)
+            except MnemeshError as error:
+                self.notes.append(f"The MCP server {name} is not registered: {error.message}")
+            else:
+                self.notes.append(f"The MCP server {name} is registered without its token. Set it again.")
+
+
+async def export_letta(mnemesh: Mnemesh, agent_ids: Sequence[str]) -> dict[str, Any]:
+    """Returns the JSON of an agent file with these agents, and the texts of their files.
+
+    Raises:
+        NotFound: there is no such agent.
+    """
+    agents = [[record async for record in _records(mnemesh, agent_id)] for agent_id in agent_ids]
+    data = write_agent_file(agents)
+    folders = {record.folder.id: record.folder.name for records in agents for record in records if record.folder.id}
+    sources = {source["name"]: source["id"] for source in data["sources"]}
+    for folder_id, name in folders.items():
+        async for file in mnemesh.files.list(folder_id=folder_id):
+            is_text = file.media_type.startswith("text/")
+            text = (await mnemesh.files.read(file.id)).decode() if is_text else await mnemesh.files.text(file.id)
+            data["files"].append(
+                {
+                    "id": f"file-{len(data['files'])}",
+                    "source_id": sources[name],
+                    "file_name": f"{name}/{file.name}",
+                    "original_file_name": file.name,
+                    "file_type": file.media_type,
+                    "file_size": len(text.encode()),
+                    "processing_status": "completed",
+                    "content": text,
+                }
+            )
+    return data
+
+
+async def _records(mnemesh: Mnemesh, agent_id: str) -> AsyncIterator[AgentRecord]:
+    request = agents_service_pb2.ExportAgentRequest(agent_id=agent_id)
+    async for response in mnemesh.agents.stub.ExportAgent(request, timeout=_DEADLINE_SECONDS):
+        for record in response.records:
+            yield record

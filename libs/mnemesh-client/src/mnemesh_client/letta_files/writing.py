@@ -1,0 +1,257 @@
+"""Writes the records of agents as a Letta agent file (.af)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from mnemesh.agents.v1.agent_records_pb2 import AgentRecord
+from mnemesh.agents.v1.agents_pb2 import Agent
+from mnemesh.tools.v1 import tools_pb2
+
+from mnemesh_client.letta_files.agents import AGENT_TYPES
+from mnemesh_client.letta_files.message_writing import letta_message
+from mnemesh_client.letta_files.rules import letta_rule
+from mnemesh_client.letta_files.settings_writing import (
+    compaction,
+    embedding,
+    embedding_config,
+    llm_config,
+    response_format,
+)
+from mnemesh_client.letta_files.values import carried_json
+
+_REVISION: Final = "1c28e167b74f"
+"""The schema of Letta 0.16.7, which its importer expects."""
+_TYPE_NAMES: Final = {value: name for name, value in AGENT_TYPES.items()}
+_BUILTIN_TYPES: Final = {
+    "letta_core": ("send_message", "conversation_search", "archival_memory_insert", "archival_memory_search"),
+    "letta_memory_core": ("core_memory_append", "core_memory_replace", "memory", "memory_apply_patch"),
+    "letta_sleeptime_core": ("memory_finish_edits", "memory_insert", "memory_replace", "memory_rethink"),
+    "letta_files_core": ("open_files", "grep_files", "semantic_search_files"),
+    "letta_builtin": ("web_search", "run_code", "fetch_webpage"),
+    "letta_multi_agent_core": (
+        "send_message_to_agent_and_wait_for_reply",
+        "send_message_to_agent_async",
+        "send_message_to_agents_matching_tags",
+    ),
+    "letta_voice_sleeptime_core": (
+        "finish_rethinking_memory",
+        "rethink_user_memory",
+        "search_memory",
+        "store_memories",
+    ),
+}
+_TYPE_OF_BUILTIN: Final = {name: kind for kind, names in _BUILTIN_TYPES.items() for name in names}
+"""Letta's type of each of its tools. Its importer refuses a tool of another type."""
+
+
+def write_agent_file(agents: Sequence[Sequence[AgentRecord]]) -> dict[str, Any]:
+    """Returns the JSON of an agent file. What several agents share is in it once.
+
+    Left out, because the format has no place for it: passages, runs, steps, revisions of blocks, identities, and
+    conversations beside the default one.
+
+    Args:
+        agents: the records of each agent, as ExportAgent sends them.
+    """
+    writer = _FileWriter()
+    for records in agents:
+        writer.number(records)
+    for records in agents:
+        writer.add(records)
+    return writer.data
+
+
+class _FileWriter:
+    def __init__(self) -> None:
+        lists = ("agents", "groups", "blocks", "files", "sources", "tools", "mcp_servers", "skills")
+        self.data: dict[str, Any] = {**{name: [] for name in lists}, "metadata": {"revision_id": _REVISION}}
+        self.data["created_at"] = None
+        self._ids: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
+
+    def number(self, records: Iterable[AgentRecord]) -> None:
+        """Gives the agent its id in the file, so that groups of other agents can name it."""
+        for record in records:
+            if record.HasField("agent"):
+                self._id("agent", record.agent.id)
+
+    def _id(self, prefix: str, id_: str) -> str:
+        if id_ not in self._ids:
+            number = self._counts.get(prefix, 0)
+            self._counts[prefix] = number + 1
+            self._ids[id_] = f"{prefix}-{number}"
+        return self._ids[id_]
+
+    def add(self, records: Sequence[AgentRecord]) -> None:
+        of = {kind: [record for record in records if record.WhichOneof("record") == kind] for kind in _KINDS}
+        agent = of["agent"][0].agent
+        default = next((r.conversation for r in of["conversation"] if r.conversation.is_default), None)
+        shown = [r.message for r in of["message"] if r.message.conversation_id in ("", agent.default_conversation_id)]
+        messages = [
+            letta_message(message, self._id("message", message.id), self._ids, agent.time_zone) for message in shown
+        ]
+        window = list(default.message_ids) if default is not None else []
+        self.data["agents"].append(
+            {
+                **self._settings(agent),
+                "id": self._id("agent", agent.id),
+                "tool_ids": self._tools(agent, [record.tool for record in of["tool"]]),
+                "block_ids": [
+                    self._block(r.block.block) for r in of["block"] if not r.block.HasField("conversation_id")
+                ],
+                "source_ids": [self._source(r.folder) for r in of["folder"]],
+                "messages": messages,
+                "in_context_message_ids": [self._ids[id_] for id_ in window if id_ in self._ids],
+                "files_agents": [],
+                "group_ids": [self._group(r.group) for r in of["group"] if self._is_complete(r.group)],
+            }
+        )
+
+    def _settings(self, agent: Agent) -> dict[str, Any]:
+        return {
+            "name": agent.name,
+            "description": agent.description if agent.HasField("description") else None,
+            "agent_type": _TYPE_NAMES.get(agent.type, "letta_v1_agent"),
+            "system": agent.system,
+            "memory_blocks": [],
+            "tools": [],
+            "tool_rules": [letta_rule(rule) for rule in agent.tool_rules],
+            "tags": list(agent.tags),
+            "metadata": carried_json(agent.metadata) or None,
+            "llm_config": llm_config(agent),
+            "embedding_config": embedding_config(agent),
+            "compaction_settings": compaction(agent),
+            "include_base_tools": False,
+            "include_multi_agent_tools": False,
+            "include_base_tool_rules": False,
+            "include_default_source": False,
+            "tool_exec_environment_variables": {secret.key: "" for secret in agent.secrets},
+            "message_buffer_autoclear": agent.message_buffer_autoclear,
+            "enable_sleeptime": False,
+            "response_format": response_format(agent),
+            "timezone": agent.time_zone,
+            "max_files_open": agent.max_files_open if agent.HasField("max_files_open") else None,
+            "per_file_view_window_char_limit": agent.per_file_view_window_char_limit or None,
+            "hidden": agent.hidden or None,
+        }
+
+    def _tools(self, agent: Agent, custom: Sequence[tools_pb2.Tool]) -> list[str]:
+        """The ids of an agent's tools in their order. MCP tools and tools of mnemesh alone have no place in it."""
+        known = {tool.name: tool for tool in custom if tool.type == tools_pb2.TOOL_TYPE_CUSTOM}
+        return [
+            self._builtin(tool.name) if tool.builtin else self._tool(known[tool.name])
+            for tool in agent.tools
+            if (tool.name in _TYPE_OF_BUILTIN if tool.builtin else tool.name in known)
+        ]
+
+    def _builtin(self, name: str) -> str:
+        key = f"builtin/{name}"
+        is_new = key not in self._ids
+        id_ = self._id("tool", key)
+        if is_new:
+            self.data["tools"].append(
+                {"id": id_, "name": name, "tool_type": _TYPE_OF_BUILTIN[name], "source_type": "python"}
+            )
+        return id_
+
+    def _tool(self, tool: tools_pb2.Tool) -> str:
+        is_new = tool.id not in self._ids
+        id_ = self._id("tool", tool.id)
+        if is_new:
+            is_typescript = tool.source_type == tools_pb2.SOURCE_TYPE_TYPESCRIPT
+            self.data["tools"].append(
+                {
+                    "id": id_,
+                    "name": tool.name,
+                    "tool_type": "custom",
+                    "description": tool.description if tool.HasField("description") else None,
+                    "source_type": "typescript" if is_typescript else "python",
+                    "source_code": tool.source_code,
+                    "json_schema": carried_json(tool.json_schema) or None,
+                    "args_json_schema": carried_json(tool.args_json_schema) or None,
+                    "return_char_limit": tool.return_char_limit or 50_000,
+                    "pip_requirements": _requirements(tool.pip_requirements),
+                    "npm_requirements": _requirements(tool.npm_requirements),
+                    "default_requires_approval": tool.default_requires_approval or None,
+                    "enable_parallel_execution": tool.enable_parallel_execution,
+                    "tags": list(tool.tags),
+                    "metadata_": carried_json(tool.metadata),
+                }
+            )
+        return id_
+
+    def _block(self, block: Any) -> str:
+        is_new = block.id not in self._ids
+        id_ = self._id("block", block.id)
+        if is_new:
+            self.data["blocks"].append(
+                {
+                    "id": id_,
+                    "label": block.label,
+                    "value": block.value,
+                    "limit": block.limit,
+                    "description": block.description if block.HasField("description") else None,
+                    "read_only": block.read_only,
+                    "is_template": block.is_template,
+                    "template_name": block.template_name if block.HasField("template_name") else None,
+                    "preserve_on_migration": block.preserve_on_migration,
+                    "metadata": carried_json(block.metadata),
+                    "hidden": block.hidden or None,
+                    "tags": list(block.tags) or None,
+                }
+            )
+        return id_
+
+    def _source(self, folder: Any) -> str:
+        is_new = folder.id not in self._ids
+        id_ = self._id("source", folder.id)
+        if is_new:
+            self.data["sources"].append(
+                {
+                    "id": id_,
+                    "name": folder.name,
+                    "description": folder.description if folder.HasField("description") else None,
+                    "instructions": folder.instructions if folder.HasField("instructions") else None,
+                    "metadata": carried_json(folder.metadata) or None,
+                    "embedding_config": embedding(folder.embedder, folder.chunk_size),
+                }
+            )
+        return id_
+
+    def _is_complete(self, group: Any) -> bool:
+        """Whether all agents of a group are in the file."""
+        kind = group.manager_config.WhichOneof("config")
+        manager = getattr(getattr(group.manager_config, kind), "manager_agent_id", "") if kind else ""
+        return all(id_ in self._ids for id_ in (*group.agent_ids, *([manager] if manager else ())))
+
+    def _group(self, group: Any) -> str:
+        is_new = group.id not in self._ids
+        id_ = self._id("group", group.id)
+        if is_new:
+            kind = group.manager_config.WhichOneof("config") or "round_robin"
+            inner = getattr(group.manager_config, kind)
+            config = {"manager_type": kind, **{field.name: value for field, value in inner.ListFields()}}
+            if "manager_agent_id" in config:
+                config["manager_agent_id"] = self._ids[config["manager_agent_id"]]
+            self.data["groups"].append(
+                {
+                    "id": id_,
+                    "agent_ids": [self._ids[member] for member in group.agent_ids],
+                    "description": group.description,
+                    "manager_config": config,
+                    "shared_block_ids": [self._ids[block] for block in group.shared_block_ids if block in self._ids],
+                    "hidden": group.hidden or None,
+                }
+            )
+        return id_
+
+
+_KINDS: Final = ("agent", "tool", "block", "folder", "conversation", "message", "group")
+
+
+def _requirements(values: Iterable[Any]) -> list[dict[str, Any]] | None:
+    return [
+        {"name": item.name, "version": item.version if item.HasField("version") else None} for item in values
+    ] or None

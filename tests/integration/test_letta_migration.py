@@ -1,0 +1,270 @@
+"""A database that a Letta server 0.16.7 filled comes over to a mesh, with everything that it has."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, conversations_service_pb2
+from mnemesh.types.v1 import message_pb2
+from mnemesh_cli.letta.database import open_database
+from mnemesh_cli.letta.migration import Migration
+from mnemesh_cli.letta.records import AgentRecords, Target
+from mnemesh_cli.letta.report import Report, table_lines
+from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
+from mnemesh_testkit.databases.postgres import PostgresServer
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.turns import turn
+
+DATA = Path(__file__).parents[1] / "letta" / "data"
+DUMP = DATA / "letta-0.16.7.db.gz"
+
+
+class Silent:
+    """Shows no progress, and fails after so many messages, as a lost connection does."""
+
+    def __init__(self, messages: int | None = None) -> None:
+        self._left = messages
+
+    def agent(self, *_: Any) -> None:
+        pass
+
+    def message(self) -> None:
+        if self._left is not None:
+            self._left -= 1
+            if self._left < 0:
+                raise ConnectionError("interrupted")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    path = tmp_path / "letta.db"
+    path.write_bytes(gzip.decompress(DUMP.read_bytes()))
+    return path
+
+
+@pytest.fixture
+async def mesh(tmp_path: Path, provider: FakeOpenAI) -> AsyncIterator[Mesh]:
+    (tmp_path / "mesh").mkdir()
+    async with Mesh(tmp_path / "mesh", openai_base_url=provider.base_url) as mesh:
+        yield mesh
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[FakeOpenAI]:
+    async with FakeOpenAI(models=("gpt-4o-mini",)) as provider:
+        yield provider
+
+
+async def migrate(mesh: Mesh, path: Path, progress: Silent | None = None) -> Report:
+    async with open_database(f"sqlite:///{path}") as letta:
+        return await Migration(letta, mesh.client, progress=progress or Silent()).run()
+
+
+def rows(path: Path, query: str, *values: object) -> list[tuple[Any, ...]]:
+    with sqlite3.connect(path) as connection:
+        return connection.execute(query, values).fetchall()
+
+
+def of_letta(content: str) -> list[str]:
+    """The texts of a content in Letta's form."""
+    return [part.get("text") or part.get("reasoning") for part in json.loads(content) if part["type"] != "image"]
+
+
+def texts(message: message_pb2.Message) -> list[str]:
+    """The texts of a message, of its content or of its returns."""
+    parts = [*message.content, *(part for item in message.tool_returns for part in item.content)]
+    return [part.text.text or part.reasoning.text for part in parts if part.WhichOneof("part") != "image"]
+
+
+async def test_everything_comes_along_once(mesh: Mesh, database: Path) -> None:
+    report = await migrate(mesh, database)
+
+    counts = {name: (row.letta, row.created, row.existing, row.skipped) for name, row in report.counts.items()}
+    assert {name: row for name, row in counts.items() if row[1] != row[0]} == {"organizations": (1, 0, 1, 0)}
+    assert report.is_complete
+    assert counts["messages"][0] == 60
+    assert max(map(len, table_lines(report))) <= 80
+    await has_the_same_messages(mesh, database)
+    await has_the_same_memory(mesh, database, report)
+    await has_the_same_history(mesh, database)
+    secrets = [problem.reason for problem in report.problems]
+    assert any("HARBOUR_KEY" in reason for reason in secrets)
+    assert not any("fixture-secret" in reason for reason in secrets)
+
+    again = await migrate(mesh, database)
+    assert {name: row.created for name, row in again.counts.items() if row.created} == {}
+    assert {name: row.existing for name, row in again.counts.items()} == {name: row[0] for name, row in counts.items()}
+    await has_the_same_messages(mesh, database)
+
+
+async def has_the_same_messages(mesh: Mesh, database: Path) -> None:
+    """Every agent has its messages in order with their roles, calls, runs, steps and texts, and its windows."""
+    for agent_id, window in rows(database, "SELECT id, message_ids FROM agents"):
+        query = """SELECT id, role, tool_calls, run_id, step_id, content FROM messages WHERE agent_id = ?
+            ORDER BY sequence_id"""
+        expected = rows(database, query, agent_id)
+        found = [message async for message in mesh.client.messages.list(agent_id=agent_id, order="asc")]
+        assert [message.id for message in found] == [row[0] for row in expected]
+        for message, (_, role, calls, run_id, step_id, content) in zip(found, expected, strict=True):
+            assert message_pb2.Role.Name(message.role) == f"ROLE_{role.upper()}"
+            assert [call.id for call in message.tool_calls] == [call["id"] for call in json.loads(calls)]
+            assert [message.run_id, message.step_id] == [run_id or "", step_id or ""]
+            if role not in ("tool", "system"):
+                assert texts(message) == of_letta(content)
+        shown = await mesh.client.agents.stub.GetAgent(
+            agents_service_pb2.GetAgentRequest(agent_id=agent_id, view=agents_service_pb2.AgentView(message_ids=True))
+        )
+        assert list(shown.agent.message_ids) == json.loads(window)
+
+
+async def has_the_same_memory(mesh: Mesh, database: Path, report: Report) -> None:
+    """Blocks with their revisions, passages, folders, identities and groups."""
+    for block_id, value in rows(database, "SELECT id, value FROM block WHERE label <> 'unused'"):
+        assert (await mesh.client.blocks.get(block_id)).value == value
+    ((shared, steps),) = rows(database, "SELECT block_id, count(*) FROM block_history GROUP BY block_id")
+    history = [revision.value async for revision in mesh.client.blocks.revisions(shared)]
+    checkpoints = rows(database, "SELECT value FROM block_history ORDER BY sequence_number DESC")
+    assert [history, len(history)] == [[value for (value,) in checkpoints], steps]
+    for passage_id, text, tags in rows(database, "SELECT id, text, tags FROM archival_passages"):
+        passage = await mesh.client.passages.get(passage_id)
+        assert [passage.text, list(passage.tags)] == [text, json.loads(tags) or []]
+    folder = await mesh.client.folders.find("Pilot books")
+    files = {file.name: file.id async for file in mesh.client.files.list(folder_id=folder.id)}
+    assert set(files) == {"pilot.md", "lights.txt"}
+    ((pilot, clerk),) = rows(
+        database, "SELECT a.id, b.id FROM agents a, agents b WHERE a.name = 'Pilot' AND b.name = 'Clerk'"
+    )
+    ((group_id,),) = rows(database, "SELECT id FROM groups WHERE manager_type = 'supervisor'")
+    group = (await mesh.client.groups.get(report.ids[group_id])).proto
+    assert [list(group.agent_ids), group.manager_config.supervisor.manager_agent_id] == [[clerk], pilot]
+
+
+async def has_the_same_history(mesh: Mesh, database: Path) -> None:
+    """Runs and steps with their tokens, and conversations with their windows."""
+    for run_id, agent_id, reason in rows(
+        database, "SELECT id, agent_id, stop_reason FROM runs WHERE status = 'completed'"
+    ):
+        run = await mesh.client.runs.get(run_id)
+        steps = rows(database, "SELECT id, total_tokens FROM steps WHERE run_id = ? ORDER BY created_at, id", run_id)
+        assert [run.agent_id, run.step_count, run.usage.total_tokens] == [
+            agent_id,
+            len(steps),
+            sum(s[1] for s in steps),
+        ]
+        assert agents_pb2.StopReason.Name(run.stop_reason) == f"STOP_REASON_{(reason or 'unspecified').upper()}"
+    for conversation_id, summary in rows(database, "SELECT id, summary FROM conversations"):
+        query = (
+            "SELECT message_id FROM conversation_messages WHERE conversation_id = ? AND in_context ORDER BY position"
+        )
+        request = conversations_service_pb2.GetConversationRequest(
+            conversation_id=conversation_id, include_message_ids=True
+        )
+        found = (await mesh.client.conversations.stub.GetConversation(request)).conversation
+        window = [message_id for (message_id,) in rows(database, query, conversation_id)]
+        assert [found.summary, list(found.message_ids)] == [summary or "", window]
+
+
+async def test_an_interrupted_migration_is_continued(mesh: Mesh, database: Path) -> None:
+    with pytest.raises(ConnectionError):
+        await migrate(mesh, database, Silent(messages=50))
+
+    report = await migrate(mesh, database)
+
+    assert report.is_complete
+    assert [row.letta for row in report.counts.values()] == [
+        row.created + row.existing for row in report.counts.values()
+    ]
+    await has_the_same_messages(mesh, database)
+
+
+async def test_a_migrated_agent_goes_on(mesh: Mesh, database: Path, provider: FakeOpenAI) -> None:
+    await migrate(mesh, database)
+    pilot = await mesh.client.agents.find("Pilot")
+    provider.script = [Reply(text="The bar is open.")]
+
+    run = await turn(pilot, "Is the bar open today?")
+
+    assert run.said == "The bar is open."
+    sent = json.dumps(provider.requests[-1].body["messages"])
+    assert "The harbour has eight berths." in sent
+    assert "What did we speak about?" in sent
+
+
+async def test_an_agent_whose_model_is_unknown_stops_the_migration_before_it_begins(mesh: Mesh, database: Path) -> None:
+    with sqlite3.connect(database) as connection:
+        connection.execute("UPDATE agents SET llm_config = replace(llm_config, 'gpt-4o-mini', 'gpt-9')")
+
+    with pytest.raises(FailedPrecondition, match=r"openai/gpt-9.*--model"):
+        await migrate(mesh, database)
+
+    assert [agent async for agent in mesh.client.agents.list()] == []
+
+
+async def test_postgresql_and_sqlite_have_the_same_records(database: Path, postgres_server: PostgresServer) -> None:
+    name = await postgres_server.create_database()
+    connection = await asyncpg.connect(postgres_server.url(name))
+    try:
+        dump = gzip.decompress((DATA / "letta-0.16.7.sql.gz").read_bytes()).decode()
+        await connection.execute(dump)
+    finally:
+        await connection.close()
+
+    found, _ = await records_of(postgres_server.url(name))
+
+    expected, vectors = await records_of(f"sqlite:///{database}")
+    assert found == expected
+    assert vectors == 6
+    await postgres_server.drop_database(name)
+
+
+async def records_of(url: str) -> tuple[list[str], int]:
+    """All records of all agents as text, without the times of the header, and the number of their vectors."""
+    offered = frozenset(["openai/text-embedding-3-small"])
+    report = Report()
+    found = []
+    async with open_database(url) as letta:
+        (organization,) = await letta.organizations()
+        letta.select_organization(organization["id"])
+        for row in await letta.all("agents"):
+            target = Target(frozenset(["send_message"]), frozenset(["openai/gpt-4o-mini"]), offered)
+            records = AgentRecords(letta, row, target, report).read()
+            found += [str(record) async for record in records if not record.HasField("header")]
+    return found, report.vectors_kept
+
+
+async def test_a_database_of_letta_is_never_written(database: Path) -> None:
+    before = database.read_bytes()
+
+    await records_of(f"sqlite:///{database}")
+
+    assert database.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("mysql://host/letta", "PostgreSQL or SQLite"),
+        ("sqlite:///nowhere.db", "no database file"),
+        ("nonsense", "must be a URL"),
+    ],
+)
+async def test_a_wrong_url_is_named(url: str, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        await records_of(url)
+
+
+async def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "other.db") as connection:
+        connection.execute("CREATE TABLE agents (id TEXT)")
+
+    with pytest.raises(FailedPrecondition, match="no table organizations"):
+        await records_of(f"sqlite:///{tmp_path / 'other.db'}")
