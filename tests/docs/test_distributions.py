@@ -157,6 +157,7 @@ def test_each_wheel_installs_alone_and_imports(folder: Path, wheels: Path, tmp_p
 
 def run_samples(python: Path, page: Path, data: Path) -> None:
     """Runs the Python samples of a page, with the packages of an environment, against a mesh."""
+    data.mkdir()
     with MeshThread(Mesh(data)) as running:
         for sample in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
             program = sample.replace("localhost:50050", running.mesh.addresses["orchestrator"])
