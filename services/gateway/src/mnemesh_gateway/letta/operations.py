@@ -147,6 +147,8 @@ class Operations:
         async def refused(_call: Call[Any, Any]) -> None:
             raise Unimplemented(f"{reason} See docs/letta-compatibility.md.")
 
+        refused.__name__ = "refuse" + _PARAMETER.sub(r"\1", path).replace("/", "_").replace("-", "_").rstrip("_")
+        refused.__doc__ = reason
         self.add(method, path, ids=dict.fromkeys(_PARAMETER.findall(path), ""))(refused)
 
     def get(self, path: str, **more: Any) -> Callable[[Handler], Handler]:

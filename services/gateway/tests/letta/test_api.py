@@ -1,0 +1,88 @@
+"""What Letta's API has beside the SDK's methods: documents, errors, idempotency, profiles."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from mnemesh_gateway.config import Config
+from mnemesh_kit.config import ConfigError
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Reply, status
+from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.timeouts import scaled
+
+from .lab import MODEL, Lab
+
+
+def test_the_document_describes_each_operation(base_url: str) -> None:
+    document: dict[str, Any] = httpx.get(f"{base_url}/openapi.json").json()
+    operations = [operation for path in document["paths"].values() for operation in path.values()]
+    assert document["openapi"] == "3.1.0"
+    assert [operation["operationId"] for operation in operations if not operation["summary"]] == []
+    send = document["paths"]["/v1/agents/{agent_id}/messages"]["post"]
+    assert send["parameters"][0]["schema"]["pattern"].startswith("^agent-")
+    names = set(re.findall(r"#/components/schemas/(\w+)", httpx.get(f"{base_url}/openapi.json").text))
+    assert names
+    assert names <= document["components"]["schemas"].keys()
+
+
+def test_the_page_of_the_document_needs_no_other_host(base_url: str) -> None:
+    page = httpx.get(f"{base_url}/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    assert re.findall(r"(?:https?:)?//[\w.]+\.\w+", page.text) == []
+
+
+def test_paths_with_and_without_a_slash_are_the_same(base_url: str) -> None:
+    for path in ("/v1/agents", "/v1/agents/", "/v1/health", "/v1/health/"):
+        assert httpx.get(base_url + path).status_code == 200, path
+    assert httpx.get(f"{base_url}/v1/models").json()["object"] == "list", "OpenAI's path has no slash"
+    assert isinstance(httpx.get(f"{base_url}/v1/models/").json(), list)
+
+
+def test_bodies_that_are_no_json_and_unknown_fields(base_url: str) -> None:
+    broken = httpx.post(f"{base_url}/v1/agents/", content=b"{", headers={"content-type": "application/json"})
+    assert (broken.status_code, "json_invalid" in broken.json()["detail"]) == (422, True)
+    made = httpx.post(f"{base_url}/v1/agents/", json={"name": "unknown-fields", "nonsense": 1}, timeout=scaled(60))
+    assert made.status_code == 200
+
+
+def test_a_repeated_request_with_the_same_key_is_one_agent(lab: Lab) -> None:
+    first, second = (
+        lab.client.agents.create(name="once", tags=["once"], extra_headers={"Idempotency-Key": "letta-once"})
+        for _ in range(2)
+    )
+    assert first.id == second.id
+    assert len(list(lab.client.agents.list(tags=["once"]))) == 1
+
+
+def test_a_turn_that_fails_after_its_first_message_ends_with_an_error_event(lab: Lab, base_url: str) -> None:
+    agent = lab.client.agents.create(model=MODEL)
+    lab.fake.script = [
+        Reply(tool_calls=[("conversation_search", {"query": "x"})]),
+        *[status(400, "No.")] * 5,
+    ]
+    lines: list[str] = []
+    url = f"{base_url}/v1/agents/{agent.id}/messages/stream"
+    with httpx.stream("POST", url, json={"input": "Search."}, timeout=scaled(60)) as response:
+        lines = [line for line in response.iter_lines() if line]
+    assert response.status_code == 200
+    assert '"stop_reason"' in lines[-3]
+    assert lines[-2] == "event: error"
+    assert '"error_message"' in lines[-1]
+    assert "data: [DONE]" not in lines
+
+
+async def test_the_profile_of_an_older_release(tmp_path: Path, fake_openai: FakeOpenAI) -> None:
+    settings = {"gateway": {"letta_profile": "0.16.1"}}
+    async with (
+        Mesh(tmp_path, openai_base_url=fake_openai.base_url, gateway=True, settings=settings) as mesh,
+        httpx.AsyncClient(base_url=f"http://{mesh.addresses['gateway']}", timeout=scaled(60)) as http,
+    ):
+        agent = (await http.post("/v1/agents/", json={})).json()
+    assert agent["agent_type"] == "memgpt_v2_agent"
+    with pytest.raises(ConfigError, match="LETTA_PROFILE"):
+        Config.from_env({"MNEMESH_GATEWAY_LETTA_PROFILE": "0.15"})
