@@ -19,10 +19,13 @@ from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.startup import embedder_from_config
 
 from mnemesh_recall.config import Config
+from mnemesh_recall.store.sql.fulltext.engines import fulltext_index
+from mnemesh_recall.store.sql.fulltext.segment_upkeep import SqlWordSegments
 from mnemesh_recall.store.sql.messages import SqlMessageStore
 from mnemesh_recall.store.sql.tables import metadata
 from mnemesh_recall.usecases.fulltext import WordRebuild
 from mnemesh_recall.usecases.retention import Retention
+from mnemesh_recall.usecases.word_segments import WordSegmentation
 from mnemesh_recall.vectors.memories import PREFIX as MEMORIES
 from mnemesh_recall.vectors.messages import PREFIX as MESSAGES
 from mnemesh_recall.wiring import build_indexer, open_vector_index, register_collections
@@ -96,6 +99,8 @@ async def _purge(config: Config, database: Database, index: NearestIndex, clock:
         steps = await store.purge_steps(clock.now() - timedelta(days=config.repeat_days))
         yield f"committed steps whose ids were forgotten: {steps}"
         yield f"changes applied to the vector index: {await indexer.catch_up()}"
+        segmentation = WordSegmentation(SqlWordSegments(database, fulltext_index(database)))
+        yield f"agents whose word index was rewritten: {await segmentation.rewrite()}"
         for name, error in indexer.failures().items():
             yield f"{name} still lacks changes: {error}"
         await indexer.close()

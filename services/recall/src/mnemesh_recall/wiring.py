@@ -31,11 +31,14 @@ from mnemesh_recall.rpc.episodes import EpisodesServicer
 from mnemesh_recall.rpc.messages import MessagesServicer
 from mnemesh_recall.rpc.traces import TracesServicer
 from mnemesh_recall.store.sql.episodes import SqlEpisodeStore
+from mnemesh_recall.store.sql.fulltext.engines import fulltext_index
+from mnemesh_recall.store.sql.fulltext.segment_upkeep import SqlWordSegments
 from mnemesh_recall.store.sql.indexed import SqlIndexedMemories, SqlIndexedMessages
 from mnemesh_recall.store.sql.memory_audits import SqlMemoryAuditStore
 from mnemesh_recall.store.sql.messages import SqlMessageStore
 from mnemesh_recall.store.sql.tables import index_tables
 from mnemesh_recall.store.sql.traces import SqlTraceStore
+from mnemesh_recall.store.sql.word_segments.changed import ChangedAgents
 from mnemesh_recall.usecases.episode_search import MemoryFinder
 from mnemesh_recall.usecases.episodes import EpisodeService
 from mnemesh_recall.usecases.fulltext import WordRebuild
@@ -44,6 +47,7 @@ from mnemesh_recall.usecases.message_search import MessageFinder
 from mnemesh_recall.usecases.messages import MessageService
 from mnemesh_recall.usecases.retention import Retention
 from mnemesh_recall.usecases.traces import TraceService
+from mnemesh_recall.usecases.word_segments import WordSegmentation
 from mnemesh_recall.vectors.memories import PREFIX as MEMORY_PREFIX
 from mnemesh_recall.vectors.memories import MemorySource, MemoryVectors
 from mnemesh_recall.vectors.messages import PREFIX as MESSAGE_PREFIX
@@ -52,6 +56,7 @@ from mnemesh_recall.vectors.messages import MessageSource, MessageVectors
 # No call reads a whole table. Without statistics the planner would prefer that to the full-text index; and a plan with
 # a forbidden scan has such a high cost that PostgreSQL would compile the query first.
 _POSTGRES_SETTINGS = {"enable_seqscan": "off", "jit": "off"}
+SEGMENTATION_SECONDS = 1.0
 PURGE_SECONDS = 3600.0
 RETENTION_SECONDS = 3600.0
 
@@ -63,12 +68,15 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     constants = constants_from_config(config)
     database = await open_database(config, "mnemesh_recall", postgres_settings=_POSTGRES_SETTINGS)
     index = await open_vector_index(config)
-    store, episode_store = SqlMessageStore(database, clock, ids), SqlEpisodeStore(database, clock, ids)
+    changed = ChangedAgents()
+    store = SqlMessageStore(database, clock, ids, changed)
+    episode_store = SqlEpisodeStore(database, clock, ids, changed)
     indexer = build_indexer(config, database, index, clock)
     vectors, memory_vectors = await register_collections(indexer, database, index, embedder)
     retention = Retention(store, indexer, clock, config.retention_days)
 
     words = WordRebuild(store)
+    segmentation = WordSegmentation(SqlWordSegments(database, fulltext_index(database, changed)))
 
     async def purge() -> None:
         await store.purge_ledger()
@@ -77,7 +85,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     messages = MessageService(store, MessageFinder(store, vectors, constants, reranking), indexer)
     episodes = EpisodeService(episode_store, MemoryFinder(episode_store, memory_vectors, constants), indexer)
     audits = MemoryAuditService(SqlMemoryAuditStore(database, clock), clock)
-    traces = TraceService(SqlTraceStore(database, clock), indexer)
+    traces = TraceService(SqlTraceStore(database, clock, changed), indexer)
     return Assembly(
         name="recall",
         servicers=[
@@ -90,6 +98,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
         background=[
             words.run,
             indexer.run,
+            periodic(SEGMENTATION_SECONDS, segmentation.step),
             periodic(PURGE_SECONDS, purge),
             periodic(RETENTION_SECONDS, retention.sweep),
         ],

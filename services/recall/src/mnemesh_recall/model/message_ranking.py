@@ -64,7 +64,7 @@ def ids_to_compare(candidates: Iterable[Candidate]) -> set[str]:
 
 def asked_before(candidate: Candidate) -> str | None:
     """Returns the id of the message before a candidate if that asks a question."""
-    return candidate.before_id if candidate.asked else None
+    return candidate.before_id if candidate.follows_question else None
 
 
 def _named_speakers(candidates: Iterable[Candidate], rarities: Mapping[str, float]) -> frozenset[str]:
@@ -82,5 +82,5 @@ def _similarity(candidate: Candidate, similarities: Mapping[str, float], constan
         similarities.get(candidate.before_id or "", 0.0),
         similarities.get(candidate.after_id or "", 0.0),
         constants,
-        before_asks=bool(candidate.asked),
+        before_asks=candidate.follows_question,
     )

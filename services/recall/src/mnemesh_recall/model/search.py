@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
@@ -79,6 +79,9 @@ class WordQuery:
     """That of the whole query; see `ranking.exact.fingerprint`."""
 
 
+ReadCandidates = Callable[[Sequence[str], Sequence[str]], list[Candidate]]
+
+
 @dataclass(frozen=True, slots=True)
 class WordCandidates:
     """The messages that match a query by words."""
@@ -87,6 +90,8 @@ class WordCandidates:
     """Newest first."""
     rarities: Mapping[str, float]
     """The terms that are in any message of the scope or beside it, with their rarities."""
+    read: ReadCandidates | None = None
+    """Returns further candidates by their ids, and those that follow leaders; None if the store has to be asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,23 @@ _LEAST: Final = 1e-6
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
+ReceivedCount = tuple[int, str, int]
+"""The number of a section that a text receives from a neighbour, a term, and how often the section has it. The sections
+are `asked`, those of `beside`, and those of `around`."""
+
+
+class TermCounts(NamedTuple):
+    """The terms of a query in a text and its neighbours, counted by an index."""
+
+    own: Mapping[str, int]
+    """How often each term is in the text, the name of its speaker and its day, in the order of the query."""
+    received: Sequence[ReceivedCount]
+    length: float
+    """The number of words of the text."""
+    received_lengths: Sequence[int]
+    """The number of words of each section that it receives."""
+
+
 # A named tuple, because a search makes hundreds: a frozen dataclass takes four times as long to make.
 class Candidate(NamedTuple):
     """A text that a search considers, as the full-text index has it: its words are analysed."""
@@ -41,6 +58,13 @@ class Candidate(NamedTuple):
     """Whether the index found a term of the query in it or beside it."""
     is_exact: bool = False
     """Whether its text equals the query."""
+    counts: TermCounts | None = None
+    """The terms of the query, if the index counted them. The texts are then empty, except for `about`."""
+
+    @property
+    def follows_question(self) -> bool:
+        """Whether the message before asks a question."""
+        return bool(self.asked) if self.counts is None else self.counts.received_lengths[0] > 0
 
     @property
     def speaker(self) -> frozenset[str]:
@@ -61,10 +85,7 @@ def word_scores(
     terms = tuple(rarities)
     lengths = [_word_count(candidate) for candidate in candidates]
     weigh = _Weights(max(1.0, sum(lengths) / max(1, len(candidates))), constants)
-    own = [
-        weigh.add({}, f"{candidate.body} {candidate.about}", terms, length)
-        for candidate, length in zip(candidates, lengths, strict=True)
-    ]
+    own = [weigh.own(candidate, terms, length) for candidate, length in zip(candidates, lengths, strict=True)]
     largest = largest_weights(own)
     scores = []
     for candidate, weights in zip(candidates, own, strict=True):
@@ -102,36 +123,64 @@ class _Weights:
                 weights[term] = weights.get(term, 0.0) + part * self._saturation(count, length)
         return weights
 
+    def own(self, candidate: Candidate, terms: Sequence[str], length: float) -> dict[str, float]:
+        """Returns the weights of the terms in a candidate of so many words."""
+        if candidate.counts is None:
+            return self.add({}, f"{candidate.body} {candidate.about}", terms, length)
+        weigh = self._saturation
+        return {term: weigh(count, length) for term, count in candidate.counts.own.items()}
+
     def received(self, candidate: Candidate, terms: Sequence[str]) -> dict[str, float]:
         """Returns the weights that a candidate receives from its neighbours."""
         received: dict[str, float] = {}
+        if candidate.counts is not None:
+            self._add_counts(received, candidate.counts)
+            return received
         add = self.add
         asked, beside, around = candidate.asked, candidate.beside, candidate.around
         for term in terms:
             if term in beside or term in asked:
                 before, _, after = beside.partition(SECTION)
-                length = _length(before)
+                length = asked_length(asked) + section_length(before)
                 if asked:
-                    length += asked.count(" ") + 1
                     add(received, asked, terms, length, self._asked)
                 add(received, before, terms, length, self._beside[0])
-                add(received, after, terms, _length(after), self._beside[1])
+                add(received, after, terms, section_length(after), self._beside[1])
                 break
         for term in terms:
             if term in around:
                 before, _, after = around.partition(SECTION)
-                add(received, before, terms, _length(before), self._around[0])
-                add(received, after, terms, _length(after), self._around[1])
+                add(received, before, terms, section_length(before), self._around[0])
+                add(received, after, terms, section_length(after), self._around[1])
                 break
         return received
 
+    def _add_counts(self, weights: dict[str, float], counts: TermCounts) -> None:
+        asked, before, *others = counts.received_lengths
+        lengths = (asked + before, asked + before, *others)
+        shares = (self._asked, *self._beside, *self._around)
+        for section, term, count in counts.received:
+            weight = shares[section] * self._saturation(count, lengths[section])
+            weights[term] = weights.get(term, 0.0) + weight
 
-def _length(section: str) -> int:
+
+def asked_length(asked: str) -> int:
+    """Returns the number of words of the questions of the message before."""
+    return asked.count(" ") + 1 if asked else 0
+
+
+def section_length(section: str) -> int:
     """Returns the number of words of one of two sections: each word has the space that is towards the other section."""
     return section.count(" ") if len(section) > 1 else 0
 
 
+def body_length(read: str, characters: int) -> float:
+    """Returns the number of words of a body of so many characters, estimated from the part of it that was read."""
+    words = read.count(" ") + 1
+    return words * characters / len(read) if characters > len(read) > 0 else words
+
+
 def _word_count(candidate: Candidate) -> float:
-    """Returns the number of words of a text, estimated from the part of it that was read."""
-    words, read = candidate.body.count(" ") + 1, len(candidate.body)
-    return words * candidate.body_characters / read if candidate.body_characters > read > 0 else words
+    """Returns the number of words of a text."""
+    counts = candidate.counts
+    return body_length(candidate.body, candidate.body_characters) if counts is None else counts.length

@@ -15,7 +15,7 @@ from mnemesh_retrieval.ranking.exact import fingerprint
 
 from mnemesh_recall.errors import EmbedderUnavailable, VectorIndexUnavailable
 from mnemesh_recall.model.message_ranking import ids_to_compare
-from mnemesh_recall.model.search import SearchMode, SearchScope, WordQuery
+from mnemesh_recall.model.search import SearchMode, SearchScope, WordCandidates, WordQuery
 from mnemesh_recall.model.word_scores import Candidate
 from mnemesh_recall.store.base import MessageStore
 from mnemesh_recall.vectors.messages import MessageVectors
@@ -81,7 +81,7 @@ class CandidateFinder:
             words, comparison = await asyncio.gather(searched, compare(organization_id, scope, query, similar))
         if comparison is None:
             return FoundCandidates(words.candidates, words.rarities)
-        added = await self._similar(organization_id, scope, words.candidates, comparison)
+        added = await self._similar(organization_id, scope, words, comparison)
         candidates = (*words.candidates, *added)
         ids = {id_.removeprefix(ID_PREFIX): id_ for id_ in ids_to_compare(candidates)}
         found = await self._vectors.similarities(comparison, ids)
@@ -120,15 +120,18 @@ class CandidateFinder:
         )
 
     async def _similar(
-        self, organization_id: str, scope: SearchScope, known: Sequence[Candidate], comparison: Comparison
+        self, organization_id: str, scope: SearchScope, words: WordCandidates, comparison: Comparison
     ) -> list[Candidate]:
         """Returns the similar messages and those that follow them, without the known ones."""
-        by_id = {candidate.id: candidate for candidate in known}
+        by_id = {candidate.id: candidate for candidate in words.candidates}
         similar = [message_id_of(hit.id) for hit in comparison.hits if hit.score > 0]
         absent = [id_ for id_ in similar if id_ not in by_id]
         followers = [by_id[id_].after_id for id_ in similar if id_ in by_id]
         ids = dict.fromkeys([*absent, *(id_ for id_ in followers if id_ is not None and id_ not in by_id)])
-        found = await self._store.list_candidates(organization_id, scope, list(ids), absent)
+        if words.read is not None:
+            found = words.read(list(ids), absent)
+        else:
+            found = await self._store.list_candidates(organization_id, scope, list(ids), absent)
         return [candidate for candidate in found if candidate.id not in by_id]
 
 

@@ -32,7 +32,9 @@ class MessageReranking:
         if not self._reranking.is_requested(search.rerank):
             return None
         first = [each.id for each in ranked[: self._reranking.candidates]]
-        questions = {each.id: each.before_id for each in candidates if each.asked and each.before_id is not None}
+        questions = {
+            each.id: each.before_id for each in candidates if each.follows_question and each.before_id is not None
+        }
         asked = [questions[id_] for id_ in first if id_ in questions]
         messages = await self._store.get_messages(caller.organization_id, list(dict.fromkeys([*first, *asked])))
         texts = {message.id: text for message in messages if (text := embedded_text(message))}

@@ -6,3 +6,4 @@ from mnemesh_recall.store.base.indexed import IndexedMessages as IndexedMessages
 from mnemesh_recall.store.base.memory_audits import MemoryAuditStore as MemoryAuditStore
 from mnemesh_recall.store.base.messages import MessageStore as MessageStore
 from mnemesh_recall.store.base.traces import TraceStore as TraceStore
+from mnemesh_recall.store.base.word_segments import WordSegmentStore as WordSegmentStore

@@ -40,6 +40,7 @@ from mnemesh_recall.store.sql.fulltext.engines import fulltext_index
 from mnemesh_recall.store.sql.tables import request_ledger
 from mnemesh_recall.store.sql.transaction import Transaction
 from mnemesh_recall.store.sql.word_rebuilds import WordRebuilds
+from mnemesh_recall.store.sql.word_segments.changed import ChangedAgents
 
 T = TypeVar("T")
 
@@ -51,12 +52,12 @@ _NONE: Final = ""
 class SqlEpisodeStore:
     """The episodes and facts on SQLite or PostgreSQL, in the database of the messages."""
 
-    def __init__(self, database: Database, clock: Clock, ids: IdSource) -> None:
+    def __init__(self, database: Database, clock: Clock, ids: IdSource, changed: ChangedAgents | None = None) -> None:
         self._database = database
         self._clock = clock
         self._ids = ids
         self._ledger = Ledger(request_ledger, clock)
-        self._fulltext = fulltext_index(database)
+        self._fulltext = fulltext_index(database, changed)
         self._words = WordRebuilds(database, self._fulltext)
 
     async def commit_episode(

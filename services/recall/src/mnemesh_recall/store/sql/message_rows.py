@@ -157,7 +157,7 @@ def update(tx: Transaction, changed: Message) -> None:
         conn.execute(_INSERT_CALLS, calls)
     (source,) = sources_from_rows(conn.execute(_SOURCES, {"ids": [changed.id]}))
     if not source.text:
-        tx.fulltext.remove(conn, [source.row_id])
+        tx.fulltext.remove(conn, source.agent_id, [source.row_id])
     reindex_around(conn, tx.fulltext, source, exists=True)
     outbox.add_messages(conn, [changed.id], tx.now)
 
@@ -175,7 +175,7 @@ def delete(tx: Transaction, agent_id: str, ids: Sequence[str]) -> int:
     conn.execute(sa.delete(trace_lines).where(trace_lines.c.message_id.in_(deleted)))
     conn.execute(sa.delete(messages).where(_m.id.in_(deleted)))
     turns.delete_empty(conn, agent_id, sorted(turn_ids))
-    tx.fulltext.remove(conn, [source.row_id for source in sources])
+    tx.fulltext.remove(conn, agent_id, [source.row_id for source in sources])
     for source in sources:
         reindex_around(conn, tx.fulltext, source, exists=False)
     agents.subtract_messages(conn, agent_id, len(sources))

@@ -46,6 +46,8 @@ from mnemesh_recall.store.sql.rows import COLUMNS, message_from_row, row_bytes
 from mnemesh_recall.store.sql.tables import messages, request_ledger
 from mnemesh_recall.store.sql.transaction import Transaction
 from mnemesh_recall.store.sql.word_rebuilds import WordRebuilds
+from mnemesh_recall.store.sql.word_segments.cache import DocumentCache
+from mnemesh_recall.store.sql.word_segments.changed import ChangedAgents
 
 _m = messages.c
 _PURGE_BATCH: Final = 500
@@ -55,12 +57,13 @@ _PURGE_BATCH: Final = 500
 class SqlMessageStore:
     """The messages and context windows on SQLite or PostgreSQL."""
 
-    def __init__(self, database: Database, clock: Clock, ids: IdSource) -> None:
+    def __init__(self, database: Database, clock: Clock, ids: IdSource, changed: ChangedAgents | None = None) -> None:
         self._database = database
         self._clock = clock
         self._ids = ids
         self._ledger = Ledger(request_ledger, clock)
-        self._fulltext = fulltext_index(database)
+        self._fulltext = fulltext_index(database, changed)
+        self._documents = DocumentCache()
         self._words = WordRebuilds(database, self._fulltext)
 
     async def create_context(self, organization_id: str, new: NewContext, key: RequestKey | None) -> ContextWindow:
@@ -177,7 +180,7 @@ class SqlMessageStore:
         """See MessageStore."""
         await self._words.finish(scope.agent_id)
         return await self._database.read(
-            lambda conn: selection.select(self._fulltext, conn, organization_id, scope, words, limit)
+            lambda conn: selection.select(self._fulltext, self._documents, conn, organization_id, scope, words, limit)
         )
 
     async def list_candidates(

@@ -48,6 +48,39 @@ word_rebuilds = sa.Table(
     sa.Column("position", sa.BigInteger, nullable=False),
 )
 
+# The word index of each agent: docs/decisions/word-segments.md. Segments are never changed, and ids never used again.
+word_segments = sa.Table(
+    "word_segments",
+    metadata,
+    sa.Column("id", Number, primary_key=True, autoincrement=True),
+    sa.Column("agent_id", sa.Text, nullable=False),
+    sa.Column("documents", sa.Integer, nullable=False),
+    # The number of rows of `word_postings`, as far as they have terms.
+    sa.Column("buckets", sa.Integer, nullable=False),
+    sa.Column("labels", sa.Text, nullable=False),
+    sa.Column("headers", sa.LargeBinary, nullable=False),
+    sa.Column("removed", sa.LargeBinary, nullable=False),
+    sa.Index("ix_word_segments_agent", "agent_id", "id"),
+    sqlite_autoincrement=True,
+)
+
+word_postings = sa.Table(
+    "word_postings",
+    metadata,
+    # The id of the segment times 65,536, plus the number of the bucket.
+    sa.Column("key", Number, primary_key=True, autoincrement=False),
+    sa.Column("data", sa.LargeBinary, nullable=False),
+)
+
+# The documents that changed after the segments of their agent were written.
+word_tail = sa.Table(
+    "word_tail",
+    metadata,
+    sa.Column("agent_id", sa.Text, primary_key=True),
+    sa.Column("row_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sqlite_with_rowid=False,
+)
+
 contexts = sa.Table(
     "contexts",
     metadata,

@@ -28,6 +28,7 @@ from mnemesh_recall.store.sql import trace_rows as traces
 from mnemesh_recall.store.sql.fulltext.engines import fulltext_index
 from mnemesh_recall.store.sql.tables import request_ledger
 from mnemesh_recall.store.sql.transaction import Transaction
+from mnemesh_recall.store.sql.word_segments.changed import ChangedAgents
 
 TURN_BATCH: Final = 50
 
@@ -35,11 +36,11 @@ TURN_BATCH: Final = 50
 class SqlTraceStore:
     """The turns and traces on SQLite or PostgreSQL, in the database of the messages."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, changed: ChangedAgents | None = None) -> None:
         self._database = database
         self._clock = clock
         self._ledger = Ledger(request_ledger, clock)
-        self._fulltext = fulltext_index(database)
+        self._fulltext = fulltext_index(database, changed)
 
     async def list_turns(self, organization_id: str, filter_: TurnFilter, page: PageQuery) -> Page[Turn]:
         """See TraceStore."""

@@ -14,6 +14,8 @@ from mnemesh_retrieval.words.analysis import indexed
 from mnemesh_recall.model.search import SearchScope
 from mnemesh_recall.model.word_scores import SECTION, Candidate
 from mnemesh_recall.store.sql.tables import messages
+from mnemesh_recall.store.sql.word_segments.building import DocumentRow
+from mnemesh_recall.store.sql.word_segments.changed import ChangedAgents
 
 READ_CHARACTERS: Final = 8_000
 """The length of the part of a candidate's body that is read for the ranking."""
@@ -113,11 +115,14 @@ class CandidateQuery:
 class FulltextIndex(Protocol):
     """A full-text index inside the SQL database, updated in the transaction that writes the messages."""
 
+    changed: ChangedAgents
+    """Where changed agents are noted."""
+
     def put(self, conn: sa.Connection, documents: Sequence[Document]) -> None:
         """Writes documents. Each replaces the document of its row."""
 
-    def remove(self, conn: sa.Connection, row_ids: Sequence[int]) -> None:
-        """Removes documents."""
+    def remove(self, conn: sa.Connection, agent_id: str, row_ids: Sequence[int]) -> None:
+        """Removes documents of an agent."""
 
     def remove_agent(self, conn: sa.Connection, agent_id: str) -> None:
         """Removes all documents of an agent. Its messages must still exist."""
@@ -158,6 +163,9 @@ class FulltextIndex(Protocol):
         At most ten messages that equal the query are added to the others.
         """
 
+    def document_rows(self, conn: sa.Connection, row_ids: Sequence[int]) -> list[DocumentRow]:
+        """Returns the documents that exist among these rows, oldest first."""
+
     def read(
         self, conn: sa.Connection, organization_id: str, scope: SearchScope, ids: Sequence[str], leaders: Sequence[str]
     ) -> list[Candidate]:
@@ -176,6 +184,17 @@ _CANDIDATE: Final = (
 CANDIDATE_COLUMNS: Final = """id, substr(body, 1, :characters), length(body), asked, beside, around, about,
     before_id, after_id, ends_in_question, created_at"""
 """The columns of a candidate from both tables, except for the last two."""
+
+
+DOCUMENT_ROW_COLUMNS: Final = """row_id, id, conversation_id, role, speaker, sender_id, created_at, search_text, body,
+    asked, beside, around, about, before_id, after_id, ends_in_question"""
+"""The columns of a DocumentRow from both tables."""
+
+
+def document_row_statement(sql: str) -> sa.TextualSelect:
+    """Returns a statement whose rows have the fields of a DocumentRow."""
+    typed = {"created_at": messages.c.created_at.type, "ends_in_question": sa.Boolean()}
+    return sa.text(sql).columns(*(sa.column(name, typed.get(name)) for name in DocumentRow._fields))
 
 
 def candidate_statement(sql: str) -> sa.TextualSelect:

@@ -14,14 +14,19 @@ from mnemesh_recall.model.search import SearchScope
 from mnemesh_recall.model.word_scores import Candidate
 from mnemesh_recall.store.sql.fulltext.documents import (
     CANDIDATE_COLUMNS,
+    DOCUMENT_ROW_COLUMNS,
     READ_CHARACTERS,
     SIZE_OF_AGENT,
     SIZE_OF_ORGANIZATION,
     CandidateQuery,
     Document,
     candidate_statement,
+    document_row_statement,
     filters_rows,
 )
+from mnemesh_recall.store.sql.word_segments import rows as segments
+from mnemesh_recall.store.sql.word_segments.building import DocumentRow
+from mnemesh_recall.store.sql.word_segments.changed import ChangedAgents
 
 _PUT: Final = sa.text(
     """
@@ -132,9 +137,19 @@ _QUERY: Final = """phraseto_tsquery('simple', :term_{0}) AS term_{0}, to_tsquery
 _SCORE: Final = """weight_{0} * (CASE WHEN words @@ own_{0} THEN 1.0::double precision ELSE 0 END
     + CASE WHEN words @@ near_{0} THEN 0.4::double precision ELSE 0 END)"""
 
+_DOCUMENT_ROWS: Final = document_row_statement(
+    f"""
+    SELECT {DOCUMENT_ROW_COLUMNS} FROM messages JOIN message_words USING (row_id)
+    WHERE row_id = ANY (CAST(:row_ids AS bigint[])) ORDER BY row_id
+    """  # noqa: S608
+)
+
 
 class PostgresFulltextIndex:
     """tsvectors that contain the scope as lexemes, so that GIN alone applies it."""
+
+    def __init__(self, changed: ChangedAgents) -> None:
+        self.changed = changed
 
     def put(self, conn: sa.Connection, documents: Sequence[Document]) -> None:
         """See FulltextIndex.put."""
@@ -142,19 +157,23 @@ class PostgresFulltextIndex:
             _PUT,
             [{**item.to_row(), "scope": _scope_lexemes(item)} for item in documents],
         )
+        segments.note(conn, self.changed, ((item.source.agent_id, item.source.row_id) for item in documents))
 
-    def remove(self, conn: sa.Connection, row_ids: Sequence[int]) -> None:
+    def remove(self, conn: sa.Connection, agent_id: str, row_ids: Sequence[int]) -> None:
         """See FulltextIndex.remove."""
         if row_ids:
             conn.execute(_REMOVE, {"row_ids": list(row_ids)})
+            segments.note(conn, self.changed, ((agent_id, row_id) for row_id in row_ids))
 
     def remove_agent(self, conn: sa.Connection, agent_id: str) -> None:
         """See FulltextIndex.remove_agent."""
         conn.execute(_REMOVE_AGENT, {"agent_id": agent_id})
+        segments.delete_agent(conn, agent_id)
 
     def clear(self, conn: sa.Connection) -> None:
         """See FulltextIndex.clear."""
         conn.execute(_CLEAR)
+        segments.delete_all(conn)
 
     def merge(self, conn: sa.Connection, *, first: bool) -> bool:  # noqa: ARG002
         """See FulltextIndex.merge. Autovacuum merges the pending list of GIN."""
@@ -200,9 +219,14 @@ class PostgresFulltextIndex:
             statement = _candidates_statement(terms, _NEWEST_RECENT, _EXACT)
             recent = conn.execute(statement, {**parameters, "recent": RECENT}).all()
             if len(recent) >= query.limit:
-                return [Candidate._make(row) for row in recent]
+                return [Candidate(*row) for row in recent]
         sources = (_NEWEST_FILTERED, _EXACT_FILTERED) if is_filtered else (_NEWEST, _EXACT)
-        return [Candidate._make(row) for row in conn.execute(_candidates_statement(terms, *sources), parameters)]
+        return [Candidate(*row) for row in conn.execute(_candidates_statement(terms, *sources), parameters)]
+
+    def document_rows(self, conn: sa.Connection, row_ids: Sequence[int]) -> list[DocumentRow]:
+        """See FulltextIndex.document_rows."""
+        found = conn.execute(_DOCUMENT_ROWS, {"row_ids": list(row_ids)})
+        return [DocumentRow._make(row) for row in found]
 
     def read(
         self, conn: sa.Connection, organization_id: str, scope: SearchScope, ids: Sequence[str], leaders: Sequence[str]
@@ -218,7 +242,7 @@ class PostgresFulltextIndex:
             "characters": READ_CHARACTERS,
             **_row_filters(scope),
         }
-        return [Candidate._make(row) for row in conn.execute(_read_statement(), parameters)]
+        return [Candidate(*row) for row in conn.execute(_read_statement(), parameters)]
 
 
 @lru_cache(maxsize=3 * MAX_TERMS)

@@ -10,8 +10,10 @@ from mnemesh_retrieval.ranking.words import rarity
 from mnemesh_retrieval.words.analysis import terms
 
 from mnemesh_recall.model.search import SearchScope, WordCandidates, WordQuery
+from mnemesh_recall.store.sql.fulltext.agent_words import open_agent
 from mnemesh_recall.store.sql.fulltext.documents import CandidateQuery, FulltextIndex
 from mnemesh_recall.store.sql.word_languages import stored_languages
+from mnemesh_recall.store.sql.word_segments.cache import DocumentCache
 
 FEW_HOLDERS: Final = 50
 COMMON_SHARE: Final = 1 / 3
@@ -22,6 +24,7 @@ another term. It still counts for the candidates of other terms."""
 
 def select(
     index: FulltextIndex,
+    cache: DocumentCache,
     conn: sa.Connection,
     organization_id: str,
     scope: SearchScope,
@@ -30,14 +33,26 @@ def select(
 ) -> WordCandidates:
     """See MessageStore.search_words."""
     own = terms(words.text, stored_languages(conn, organization_id)) if words.text else {}
-    size, counts = index.counts(conn, organization_id, scope, tuple(own), MOST_HOLDERS + 1) if own else (0, {})
+    most = MOST_HOLDERS + 1
+    agent = None
+    if scope.agent_id is not None:
+        agent = open_agent(conn, cache, index, organization_id, scope, tuple(own))
+    if agent is not None:
+        size, counts = agent.size, agent.counts(most)
+    else:
+        size, counts = index.counts(conn, organization_id, scope, tuple(own), most) if own else (0, {})
     holders = holders_of_words(counts, own)
     rarities = {term: rarity(count, size) for term, count in holders.items()}
     selected = selective_terms(holders, rarities, size)
     are_few = all(holders[term] <= MOST_HOLDERS for term in selected)
     fit = sum(holders[term] for term in selected) <= limit
     query = CandidateQuery(selected, words.fingerprint, limit, are_few=are_few, are_all_candidates=fit)
-    return WordCandidates(tuple(index.candidates(conn, organization_id, scope, query)), rarities)
+    if agent is None:
+        return WordCandidates(tuple(index.candidates(conn, organization_id, scope, query)), rarities)
+    terms_ = tuple(rarities)
+    return WordCandidates(
+        tuple(agent.candidates(query, terms_)), rarities, lambda ids, leaders: agent.read(ids, leaders, terms_)
+    )
 
 
 def holders_of_words(counts: Mapping[str, int], terms_: Mapping[str, str]) -> dict[str, int]:

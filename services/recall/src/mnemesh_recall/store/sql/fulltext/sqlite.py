@@ -16,15 +16,20 @@ from mnemesh_recall.model.search import SearchScope
 from mnemesh_recall.model.word_scores import Candidate
 from mnemesh_recall.store.sql.fulltext.documents import (
     CANDIDATE_COLUMNS,
+    DOCUMENT_ROW_COLUMNS,
     READ_CHARACTERS,
     SIZE_OF_AGENT,
     SIZE_OF_ORGANIZATION,
     CandidateQuery,
     Document,
     candidate_statement,
+    document_row_statement,
     filters_rows,
 )
 from mnemesh_recall.store.sql.tables import messages
+from mnemesh_recall.store.sql.word_segments import rows as segments
+from mnemesh_recall.store.sql.word_segments.building import DocumentRow
+from mnemesh_recall.store.sql.word_segments.changed import ChangedAgents
 
 _PUT: Final = sa.text(
     "INSERT OR REPLACE INTO message_words"
@@ -72,9 +77,21 @@ _READ: Final = f"""
     ORDER BY row_id DESC
 """  # noqa: S608
 
+_DOCUMENT_ROWS: Final = document_row_statement(
+    f"""
+    SELECT {DOCUMENT_ROW_COLUMNS}
+    FROM (SELECT value AS wanted FROM json_each(:row_ids)) CROSS JOIN messages ON messages.row_id = wanted
+    CROSS JOIN message_words ON message_words.rowid = messages.row_id
+    ORDER BY row_id
+    """  # noqa: S608
+)
+
 
 class SqliteFulltextIndex:
     """FTS5 with the scope as an indexed column, so that a search of one agent reads no rows of others."""
+
+    def __init__(self, changed: ChangedAgents) -> None:
+        self.changed = changed
 
     def put(self, conn: sa.Connection, documents: Sequence[Document]) -> None:
         """See FulltextIndex.put."""
@@ -82,19 +99,23 @@ class SqliteFulltextIndex:
             _PUT,
             [{**item.to_row(), "scope": _scope_tokens(item)} for item in documents],
         )
+        segments.note(conn, self.changed, ((item.source.agent_id, item.source.row_id) for item in documents))
 
-    def remove(self, conn: sa.Connection, row_ids: Sequence[int]) -> None:
+    def remove(self, conn: sa.Connection, agent_id: str, row_ids: Sequence[int]) -> None:
         """See FulltextIndex.remove."""
         if row_ids:
             conn.execute(_REMOVE, [{"row_id": row_id} for row_id in row_ids])
+            segments.note(conn, self.changed, ((agent_id, row_id) for row_id in row_ids))
 
     def remove_agent(self, conn: sa.Connection, agent_id: str) -> None:
         """See FulltextIndex.remove_agent."""
         conn.execute(_REMOVE_AGENT, {"agent_id": agent_id})
+        segments.delete_agent(conn, agent_id)
 
     def clear(self, conn: sa.Connection) -> None:
         """See FulltextIndex.clear."""
         conn.execute(_CLEAR)
+        segments.delete_all(conn)
 
     def merge(self, conn: sa.Connection, *, first: bool) -> bool:
         """See FulltextIndex.merge."""
@@ -139,7 +160,12 @@ class SqliteFulltextIndex:
         if is_filtered:
             parameters |= _row_filters(scope)
         statement = _candidates_statement(len(parts), is_filtered=is_filtered, newest_only=newest_only)
-        return [Candidate._make(row) for row in conn.execute(statement, parameters)]
+        return [Candidate(*row) for row in conn.execute(statement, parameters)]
+
+    def document_rows(self, conn: sa.Connection, row_ids: Sequence[int]) -> list[DocumentRow]:
+        """See FulltextIndex.document_rows."""
+        found = conn.execute(_DOCUMENT_ROWS, {"row_ids": json.dumps(list(row_ids))})
+        return [DocumentRow._make(row) for row in found]
 
     def read(
         self, conn: sa.Connection, organization_id: str, scope: SearchScope, ids: Sequence[str], leaders: Sequence[str]
@@ -155,7 +181,7 @@ class SqliteFulltextIndex:
             "leaders": json.dumps(list(leaders)),
             "characters": READ_CHARACTERS,
         }
-        return [Candidate._make(row) for row in conn.execute(_read_statement(), parameters)]
+        return [Candidate(*row) for row in conn.execute(_read_statement(), parameters)]
 
 
 # Statements are plain SQL, cached by the number of terms: building them from parts takes longer than running them.

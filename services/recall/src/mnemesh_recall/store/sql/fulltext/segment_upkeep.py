@@ -1,0 +1,133 @@
+"""Moves documents from tails to segments, and merges segments, in short transactions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import sqlalchemy as sa
+from mnemesh_kit.sql import Database
+
+from mnemesh_recall.store.sql.fulltext.documents import FulltextIndex
+from mnemesh_recall.store.sql.word_segments import rows
+from mnemesh_recall.store.sql.word_segments.building import built, merged, valid
+from mnemesh_recall.store.sql.word_segments.changed import LEAST_CHANGES
+from mnemesh_recall.store.sql.word_segments.format import MOST_DOCUMENTS, Segment
+
+LEAST_TAIL: Final = 64
+"""The length of a tail that is written as a segment. A search reads the documents of a tail one by one."""
+PAGE: Final = 256
+"""The largest number of documents that one transaction moves to a segment."""
+
+
+class SqlWordSegments:
+    """Keeps the tails of agents short, and the number of their segments logarithmic.
+
+    Several processes may work on one database: a merge whose segments another process has replaced is given up.
+    """
+
+    def __init__(self, database: Database, index: FulltextIndex) -> None:
+        self._database = database
+        self._index = index
+
+    def changed_agents(self) -> list[str]:
+        """See WordSegmentStore."""
+        return self._index.changed.take()
+
+    def mark_changed(self, agent_id: str) -> None:
+        """See WordSegmentStore."""
+        self._index.changed.add(agent_id, LEAST_CHANGES)
+
+    async def long_tails(self, least: int = LEAST_TAIL) -> list[str]:
+        """See WordSegmentStore."""
+        return await self._database.read(lambda conn: rows.agents_with_tails(conn, least), name="segments.long_tails")
+
+    async def move_tail(self, agent_id: str, least: int = LEAST_TAIL) -> int:
+        """Writes the oldest documents of a tail as a segment if it is at least so long. Returns their number."""
+        if len(await self._database.read(lambda conn: rows.tail(conn, agent_id, least))) < least:
+            return 0
+
+        def move(conn: sa.Connection) -> int:
+            row_ids = rows.tail(conn, agent_id, PAGE)
+            if row_ids:
+                live = self._index.document_rows(conn, row_ids)
+                existing = {row.row_id for row in live}
+                removed = [row_id for row_id in row_ids if row_id not in existing]
+                rows.insert(conn, agent_id, built(live, removed))
+                rows.remove_from_tail(conn, agent_id, row_ids)
+            return len(row_ids)
+
+        return await self._database.write(move, name="segments.move_tail")
+
+    async def merge(self, agent_id: str) -> bool:
+        """See WordSegmentStore."""
+        known = await self._database.read(lambda conn: [tuple(row) for row in rows.segments_of(conn, agent_id)])
+        chosen = to_merge([documents for _, documents, _ in known])
+        return chosen > 1 and await self._replace(agent_id, [id_ for id_, _, _ in known], chosen)
+
+    async def rewrite(self, agent_id: str) -> None:
+        """See WordSegmentStore."""
+        while await self.move_tail(agent_id, least=1):
+            pass
+        while await self.merge(agent_id):
+            pass
+        known = await self._database.read(lambda conn: [row.id for row in rows.segments_of(conn, agent_id)])
+        # The oldest first: once it is rewritten, no earlier one needs the removed row ids of the next.
+        for segment_id in known:
+            await self._database.write(partial(_clean, agent_id, segment_id), name="segments.clean")
+
+    async def agents(self) -> list[str]:
+        """See WordSegmentStore."""
+        return await self._database.read(rows.agents_with_segments)
+
+    async def _replace(self, agent_id: str, known: Sequence[int], count: int) -> bool:
+        """Replaces the newest segments by one. Returns False if another process has changed the segments."""
+        old = known[-count:]
+
+        def read(conn: sa.Connection) -> list[Segment] | None:
+            found = {row.id for row in rows.segments_of(conn, agent_id)}
+            return rows.read(conn, old) if found.issuperset(old) else None
+
+        segments = await self._database.read(read, name="segments.read")
+        if segments is None:
+            return False
+        segment = await asyncio.to_thread(_merged, segments, is_whole=count == len(known))
+
+        def write(conn: sa.Connection) -> bool:
+            if [row.id for row in rows.segments_of(conn, agent_id)] != list(known):
+                return False
+            rows.delete(conn, old)
+            if len(segment.documents.headers) or len(segment.documents.removed):
+                rows.insert(conn, agent_id, segment)
+            return True
+
+        return await self._database.write(write, name="segments.replace")
+
+
+def _merged(segments: Sequence[Segment], *, is_whole: bool) -> Segment:
+    return merged(segments, valid([segment.documents for segment in segments]), keep_removed=not is_whole)
+
+
+def _clean(agent_id: str, segment_id: int, conn: sa.Connection) -> None:
+    """Rewrites a segment without the documents that others replace or remove. No earlier one has such documents."""
+    ids = [row.id for row in rows.segments_of(conn, agent_id)]
+    documents = rows.documents_of(conn, ids)
+    mask = dict(zip(ids, valid([documents[id_] for id_ in ids]), strict=True))[segment_id]
+    if not mask.all() or len(documents[segment_id].removed):
+        segment = merged(rows.read(conn, [segment_id]), [mask], keep_removed=False)
+        rows.delete(conn, [segment_id])
+        if mask.any():
+            rows.insert(conn, agent_id, segment)
+
+
+def to_merge(documents: Sequence[int]) -> int:
+    """Returns how many of the newest segments are merged, given the numbers of their documents, the oldest first."""
+    total, count = 0, 0
+    for number in reversed(documents):
+        if count and (number > 2 * total or total + number > MOST_DOCUMENTS):
+            break
+        total += number
+        count += 1
+    return count
