@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -12,6 +13,8 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 import sqlalchemy as sa
+from mnemesh.recall.v1 import messages_service_pb2 as rpc
+from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.ids import RandomIds, new_id
 from mnemesh_kit.sql import Database, open_database
@@ -24,8 +27,11 @@ from mnemesh_recall.store.sql.fulltext.engines import fulltext_index
 from mnemesh_recall.store.sql.fulltext.segment_upkeep import SqlWordSegments
 from mnemesh_recall.store.sql.messages import SqlMessageStore
 from mnemesh_recall.store.sql.word_segments import rows as segment_rows
+from mnemesh_recall.store.sql.word_segments.changed import ChangedAgents
+from mnemesh_recall.usecases.word_segments import WordSegmentation
 from mnemesh_retrieval.ranking.constants import DEFAULTS
 from mnemesh_retrieval.ranking.exact import fingerprint
+from mnemesh_testkit.timeouts import scaled
 from mnemesh_types.messages import Message, Role, TextPart
 
 ORGANIZATION: Final = "org-1"
@@ -66,8 +72,9 @@ class Indexed:
 async def indexed(database_url: str, tmp_path: Any) -> AsyncIterator[Indexed]:
     config = Config(port=0, data_dir=str(tmp_path), database_url=database_url)
     database = await open_database(config, "mnemesh_recall")
-    store = SqlMessageStore(database, FrozenClock(), RandomIds())
-    yield Indexed(database, store, SqlWordSegments(database, fulltext_index(database)))
+    changed = ChangedAgents()
+    store = SqlMessageStore(database, FrozenClock(), RandomIds(), changed)
+    yield Indexed(database, store, SqlWordSegments(database, fulltext_index(database, changed)))
     await database.close()
 
 
@@ -204,7 +211,7 @@ async def test_erased_words_leave_the_segments(indexed: Indexed) -> None:
     agent = new_id("agent")
     chance = random.Random(3)
     history = [said(chance, agent, place, [new_id("conv")]) for place in range(40)]
-    history[5] = replace(history[5], content=(TextPart("The secret is xylophone"),))
+    history[5] = replace(history[5], content=(TextPart("The secret is xylophone"),), name="Xylo", sender_id="xy")
     await append(indexed, agent, history[:20])
     await indexed.index(agent)
     await append(indexed, agent, history[20:])
@@ -216,11 +223,13 @@ async def test_erased_words_leave_the_segments(indexed: Indexed) -> None:
 
     def words(conn: sa.Connection) -> set[str]:
         ids = [row.id for row in segment_rows.segments_of(conn, agent)]
-        return {term for segment in segment_rows.read(conn, ids) for term in segment.postings.terms}
+        segments = segment_rows.read(conn, ids)
+        labels = {text for segment in segments for texts in segment.documents.labels for text in texts}
+        return labels | {term for segment in segments for term in segment.postings.terms}
 
     stored = await indexed.database.read(words)
-    assert "oak" in stored | {"oak"}
-    assert not {word for word in stored if word.startswith("xylophon")}
+    assert "word0" in stored
+    assert not {word for word in stored if word.startswith("xy")}
     assert sum(await indexed.counts(agent)) == 39
 
 
@@ -253,6 +262,39 @@ async def test_number_of_segments_is_logarithmic(indexed: Indexed) -> None:
     assert sum(counts) == 240
     assert len(counts) <= 5
     assert all(first > 2 * second for first, second in pairwise(counts))
+
+
+async def test_background_indexes_what_this_and_earlier_processes_stored(indexed: Indexed) -> None:
+    earlier, agent, quiet = new_id("agent"), new_id("agent"), new_id("agent")
+    chance = random.Random(7)
+    await append(indexed, earlier, [said(chance, earlier, place, [new_id("conv")]) for place in range(70)])
+    indexed.segments.changed_agents()  # what an earlier process knew is forgotten
+    background = WordSegmentation(indexed.segments)
+    await background.step()
+    assert sum(await indexed.counts(earlier)) == 70
+    for name, number in ((agent, 100), (quiet, 20)):
+        await append(indexed, name, [said(chance, name, place, [new_id("conv")]) for place in range(number)])
+    await background.step()
+    assert (sum(await indexed.counts(agent)), await indexed.tail(agent)) == (100, 0)
+    assert (sum(await indexed.counts(quiet)), await indexed.tail(quiet)) == (0, 20)
+
+
+async def test_service_indexes_in_the_background(serve: Any, database_url: str) -> None:
+    agent = new_id("agent")
+    database = Database.open(database_url)
+    counted = sa.text("SELECT coalesce(sum(documents), 0) FROM word_segments")
+    async with serve(database_url=database_url) as recall, asyncio.timeout(scaled(60)):
+        given = [pb.Message(id=new_id("message"), role=pb.ROLE_USER) for _ in range(80)]
+        for message in given:
+            message.content.add().text.text = "We saw alpacas"
+        await recall.AppendMessages(rpc.AppendMessagesRequest(agent_id=agent, messages=given))
+        while await database.read(lambda conn: conn.scalar(counted)) < 80:
+            await asyncio.sleep(0.05)
+        found = await recall.SearchMessages(
+            rpc.SearchMessagesRequest(query="alpaca", agent_id=agent, mode=rpc.SEARCH_MODE_TEXT)
+        )
+        assert len(found.hits) > 0
+    await database.close()
 
 
 def test_few_large_segments_are_not_merged() -> None:

@@ -50,6 +50,9 @@ class SqlWordSegments:
             return 0
 
         def move(conn: sa.Connection) -> int:
+            # With this read, PostgreSQL refuses one of two transactions that replace and add segments at the same time.
+            # The new id is then larger than all others, also than those of a merge of other replicas.
+            rows.segments_of(conn, agent_id)
             row_ids = rows.tail(conn, agent_id, PAGE)
             if row_ids:
                 live = self._index.document_rows(conn, row_ids)

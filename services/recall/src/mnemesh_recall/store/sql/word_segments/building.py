@@ -121,7 +121,9 @@ def merged(segments: Sequence[Segment], masks: Sequence[Array], *, keep_removed:
     for (documents, postings), mask, offset in zip(segments, masks, offsets[:-1], strict=True):
         part = headers[offset : offset + int(mask.sum())]
         for name, numbers, texts in zip(LABELS, labels, documents.labels, strict=True):
-            codes = np.fromiter((numbers.setdefault(text, len(numbers)) for text in texts), np.uint32, len(texts))
+            codes = np.zeros(len(texts), np.uint32)
+            for code in np.unique(part[name]).tolist():  # No name of a removed document is kept.
+                codes[code] = numbers.setdefault(texts[code], len(numbers))
             part[name] = codes[part[name]]
         places = np.cumsum(mask) - 1 + offset
         numbers_of_terms = [terms.setdefault(term, len(terms)) for term in postings.terms]
