@@ -164,13 +164,25 @@ class AgentWords:
         """See FulltextIndex.read. The candidates have the counts of `terms`."""
         if not self._parts:
             return []
-        headers = self._headers
-        wanted = [id_bytes(id_) for id_ in ids]
-        is_leader = np.isin(headers["id"], np.array([id_bytes(id_) for id_ in leaders], "S16")) & self._is_valid
-        wanted += headers["after"][is_leader].tolist()
-        places = np.flatnonzero(np.isin(headers["id"], np.array(wanted, "S16")) & self._in_filter)
-        places = places[np.argsort(-headers["row_id"][places])]
+        at = self._places_of(id_bytes(id_) for id_ in leaders)
+        followers = self._headers["after"][at[self._is_valid[at]]].tolist()
+        places = self._places_of([*(id_bytes(id_) for id_ in ids), *followers])
+        places = places[self._in_filter[places]]
+        places = places[np.argsort(-self._headers["row_id"][places])]
         return self._read(places, terms, has_word=False, exact=set())
+
+    def _places_of(self, ids: Iterable[bytes]) -> Array:
+        """Returns the places of the documents with these ids."""
+        wanted = {id_.rstrip(b"\0") for id_ in ids}
+        # Numbers are compared in a fraction of the time that bytes take.
+        first = np.array([int.from_bytes(id_[:8].ljust(8, b"\0"), "little") for id_ in wanted], np.uint64)
+        near = np.flatnonzero(np.isin(self._first_halves, first))
+        return near[[id_ in wanted for id_ in self._headers["id"][near].tolist()]] if len(near) else near
+
+    @cached_property
+    def _first_halves(self) -> Array:
+        """The first eight bytes of each id as a number."""
+        return np.ascontiguousarray(self._headers["id"]).view("<u8")[::2]
 
     def _newest(self, places: Array, count: int) -> Array:
         if len(places) <= count:
