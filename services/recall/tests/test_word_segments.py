@@ -22,7 +22,7 @@ from mnemesh_recall.config import Config
 from mnemesh_recall.model.message_ranking import rank
 from mnemesh_recall.model.messages import MessageBatch
 from mnemesh_recall.model.search import SearchScope, WordCandidates, WordQuery
-from mnemesh_recall.store.sql.fulltext import agent_words, segment_upkeep, selection
+from mnemesh_recall.store.sql.fulltext import agent_reading, segment_upkeep, selection
 from mnemesh_recall.store.sql.fulltext.engines import fulltext_index
 from mnemesh_recall.store.sql.fulltext.segment_upkeep import SqlWordSegments
 from mnemesh_recall.store.sql.messages import SqlMessageStore
@@ -305,7 +305,7 @@ def test_few_large_segments_are_not_merged() -> None:
 
 
 async def test_long_tail_is_searched_in_the_fulltext_index(indexed: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_words, "MOST_TAIL", 10)
+    monkeypatch.setattr(agent_reading, "MOST_TAIL", 10)
     agent = new_id("agent")
     await append(indexed, agent, [said(random.Random(4), agent, place, [new_id("conv")]) for place in range(30)])
     found = await indexed.store.search_words(ORGANIZATION, SearchScope(agent_id=agent), WordQuery("word0", ""), 10)

@@ -8,15 +8,11 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-import sqlalchemy as sa
 
 from mnemesh_recall.model.search import SearchScope
 from mnemesh_recall.model.word_scores import Candidate, ReceivedCount, TermCounts
-from mnemesh_recall.store.sql.fulltext.documents import CandidateQuery, FulltextIndex, filters_rows
-from mnemesh_recall.store.sql.word_segments import rows
-from mnemesh_recall.store.sql.word_segments.building import built, microseconds, time_of, valid
-from mnemesh_recall.store.sql.word_segments.cache import DocumentCache
-from mnemesh_recall.store.sql.word_segments.changed import LEAST_CHANGES
+from mnemesh_recall.store.sql.fulltext.documents import CandidateQuery, filters_rows
+from mnemesh_recall.store.sql.word_segments.building import microseconds, time_of, valid
 from mnemesh_recall.store.sql.word_segments.format import (
     ASKED,
     HEADER,
@@ -25,15 +21,10 @@ from mnemesh_recall.store.sql.word_segments.format import (
     Array,
     Documents,
     Occurrences,
-    bucket_of,
     id_bytes,
     id_text,
 )
 
-MOST_TAIL: Final = 256
-"""The longest tail that a search reads. An agent with a longer one is searched in the full-text index."""
-LONG_TAIL: Final = 128
-"""The length of a tail that is looked at again, because the one who wrote it may have missed it."""
 MOST_MATCHES: Final = 1_000
 """The number of newest matches of a term, in messages and beside them, that are candidates if a term is common."""
 MOST_EXACT: Final = 10
@@ -58,56 +49,6 @@ class _Matches:
 
 
 _NO_MATCHES: Final = _Matches(*(np.empty(0, np.int64) for _ in range(3)))
-
-
-def open_agent(
-    conn: sa.Connection,
-    cache: DocumentCache,
-    index: FulltextIndex,
-    organization_id: str,
-    scope: SearchScope,
-    terms: Sequence[str],
-) -> AgentWords | None:
-    """Reads what a search of an agent needs.
-
-    Returns:
-        The words; None if the tail is too long, because the agent is not indexed yet.
-    """
-    agent_id = scope.agent_id
-    assert agent_id is not None  # noqa: S101 - the caller checks it
-    size = rows.message_count(conn, organization_id, agent_id)
-    if size is None:
-        return AgentWords(0, scope, [], {})
-    tail_ids = rows.tail(conn, agent_id, MOST_TAIL + 1)
-    if len(tail_ids) > LONG_TAIL:
-        index.changed.add(agent_id, LEAST_CHANGES)
-    if len(tail_ids) > MOST_TAIL:
-        return None
-    segments = rows.segments_of(conn, agent_id)
-    found = cache.find(row.id for row in segments)
-    missing = rows.documents_of(conn, [row.id for row in segments if row.id not in found])
-    cache.add(missing)
-    parts = [(found.get(row.id) or missing[row.id], row.id, row.buckets) for row in segments]
-    keys = {
-        (number, term): rows.posting_key(id_, bucket_of(term, buckets))
-        for number, (_, id_, buckets) in enumerate(parts)
-        for term in terms
-    }
-    buckets = rows.buckets_of(conn, set(keys.values()))
-    of_terms: OfTerms = {term: [] for term in terms}
-    for (number, term), key in keys.items():
-        if key in buckets and (occurrences := buckets[key].of(term)) is not None:
-            of_terms[term].append((number, occurrences))
-    documents = [part for part, _, _ in parts]
-    if tail_ids:
-        live = index.document_rows(conn, tail_ids)
-        existing = {row.row_id for row in live}
-        tail = built(live, [row_id for row_id in tail_ids if row_id not in existing], only=terms)
-        for term in terms:
-            if (occurrences := tail.postings.of(term)) is not None:
-                of_terms[term].append((len(documents), occurrences))
-        documents.append(tail.documents)
-    return AgentWords(size, scope, documents, of_terms)
 
 
 class AgentWords:

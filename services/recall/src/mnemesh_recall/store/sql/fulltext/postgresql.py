@@ -7,7 +7,6 @@ from functools import cache, lru_cache
 from typing import Any, Final
 
 import sqlalchemy as sa
-from mnemesh_retrieval.ranking.exact import fingerprint
 from mnemesh_retrieval.words.analysis import MAX_TERMS
 
 from mnemesh_recall.model.search import SearchScope
@@ -24,6 +23,7 @@ from mnemesh_recall.store.sql.fulltext.documents import (
     document_row_statement,
     filters_rows,
 )
+from mnemesh_recall.store.sql.fulltext.lexemes import fingerprint_lexeme, quoted, scope_lexemes, scopes
 from mnemesh_recall.store.sql.word_segments import rows as segments
 from mnemesh_recall.store.sql.word_segments.building import DocumentRow
 from mnemesh_recall.store.sql.word_segments.changed import ChangedAgents
@@ -155,7 +155,7 @@ class PostgresFulltextIndex:
         """See FulltextIndex.put."""
         conn.execute(
             _PUT,
-            [{**item.to_row(), "scope": _scope_lexemes(item)} for item in documents],
+            [{**item.to_row(), "scope": scope_lexemes(item)} for item in documents],
         )
         segments.note(conn, self.changed, ((item.source.agent_id, item.source.row_id) for item in documents))
 
@@ -187,7 +187,7 @@ class PostgresFulltextIndex:
         self, conn: sa.Connection, organization_id: str, scope: SearchScope, terms: Sequence[str], limit: int
     ) -> tuple[int, dict[str, int]]:
         """See FulltextIndex.counts."""
-        parameters: dict[str, Any] = {"terms": list(terms), "scope": _scopes(organization_id, scope), "most": limit}
+        parameters: dict[str, Any] = {"terms": list(terms), "scope": scopes(organization_id, scope), "most": limit}
         parameters["organization"] = organization_id
         if scope.agent_id is None:
             rows = conn.execute(_COUNTED_OF_ORGANIZATION, parameters).all()
@@ -203,11 +203,11 @@ class PostgresFulltextIndex:
         terms = len(query.weights)
         parameters: dict[str, Any] = {
             "organization": organization_id,
-            "scope": _scopes(organization_id, scope),
+            "scope": scopes(organization_id, scope),
             "newest": MOST_MATCHES,
             "most": query.limit,
             "characters": READ_CHARACTERS,
-            "exact": _quoted(_fingerprint_lexeme(query.fingerprint)),
+            "exact": quoted(fingerprint_lexeme(query.fingerprint)),
         }
         for number, (term, weight) in enumerate(query.weights.items()):
             parameters[f"term_{number}"], parameters[f"weight_{number}"] = term, weight
@@ -278,30 +278,3 @@ def _row_filters(scope: SearchScope) -> dict[str, Any]:
 def _query(weights: str, term: str) -> str:
     """Returns a query for a term, or a phrase, in the parts of a document that have these weights."""
     return " <-> ".join(f"{word}:{weights}" for word in term.split())
-
-
-def _scope_lexemes(item: Document) -> list[str]:
-    source = item.source
-    # No word of a text contains a hyphen or a colon.
-    tokens = [source.organization_id, source.agent_id, f"{source.role}:"]
-    tokens.append(_fingerprint_lexeme(fingerprint(source.text)))
-    return [*tokens, source.conversation_id] if source.conversation_id is not None else tokens
-
-
-def _fingerprint_lexeme(value: str) -> str:
-    return f"text:{value}"
-
-
-def _scopes(organization_id: str, scope: SearchScope) -> str:
-    # An agent belongs to one organization, so its token is enough.
-    lexemes = [_quoted(scope.agent_id or organization_id)]
-    if scope.conversation_id is not None:
-        lexemes.append(_quoted(scope.conversation_id))
-    if scope.roles:
-        lexemes.append(f"({' | '.join(_quoted(f'{role.value}:') for role in scope.roles)})")
-    return " & ".join(lexemes)
-
-
-def _quoted(lexeme: str) -> str:
-    escaped = lexeme.replace("\\", "\\\\").replace("'", "''")
-    return f"'{escaped}'"

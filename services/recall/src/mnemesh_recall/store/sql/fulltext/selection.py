@@ -10,7 +10,7 @@ from mnemesh_retrieval.ranking.words import rarity
 from mnemesh_retrieval.words.analysis import terms
 
 from mnemesh_recall.model.search import SearchScope, WordCandidates, WordQuery
-from mnemesh_recall.store.sql.fulltext.agent_words import open_agent
+from mnemesh_recall.store.sql.fulltext.agent_reading import open_agent
 from mnemesh_recall.store.sql.fulltext.documents import CandidateQuery, FulltextIndex
 from mnemesh_recall.store.sql.word_languages import stored_languages
 from mnemesh_recall.store.sql.word_segments.cache import DocumentCache
