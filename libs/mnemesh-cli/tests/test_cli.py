@@ -109,7 +109,7 @@ async def test_refused_api_key_is_one_error_line_and_exit_code_1(mesh: FakeMesh,
 
 async def test_chat_without_an_agent_needs_exactly_one_agent(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
     code, _, err = await mesh.run("chat")
-    assert code == 1
+    assert code == 3
     assert "mnemesh agents create" in err
     await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
     await mnemesh.agents.create("bob", model="mnemesh/rehearsal")
@@ -156,7 +156,7 @@ async def test_search_shows_who_said_what_when_and_around_it(mesh: FakeMesh, mne
 async def test_unreachable_mesh_is_one_error_line(mesh: FakeMesh, closed_port: int) -> None:
     code, out, err = await mesh.run("agents", "list", MNEMESH_TARGET=f"127.0.0.1:{closed_port}")
 
-    assert (code, out) == (1, "")
+    assert (code, out) == (4, "")
     assert len(err.splitlines()) == 1
     assert "mnemesh up" in err
 
@@ -194,7 +194,7 @@ async def test_commands_find_the_mesh_that_runs_on_the_data_directory(
     assert listed[0] == 0, listed
     assert f"✓ orchestrator  {mesh.address} is serving" in doctor[1]
     assert f"✓ blocks        {mesh.blocks} is serving" in doctor[1]
-    assert (refused[0], f":{closed_port}" in refused[2]) == (1, True), "the environment comes first"
+    assert (refused[0], f":{closed_port}" in refused[2]) == (4, True), "the environment comes first"
 
 
 async def test_import_of_a_malformed_file_is_one_error_line(mesh: FakeMesh, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_folders_are_created_listed_shown_updated_and_deleted(cli: CommandLine) 
     assert "Quote." in updated
     assert cli.run("folders", "delete", "reports-2", "--yes") == (0, f"deleted {folder_id}\n", "")
     code, _, err = cli.run("folders", "show", "reports-2")
-    assert (code, "There is no folder 'reports-2'" in err) == (1, True)
+    assert (code, "There is no folder 'reports-2'" in err) == (3, True)
 
 
 def test_directory_is_uploaded_and_unchanged_files_are_not_sent_again(cli: CommandLine, directory: Path) -> None:
@@ -108,7 +108,7 @@ def test_bad_arguments_are_errors_that_say_what_to_do(cli: CommandLine, director
         (("files", "upload", str(directory), "-f", "docs-3", "--ignore", "!"), 1, "'!' is no rule"),
         (("files", "upload", str(directory), "-f", "source-x"), 1, "folder"),
         (("files", "import", "ftp://example.com/a", "-f", "docs-3"), 2, "http:// or https://"),
-        (("files", "show", "none.md"), 1, "There is no file 'none.md'"),
+        (("files", "show", "none.md"), 3, "There is no file 'none.md'"),
         (("files", "text", "none.md", "--lines", "9-3"), 2, "the last one is not before it"),
         (("folders", "update", "docs-3"), 2, "Name at least one change"),
         (("watch", str(directory / "readme.md")), 2, "is a file"),

@@ -21,16 +21,18 @@ def test_servers_are_added_listed_shown_and_deleted(cli: CommandLine) -> None:
     _, listed, _ = cli.run("mcp-servers", "list")
     assert ["tickets", "http", "unreachable", "0", server_id] in [line.split() for line in listed.splitlines()]
     assert max(len(line) for line in listed.splitlines()) <= 90
-    _, shown, _ = cli.run("mcp-servers", "show", "tickets")
-    assert json.loads(shown)["streamableHttp"]["url"] == "http://127.0.0.1:9/mcp"
+    _, shown, _ = cli.run("mcp-servers", "show", "tickets", "--json")
+    assert json.loads(shown)["streamable_http"]["url"] == "http://127.0.0.1:9/mcp"
     code, updated, _ = cli.run("mcp-servers", "update", "tickets", "--url", "http://127.0.0.1:9/other")
     assert (code, updated.strip()) == (0, f"updated {server_id}")
-    assert json.loads(cli.run("mcp-servers", "show", "tickets")[1])["streamableHttp"]["url"].endswith("/other")
+    assert json.loads(cli.run("mcp-servers", "--json", "show", "tickets")[1])["streamable_http"]["url"].endswith(
+        "/other"
+    )
     assert cli.run("mcp-servers", "update", "tickets")[0] == 2
     code, _, err = cli.run("mcp-servers", "refresh", "tickets")
     assert (code, "cannot be reached" in err, err.count("\n")) == (1, True, 1)
     code, _, err = cli.run("mcp-servers", "show", "unknown")
-    assert (code, err.count("\n")) == (1, 1)
+    assert (code, err.count("\n")) == (3, 1)
     code, out, _ = cli.run("mcp-servers", "delete", "tickets", "--yes")
     assert (code, out.strip()) == (0, f"deleted {server_id}")
 

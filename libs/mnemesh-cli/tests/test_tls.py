@@ -146,7 +146,7 @@ async def test_doctor_says_why_a_service_cannot_be_reached(
     monkeypatch.setenv("MNEMESH_DATA_DIR", str(tmp_path))
 
     async def findings() -> dict[str, Finding]:
-        connection = Connection.from_env(f"127.0.0.1:{closed_port}")
+        connection = Connection(f"127.0.0.1:{closed_port}")
         return {finding.subject: finding for finding in await examine(MeshConfig.from_env(), connection, {})}
 
     async with serving(**tls_fields(issued, "blocks")) as address:

@@ -85,7 +85,7 @@ def test_errors_are_one_line(cli: CommandLine, add: str, tmp_path: Path) -> None
     assert (code, out, "odd" in err.splitlines()[-1]) == (1, "adding\n", True)
     (tmp_path / "broken.py").write_text("def broken(:")
     for arguments, code in (
-        (("show", "unknown_tool"), 1),
+        (("show", "unknown_tool"), 3),
         (("create", add), 1),
         (("create", str(tmp_path / "broken.py")), 1),
         (("create", add, "--package", "/etc/passwd"), 1),

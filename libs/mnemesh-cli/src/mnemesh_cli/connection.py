@@ -1,36 +1,51 @@
-"""The connection options of the command line, and the choice of an agent."""
+"""The connection of the command line to a mesh, and the choice of an agent."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from mnemesh_cli.options import mesh_config
+from mnemesh_cli.machine import mesh_config
+from mnemesh_cli.profiles import Profile, read_profiles
 from mnemesh_cli.supervisor.config import MeshConfig
 from mnemesh_cli.supervisor.data_lock import lock_holder
 from mnemesh_client.addresses import Addresses
 from mnemesh_client.agent import Agent
 from mnemesh_client.mnemesh import Mnemesh
+from mnemesh_kit.channels import DEADLINE_SECONDS
+from mnemesh_kit.config import ConfigError
 from mnemesh_kit.errors import InvalidArgument, NotFound
+from mnemesh_kit.tls.settings import TlsSettings
 
 FIRST_AGENT_TAG: Final = "first-agent"
 NO_AGENTS: Final = "There are no agents. Create one with `mnemesh agents create`."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Connection:
-    """The address of a mesh and the credentials for it. Every command finds it as `context.obj`."""
+    """The options of the line that name a mesh and its credentials. Every command finds it as `context.obj`.
+
+    Each value comes from the first of these that has it: the option, the profile of `--profile` or MNEMESH_PROFILE, the
+    environment, the current profile. The address of the current profile counts only if no mesh is named otherwise.
+    """
 
     target: str | None = None
-    token: str | None = None
-    key_file: str | None = None
+    profile_name: str | None = None
+    as_json: bool = False
 
-    @classmethod
-    def from_env(cls, target: str | None) -> Connection:
-        """Reads the credentials: MNEMESH_TOKEN, or else MNEMESH_AUTH_KEY_FILE to sign tokens with, or none."""
-        token = os.environ.get("MNEMESH_TOKEN") or None
-        return cls(target, token, None if token else os.environ.get("MNEMESH_AUTH_KEY_FILE") or None)
+    @property
+    def profile(self) -> Profile:
+        """The profile of `--profile`, of MNEMESH_PROFILE, or the current one; an empty one without any.
+
+        Raises:
+            NotFound: there is no such profile.
+            ConfigError: the configuration file is wrong.
+        """
+        profiles = read_profiles()
+        name = self._named_profile or ("" if self.target or os.environ.get("MNEMESH_TARGET") else profiles.current)
+        return profiles.get(name) if name else Profile()
 
     def addresses(self, config: MeshConfig | None = None) -> Addresses:
         """Returns the addresses of the mesh: see `Addresses.resolve`.
@@ -38,11 +53,54 @@ class Connection:
         A mesh that runs on the data directory (of `config`, or of the environment) is known by its lock file.
         """
         holder = lock_holder((config or mesh_config(None)).data_path)
-        return Addresses.resolve(self.target, running=holder.addresses if holder is not None else None)
+        target = self.target or self.profile.target
+        return Addresses.resolve(target, running=holder.addresses if holder is not None else None)
 
-    def open(self, addresses: Addresses | None = None) -> Mnemesh:
-        """Returns a client of the mesh at `addresses`."""
-        return Mnemesh(addresses or self.addresses(), token=self.token, auth_key_file=self.key_file)
+    def open(self, addresses: Addresses | None = None, *, deadline: float = DEADLINE_SECONDS) -> Mnemesh:
+        """Returns a client of the mesh at `addresses`. `deadline`: that of its calls, in seconds."""
+        token, key_file = self.credentials()
+        return Mnemesh(
+            addresses or self.addresses(), token=token, auth_key_file=key_file, tls=self.tls(), deadline=deadline
+        )
+
+    def credentials(self) -> tuple[str | None, str | None]:
+        """Returns the bearer token, or else the key file to sign tokens with.
+
+        Raises:
+            ConfigError: the token file of the profile cannot be read.
+        """
+        profile = self.profile
+        found = (_token(profile.token_file), profile.auth_key_file)
+        environment = (os.environ.get("MNEMESH_TOKEN") or None, os.environ.get("MNEMESH_AUTH_KEY_FILE") or None)
+        first, second = (found, environment) if self._named_profile else (environment, found)
+        token, key_file = first if any(first) else second
+        return token, None if token else key_file
+
+    def tls(self) -> TlsSettings:
+        """Returns the files for encrypted connections: those of the profile, or of the environment."""
+        profile, environment = self.profile, TlsSettings.from_env()
+        settings = TlsSettings(
+            ca_file=profile.tls_ca_file,
+            cert_file=profile.tls_cert_file,
+            key_file=profile.tls_key_file,
+            server_name=profile.tls_server_name,
+        )
+        if settings == TlsSettings() or (environment != TlsSettings() and not self._named_profile):
+            return environment
+        return settings
+
+    @property
+    def _named_profile(self) -> str | None:
+        return self.profile_name or os.environ.get("MNEMESH_PROFILE") or None
+
+
+def _token(path: str | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The token file of the profile, {path}, cannot be read.") from error
 
 
 async def first_agent(mnemesh: Mnemesh) -> Agent | None:

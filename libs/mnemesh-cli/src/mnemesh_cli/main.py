@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -9,36 +10,49 @@ import structlog
 import typer
 from mnemesh_cli.commands import (
     agents,
+    approvals,
+    archives,
+    blocks,
     certs,
     chat,
+    conversations,
     doctor,
     export_import,
     files,
     folders,
     groups,
+    identities,
+    learned,
+    logs,
     maintain,
     mcp,
     mcp_servers,
     memory,
+    messages,
+    models,
+    passages,
+    profiles,
     prompts,
     providers,
+    runs,
     search,
     sleep,
+    status,
     tokens,
     tools,
+    top,
     tune_search,
     up,
     version,
     watch,
 )
-from mnemesh_cli.connection import Connection
-from mnemesh_cli.display.error_text import error_text
+from mnemesh_cli.display.error_text import any_error_text, exit_code
 from mnemesh_cli.display.terminal import print_error
-from mnemesh_kit.config import StartupError
-from mnemesh_kit.errors import MnemeshError
+from mnemesh_cli.global_options import MeshGroup, connection_of
 from mnemesh_kit.private_files import make_new_files_private
 
 app = typer.Typer(
+    cls=MeshGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -49,10 +63,6 @@ app = typer.Typer(
 @app.callback()
 def main_options(
     context: typer.Context,
-    target: Annotated[
-        str | None,
-        typer.Option(envvar="MNEMESH_TARGET", help="Address of the orchestrator.", show_default="localhost:50050"),
-    ] = None,
     _version: Annotated[
         bool,
         typer.Option(
@@ -60,13 +70,16 @@ def main_options(
         ),
     ] = False,
 ) -> None:
-    """Reads the options that come before a command."""
-    context.obj = Connection.from_env(target)
+    """Gives commands the connection that the options of the line describe."""
+    context.obj = connection_of(context)
 
 
 app.command("up")(up.up)
 app.command("down")(up.down)
 app.command("doctor")(doctor.doctor)
+app.command("status")(status.status)
+app.command("logs")(logs.logs)
+app.command("top")(top.top)
 app.command("maintain")(maintain.maintain)
 app.command("chat")(chat.chat)
 app.command("search")(search.search)
@@ -77,14 +90,26 @@ app.command("mcp")(mcp.mcp)
 app.command("export")(export_import.export)
 app.command("import")(export_import.import_)
 app.add_typer(agents.app, name="agents")
+app.add_typer(approvals.app, name="approvals")
+app.add_typer(archives.app, name="archives")
+app.add_typer(blocks.app, name="blocks")
 app.add_typer(certs.app, name="certs")
+app.add_typer(conversations.app, name="conversations")
+app.add_typer(learned.episodes_app, name="episodes")
+app.add_typer(learned.facts_app, name="facts")
 app.add_typer(files.app, name="files")
 app.add_typer(folders.app, name="folders")
 app.add_typer(groups.app, name="groups")
+app.add_typer(identities.app, name="identities")
 app.add_typer(mcp_servers.app, name="mcp-servers")
 app.add_typer(memory.app, name="memory")
+app.add_typer(messages.app, name="messages")
+app.add_typer(models.app, name="models")
+app.add_typer(passages.app, name="passages")
+app.add_typer(profiles.app, name="profiles")
 app.add_typer(prompts.app, name="prompts")
 app.add_typer(providers.app, name="providers")
+app.add_typer(runs.app, name="runs")
 app.add_typer(tokens.app, name="tokens")
 app.add_typer(tools.app, name="tools")
 app.command("version")(version.version)
@@ -93,22 +118,22 @@ app.command("version")(version.version)
 def main() -> None:
     """Runs the command line.
 
-    Exits with 1 if the server refuses a request, and with 2 if an argument is invalid or the mesh cannot start.
+    Exits with 1 after an error, 2 if an argument or a setting is wrong or the mesh cannot start, 3 if something that
+    the line names does not exist, and 4 if the mesh cannot be reached.
     """
     make_new_files_private()
     # stdout has the results of commands. The stream is looked up for each line, because callers may replace it.
     structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
     try:
         app(prog_name="mnemesh")
-    except StartupError as error:
-        print_error(str(error))
-        sys.exit(2)
-    except MnemeshError as error:
-        print_error(error_text(error))
-        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
         # The reader of stdout is gone. Without this, Python would report a second error when it flushes stdout at exit.
         sys.stdout = None
         sys.exit(1)
+    except Exception as error:
+        if os.environ.get("MNEMESH_DEBUG"):
+            raise
+        print_error(any_error_text(error))
+        sys.exit(exit_code(error))

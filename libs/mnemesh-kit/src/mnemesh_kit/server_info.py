@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any, Final
 
@@ -48,6 +49,7 @@ class ServerInfoServicer(server_service_pb2_grpc.ServerServiceServicer):
             version=version_of(f"mnemesh-{service}"),
             contract_version=version_of(_CONTRACTS),
             proto_services=proto_services,
+            properties={"start_time": datetime.now(UTC).isoformat(timespec="seconds")},
         )
         self._properties = properties if properties is not None else {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Final
 
 from mnemesh.agents.v1 import conversations_pb2, runs_pb2
 from mnemesh.types.v1 import message_pb2
@@ -12,6 +13,8 @@ from mnemesh_cli.chat.citations import show_sources
 from mnemesh_cli.chat.conversation import Conversation
 from mnemesh_cli.chat.memory_changes import MemoryTracker
 from mnemesh_cli.chat.render import LiveRenderer
+from mnemesh_cli.chat.tool_lines import shortened
+from mnemesh_cli.chat.undo import before_last_message
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.memory_view import print_memory
 from mnemesh_cli.display.search_results import print_results
@@ -19,6 +22,8 @@ from mnemesh_cli.display.terminal import notice
 from mnemesh_client.agent import Agent
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import MnemeshError
+
+_UNDONE_CHARS: Final = 60
 
 
 class AgentConversation(Conversation):
@@ -35,6 +40,7 @@ class AgentConversation(Conversation):
         """Returns the commands of the chat, in the order of the help."""
         return [
             ChatCommand("/new", "", "begin a new conversation; the memory stays", self._begin_conversation),
+            ChatCommand("/undo", "", "go back to before your last message; the memory stays", self._undo),
             ChatCommand("/model", "[HANDLE]", "show the models, or use another one", self._choose_model),
             ChatCommand("/search", "TEXT", "search the messages and passages", self._search),
             *super().commands(),
@@ -81,6 +87,12 @@ class AgentConversation(Conversation):
         created = await self.mnemesh.conversations.create(conversation)
         self._conversation_id, self._pending = created.id, ()
         notice(f"new conversation; `mnemesh chat --agent {self._agent.id} --conversation {created.id}` continues it")
+
+    async def _undo(self, _: str) -> None:
+        text, conversation_id = await before_last_message(self.mnemesh, self._conversation)
+        self._conversation_id, self._pending = conversation_id, ()
+        notice(f"forgot: {shortened(text, _UNDONE_CHARS)}")
+        notice(f"`mnemesh chat --agent {self._agent.id} --conversation {conversation_id}` continues from here")
 
     async def _choose_model(self, handle: str) -> None:
         if not handle:

@@ -9,18 +9,34 @@ from typing import Annotated, Any, Final
 
 import typer
 from mnemesh.agents.v1 import agents_pb2
+from mnemesh_cli.commands.agent_prompts import preview, recompile
+from mnemesh_cli.commands.resources import id_column, text_column
 from mnemesh_cli.connection import NO_AGENTS, Connection
 from mnemesh_cli.display.group_views import AgentNames
 from mnemesh_cli.display.memory_view import print_memory
+from mnemesh_cli.display.records import print_done, print_json, print_list
 from mnemesh_cli.display.terminal import output
 from mnemesh_cli.options import AgentArgument, YesOption
 from mnemesh_client.agent import Agent
 from mnemesh_client.inputs import agent_type
 from mnemesh_client.mnemesh import Mnemesh
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 _PARTNER_TYPES: Final = (agents_pb2.AGENT_TYPE_SLEEPTIME, agents_pb2.AGENT_TYPE_VOICE_SLEEPTIME)
+
+
+def _type(agent: agents_pb2.Agent) -> str:
+    return agents_pb2.AgentType.Name(agent.type).removeprefix("AGENT_TYPE_").lower()
+
+
+_COLUMNS: Final = (
+    id_column(),
+    text_column("NAME", lambda agent: agent.name),
+    text_column("MODEL", lambda agent: agent.model),
+    text_column("TYPE", _type),
+    text_column("TAGS", lambda agent: ", ".join(agent.tags)),
+)
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, show, change and delete agents.")
 
@@ -37,10 +53,8 @@ def list_agents(
 
 async def _list(connection: Connection, tags: list[str], limit: int) -> None:
     async with connection.open() as mnemesh:
-        table = Table(Column("ID", no_wrap=True), "NAME", "MODEL", "TYPE", "TAGS", box=None)
-        async for agent in mnemesh.agents.list(tags_all=tags, limit=limit):
-            table.add_row(agent.id, agent.name, agent.model, _type(agent), ", ".join(agent.proto.tags))
-        output().print(table if table.row_count else NO_AGENTS)
+        rows = (agent.proto async for agent in mnemesh.agents.list(tags_all=tags, limit=limit))
+        await print_list(rows, _COLUMNS, as_json=connection.as_json, empty=NO_AGENTS)
 
 
 @app.command("create")
@@ -108,7 +122,7 @@ def create_agent(
 async def _create(connection: Connection, name: str, options: dict[str, Any]) -> None:
     async with connection.open() as mnemesh:
         agent = await mnemesh.agents.create(name, **options)
-        output().print(agent.id, markup=False)
+        print_done(agent.id, agent.proto, as_json=connection.as_json)
 
 
 @app.command("show")
@@ -119,16 +133,19 @@ def show_agent(context: typer.Context, agent: AgentArgument) -> None:
 
 async def _show(connection: Connection, key: str) -> None:
     async with connection.open() as mnemesh:
-        await _print_agent(mnemesh, await mnemesh.agents.find(key))
+        await _print_agent(mnemesh, await mnemesh.agents.find(key), as_json=connection.as_json)
 
 
-async def _print_agent(mnemesh: Mnemesh, agent: Agent) -> None:
-    """Prints the settings, tools and core memory of an agent."""
+async def _print_agent(mnemesh: Mnemesh, agent: Agent, *, as_json: bool) -> None:
+    """Prints the settings, tools and core memory of an agent; only its settings as JSON."""
+    if as_json:
+        print_json(agent.proto)
+        return
     table = Table(box=None, show_header=False)
     for label, value in (
         ("id", agent.id),
         ("name", agent.name),
-        ("type", _type(agent)),
+        ("type", _type(agent.proto)),
         ("model", agent.model),
         ("tags", ", ".join(agent.proto.tags)),
         ("tools", ", ".join(tool.name for tool in agent.proto.tools)),
@@ -188,7 +205,11 @@ async def _update(connection: Connection, key: str, fields: dict[str, Any]) -> N
     async with connection.open() as mnemesh:
         agent = await mnemesh.agents.find(key)
         await agent.update(**fields)
-        await _print_agent(mnemesh, agent)
+        await _print_agent(mnemesh, agent, as_json=connection.as_json)
+
+
+app.command("recompile")(recompile)
+app.command("preview")(preview)
 
 
 @app.command("delete")
@@ -203,7 +224,7 @@ async def _delete(connection: Connection, key: str, confirmed: bool) -> None:
         if not confirmed:
             typer.confirm(f"Delete {agent.name} ({agent.id}) and its memory?", abort=True, err=True)
         await agent.delete()
-        output().print(f"deleted {agent.id}", markup=False)
+        print_done(f"deleted {agent.id}", {"deleted": agent.id}, as_json=connection.as_json)
 
 
 def _extraction(turns: int) -> agents_pb2.MemoryExtractionSettings | None:
@@ -227,7 +248,3 @@ def _read_tool(path: Path) -> str:
         return path.read_text()
     except OSError as error:
         raise typer.BadParameter(f"{os.fspath(path)}: {error.strerror}", param_hint="--tool-file") from error
-
-
-def _type(agent: Agent) -> str:
-    return agents_pb2.AgentType.Name(agent.proto.type).removeprefix("AGENT_TYPE_").lower()

@@ -17,8 +17,10 @@ from mnemesh_cli.commands.first_agent import REHEARSAL_MODEL
 from mnemesh_cli.commands.version import CLIENT_VERSION, service_version
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.error_text import error_text
+from mnemesh_cli.display.records import print_json
 from mnemesh_cli.display.terminal import output
-from mnemesh_cli.options import DataDirOption, mesh_config
+from mnemesh_cli.machine import mesh_config
+from mnemesh_cli.options import DataDirOption
 from mnemesh_cli.supervisor import health
 from mnemesh_cli.supervisor.config import MeshConfig, service_module
 from mnemesh_cli.supervisor.data_lock import lock_holder
@@ -77,13 +79,16 @@ class Finding:
 
 
 def doctor(context: typer.Context, data_dir: DataDirOption = None) -> None:
-    """Check Python, the data directory, the health and version of each service, the model and the embedder.
+    """Check Python, disk, certificates, services and their versions, providers, the model and the sandbox.
 
     The exit code is 1 if there is a problem.
     """
     findings = asyncio.run(examine(mesh_config(data_dir), context.obj, os.environ))
     console = output()
     for finding in findings:
+        if context.obj.as_json:
+            print_json({"subject": finding.subject, "state": finding.state, "text": finding.text})
+            continue
         console.print(f"{finding.mark} {finding.subject:13} {finding.text}", style=finding.style, markup=False)
     raise typer.Exit(int(any(finding.is_problem for finding in findings)))
 
@@ -110,6 +115,7 @@ async def examine(config: MeshConfig, connection: Connection, env: Mapping[str, 
                     _diagnose(name, address, state, running) if problem is None else Finding(name, problem, "problem")
                 )
         findings.append(await _check_model(mnemesh, env))
+        findings += await _check_providers(mnemesh)
     return findings
 
 
@@ -150,6 +156,21 @@ async def _check_model(mnemesh: Mnemesh, env: Mapping[str, str]) -> Finding:
     except MnemeshError as error:
         return Finding("model", error_text(error), "problem")
     return Finding("model", f"{model} ({how_to_change(model)})")
+
+
+async def _check_providers(mnemesh: Mnemesh) -> list[Finding]:
+    """Returns a finding for each provider: whether its models could be listed when that was last tried."""
+    try:
+        providers = [provider async for provider in mnemesh.providers.list()]
+    except MnemeshError:
+        return []  # the orchestrator has its own finding
+    return [
+        Finding(f"provider {each.name}", f"cannot list its models: {each.last_refresh_error}", "problem")
+        if each.last_refresh_error
+        else Finding(f"provider {each.name}", f"{each.model_count} models")
+        for each in providers
+        if not each.disabled
+    ]
 
 
 def _check_embedder(config: MeshConfig) -> Finding:
@@ -219,7 +240,7 @@ def _diagnose(name: str, address: str, state: str, running: bool) -> Finding:
         return Finding(name, f"{address} does not answer. See the log of the service.", "problem")
     if _accepts_connections(address):
         return Finding(name, f"{address} is in use by a program other than mnemesh", "problem")
-    return Finding(name, f"{address} does not answer. Start a mesh with `mnemesh up`.", "note")
+    return Finding(name, f"{address} does not answer. Start a mesh with `mnemesh up`.", "problem")
 
 
 def _accepts_connections(address: str) -> bool:

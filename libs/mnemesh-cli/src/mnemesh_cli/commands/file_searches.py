@@ -11,7 +11,6 @@ from mnemesh.files.v1 import agent_files_service_pb2
 from mnemesh_cli.connection import Connection, choose_agent
 from mnemesh_cli.display.file_views import print_json
 from mnemesh_cli.display.terminal import notice, output
-from mnemesh_cli.options import JsonOption
 from rich.text import Text
 
 AgentOption = Annotated[
@@ -24,10 +23,9 @@ def search(
     query: Annotated[str, typer.Argument(metavar="QUERY", help="Words or a question.")],
     agent: AgentOption = None,
     limit: Annotated[int, typer.Option(min=1, max=50, help="Maximum number of results.")] = 5,
-    as_json: JsonOption = False,
 ) -> None:
     """Search the files of an agent by words and meaning."""
-    asyncio.run(_search(context.obj, agent, query, limit, as_json=as_json))
+    asyncio.run(_search(context.obj, agent, query, limit, as_json=context.obj.as_json))
 
 
 async def _search(connection: Connection, key: str | None, query: str, limit: int, *, as_json: bool) -> None:
@@ -55,10 +53,11 @@ def grep(
     include: Annotated[str | None, typer.Option(help='Only files whose name matches, such as "*.py".')] = None,
     context_lines: Annotated[int, typer.Option("--context", "-C", min=0, max=20, help="Lines around each match.")] = 0,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of matches.")] = 100,
-    as_json: JsonOption = False,
 ) -> None:
     """Find lines in the files of an agent. Exits with 1 if there are none."""
-    raise typer.Exit(asyncio.run(_grep(context.obj, agent, pattern, include, context_lines, limit, as_json=as_json)))
+    raise typer.Exit(
+        asyncio.run(_grep(context.obj, agent, pattern, include, context_lines, limit, as_json=context.obj.as_json))
+    )
 
 
 async def _grep(

@@ -22,7 +22,6 @@ from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.file_progress import TransferBars, processing_bar, transfer_bars
 from mnemesh_cli.display.file_views import FolderNames, json_text
 from mnemesh_cli.display.terminal import notice, print_error
-from mnemesh_cli.options import JsonOption
 from mnemesh_client.mnemesh import PATIENCE_SECONDS, Mnemesh
 from mnemesh_client.patience import is_broken_connection, patiently
 from mnemesh_client.upload_sources import Source, sha256_of
@@ -97,7 +96,6 @@ def upload(
     ignore: IgnoreOption = None,
     hidden: HiddenOption = False,
     parallel: ParallelOption = 4,
-    as_json: JsonOption = False,
 ) -> None:
     """Upload files to a folder, directories with everything in them.
 
@@ -109,7 +107,7 @@ def upload(
     items, problems = _collect(paths, name, rules)
     for problem in problems:
         print_error(problem)
-    request = _Request(folder, items, on_duplicate, wait=wait, parallel=parallel, as_json=as_json)
+    request = _Request(folder, items, on_duplicate, wait=wait, parallel=parallel, as_json=context.obj.as_json)
     failed = asyncio.run(_upload(context.obj, request)) or bool(problems)
     raise typer.Exit(int(failed))
 
@@ -121,12 +119,13 @@ def import_(
     on_duplicate: DuplicateOption = OnDuplicate.ERROR,
     name: Annotated[str | None, typer.Option(help="Name of the file.", show_default="the last part of the URL")] = None,
     wait: WaitOption = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Let the server download a file to a folder."""
     if not url.startswith(("http://", "https://")):
         raise typer.BadParameter("A URL begins with http:// or https://.", param_hint="URL")
-    request = _Request(folder, [Item(url, url, name or "")], on_duplicate, wait=wait, parallel=1, as_json=as_json)
+    request = _Request(
+        folder, [Item(url, url, name or "")], on_duplicate, wait=wait, parallel=1, as_json=context.obj.as_json
+    )
     raise typer.Exit(int(asyncio.run(_upload(context.obj, request))))
 
 

@@ -14,7 +14,7 @@ from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.file_progress import transfer_bars
 from mnemesh_cli.display.file_views import FolderNames, file_fields, print_fields, print_files, print_json, status_text
 from mnemesh_cli.display.terminal import notice, output
-from mnemesh_cli.options import FileArgument, JsonOption, YesOption
+from mnemesh_cli.options import FileArgument, YesOption
 from mnemesh_kit.errors import InvalidArgument
 
 
@@ -42,11 +42,10 @@ def list_files(
     name: Annotated[str | None, typer.Option(help="Only files whose name contains this text.")] = None,
     status: Annotated[list[Status] | None, typer.Option(help="Only files with this status. Can be repeated.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of files to list.")] = 100,
-    as_json: JsonOption = False,
 ) -> None:
     """List files, newest first."""
     filters = {"name_search": name, "statuses": status or (), "limit": limit}
-    asyncio.run(_list(context.obj, folder, agent, filters, as_json=as_json))
+    asyncio.run(_list(context.obj, folder, agent, filters, as_json=context.obj.as_json))
 
 
 async def _list(
@@ -65,9 +64,9 @@ async def _list(
 
 
 @app.command("show")
-def show_file(context: typer.Context, file: FileArgument, as_json: JsonOption = False) -> None:
+def show_file(context: typer.Context, file: FileArgument) -> None:
     """Show a file: its status, size, hash and times."""
-    asyncio.run(_show(context.obj, file, as_json=as_json))
+    asyncio.run(_show(context.obj, file, as_json=context.obj.as_json))
 
 
 async def _show(connection: Connection, key: str, *, as_json: bool) -> None:

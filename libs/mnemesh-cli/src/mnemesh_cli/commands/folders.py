@@ -9,8 +9,9 @@ import typer
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.file_views import folder_fields, print_fields, print_folders, print_json
 from mnemesh_cli.display.group_views import AgentNames
-from mnemesh_cli.display.terminal import notice, output
-from mnemesh_cli.options import AgentArgument, FolderArgument, JsonOption, YesOption
+from mnemesh_cli.display.records import print_done
+from mnemesh_cli.display.terminal import notice
+from mnemesh_cli.options import AgentArgument, FolderArgument, YesOption
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, show, change and delete folders; attach them to agents.")
 
@@ -22,10 +23,9 @@ def list_folders(
     context: typer.Context,
     agent: Annotated[str | None, typer.Option(help="Only folders of this agent, by id or name.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of folders to list.")] = 100,
-    as_json: JsonOption = False,
 ) -> None:
     """List folders, newest first."""
-    asyncio.run(_list(context.obj, agent, limit, as_json=as_json))
+    asyncio.run(_list(context.obj, agent, limit, as_json=context.obj.as_json))
 
 
 async def _list(connection: Connection, agent: str | None, limit: int, *, as_json: bool) -> None:
@@ -68,13 +68,14 @@ def create_folder(
 
 async def _create(connection: Connection, name: str, fields: dict[str, Any]) -> None:
     async with connection.open() as mnemesh:
-        output().print((await mnemesh.folders.create(name, **fields)).id, markup=False)
+        folder = await mnemesh.folders.create(name, **fields)
+        print_done(folder.id, folder, as_json=connection.as_json)
 
 
 @app.command("show")
-def show_folder(context: typer.Context, folder: FolderArgument, as_json: JsonOption = False) -> None:
+def show_folder(context: typer.Context, folder: FolderArgument) -> None:
     """Show a folder and the agents that hold it."""
-    asyncio.run(_show(context.obj, folder, as_json=as_json))
+    asyncio.run(_show(context.obj, folder, as_json=context.obj.as_json))
 
 
 async def _show(connection: Connection, key: str, *, as_json: bool) -> None:
@@ -111,7 +112,11 @@ def update_folder(
 async def _update(connection: Connection, key: str, fields: dict[str, Any]) -> None:
     async with connection.open() as mnemesh:
         folder = await mnemesh.folders.find(key)
-        print_fields(folder_fields(await mnemesh.folders.update(folder.id, **fields)))
+        updated = await mnemesh.folders.update(folder.id, **fields)
+        if connection.as_json:
+            print_json(updated)
+        else:
+            print_fields(folder_fields(updated))
 
 
 @app.command("delete")
@@ -127,7 +132,7 @@ async def _delete(connection: Connection, key: str, confirmed: bool) -> None:
             count = "1 file" if folder.file_count == 1 else f"{folder.file_count} files"
             typer.confirm(f"Delete {folder.name} ({folder.id}) with {count}?", abort=True, err=True)
         await mnemesh.folders.delete(folder.id)
-        output().print(f"deleted {folder.id}", markup=False)
+        print_done(f"deleted {folder.id}", {"deleted": folder.id}, as_json=connection.as_json)
 
 
 @app.command("attach")
@@ -150,4 +155,5 @@ async def _attach(connection: Connection, key: str, agent_key: str, *, attach: b
         else:
             await agent.files.detach(folder.id)
         done = f"attached {folder.name} to" if attach else f"detached {folder.name} from"
-        output().print(f"{done} {agent.name}", markup=False)
+        record = {"folder_id": folder.id, "agent_id": agent.id}
+        print_done(f"{done} {agent.name}", record, as_json=connection.as_json)

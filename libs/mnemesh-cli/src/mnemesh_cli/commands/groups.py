@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
@@ -26,15 +27,18 @@ from mnemesh_cli.commands.group_options import (
 )
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.group_views import AgentNames, print_group
-from mnemesh_cli.display.terminal import output
+from mnemesh_cli.display.records import print_done, print_json, print_list
+from mnemesh_cli.display.table import Column
 from mnemesh_cli.options import GroupArgument, YesOption
 from mnemesh_client.group import Group
 from mnemesh_client.mnemesh import Mnemesh
-from rich.table import Column, Table
-from rich.text import Text
 
 app = typer.Typer(no_args_is_help=True, help="Create groups of agents, send them messages, show and delete them.")
 
+_COLUMNS = tuple(
+    Column(name.upper(), itemgetter(name), flexible=name not in ("id", "type"))
+    for name in ("id", "description", "type", "members", "manager")
+)
 NO_GROUPS = "There are no groups. Create one with `mnemesh groups create`."
 
 
@@ -54,15 +58,23 @@ def list_groups(
 async def _list(connection: Connection, agent: str | None, types: list[GroupType], limit: int) -> None:
     async with connection.open() as mnemesh:
         agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
-        table = Table(Column("ID", no_wrap=True), "DESCRIPTION", "TYPE", "MEMBERS", "MANAGER", box=None)
         names = AgentNames(mnemesh)
         filters: dict[str, Any] = {"agent_id": agent_id, "manager_types": [each.field for each in types]}
-        async for group in mnemesh.groups.list(**filters, order="desc", limit=limit):
-            members = ", ".join([await names.name(member) for member in group.agent_ids])
-            manager = await names.name(group.manager_agent_id) if group.manager_agent_id else ""
-            kind = group.manager_type.replace("_", "-")
-            table.add_row(group.id, Text(group.description), kind, Text(members), Text(manager))
-        output().print(table if table.row_count else NO_GROUPS)
+        groups = mnemesh.groups.list(**filters, order="desc", limit=limit)
+        if connection.as_json:
+            await print_list((group.proto async for group in groups), (), as_json=True, empty=NO_GROUPS)
+            return
+        rows = [
+            {
+                "id": group.id,
+                "description": group.description,
+                "type": group.manager_type.replace("_", "-"),
+                "members": ", ".join([await names.name(member) for member in group.agent_ids]),
+                "manager": await names.name(group.manager_agent_id) if group.manager_agent_id else "",
+            }
+            async for group in groups
+        ]
+        await print_list(rows, _COLUMNS, as_json=False, empty=NO_GROUPS)
 
 
 @app.command("create")
@@ -120,7 +132,7 @@ async def _create(
         manager = await manager_fields(mnemesh, kind.field, options)
         agent_ids = [(await mnemesh.agents.find(member)).id for member in members]
         group = await mnemesh.groups.create(agent_ids, manager_type=kind.field, **fields, **manager)
-        output().print(group.id, markup=False)
+        print_done(group.id, group.proto, as_json=connection.as_json)
 
 
 @app.command("show")
@@ -131,7 +143,11 @@ def show_group(context: typer.Context, group: GroupArgument) -> None:
 
 async def _show(connection: Connection, key: str) -> None:
     async with connection.open() as mnemesh:
-        await print_group(mnemesh, await mnemesh.groups.find(key))
+        group = await mnemesh.groups.find(key)
+        if connection.as_json:
+            print_json(group.proto)
+        else:
+            await print_group(mnemesh, group)
 
 
 @app.command("update")
@@ -232,7 +248,7 @@ async def _delete(connection: Connection, key: str, confirmed: bool) -> None:
         if not confirmed:
             typer.confirm(f"Delete the group {group.description or group.id}?", abort=True, err=True)
         await group.delete()
-        output().print(f"deleted {group.id}", markup=False)
+        print_done(f"deleted {group.id}", {"deleted": group.id}, as_json=connection.as_json)
 
 
 app.command("send")(group_messages.send)

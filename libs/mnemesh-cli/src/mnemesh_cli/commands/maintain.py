@@ -7,7 +7,8 @@ import sys
 from collections.abc import AsyncIterator
 
 from mnemesh_cli.display.terminal import output
-from mnemesh_cli.options import DataDirOption, mesh_config
+from mnemesh_cli.machine import mesh_config
+from mnemesh_cli.options import DataDirOption
 from mnemesh_cli.supervisor.config import MeshConfig, service_environment, service_module
 from mnemesh_cli.supervisor.data_lock import DataDirectoryLock
 from mnemesh_kit.config import StartupError

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from urllib.parse import parse_qs, urlsplit
 
 import typer
-from google.protobuf.json_format import MessageToJson
 from mnemesh.tools.v1 import mcp_servers_pb2, mcp_servers_service_pb2
 from mnemesh_cli.connection import Connection
+from mnemesh_cli.display.records import print_done, print_json, print_record
 from mnemesh_cli.display.terminal import output, print_error
 from mnemesh_cli.options import YesOption
 from mnemesh_client.mnemesh import Mnemesh
@@ -19,7 +19,6 @@ from rich.table import Column, Table
 app = typer.Typer(no_args_is_help=True, help="Add, list and authorize MCP servers, and read their tools.")
 
 ServerArgument = Annotated[str, typer.Argument(metavar="SERVER", help="Id or name of the MCP server.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _REACHABLE = mcp_servers_pb2.MCP_SERVER_STATUS_REACHABLE
 _REDIRECT = "http://127.0.0.1:8765/callback"
 
@@ -59,15 +58,15 @@ async def _add(connection: Connection, name: str, target: str, is_url: bool, fie
     async with connection.open() as mnemesh:
         create = mnemesh.mcp_servers.create if is_url else mnemesh.mcp_servers.create_program
         server = await create(name, target, **fields)
-        output().print(server.id, markup=False)
+        print_done(server.id, server, as_json=connection.as_json)
         if server.status != _REACHABLE:
             print_error(f"The server was added, but its tools were not read: {server.status_message}")
 
 
 @app.command("list")
-def list_servers(context: typer.Context, as_json: JsonOption = False) -> None:
+def list_servers(context: typer.Context) -> None:
     """List MCP servers."""
-    asyncio.run(_list(context.obj, as_json))
+    asyncio.run(_list(context.obj, context.obj.as_json))
 
 
 async def _list(connection: Connection, as_json: bool) -> None:
@@ -75,7 +74,7 @@ async def _list(connection: Connection, as_json: bool) -> None:
         table = Table("NAME", "TRANSPORT", "STATUS", "TOOLS", Column("ID", no_wrap=True), box=None)
         async for server in mnemesh.mcp_servers.list():
             if as_json:
-                typer.echo(MessageToJson(server, indent=None))
+                print_json(server)
             kind = server.WhichOneof("transport") or ""
             status = mcp_servers_pb2.McpServerStatus.Name(server.status).removeprefix("MCP_SERVER_STATUS_").lower()
             table.add_row(server.name, kind.removeprefix("streamable_"), status, str(server.tool_count), server.id)
@@ -85,19 +84,19 @@ async def _list(connection: Connection, as_json: bool) -> None:
 
 @app.command("show")
 def show_server(context: typer.Context, server: ServerArgument) -> None:
-    """Print a server as JSON, without its secrets."""
+    """Show a server, without its secrets."""
     asyncio.run(_show(context.obj, server))
 
 
 async def _show(connection: Connection, key: str) -> None:
     async with connection.open() as mnemesh:
-        typer.echo(MessageToJson(await _find(mnemesh, key)))
+        print_record(await _find(mnemesh, key), as_json=connection.as_json)
 
 
 @app.command("tools")
-def list_tools(context: typer.Context, server: ServerArgument, as_json: JsonOption = False) -> None:
+def list_tools(context: typer.Context, server: ServerArgument) -> None:
     """List the tools that were last read."""
-    asyncio.run(_tools(context.obj, server, as_json))
+    asyncio.run(_tools(context.obj, server, context.obj.as_json))
 
 
 async def _tools(connection: Connection, key: str, as_json: bool) -> None:
@@ -105,7 +104,7 @@ async def _tools(connection: Connection, key: str, as_json: bool) -> None:
         table = Table("NAME", "SCHEMA", Column("ID", no_wrap=True), box=None)
         async for tool in mnemesh.mcp_servers.tools((await _find(mnemesh, key)).id):
             if as_json:
-                typer.echo(MessageToJson(tool, indent=None))
+                print_json(tool)
             health = mcp_servers_pb2.McpSchemaStatus.Name(tool.schema_health.status)
             table.add_row(tool.name, health.removeprefix("MCP_SCHEMA_STATUS_").lower(), tool.tool_id)
         if not as_json:
@@ -145,7 +144,7 @@ def update_server(
 async def _update(connection: Connection, key: str, changes: dict[str, str | None]) -> None:
     async with connection.open() as mnemesh:
         server = await mnemesh.mcp_servers.update((await _find(mnemesh, key)).id, **changes)
-        output().print(f"updated {server.id}", markup=False)
+        print_done(f"updated {server.id}", {"updated": server.id}, as_json=connection.as_json)
 
 
 @app.command("delete")
@@ -160,7 +159,7 @@ async def _delete(connection: Connection, key: str, confirmed: bool) -> None:
         if not confirmed:
             typer.confirm(f"Delete {server.name} ({server.id}) and its tools?", abort=True, err=True)
         await mnemesh.mcp_servers.delete(server.id)
-        output().print(f"deleted {server.id}", markup=False)
+        print_done(f"deleted {server.id}", {"deleted": server.id}, as_json=connection.as_json)
 
 
 @app.command("authorize")

@@ -10,6 +10,7 @@ import typer
 from mnemesh_cli.commands import memory_audit, memory_facts
 from mnemesh_cli.connection import Connection, choose_agent
 from mnemesh_cli.display.memory_view import print_memory
+from mnemesh_cli.display.records import print_json
 from mnemesh_cli.display.terminal import output
 from mnemesh_cli.options import AgentArgument, OptionalAgentArgument
 from mnemesh_client.agent import Agent
@@ -29,8 +30,11 @@ def show(context: typer.Context, agent: OptionalAgentArgument = None) -> None:
 
 async def _show(connection: Connection, key: str | None) -> None:
     async with connection.open() as mnemesh:
-        agent = await choose_agent(mnemesh, key)
-        print_memory(output(), await agent.memory())
+        memory = await (await choose_agent(mnemesh, key)).memory()
+        if connection.as_json:
+            print_json(memory)
+        else:
+            print_memory(output(), memory)
 
 
 @app.command("edit")

@@ -23,7 +23,6 @@ def audit(
     everything: Annotated[
         bool, typer.Option("--all", help="Examine the whole organization, and look for what has no owner.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     stale_days: Annotated[
         int, typer.Option(min=1, max=36_500, help="Days after which an unconfirmed fact is stale.")
     ] = 365,
@@ -36,7 +35,15 @@ def audit(
     if everything and agent is not None:
         raise typer.BadParameter("name an agent or use --all, not both")
     asyncio.run(
-        _audit(context.obj, agent, apply or [], everything=everything, as_json=as_json, days=stale_days, yes=yes)
+        _audit(
+            context.obj,
+            agent,
+            apply or [],
+            everything=everything,
+            as_json=context.obj.as_json,
+            days=stale_days,
+            yes=yes,
+        )
     )
 
 

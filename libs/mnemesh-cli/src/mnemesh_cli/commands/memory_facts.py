@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from mnemesh.recall.v1 import episodes_pb2
 from mnemesh_cli.connection import Connection, choose_agent
+from mnemesh_cli.display.records import print_json
 from mnemesh_cli.display.terminal import output
 from mnemesh_cli.options import AgentArgument, OptionalAgentArgument
 from rich.text import Text
@@ -43,8 +44,8 @@ async def _facts(connection: Connection, key: str | None, *, closed: bool) -> No
         agent = await choose_agent(mnemesh, key)
         name = agent.proto.compaction_settings.memory_scope
         listed = mnemesh.facts.list(agent_id=agent.id, names=[name] if name else [], include_invalid=closed)
-        shown = [_print_fact(fact) async for fact in listed]
-        if not shown:
+        shown = [_print_fact(fact, as_json=connection.as_json) async for fact in listed]
+        if not shown and not connection.as_json:
             output().print("no facts", style="dim")
 
 
@@ -60,7 +61,7 @@ def correct(
 
 async def _correct(connection: Connection, fact_id: str, text: str, reason: str | None) -> None:
     async with connection.open() as mnemesh:
-        _print_fact(await mnemesh.facts.supersede(fact_id, text, reason=reason))
+        _print_fact(await mnemesh.facts.supersede(fact_id, text, reason=reason), as_json=connection.as_json)
 
 
 def forget(context: typer.Context, fact: FactArgument, reason: ReasonOption = None) -> None:
@@ -70,7 +71,7 @@ def forget(context: typer.Context, fact: FactArgument, reason: ReasonOption = No
 
 async def _forget(connection: Connection, fact_id: str, reason: str | None) -> None:
     async with connection.open() as mnemesh:
-        _print_fact(await mnemesh.facts.invalidate(fact_id, reason=reason))
+        _print_fact(await mnemesh.facts.invalidate(fact_id, reason=reason), as_json=connection.as_json)
 
 
 def restore(context: typer.Context, fact: FactArgument, reason: ReasonOption = None) -> None:
@@ -80,7 +81,7 @@ def restore(context: typer.Context, fact: FactArgument, reason: ReasonOption = N
 
 async def _restore(connection: Connection, fact_id: str, reason: str | None) -> None:
     async with connection.open() as mnemesh:
-        _print_fact(await mnemesh.facts.restore(fact_id, reason=reason))
+        _print_fact(await mnemesh.facts.restore(fact_id, reason=reason), as_json=connection.as_json)
 
 
 def history(context: typer.Context, fact: FactArgument) -> None:
@@ -91,7 +92,7 @@ def history(context: typer.Context, fact: FactArgument) -> None:
 async def _history(connection: Connection, fact_id: str) -> None:
     async with connection.open() as mnemesh:
         async for fact in mnemesh.facts.history(fact_id):
-            _print_fact(fact)
+            _print_fact(fact, as_json=connection.as_json)
 
 
 def extract(
@@ -107,6 +108,9 @@ async def _extract(connection: Connection, key: str, max_calls: int) -> None:
     async with connection.open() as mnemesh:
         agent = await mnemesh.agents.find(key)
         done = await agent.extract_memories(max_calls=max_calls)
+        if connection.as_json:
+            print_json(done)
+            return
         output().print(
             f"{done.message_count} messages in {done.call_count} calls: {done.added_count} facts added, "
             f"{done.superseded_count} replaced, {done.confirmed_count} confirmed, {done.retracted_count} withdrawn"
@@ -117,7 +121,10 @@ async def _extract(connection: Connection, key: str, max_calls: int) -> None:
             output().print("Messages remain. Run the command again.", style="yellow")
 
 
-def _print_fact(fact: episodes_pb2.Fact) -> bool:
+def _print_fact(fact: episodes_pb2.Fact, *, as_json: bool) -> bool:
+    if as_json:
+        print_json(fact)
+        return True
     times = [
         f"{name} {getattr(fact, field).ToJsonString()[:16].replace('T', ' ')}"
         for name, field in (("since", "valid_from_time"), ("until", "invalid_time"), ("learned", "create_time"))

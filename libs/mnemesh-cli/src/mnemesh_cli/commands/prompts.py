@@ -7,10 +7,16 @@ from typing import Annotated
 
 import typer
 from mnemesh_cli.connection import Connection
-from mnemesh_cli.display.terminal import output
-from rich.table import Table
+from mnemesh_cli.display.records import print_done, print_list
+from mnemesh_cli.display.table import Column
 
 app = typer.Typer(no_args_is_help=True, help="List and show the system prompts for new agents.")
+
+_COLUMNS = (
+    Column("KEY", lambda prompt: prompt.key, flexible=True),
+    Column("SOURCE", lambda prompt: "built-in" if prompt.built_in else "operator"),
+    Column("CHARACTERS", lambda prompt: str(len(prompt.text)), right=True),
+)
 
 
 @app.command("list")
@@ -21,10 +27,8 @@ def list_prompts(context: typer.Context) -> None:
 
 async def _list(connection: Connection) -> None:
     async with connection.open() as mnemesh:
-        table = Table("KEY", "SOURCE", "CHARACTERS", box=None)
-        async for prompt in mnemesh.prompts.list():
-            table.add_row(prompt.key, "built-in" if prompt.built_in else "operator", str(len(prompt.text)))
-        output().print(table)
+        rows = mnemesh.prompts.list()
+        await print_list(rows, _COLUMNS, as_json=connection.as_json, empty="There are no prompts.")
 
 
 @app.command("show")
@@ -37,4 +41,5 @@ def show_prompt(
 
 async def _show(connection: Connection, key: str) -> None:
     async with connection.open() as mnemesh:
-        typer.echo((await mnemesh.prompts.get(key)).text)
+        prompt = await mnemesh.prompts.get(key)
+        print_done(prompt.text, prompt, as_json=connection.as_json)

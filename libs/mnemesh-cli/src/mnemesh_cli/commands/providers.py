@@ -8,14 +8,29 @@ from typing import Annotated, Any
 
 import typer
 from mnemesh.agents.v1 import models_pb2
+from mnemesh_cli.commands.resources import id_column, text_column
+from mnemesh_cli.completion import completer
 from mnemesh_cli.connection import Connection
-from mnemesh_cli.display.terminal import output, print_error
+from mnemesh_cli.display.records import print_done, print_list, print_record
+from mnemesh_cli.display.table import Column
+from mnemesh_cli.display.terminal import print_error
 from mnemesh_cli.options import YesOption
-from rich.table import Column, Table
 
 app = typer.Typer(no_args_is_help=True, help="Add, list, check and remove model providers.")
 
-ProviderArgument = Annotated[str, typer.Argument(metavar="PROVIDER", help="Id or name of the provider.")]
+ProviderArgument = Annotated[
+    str,
+    typer.Argument(metavar="PROVIDER", help="Id or name of the provider.", autocompletion=completer("provider")),
+]
+_COLUMNS = (
+    text_column("NAME", lambda row: row.name),
+    text_column("TYPE", lambda row: row.type),
+    Column("OWNER", lambda row: "own" if row.category == models_pb2.PROVIDER_CATEGORY_BYOK else "server"),
+    Column("KEY", lambda row: "yes" if row.has_api_key else "no"),
+    Column("MODELS", lambda row: "disabled" if row.disabled else str(row.model_count), right=True),
+    id_column(),
+)
+_MODELS = (Column("MODEL", lambda row: row["model"]),)
 
 
 @app.command("add")
@@ -42,7 +57,7 @@ def add_provider(
 async def _add(connection: Connection, name: str, kind: str, api_key: str | None, fields: dict[str, Any]) -> None:
     async with connection.open() as mnemesh:
         provider = await mnemesh.providers.create(name, kind, api_key=api_key, **fields)
-        output().print(provider.id, markup=False)
+        print_done(provider.id, provider, as_json=connection.as_json)
         if provider.last_refresh_error:
             print_error(f"The provider was added, but its models cannot be listed: {provider.last_refresh_error}")
 
@@ -55,18 +70,19 @@ def list_providers(context: typer.Context) -> None:
 
 async def _list(connection: Connection) -> None:
     async with connection.open() as mnemesh:
-        table = Table("NAME", "TYPE", "OWNER", "KEY", "MODELS", Column("ID", no_wrap=True), box=None)
-        async for provider in mnemesh.providers.list():
-            is_own = provider.category == models_pb2.PROVIDER_CATEGORY_BYOK
-            table.add_row(
-                provider.name,
-                provider.type,
-                "organization" if is_own else "server",
-                "yes" if provider.has_api_key else "no",
-                "disabled" if provider.disabled else str(provider.model_count),
-                provider.id,
-            )
-        output().print(table)
+        rows = mnemesh.providers.list()
+        await print_list(rows, _COLUMNS, as_json=connection.as_json, empty="There are no providers.")
+
+
+@app.command("show")
+def show_provider(context: typer.Context, provider: ProviderArgument) -> None:
+    """Show a provider, without its API key."""
+    asyncio.run(_show(context.obj, provider))
+
+
+async def _show(connection: Connection, key: str) -> None:
+    async with connection.open() as mnemesh:
+        print_record(await mnemesh.providers.get(key), as_json=connection.as_json)
 
 
 @app.command("check")
@@ -77,8 +93,8 @@ def check_provider(context: typer.Context, provider: ProviderArgument) -> None:
 
 async def _check(connection: Connection, key: str) -> None:
     async with connection.open() as mnemesh:
-        for name in await mnemesh.providers.check(key):
-            output().print(name, markup=False, soft_wrap=True)
+        rows = [{"model": name} for name in await mnemesh.providers.check(key)]
+        await print_list(rows, _MODELS, as_json=connection.as_json, empty="The provider works and lists no models.")
 
 
 @app.command("remove")
@@ -93,7 +109,7 @@ async def _remove(connection: Connection, key: str, confirmed: bool) -> None:
         if not confirmed:
             typer.confirm(f"Remove {provider.name} ({provider.id}) and its API key?", abort=True, err=True)
         await mnemesh.providers.delete(provider.id)
-        output().print(f"removed {provider.id}", markup=False)
+        print_done(f"removed {provider.id}", {"removed": provider.id}, as_json=connection.as_json)
 
 
 def _read_key(file: typer.FileText | None) -> str | None:

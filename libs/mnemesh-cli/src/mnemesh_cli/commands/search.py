@@ -25,7 +25,6 @@ def search(
     before: Annotated[int, typer.Option(min=0, max=10, help="Messages or passages to show before each result.")] = 0,
     after: Annotated[int, typer.Option(min=0, max=10, help="Messages or passages to show after each result.")] = 0,
     limit: Annotated[int, typer.Option(min=1, max=100, help="Maximum number of results of each kind.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per result.")] = False,
 ) -> None:
     """Search the messages and archived passages of an agent.
 
@@ -34,7 +33,7 @@ def search(
     if speaker and scope is Scope.PASSAGES:
         raise typer.BadParameter("Passages have no speakers.", param_hint="--speaker")
     asked = SearchRequest(queries, speaker or [], scope, before, after, limit)
-    asyncio.run(_search(context.obj, agent, asked, as_json=as_json))
+    asyncio.run(_search(context.obj, agent, asked, as_json=context.obj.as_json))
 
 
 async def _search(connection: Connection, key: str | None, asked: SearchRequest, *, as_json: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from mnemesh_cli.display.terminal import output
+from mnemesh_cli.display.records import print_done
 from mnemesh_kit.auth import mint_token, read_keys
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal
@@ -20,6 +20,7 @@ def tokens() -> None:
 
 @app.command("create")
 def create(
+    context: typer.Context,
     key_file: Annotated[
         str,
         typer.Option(envvar="MNEMESH_AUTH_KEY_FILE", help="Key file of the mesh. Its first line signs the token."),
@@ -39,4 +40,5 @@ def create(
     require_id(organization, "org", "organization")
     require_id(subject, subject.partition("-")[0], "subject")
     key = read_keys(key_file)[0]
-    output().print(mint_token(key, Principal(organization, subject), days * 86_400), markup=False, soft_wrap=True)
+    token = mint_token(key, Principal(organization, subject), days * 86_400)
+    print_done(token, {"token": token}, as_json=context.obj.as_json)

@@ -12,8 +12,9 @@ import typer
 from mnemesh.tools.v1 import execution_service_pb2, tools_pb2
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.file_views import print_fields, print_json
+from mnemesh_cli.display.records import print_done
 from mnemesh_cli.display.terminal import notice, output, print_error
-from mnemesh_cli.options import JsonOption, YesOption
+from mnemesh_cli.options import YesOption
 from mnemesh_client.tools import Language, ToolTypeName
 from mnemesh_kit.errors import InvalidArgument
 from rich.table import Column, Table
@@ -44,10 +45,9 @@ def list_tools(
     context: typer.Context,
     limit: LimitOption = 100,
     builtin: Annotated[bool, typer.Option("--builtin", help="With the built-in tools.")] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """List tools, newest first."""
-    asyncio.run(_list(context.obj, limit, builtin, as_json))
+    asyncio.run(_list(context.obj, limit, builtin, context.obj.as_json))
 
 
 async def _list(connection: Connection, limit: int, builtin: bool, as_json: bool) -> None:
@@ -64,10 +64,9 @@ def search_tools(
     query: Annotated[str, typer.Argument(metavar="QUERY", help="What the tool should do.")],
     tag: TagOption = None,
     limit: LimitOption = 10,
-    as_json: JsonOption = False,
 ) -> None:
     """Search tools by what they do, best first."""
-    asyncio.run(_search(context.obj, query, tag or [], limit, as_json))
+    asyncio.run(_search(context.obj, query, tag or [], limit, context.obj.as_json))
 
 
 async def _search(connection: Connection, query: str, tags: list[str], limit: int, as_json: bool) -> None:
@@ -78,9 +77,9 @@ async def _search(connection: Connection, query: str, tags: list[str], limit: in
 
 
 @app.command("show")
-def show_tool(context: typer.Context, tool: ToolArgument, as_json: JsonOption = False) -> None:
+def show_tool(context: typer.Context, tool: ToolArgument) -> None:
     """Show a tool with its source."""
-    asyncio.run(_show(context.obj, tool, as_json))
+    asyncio.run(_show(context.obj, tool, context.obj.as_json))
 
 
 async def _show(connection: Connection, key: str, as_json: bool) -> None:
@@ -125,7 +124,7 @@ async def _write(connection: Connection, file: Path, settings: dict[str, Any], *
     async with connection.open() as mnemesh:
         write = mnemesh.tools.upsert if replace else mnemesh.tools.create
         tool = await write(source, language=_language(file), **settings)
-    output().print(tool.id, markup=False)
+    print_done(tool.id, tool, as_json=connection.as_json)
 
 
 @app.command("delete")
@@ -140,7 +139,7 @@ async def _delete(connection: Connection, key: str, confirmed: bool) -> None:
         if not confirmed:
             typer.confirm(f"Delete {tool.name} ({tool.id})?", abort=True, err=True)
         await mnemesh.tools.delete(tool.id)
-    output().print(f"deleted {tool.id}", markup=False)
+    print_done(f"deleted {tool.id}", {"deleted": tool.id}, as_json=connection.as_json)
 
 
 @app.command("run")
@@ -148,10 +147,9 @@ def run_tool(
     context: typer.Context,
     tool: ToolArgument,
     arguments: Annotated[str, typer.Argument(metavar="JSON", help="Arguments, as a JSON object.")] = "{}",
-    as_json: JsonOption = False,
 ) -> None:
     """Run a custom tool once and print its result. Exits with 1 if the tool fails."""
-    asyncio.run(_run(context.obj, tool, _arguments(arguments), as_json))
+    asyncio.run(_run(context.obj, tool, _arguments(arguments), context.obj.as_json))
 
 
 async def _run(connection: Connection, key: str, arguments: dict[str, Any], as_json: bool) -> None:

@@ -11,6 +11,7 @@ from mnemesh_kit.config import StartupError
 
 
 def tune_search(
+    context: typer.Context,
     dialogues: Annotated[
         Path,
         typer.Option(help="File of dialogues with questions and evidence, in our format, LoCoMo's or LongMemEval's."),
@@ -28,7 +29,6 @@ def tune_search(
         str, typer.Option(envvar="MNEMESH_RANKING_FILE", help="The constants in use.", show_default="the built-in ones")
     ] = "",
     out: Annotated[Path | None, typer.Option(help="The file to write if there is a gain.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Fit the constants of search to your own dialogues, and report the gain.
 
@@ -38,5 +38,5 @@ def tune_search(
         from mnemesh_cli.commands import search_tuning  # noqa: PLC0415 -- an extra
     except ModuleNotFoundError as error:
         raise StartupError("The extra tuning is not installed. Run: pip install 'mnemesh-client[tuning]'") from error
-    request = search_tuning.TuningRequest(dialogues, embedder, base_url, dimension, start, out, as_json)
+    request = search_tuning.TuningRequest(dialogues, embedder, base_url, dimension, start, out, context.obj.as_json)
     asyncio.run(search_tuning.run(request))

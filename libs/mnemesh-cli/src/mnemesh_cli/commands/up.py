@@ -16,7 +16,8 @@ from mnemesh_cli.commands.chat import converse
 from mnemesh_cli.commands.doctor import how_to_change
 from mnemesh_cli.commands.first_agent import ensure_first_agent
 from mnemesh_cli.display.terminal import notice, print_error
-from mnemesh_cli.options import DataDirOption, mesh_config
+from mnemesh_cli.machine import mesh_config
+from mnemesh_cli.options import DataDirOption
 from mnemesh_cli.supervisor.config import MeshConfig
 from mnemesh_cli.supervisor.data_lock import lock_holder
 from mnemesh_cli.supervisor.supervisor import Supervisor

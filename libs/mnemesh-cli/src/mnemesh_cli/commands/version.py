@@ -8,7 +8,8 @@ from typing import Final
 import typer
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.error_text import error_text
-from mnemesh_cli.display.terminal import output, print_error
+from mnemesh_cli.display.records import print_done
+from mnemesh_cli.display.terminal import print_error
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import MnemeshError, Unavailable, Unimplemented
 from mnemesh_kit.http_health import http_version
@@ -54,8 +55,7 @@ async def service_version(mnemesh: Mnemesh, name: str) -> str:
 
 
 async def _version(connection: Connection) -> int:
-    console = output()
-    console.print(f"{'client':13} {CLIENT_VERSION}", markup=False)
+    _print("client", CLIENT_VERSION, connection)
     async with connection.open() as mnemesh:
         names = [name for name, _ in mnemesh.addresses.items()]
         results = await asyncio.gather(*(_version_or_error(mnemesh, name) for name in names))
@@ -66,8 +66,12 @@ async def _version(connection: Connection) -> int:
         if isinstance(result, MnemeshError):
             print_error(f"{name}: {error_text(result)}")
         else:
-            console.print(f"{name:13} {result}", markup=False)
+            _print(name, result, connection)
     return int(bool(errors))
+
+
+def _print(name: str, found: str, connection: Connection) -> None:
+    print_done(f"{name:13} {found}", {"name": name, "version": found}, as_json=connection.as_json)
 
 
 async def _version_or_error(mnemesh: Mnemesh, name: str) -> str | MnemeshError:

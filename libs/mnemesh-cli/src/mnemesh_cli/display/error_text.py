@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from mnemesh_client.errors import RunFailed
-from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.config import StartupError
+from mnemesh_kit.errors import MnemeshError, NotFound, Unavailable
 
 _LONGEST: Final = 240
 _KEY_VARIABLES: Final = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
@@ -42,6 +43,28 @@ def error_text(error: MnemeshError) -> str:
     if error.reason in _TEMPLATES and not isinstance(error, RunFailed):
         return _TEMPLATES[error.reason].format(message=message)
     return f"{'the turn failed: ' if isinstance(error, RunFailed) else ''}{message} [{error.reason}]"
+
+
+def any_error_text(error: Exception) -> str:
+    """Returns any exception as one line for a person."""
+    if isinstance(error, MnemeshError):
+        return error_text(error)
+    if isinstance(error, StartupError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
+    return f"{type(error).__name__}: {_one_line(str(error))} Set MNEMESH_DEBUG=1 to see where it was raised."
+
+
+def exit_code(error: Exception) -> int:
+    """Returns the exit code after an exception: see `mnemesh_cli.main.main`."""
+    if isinstance(error, StartupError):
+        return 2
+    if isinstance(error, RunFailed):
+        return 1
+    if isinstance(error, NotFound):
+        return 3
+    return 4 if isinstance(error, Unavailable) else 1
 
 
 def _one_line(text: str) -> str:

@@ -86,7 +86,8 @@ class GetServerInfoResponse(_message.Message):
     @_builtins.property
     def properties(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Properties of this server's host that matter to its operator, such as
-        "sandbox.level" of the tools service. Keys keep their meaning.
+        "sandbox.level" of the tools service. Keys keep their meaning. Every server
+        has "start_time", the time at which it started, in RFC 3339.
         """
 
     def __init__(

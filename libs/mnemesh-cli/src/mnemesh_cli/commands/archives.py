@@ -1,0 +1,77 @@
+"""`mnemesh archives`: list, show, create, attach, detach, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from mnemesh_cli.commands.resources import Resource, id_column, resource_app, run, text_column
+from mnemesh_cli.completion import completer
+from mnemesh_cli.display.records import print_done
+from mnemesh_cli.display.table import Column
+from mnemesh_cli.options import AgentArgument, AttachToOption
+from mnemesh_client.mnemesh import Mnemesh
+
+ARCHIVES = Resource(
+    noun="archive",
+    columns=(
+        id_column(),
+        text_column("NAME", lambda archive: archive.name),
+        Column("PASSAGES", lambda archive: str(archive.passage_count), right=True),
+        text_column("DESCRIPTION", lambda archive: archive.description),
+    ),
+    list_all=lambda mnemesh, agent_id, limit: mnemesh.archives.list(agent_id=agent_id, limit=limit),
+    find=lambda mnemesh, key: mnemesh.archives.get(key),
+    delete=lambda mnemesh, archive: mnemesh.archives.delete(archive.id),
+    consequence=" and its passages",
+    of_agent=True,
+)
+app = resource_app(ARCHIVES, "Create, list, show, attach and delete archives of passages.")
+
+ArchiveArgument = Annotated[
+    str, typer.Argument(metavar="ARCHIVE", help="Id of the archive.", autocompletion=completer("archive"))
+]
+
+
+@app.command("create")
+def create(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the archive.")],
+    description: Annotated[str | None, typer.Option("--description", "-d", help="What it contains.")] = None,
+    embedder: Annotated[str, typer.Option(help="Embedder, as provider/model.", show_default="the default")] = "",
+    deduplicate: Annotated[bool, typer.Option("--deduplicate", help="Store equal texts once.")] = False,
+    agent: AttachToOption = None,
+) -> None:
+    """Create an archive and print its id."""
+
+    async def command(mnemesh: Mnemesh) -> None:
+        agent_ids = [(await mnemesh.agents.find(key)).id for key in agent or []]
+        archive = await mnemesh.archives.create(
+            name, description=description, embedder=embedder, deduplicate=deduplicate, agent_ids=agent_ids
+        )
+        print_done(archive.id, archive, as_json=context.obj.as_json)
+
+    run(context, command)
+
+
+@app.command("attach")
+def attach(context: typer.Context, archive: ArchiveArgument, agent: AgentArgument) -> None:
+    """Attach an archive to an agent. Several agents can share one."""
+    _change(context, archive, agent, "attached")
+
+
+@app.command("detach")
+def detach(context: typer.Context, archive: ArchiveArgument, agent: AgentArgument) -> None:
+    """Detach an archive from an agent. The archive is kept."""
+    _change(context, archive, agent, "detached")
+
+
+def _change(context: typer.Context, archive: str, agent: str, verb: str) -> None:
+    async def command(mnemesh: Mnemesh) -> None:
+        agent_id = (await mnemesh.agents.find(agent)).id
+        attaches = verb == "attached"
+        await (mnemesh.archives.attach if attaches else mnemesh.archives.detach)(agent_id, archive)
+        text = f"{verb} {archive} {'to' if attaches else 'from'} {agent}"
+        print_done(text, {verb: archive, "agent_id": agent_id}, as_json=context.obj.as_json)
+
+    run(context, command)

@@ -1,0 +1,164 @@
+"""`mnemesh blocks`: list, show, create, update, attach, detach, history, undo, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2
+from mnemesh_cli.commands.resources import Resource, enum_text, id_column, resource_app, run, text_column, time_column
+from mnemesh_cli.completion import completer
+from mnemesh_cli.display.records import print_done, print_list, print_record
+from mnemesh_cli.display.table import Column
+from mnemesh_cli.options import AgentArgument, AttachToOption, LimitOption, text_or_stdin
+from mnemesh_client.mnemesh import Mnemesh
+
+BLOCKS = Resource(
+    noun="block",
+    columns=(
+        id_column(),
+        text_column("LABEL", lambda block: block.label),
+        Column("SIZE", lambda block: f"{len(block.value)}/{block.limit}", right=True),
+        text_column("VALUE", lambda block: block.value),
+    ),
+    list_all=lambda mnemesh, agent_id, limit: mnemesh.blocks.list(agent_id=agent_id, limit=limit),
+    find=lambda mnemesh, key: mnemesh.blocks.get(key),
+    delete=lambda mnemesh, block: mnemesh.blocks.delete(block.id),
+    consequence=", also from the agents that hold it",
+    of_agent=True,
+)
+app = resource_app(BLOCKS, "Create, list, show, change, attach and delete blocks of core memory.")
+
+BlockArgument = Annotated[
+    str, typer.Argument(metavar="BLOCK", help="Id of the block.", autocompletion=completer("block"))
+]
+_REVISIONS = (
+    Column("REVISION", lambda row: str(row.revision), right=True),
+    time_column(title="TIME"),
+    Column("OPERATION", lambda row: enum_text(blocks_pb2.BlockOperation, row.operation, "BLOCK_OPERATION_")),
+    text_column("VALUE", lambda row: row.value),
+)
+
+
+@app.command("create")
+def create_block(
+    context: typer.Context,
+    label: Annotated[str, typer.Argument(metavar="LABEL", help="Label of the block, such as human.")],
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="Its text; - reads stdin.")] = "",
+    description: Annotated[str | None, typer.Option(help="What the block is for; agents read it.")] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Most characters.", show_default="that of the server")] = 0,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Agents cannot change it.")] = False,
+    tag: Annotated[list[str] | None, typer.Option(help="A tag. Can be repeated.")] = None,
+    agent: AttachToOption = None,
+) -> None:
+    """Create a block and print its id."""
+    text = text_or_stdin(value)
+
+    async def command(mnemesh: Mnemesh) -> None:
+        agent_ids = [(await mnemesh.agents.find(key)).id for key in agent or []]
+        block = await mnemesh.blocks.create(
+            label,
+            text,
+            description=description,
+            limit=limit,
+            read_only=read_only,
+            tags=tag or [],
+            agent_ids=agent_ids,
+        )
+        print_done(block.id, block, as_json=context.obj.as_json)
+
+    run(context, command)
+
+
+@app.command("update")
+def update_block(
+    context: typer.Context,
+    block: BlockArgument,
+    value: Annotated[str | None, typer.Option(help="The new text; - reads stdin.")] = None,
+    label: Annotated[str | None, typer.Option(help="The new label.")] = None,
+    description: Annotated[str | None, typer.Option(help='The new description; "" removes it.')] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Most characters.")] = None,
+    read_only: Annotated[
+        bool | None, typer.Option("--read-only/--writable", help="Whether agents can change it.")
+    ] = None,
+) -> None:
+    """Change a block. Agents that hold it see the change in their next step."""
+    values: dict[str, Any] = {"value": value, "label": label, "limit": limit, "read_only": read_only}
+    fields = {name: each for name, each in values.items() if each is not None}
+    if value is not None:
+        fields["value"] = text_or_stdin(value)
+    if description is not None:
+        fields["description"] = description or None
+    if not fields:
+        raise typer.BadParameter("Name at least one change. See `mnemesh blocks update --help`.", param_hint="options")
+
+    async def command(mnemesh: Mnemesh) -> None:
+        print_record(await mnemesh.blocks.update(block, **fields), as_json=context.obj.as_json)
+
+    run(context, command)
+
+
+@app.command("attach")
+def attach_block(context: typer.Context, block: BlockArgument, agent: AgentArgument) -> None:
+    """Attach a block to an agent. Several agents can share one."""
+
+    async def command(mnemesh: Mnemesh) -> None:
+        agent_id = (await mnemesh.agents.find(agent)).id
+        await mnemesh.blocks.attach(agent_id, block)
+        done = {"attached": block, "agent_id": agent_id}
+        print_done(f"attached {block} to {agent}", done, as_json=context.obj.as_json)
+
+    run(context, command)
+
+
+@app.command("detach")
+def detach_block(
+    context: typer.Context,
+    block: Annotated[str, typer.Argument(metavar="BLOCK", help="Id or label.", autocompletion=completer("block"))],
+    agent: AgentArgument,
+) -> None:
+    """Detach a block from an agent. The block is kept."""
+
+    async def command(mnemesh: Mnemesh) -> None:
+        agent_id = (await mnemesh.agents.find(agent)).id
+        named = {"block_id": block} if block.startswith("block-") else {"label": block}
+        request = blocks_service_pb2.DetachBlockRequest(agent_id=agent_id, **named)
+        detached = (await mnemesh.blocks.stub.DetachBlock(request)).block_id
+        done = {"detached": detached, "agent_id": agent_id}
+        print_done(f"detached {detached} from {agent}", done, as_json=context.obj.as_json)
+
+    run(context, command)
+
+
+@app.command("history")
+def list_revisions(context: typer.Context, block: BlockArgument, limit: LimitOption = 100) -> None:
+    """List the revisions of a block, newest first."""
+
+    async def command(mnemesh: Mnemesh) -> None:
+        rows = mnemesh.blocks.revisions(block, limit=limit)
+        await print_list(rows, _REVISIONS, as_json=context.obj.as_json, empty="The block has no revisions.")
+
+    run(context, command)
+
+
+@app.command("undo")
+def undo(
+    context: typer.Context,
+    block: BlockArgument,
+    revision: Annotated[
+        int | None, typer.Option(min=1, help="The revision to return to.", show_default="that before the last change")
+    ] = None,
+) -> None:
+    """Take back the last change of a block, or return to an earlier revision. `history` lists them."""
+
+    async def command(mnemesh: Mnemesh) -> None:
+        request = blocks_service_pb2.RevertBlockRequest(
+            block_id=block, author=blocks_pb2.Author(owner=blocks_pb2.OwnerAuthor())
+        )
+        if revision is None:
+            request.undo.SetInParent()
+        else:
+            request.revision = revision
+        print_record((await mnemesh.blocks.stub.RevertBlock(request)).block, as_json=context.obj.as_json)
+
+    run(context, command)

@@ -1,0 +1,108 @@
+"""`mnemesh logs`: the logs of the mesh that `mnemesh up` runs on this machine."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Annotated, BinaryIO, Final
+
+import typer
+from mnemesh_cli.machine import mesh_config
+from mnemesh_cli.options import DataDirOption
+from mnemesh_kit.errors import NotFound
+from mnemesh_kit.services import SERVICE_NAMES
+
+_POLL_SECONDS: Final = 0.2
+_NAMES: Final = (*SERVICE_NAMES, "up")
+
+
+def _complete(incomplete: str) -> list[str]:
+    return [name for name in _NAMES if name.startswith(incomplete)]
+
+
+def logs(
+    service: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SERVICE", help=f"One of {', '.join(_NAMES)}.", show_default="all", autocompletion=_complete
+        ),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Lines of each service to begin with.")] = 20,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Print the logs of the services of the mesh on this machine, running or not."""
+    if service is not None and service not in _NAMES:
+        raise typer.BadParameter(f"There is no service {service!r}. Use {', '.join(_NAMES)}.", param_hint="SERVICE")
+    directory = mesh_config(data_dir).data_path / "logs"
+    names = _NAMES if service is None else (service,)
+    found = {name: directory / f"{name}.log" for name in names if (directory / f"{name}.log").exists()}
+    if not found and not follow:
+        raise NotFound(f"There are no logs in {directory}. Start the mesh with `mnemesh up`, or use --data-dir.")
+    followed = {name: _Log(path, f"{name:12} " if service is None else "") for name, path in found.items()}
+    for log in followed.values():
+        log.print_last(lines)
+        if not follow:
+            log.close()
+    while follow:
+        sys.stdout.flush()
+        time.sleep(_POLL_SECONDS)
+        for name in names:
+            if name not in followed:
+                followed[name] = _Log(directory / f"{name}.log", f"{name:12} " if service is None else "")
+            followed[name].print_new()
+
+
+class _Log:
+    """A file to which lines are appended. It may be replaced by a new one, or not exist yet."""
+
+    def __init__(self, path: Path, prefix: str) -> None:
+        self._path, self._prefix = path, prefix
+        self._file: BinaryIO | None = None
+        self._inode = 0
+        self._rest = b""
+
+    def print_last(self, count: int) -> None:
+        """Prints the last lines."""
+        if self._open():
+            assert self._file is not None  # noqa: S101  (it is open)
+            for line in deque(self._file, maxlen=count):
+                self._print(line)
+
+    def print_new(self) -> None:
+        """Prints the whole lines that were appended since the last call."""
+        if self._file is None and not self._open():
+            return
+        assert self._file is not None  # noqa: S101  (it is open)
+        for line in self._file:
+            self._rest += line
+            if self._rest.endswith(b"\n"):
+                self._print(self._rest)
+                self._rest = b""
+        if self._is_replaced():
+            self.close()
+
+    def close(self) -> None:
+        """Closes the file. `print_new` opens it again from its beginning."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self) -> bool:
+        try:
+            self._file = self._path.open("rb")
+        except FileNotFoundError:
+            return False
+        self._inode = self._path.stat().st_ino
+        return True
+
+    def _is_replaced(self) -> bool:
+        try:
+            return self._path.stat().st_ino != self._inode
+        except FileNotFoundError:
+            return False
+
+    def _print(self, line: bytes) -> None:
+        typer.echo(self._prefix + line.decode(errors="replace").rstrip("\n"))

@@ -1,0 +1,114 @@
+"""`mnemesh messages`: list, search, show, send, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from mnemesh.agents.v1 import runs_pb2
+from mnemesh.recall.v1 import messages_service_pb2
+from mnemesh.types.v1 import message_pb2
+from mnemesh_cli.chat.render import LiveRenderer, PlainRenderer
+from mnemesh_cli.commands.resources import Resource, resource_app, run, text_column, time_column
+from mnemesh_cli.completion import completer
+from mnemesh_cli.connection import choose_agent
+from mnemesh_cli.display.group_views import message_text, role_name
+from mnemesh_cli.display.records import print_done, print_json, print_list
+from mnemesh_cli.display.table import Column
+from mnemesh_cli.display.terminal import output
+from mnemesh_cli.options import AgentArgument, LimitOption, OfAgentOption, text_or_stdin
+from mnemesh_client.mnemesh import Mnemesh
+from mnemesh_kit.errors import NotFound
+
+
+async def _find(mnemesh: Mnemesh, key: str) -> message_pb2.Message:
+    found = await mnemesh.messages.get(key)
+    if not found:
+        raise NotFound(f"There is no message {key}.", resource_id=key)
+    return found[0]
+
+
+async def _delete(mnemesh: Mnemesh, message: message_pb2.Message) -> None:
+    await mnemesh.messages.stub.DeleteMessage(messages_service_pb2.DeleteMessageRequest(message_id=message.id))
+
+
+MESSAGES = Resource(
+    noun="message",
+    columns=(
+        Column("ID", lambda message: message.id),
+        time_column(title="TIME"),
+        Column("ROLE", role_name),
+        text_column("TEXT", message_text),
+    ),
+    list_all=lambda mnemesh, agent_id, limit: mnemesh.messages.list(agent_id=agent_id, order="desc", limit=limit),
+    find=_find,
+    delete=_delete,
+    of_agent=True,
+)
+app = resource_app(MESSAGES, "List, search, show, send and delete messages.")
+_HITS = (
+    time_column(title="TIME"),
+    Column("ROLE", role_name),
+    text_column("TEXT", message_text),
+    Column("ID", lambda message: message.id),
+)
+
+
+@app.command("search")
+def search(
+    context: typer.Context,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="Words or a question.")],
+    agent: OfAgentOption = None,
+    limit: LimitOption = 10,
+) -> None:
+    """Search messages by words and meaning, best first. `mnemesh search` also searches passages."""
+
+    async def command(mnemesh: Mnemesh) -> None:
+        agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
+        hits = await mnemesh.messages.search(query, agent_id=agent_id, limit=min(limit, 100))
+        rows = hits if context.obj.as_json else [hit.message for hit in hits]
+        await print_list(rows, _HITS, as_json=context.obj.as_json, empty="No message matches.")
+
+    run(context, command)
+
+
+@app.command("send")
+def send(
+    context: typer.Context,
+    agent: AgentArgument,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The message; - reads stdin.")],
+    conversation: Annotated[
+        str | None,
+        typer.Option("--conversation", "-c", help="Id of a conversation.", autocompletion=completer("conversation")),
+    ] = None,
+    background: Annotated[
+        bool, typer.Option("--background", help="Print the id of the run, and do not wait for the answer.")
+    ] = False,
+) -> None:
+    """Send a message to an agent and print the answer; with --json each event. Exits with 1 if the turn fails."""
+    content = text_or_stdin(text)
+
+    async def command(mnemesh: Mnemesh) -> int:
+        found = await choose_agent(mnemesh, agent)
+        if background:
+            started = await mnemesh.runs.start(found.id, content, conversation_id=conversation)
+            print_done(started.id, started, as_json=context.obj.as_json)
+            return 0
+        console = output()
+        renderer = LiveRenderer(console) if console.is_terminal else PlainRenderer(console)
+        failed = False
+        with renderer.begin_turn():
+            events = found.send(content, conversation_id=conversation, stream_tokens=console.is_terminal)
+            async for event in events:
+                failed = failed or _failed(event)
+                if context.obj.as_json:
+                    print_json(event)
+                else:
+                    renderer.show(event)
+        return int(failed)
+
+    raise typer.Exit(run(context, command))
+
+
+def _failed(event: runs_pb2.RunEvent) -> bool:
+    return event.HasField("error")

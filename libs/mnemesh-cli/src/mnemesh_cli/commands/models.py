@@ -1,0 +1,64 @@
+"""`mnemesh models`: list, show."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+from mnemesh.agents.v1 import models_pb2
+from mnemesh_cli.commands.resources import run, text_column
+from mnemesh_cli.completion import completer
+from mnemesh_cli.display.records import print_list, print_record
+from mnemesh_cli.display.table import Column
+from mnemesh_cli.options import LimitOption
+from mnemesh_client.mnemesh import Mnemesh
+
+app = typer.Typer(no_args_is_help=True, help="List and show the models of the mesh.")
+
+_UNITS_OF_A_MILLION: Final = 10**6
+_UNITS_PER_DOLLAR: Final = 10**12
+
+
+def _price(model: models_pb2.Model) -> str:
+    """Returns US dollars for a million tokens of input and output."""
+    if not model.price.HasField("input") or not model.price.HasField("output"):
+        return ""
+    dollars = (each * _UNITS_OF_A_MILLION / _UNITS_PER_DOLLAR for each in (model.price.input, model.price.output))
+    return "/".join(f"{each:g}" for each in dollars)
+
+
+_COLUMNS: Final = (
+    text_column("MODEL", lambda model: model.handle),
+    Column("CONTEXT", lambda model: f"{model.context_window:,}", right=True),
+    Column("OUTPUT", lambda model: f"{model.max_output_tokens:,}", right=True),
+    Column("$ PER MILLION", _price, right=True),
+)
+
+
+@app.command("list")
+def list_models(context: typer.Context, limit: LimitOption = 1000) -> None:
+    """List the models that agents can use, with their price for input and output."""
+
+    async def command(mnemesh: Mnemesh) -> None:
+        rows = [model async for model in mnemesh.models.list(limit=limit) if not model.hidden]
+        await print_list(rows, _COLUMNS, as_json=context.obj.as_json, empty="There are no models.")
+
+    run(context, command)
+
+
+@app.command("show")
+def show(
+    context: typer.Context,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="As provider/model.", show_default="the default", autocompletion=completer("model")
+        ),
+    ] = "",
+) -> None:
+    """Show a model, or the default model of new agents."""
+
+    async def command(mnemesh: Mnemesh) -> None:
+        print_record(await mnemesh.models.get(model), as_json=context.obj.as_json)
+
+    run(context, command)

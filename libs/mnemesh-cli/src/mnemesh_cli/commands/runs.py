@@ -1,0 +1,148 @@
+"""`mnemesh runs`: list, show, cancel, retry, trace, logs, delete."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from mnemesh.agents.v1 import runs_pb2, runs_service_pb2
+from mnemesh_cli.chat.render import LiveRenderer
+from mnemesh_cli.chat.status_line import duration_text
+from mnemesh_cli.commands.resources import Resource, enum_text, id_column, resource_app, run, text_column, time_column
+from mnemesh_cli.completion import completer
+from mnemesh_cli.display.records import print_done, print_json, print_list
+from mnemesh_cli.display.table import Column
+from mnemesh_cli.display.terminal import output
+from mnemesh_client.mnemesh import Mnemesh
+
+
+def status_text(run: runs_pb2.Run) -> str:
+    """Returns the status of a run, and the reason of its error."""
+    name = enum_text(runs_pb2.RunStatus, run.status, "RUN_STATUS_")
+    return f"{name}: {run.error.reason}" if run.HasField("error") else name
+
+
+def seconds_text(row: runs_pb2.Run | runs_pb2.Step) -> str:
+    """Returns how long a run or a step took; "" if it has not ended."""
+    return duration_text(row.total_duration.ToTimedelta().total_seconds()) if row.HasField("total_duration") else ""
+
+
+def tokens_text(row: runs_pb2.Run | runs_pb2.Step) -> str:
+    """Returns the tokens of the prompts and of the answers."""
+    return f"{row.usage.prompt_tokens:,}+{row.usage.completion_tokens:,}"
+
+
+async def _delete(mnemesh: Mnemesh, found: runs_pb2.Run) -> None:
+    await mnemesh.runs.stub.DeleteRun(runs_service_pb2.DeleteRunRequest(run_id=found.id))
+
+
+RUNS = Resource(
+    noun="run",
+    columns=(
+        id_column(),
+        time_column(title="SENT"),
+        text_column("STATUS", status_text),
+        Column("STEPS", lambda row: str(row.step_count), right=True),
+        text_column("TIME", seconds_text),
+    ),
+    list_all=lambda mnemesh, agent_id, limit: mnemesh.runs.list(agent_id=agent_id, limit=limit),
+    find=lambda mnemesh, key: mnemesh.runs.get(key),
+    delete=_delete,
+    consequence=" from the record",
+    of_agent=True,
+)
+app = resource_app(RUNS, "List, show, follow, cancel and retry runs, and show what the model received.")
+
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Id of the run.", autocompletion=completer("run"))]
+_STEPS = (
+    Column("STEP", lambda step: str(step.number), right=True),
+    text_column("STATUS", lambda step: enum_text(runs_pb2.StepStatus, step.status, "STEP_STATUS_")),
+    text_column("MODEL", lambda step: f"{step.provider}/{step.model}"),
+    Column("TOKENS", tokens_text, right=True),
+    Column("TIME", seconds_text),
+    Column("ATTEMPTS", lambda step: str(step.attempts), right=True),
+    text_column("ERROR", lambda step: step.error.reason),
+)
+
+
+@app.command("cancel")
+def cancel(context: typer.Context, run_id: RunArgument) -> None:
+    """Cancel a run."""
+
+    async def command(mnemesh: Mnemesh) -> None:
+        outcomes = await mnemesh.runs.cancel(run_id)
+        names = {
+            each: runs_service_pb2.CancelOutcome.Name(value).removeprefix("CANCEL_OUTCOME_").lower()
+            for each, value in outcomes.items()
+        }
+        text = "\n".join(f"{each}: {name.replace('_', ' ')}" for each, name in names.items())
+        print_done(text, names, as_json=context.obj.as_json)
+
+    run(context, command)
+
+
+@app.command("retry")
+def retry(context: typer.Context, run_id: RunArgument) -> None:
+    """Start a new run with the input of a failed one, and print its id. `mnemesh runs logs` follows it."""
+
+    async def command(mnemesh: Mnemesh) -> None:
+        started = await mnemesh.runs.retry(run_id)
+        print_done(started.id, started, as_json=context.obj.as_json)
+
+    run(context, command)
+
+
+@app.command("trace")
+def trace(
+    context: typer.Context,
+    run_id: RunArgument,
+    step: Annotated[
+        int | None, typer.Option(min=1, help="Print what the model received and answered at this step, as JSON.")
+    ] = None,
+) -> None:
+    """Show the steps of a run: model, tokens, time, attempts and errors."""
+
+    async def command(mnemesh: Mnemesh) -> None:
+        steps = [each async for each in mnemesh.runs.steps(run_id)]
+        if step is None:
+            await print_list(steps, _STEPS, as_json=context.obj.as_json, empty="The run has no steps.")
+            return
+        chosen = next((each for each in steps if each.number == step), None)
+        if chosen is None:
+            raise typer.BadParameter(f"The run has {len(steps)} steps.", param_hint="--step")
+        found = await mnemesh.runs.trace(chosen.id)
+        whole = {"step_id": found.step_id, "request": json.loads(found.request), "response": json.loads(found.response)}
+        if context.obj.as_json:
+            print_json(whole)
+        else:
+            typer.echo(json.dumps(whole, indent=2, ensure_ascii=False))
+
+    run(context, command)
+
+
+@app.command("logs")
+def logs(
+    context: typer.Context,
+    run_id: RunArgument,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for the events of an active run.")] = False,
+) -> None:
+    """Print the events of a run. Exits with 1 if the run failed."""
+
+    async def command(mnemesh: Mnemesh) -> int:
+        found, failed = await mnemesh.runs.get(run_id), False
+        active = found.status in (runs_pb2.RUN_STATUS_CREATED, runs_pb2.RUN_STATUS_RUNNING)
+        if found.last_sequence == 0 and active and not follow:
+            return 0
+        renderer = LiveRenderer(output())
+        async for event in mnemesh.runs.stream(run_id):
+            failed = failed or event.HasField("error")
+            if context.obj.as_json:
+                print_json(event)
+            else:
+                renderer.show(event)
+            if active and not follow and event.sequence >= found.last_sequence:
+                break
+        return int(failed)
+
+    raise typer.Exit(run(context, command))

@@ -1,0 +1,106 @@
+"""How every command prints what it found: a table or fields for people, or JSON with the names of the contract."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import typer
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+from mnemesh_cli.display.table import Column, table_lines
+from mnemesh_cli.display.terminal import notice, output
+from rich.text import Text
+
+_LONGEST_LINE: Final = 100
+_INDENT: Final = "  "
+Record = Message | Mapping[str, Any]
+
+
+async def print_list(
+    rows: AsyncIterator[Any] | Iterable[Any], columns: Sequence[Column], *, as_json: bool, empty: str
+) -> None:
+    """Prints rows as a table, or as one JSON object per line while they are read. `empty` is said if there are none."""
+    collected: list[Any] = []
+    async for row in _each(rows):
+        if as_json:
+            print_json(row)
+        collected.append(row)
+    if as_json:
+        return
+    if not collected:
+        notice(empty)
+        return
+    console = output()
+    width = console.width if console.is_terminal else None
+    for number, line in enumerate(table_lines(columns, collected, width)):
+        console.print(Text(line, style="" if number else "bold"), soft_wrap=True)
+
+
+def print_record(record: Record, *, as_json: bool) -> None:
+    """Prints one record: its fields that have a value, one per line, or JSON."""
+    if as_json:
+        print_json(record)
+        return
+    for line in _field_lines(as_dict(record), ""):
+        output().print(Text(line), soft_wrap=True)
+
+
+def print_done(text: str, record: Record, *, as_json: bool) -> None:
+    """Prints what a command did: the text, or the record as JSON."""
+    if as_json:
+        print_json(record)
+    else:
+        output().print(Text(text), soft_wrap=True)
+
+
+def print_json(record: Record) -> None:
+    """Prints a record as one line of JSON."""
+    typer.echo(json.dumps(as_dict(record), ensure_ascii=False))
+
+
+def as_dict(record: Record) -> dict[str, Any]:
+    """Returns a record with the names of its fields in the contract."""
+    if isinstance(record, Message):
+        return MessageToDict(record, preserving_proto_field_name=True)
+    return dict(record)
+
+
+async def _each(rows: AsyncIterator[Any] | Iterable[Any]) -> AsyncIterator[Any]:
+    if isinstance(rows, AsyncIterator):
+        async for row in rows:
+            yield row
+        return
+    for row in rows:
+        yield row
+
+
+def _field_lines(fields: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for name, value in fields.items():
+        label = f"{indent}{name.replace('_', ' ')}:"
+        if isinstance(value, Mapping):
+            yield label
+            yield from _field_lines(value, indent + _INDENT)
+        elif isinstance(value, list):
+            yield from _list_lines(label, value, indent)
+        else:
+            yield from _text_lines(label, str(value), indent)
+
+
+def _list_lines(label: str, values: list[Any], indent: str) -> Iterator[str]:
+    if not any(isinstance(value, Mapping | list) for value in values):
+        yield f"{label} {', '.join(map(str, values))}"
+        return
+    yield label
+    for value in values:
+        lines = list(_field_lines(value, "")) if isinstance(value, Mapping) else [str(value)]
+        yield from (f"{indent}{'- ' if number == 0 else _INDENT}{line}" for number, line in enumerate(lines))
+
+
+def _text_lines(label: str, text: str, indent: str) -> Iterator[str]:
+    if "\n" not in text and len(text) <= _LONGEST_LINE:
+        yield f"{label} {text}"
+        return
+    yield label
+    yield from (f"{indent}{_INDENT}{line}" for line in text.splitlines())

@@ -1,0 +1,104 @@
+"""The options that every command takes, anywhere on the line: --target, --profile and --json."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated, Any, Final
+
+import typer
+from mnemesh_cli.connection import Connection
+from typer.core import TyperGroup
+
+_KEY: Final = "mnemesh_cli.connection"
+_PANEL: Final = "Options of every command"
+
+
+def connection_of(context: typer.Context) -> Connection:
+    """Returns what the line says about the mesh and the output. All commands of a line share it."""
+    found = context.meta.setdefault(_KEY, Connection())
+    assert isinstance(found, Connection)  # noqa: S101  (the type for checkers)
+    return found
+
+
+class MeshGroup(TyperGroup):
+    """A group whose commands, at every depth, take the global options."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        _add_to(self)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Returns a command with the global options; None if there is none with the name."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            _add_to_all(command)
+        return command
+
+
+def _add_to_all(command: Any) -> None:
+    _add_to(command)
+    for inner in getattr(command, "commands", {}).values():
+        _add_to_all(inner)
+
+
+def _add_to(command: Any) -> None:
+    """Adds the options once, except to a command that passes unknown options on to another program."""
+    if command.context_settings.get("ignore_unknown_options"):
+        return
+    taken = {name for parameter in command.params for name in parameter.opts}
+    command.params += [option for option in _options() if not taken.intersection(option.opts)]
+
+
+def _store_target(context: typer.Context, value: str | None) -> None:
+    if value:
+        connection_of(context).target = value
+
+
+def _store_profile(context: typer.Context, value: str | None) -> None:
+    if value:
+        connection_of(context).profile_name = value
+
+
+def _store_json(context: typer.Context, value: bool) -> None:
+    if value:
+        connection_of(context).as_json = True
+
+
+@cache
+def _options() -> tuple[Any, ...]:
+    """Returns the options as typer makes them. They have no state, so all commands share them."""
+    app = typer.Typer(add_completion=False)
+
+    @app.command()
+    def declare(
+        target: Annotated[
+            str | None,
+            typer.Option(
+                metavar="HOST:PORT",
+                help="Address of the orchestrator. Overrides MNEMESH_TARGET.",
+                callback=_store_target,
+                rich_help_panel=_PANEL,
+            ),
+        ] = None,
+        profile: Annotated[
+            str | None,
+            typer.Option(
+                metavar="NAME",
+                help="A mesh of `mnemesh profiles`. Overrides MNEMESH_PROFILE.",
+                callback=_store_profile,
+                rich_help_panel=_PANEL,
+            ),
+        ] = None,
+        json: Annotated[
+            bool,
+            typer.Option(
+                "--json", help="Print JSON, one object per row.", callback=_store_json, rich_help_panel=_PANEL
+            ),
+        ] = False,
+    ) -> None:
+        del target, profile, json
+
+    options = tuple(typer.main.get_command(app).params)
+    for option in options:
+        option.expose_value = False
+    return options

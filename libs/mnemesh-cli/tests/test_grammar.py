@@ -1,0 +1,216 @@
+"""The grammar of the command line: nouns and verbs, options anywhere, JSON, exit codes, profiles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from mnemesh_cli.display.table import Column, table_lines
+from mnemesh_cli.main import app
+from mnemesh_cli.profiles import config_file
+from rich.cells import cell_len
+
+from .command_line import CommandLine
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def commands(group: Any, path: str = "mnemesh") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+def all_commands() -> dict[str, Any]:
+    root = typer.main.get_command(app)
+    context = typer.Context(root)
+    for name in root.commands:  # type: ignore[attr-defined]
+        root.get_command(context, name)  # type: ignore[attr-defined]
+    return dict(commands(root))
+
+
+def rows(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_every_command_takes_the_options_of_every_command() -> None:
+    missing = {
+        path: {"--target", "--profile", "--json"} - {name for each in command.params for name in each.opts}
+        for path, command in all_commands().items()
+        if not command.context_settings.get("ignore_unknown_options")
+    }
+    assert {path for path, names in missing.items() if names} == set()
+
+
+def test_the_readme_lists_every_command() -> None:
+    text = README.read_text()
+    listed = text[text.index("## Commands") : text.index("## Output")]
+    nouns: dict[str, list[str]] = {}
+    for path in all_commands():
+        _, noun, *verb = path.split()
+        nouns.setdefault(noun, []).extend(verb)
+    expected = {f"| `{noun}` | {', '.join(sorted(verbs))} |" for noun, verbs in nouns.items() if verbs}
+    assert expected == {line for line in listed.splitlines() if line.startswith("| `")}
+    alone = {noun for noun, verbs in nouns.items() if not verbs}
+    assert {noun for noun in alone if f"`mnemesh {noun}" not in listed} == set()
+
+
+def test_tables_are_as_wide_as_the_terminal_and_keep_ids() -> None:
+    id_ = "agent-12345678-1234-4123-8123-123456789abc"
+    columns = (
+        Column("ID", lambda row: row[0]),
+        Column("NAME", lambda row: row[1], flexible=True),
+        Column("SIZE", lambda row: row[2], right=True),
+    )
+    lines = table_lines(columns, [(id_, "名前 " * 40, "7"), (id_, "b\nc", "12")], 80)
+
+    assert all(cell_len(line) <= 80 for line in lines)
+    assert all(line.startswith(id_) for line in lines[1:])
+    assert lines[1].endswith("…     7")
+    assert "b c" in lines[2]
+
+
+def test_a_turn_and_its_resources_can_be_listed_shown_and_changed(cli: CommandLine) -> None:
+    agent_id = cli.run("agents", "create", "grace", "--human", "Likes tea.")[1].strip()
+    code, out, err = cli.run("messages", "send", "grace", "My name is Grace.")
+    assert (code, err) == (0, "")
+    assert "Grace" in out
+
+    assert json.loads(cli.run("--json", "agents", "show", agent_id)[1])["name"] == "grace"
+    [run] = rows(cli.run("runs", "list", "--agent", "grace", "--json")[1])
+    assert run["status"] == "RUN_STATUS_COMPLETED"
+    steps = rows(cli.run("runs", "--json", "trace", run["id"])[1])
+    assert len(steps) == run["step_count"]
+    assert "request" in json.loads(cli.run("runs", "trace", run["id"], "--step", "1")[1])
+    assert "Grace" in cli.run("runs", "logs", run["id"])[1]
+    assert {row["role"] for row in rows(cli.run("messages", "list", "-a", "grace", "--json")[1])} >= {"ROLE_USER"}
+    assert "Grace" in cli.run("messages", "search", "name Grace", "--agent", "grace")[1]
+
+    [conversation] = rows(cli.run("conversations", "list", "--agent", "grace", "--json")[1])
+    forked = cli.run("conversations", "fork", conversation["id"], "--summary", "another way")[1].strip()
+    assert "another way" in cli.run("conversations", "show", forked)[1]
+    assert cli.run("conversations", "delete", forked, "--yes")[0] == 0
+    assert cli.run("conversations", "show", forked)[0] == 3
+
+
+def test_blocks_are_created_changed_undone_and_shared(cli: CommandLine) -> None:
+    first, second = cli.agent("ida"), cli.agent("ivy")
+    block = cli.run("blocks", "create", "rules", "Be brief.", "--agent", "ida")[1].strip()
+    cli.run("blocks", "attach", block, "ivy")
+    cli.run("blocks", "update", block, "--value", "Be long.")
+
+    assert [row["revision"] for row in rows(cli.run("blocks", "history", block, "--json")[1])] == ["2", "1"]
+    assert "value: Be brief." in cli.run("blocks", "undo", block)[1]
+    assert "Be brief." in cli.run("blocks", "list", "--agent", "ivy")[1]
+    cli.run("blocks", "detach", "rules", "ivy")
+    assert "rules" not in cli.run("blocks", "list", "--agent", second.id)[1]
+    assert "rules" in cli.run("blocks", "list", "--agent", first.id)[1]
+    assert cli.run("blocks", "delete", block, stdin="n\n")[0] == 1
+    assert cli.run("blocks", "delete", block, "--yes")[0] == 0
+
+
+def test_passages_and_archives_are_stored_found_and_deleted(cli: CommandLine) -> None:
+    cli.agent("pam")
+    archive = cli.run("archives", "create", "notes", "--agent", "pam")[1].strip()
+    passage = cli.run("passages", "add", "-", "--agent", "pam", stdin="The launch is on Friday.\n")[1].strip()
+
+    assert "launch" in cli.run("passages", "search", "launch", "--agent", "pam")[1]
+    [row] = rows(cli.run("passages", "list", "--agent", "pam", "--json")[1])
+    assert (row["id"], row["archive_id"]) == (passage, archive)
+    assert cli.run("passages", "delete", passage, "-y")[0] == 0
+    assert cli.run("passages", "list", "--agent", "pam", "--json")[1] == ""
+
+
+def test_a_script_answers_an_approval(cli: CommandLine) -> None:
+    agent = cli.agent("amy", blocks={"human": ""})
+    cli.require_approval(agent, "memory_insert")
+    cli.run("messages", "send", "amy", "My name is Amy.")
+
+    [pending] = rows(cli.run("approvals", "list", "--json")[1])
+    assert pending["tool_call"]["name"] == "memory_insert"
+    assert cli.run("approvals", "answer", "amy")[0] == 2
+    code, _, err = cli.run("approvals", "answer", "amy", "--approve")
+    assert (code, err) == (0, "")
+    assert "Amy" in cli.run("memory", "show", "amy")[1]
+    assert cli.run("approvals", "answer", "amy", "--deny", "--reason", "no")[0] == 3
+
+
+def test_exit_codes_tell_what_is_wrong(cli: CommandLine, closed_port: int) -> None:
+    missing = "agent-12345678-1234-4123-8123-123456789abc"
+    for arguments, code in (
+        (("agents", "show", missing), 3),
+        (("agents", "show"), 2),
+        (("agents", "list", "--target", f"127.0.0.1:{closed_port}"), 4),
+        (("agents", "list", "--profile", "nowhere"), 3),
+    ):
+        found, out, err = cli.run(*arguments)
+        assert (found, out) == (code, ""), arguments
+        assert "Traceback" not in err
+
+
+def test_status_shows_each_service_and_since_when(cli: CommandLine, closed_port: int) -> None:
+    services = rows(cli.run("status", "--json")[1])
+
+    serving = {row["service"] for row in services if row["health"] == "SERVING"}
+    assert {"orchestrator", "blocks", "recall", "archival", "tools", "files"} <= serving
+    assert all(row["start_time"] and row["uptime"] for row in services if row["service"] == "blocks")
+    figures = json.loads(cli.run("top", "--once", "--json")[1])
+    assert figures["active_runs"] == 0
+
+
+def test_profiles_name_meshes(cli: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    address = cli.environment()["MNEMESH_TARGET"]
+    cli.agent("zoe")
+    monkeypatch.setenv("MNEMESH_TARGET", "127.0.0.1:1")
+
+    assert cli.run("profiles", "set", "team", "--address", address)[0] == 0
+    assert config_file().stat().st_mode & 0o077 == 0
+    assert "zoe" in cli.run("agents", "list", "--profile", "team")[1]
+    assert cli.run("agents", "list")[0] == 4  # the environment comes before the current profile
+    monkeypatch.delenv("MNEMESH_TARGET")
+    cli.run("profiles", "use", "team")
+    assert "zoe" in cli.run("agents", "list")[1]
+    [row] = rows(cli.run("profiles", "list", "--json")[1])
+    assert (row["name"], row["is_current"], row["target"]) == ("team", True, address)
+    cli.run("profiles", "remove", "team")
+    assert not config_file().read_text().strip()
+
+    config_file().write_text("[profiles.team]\nadress = 'x'\n")
+    code, _, err = cli.run("agents", "list", "--profile", "team")
+    assert code == 2
+    assert "adress" in err
+
+
+def test_logs_are_those_of_the_services(cli: CommandLine, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "blocks.log").write_text("one\ntwo\nthree\n")
+    (logs / "recall.log").write_text("four\n")
+
+    assert cli.run("logs", "blocks", "-n", "2", "--data-dir", str(tmp_path))[1] == "two\nthree\n"
+    assert "recall       four" in cli.run("logs", "--data-dir", str(tmp_path))[1]
+    assert cli.run("logs", "nothing", "--data-dir", str(tmp_path))[0] == 2
+    assert cli.run("logs", "--data-dir", str(tmp_path / "no"))[0] == 3
+
+
+def test_completion_offers_names_and_is_silent_without_a_mesh(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch, closed_port: int
+) -> None:
+    cli.agent("completed")
+    monkeypatch.setenv("_MNEMESH_COMPLETE", "complete_bash")
+
+    def complete(line: str) -> tuple[int, str, str]:
+        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - 1))
+        return cli.run()
+
+    assert complete("mnemesh agents show comp")[1].split() == ["completed"]
+    code, out, err = complete(f"mnemesh --target 127.0.0.1:{closed_port} agents show comp")
+    assert (code, out.strip(), err) == (0, "", "")
