@@ -156,4 +156,4 @@ def test_missing_extra_is_named(
     monkeypatch.delattr("mnemesh_cli.commands.search_tuning")
     monkeypatch.setitem(sys.modules, "mnemesh_cli.commands.search_tuning", None)
     assert command(monkeypatch, "--dialogues", str(dialogues)) == 2
-    assert "pip install 'mnemesh-client[tuning]'" in capsys.readouterr().err
+    assert "pip install 'mnemesh-cli[tuning]'" in capsys.readouterr().err

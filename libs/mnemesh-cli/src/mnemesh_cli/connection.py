@@ -14,9 +14,9 @@ from mnemesh_cli.supervisor.data_lock import lock_holder
 from mnemesh_client.addresses import Addresses
 from mnemesh_client.agent import Agent
 from mnemesh_client.mnemesh import Mnemesh
-from mnemesh_kit.channels import DEADLINE_SECONDS
 from mnemesh_kit.config import ConfigError
 from mnemesh_kit.errors import InvalidArgument, NotFound
+from mnemesh_kit.outgoing import DEADLINE_SECONDS
 from mnemesh_kit.tls.settings import TlsSettings
 
 FIRST_AGENT_TAG: Final = "first-agent"

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 
-from mnemesh_cli.display.terminal import output
+from mnemesh_cli.display.step_progress import step_bar
 from mnemesh_cli.machine import mesh_config
 from mnemesh_cli.options import DataDirOption
 from mnemesh_cli.supervisor.config import MeshConfig, service_environment, service_module
@@ -29,11 +29,14 @@ def maintain(data_dir: DataDirOption = None) -> None:
 
 
 async def _maintain_all(config: MeshConfig) -> None:
-    console, lock = output(), DataDirectoryLock.acquire(config.data_path)
+    lock = DataDirectoryLock.acquire(config.data_path)
     try:
-        for name in STORE_NAMES:
-            async for line in _maintain(name, config):
-                console.print(f"{name:12} {line}", markup=False, highlight=False)
+        with step_bar(len(STORE_NAMES)) as bar:
+            for name in STORE_NAMES:
+                bar.begin(name)
+                async for line in _maintain(name, config):
+                    bar.print(f"{name:12} {line}")
+                bar.end()
     finally:
         lock.release()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any, Final
 
 import typer
@@ -22,7 +23,7 @@ from mnemesh_kit.services import Protocol, service
 from rich.text import Text
 
 _COLUMNS: Final = tuple(
-    Column(name.upper(), lambda row, name=name: row[name], flexible=name == "address")
+    Column(name.upper(), itemgetter(name), flexible=name == "address")
     for name in ("service", "health", "address", "version", "uptime")
 )
 

@@ -37,6 +37,6 @@ def tune_search(
     try:
         from mnemesh_cli.commands import search_tuning  # noqa: PLC0415 -- an extra
     except ModuleNotFoundError as error:
-        raise StartupError("The extra tuning is not installed. Run: pip install 'mnemesh-client[tuning]'") from error
+        raise StartupError("The extra tuning is not installed. Run: pip install 'mnemesh-cli[tuning]'") from error
     request = search_tuning.TuningRequest(dialogues, embedder, base_url, dimension, start, out, context.obj.as_json)
     asyncio.run(search_tuning.run(request))
