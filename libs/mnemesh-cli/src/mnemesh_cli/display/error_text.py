@@ -64,7 +64,8 @@ def exit_code(error: Exception) -> int:
         return 1
     if isinstance(error, NotFound):
         return 3
-    return 4 if isinstance(error, Unavailable) else 1
+    # The mesh answers with other reasons if it cannot reach something, such as an MCP server.
+    return 4 if isinstance(error, Unavailable) and error.reason == Unavailable.reason else 1
 
 
 def _one_line(text: str) -> str:
