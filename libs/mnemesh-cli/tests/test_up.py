@@ -158,7 +158,7 @@ async def test_mesh_runs_in_the_background_and_is_maintained_after_down(commands
 
     assert (await commands.run("down"))[0] == 0
     code, out, _ = await commands.run("doctor")
-    assert code == 0
+    assert code == 1
     assert out.count("does not answer. Start a mesh with `mnemesh up`.") == len(SERVICE_NAMES)
     assert "no mesh is running" in (await commands.run("down"))[2]
 
