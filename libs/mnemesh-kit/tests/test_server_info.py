@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 
@@ -39,7 +40,9 @@ async def test_server_reports_its_version_without_a_token(tmp_path: Path) -> Non
         version=metadata.version("mnemesh-blocks"),
         contract_version=metadata.version("mnemesh-proto"),
         proto_services=["mnemesh.blocks.v1.BlockService"],
+        properties={"start_time": info.properties["start_time"]},
     )
+    assert datetime.fromisoformat(info.properties["start_time"]).tzinfo is not None
     assert SERVICE_NAME in [service.name for service in answers[0].list_services_response.service]
 
 
