@@ -18,6 +18,7 @@ from mnemesh_cli.letta.migration import Migration
 from mnemesh_cli.letta.records import AgentRecords, Target
 from mnemesh_cli.letta.report import Report, table_lines
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
+from mnemesh_kit.ids import derive_id
 from mnemesh_testkit.databases.postgres import PostgresServer
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
@@ -174,8 +175,9 @@ async def has_the_same_history(mesh: Mesh, database: Path) -> None:
 
 
 async def test_an_interrupted_migration_is_continued(mesh: Mesh, database: Path) -> None:
+    add_messages(database, 1200)
     with pytest.raises(ConnectionError):
-        await migrate(mesh, database, Silent(messages=50))
+        await migrate(mesh, database, Silent(messages=800))
 
     report = await migrate(mesh, database)
 
@@ -184,6 +186,21 @@ async def test_an_interrupted_migration_is_continued(mesh: Mesh, database: Path)
         row.created + row.existing for row in report.counts.values()
     ]
     await has_the_same_messages(mesh, database)
+
+
+def add_messages(database: Path, count: int) -> None:
+    """Gives the last agent so many more messages: more than one request of an import takes."""
+    with sqlite3.connect(database) as connection:
+        connection.row_factory = sqlite3.Row
+        row = dict(connection.execute("SELECT * FROM messages WHERE role = 'user' LIMIT 1").fetchone())
+        ((agent_id,),) = connection.execute("SELECT id FROM agents WHERE name = 'Sleeper-sleeptime'").fetchall()
+        marks = ", ".join(f":{key}" for key in row)
+        for number in range(count):
+            values = {"id": derive_id("message", str(number)), "agent_id": agent_id, "sequence_id": 1000 + number}
+            connection.execute(
+                f"INSERT INTO messages VALUES ({marks})",
+                {**row, **values, "run_id": None, "step_id": None, "otid": None},
+            )
 
 
 async def test_a_migrated_agent_goes_on(mesh: Mesh, database: Path, provider: FakeOpenAI) -> None:

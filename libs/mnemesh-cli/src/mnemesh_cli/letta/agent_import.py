@@ -28,6 +28,8 @@ NAMES: Final = {
 }
 """The rows of the report that count records of these types. Folders and groups are counted by themselves."""
 _BATCH_BYTES: Final = 1_000_000
+_BATCH_RECORDS: Final = 500
+"""ImportAgent takes at most 1,000 records in a request."""
 _DEADLINE_SECONDS: Final = 24 * 3600.0
 
 OnRecord = Callable[[AgentRecord], None]
@@ -85,7 +87,7 @@ class AgentImporter:
             self._on_record(record)
             batch.records.append(record)
             size += record.ByteSize()
-            if size >= _BATCH_BYTES:
+            if size >= _BATCH_BYTES or len(batch.records) == _BATCH_RECORDS:
                 yield batch
                 batch, size = agents_service_pb2.ImportAgentRequest(), 0
         yield batch
