@@ -19,7 +19,7 @@ from mnemesh_testkit.timeouts import scaled
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 BUILD_SECONDS: Final = scaled(900)
-RUN_SECONDS: Final = scaled(120)
+RUN_SECONDS: Final = scaled(300)
 _BLOCK: Final = "\n## {}\n\n```sh\n(.*?)```\n"
 _COMPLETE: Final = "complete"
 

@@ -59,23 +59,27 @@ deleted
 """.replace("<id>", "[0-9a-f-]{36}").strip()
 
 
-@pytest.mark.full
-@pytest.mark.timeout(scaled(1500))
-@pytest.mark.mesh(proxied=["orchestrator"])
-@pytest.mark.parametrize("language", TOOLCHAINS)
-async def test_example_survives_failures_and_speaks_tls(
-    language: str, process_mesh: ProcessMesh, tmp_path: Path
-) -> None:
-    """A lost response and an unreachable server are repeated by the service config; then mutual TLS."""
+@pytest.fixture
+async def example(language: str) -> Path:
+    """The directory of the built program. Without its toolchain or its packages, the test is skipped."""
     if reason := missing(language, environment()["PATH"]):
         pytest.skip(f"the example in {language} was not run: {reason}")
     try:
-        example = await built(language)
+        return await built(language)
     except CommandError as error:
         if line := unreachable_registry(str(error)):
             pytest.skip(f"the example in {language} was not built: its packages cannot be fetched: {line}")
         raise
 
+
+@pytest.mark.full
+@pytest.mark.timeout(scaled(1500))
+@pytest.mark.mesh(proxied=["orchestrator"])
+@pytest.mark.parametrize("language", TOOLCHAINS)
+async def test_example_survives_failures_and_speaks_tls(
+    language: str, example: Path, process_mesh: ProcessMesh, tmp_path: Path
+) -> None:
+    """A lost response and an unreachable server are repeated by the service config; then mutual TLS."""
     proxy = process_mesh.proxies["orchestrator"]
     proxy.inject("CreateAgent", ExecuteThenTimeout(grpc.StatusCode.UNAVAILABLE))
     proxy.inject("SendMessage", Unavailable())
@@ -105,6 +109,36 @@ def test_the_template_of_the_repository_has_the_plugins_of_the_examples() -> Non
     of_examples = [plugin for language in sorted(TOOLCHAINS) for plugin in template(f"examples/{language}", language)]
     of_repository = sorted(template("", ""), key=str)
     assert sorted(of_examples, key=str) == of_repository
+
+
+def test_the_documented_versions_are_those_of_the_examples() -> None:
+    """The page for client authors, the template of Java and its pom.xml name the same versions."""
+    page = (ROOT / "docs" / "clients.md").read_text()
+    pom = (ROOT / "examples" / "java" / "pom.xml").read_text()
+    plugins = re.findall(r"[\w./-]+[@:]v?\d[\d.]+", (ROOT / "buf.gen.yaml").read_text())
+    versions = dict(re.split("[@:]", plugin) for plugin in plugins)
+    assert f"<protobuf.version>{versions['protoc']}</protobuf.version>" in pom
+    assert f"<grpc.version>{versions['protoc-gen-grpc-java']}</grpc.version>" in pom
+    for line in re.findall("<(?:protobuf|grpc).version>.*", pom):
+        assert line in page
+    of_go = [plugin for plugin in plugins if "/protoc-gen-go" in plugin]
+    assert len(of_go) == 2
+    for plugin in of_go:
+        assert plugin in page
+
+
+def test_a_missing_toolchain_and_an_unreachable_registry_are_recognised(tmp_path: Path) -> None:
+    """Both skip a test; an error of the program does not."""
+    assert missing("go", str(tmp_path)) == "go is not installed"
+    program = tmp_path / "go"
+    program.write_text("#!/bin/sh\necho go version go1.19.3 linux/amd64\n")
+    program.chmod(0o755)
+    assert missing("go", str(tmp_path)) == "go 1.19.3 is too old: 1.25 is required"
+    program.write_text("#!/bin/sh\necho go version go1.26.8 linux/amd64\n")
+    assert missing("go", str(tmp_path)) == ""
+    output = "go: downloading x v1.0.0\ngo: x@v1.0.0: dial tcp: lookup registry: no such host\n"
+    assert "no such host" in unreachable_registry(output)
+    assert unreachable_registry("./main.go:12:2: undefined: x\n") == ""
 
 
 def template(directory: str, language: str) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -41,10 +42,17 @@ def missing(language: str, path: str) -> str:
     """Returns what the toolchain of a language lacks on this PATH; empty if nothing."""
     for program in TOOLCHAINS[language]:
         name = program.command[0]
-        if shutil.which(name, path=path) is None:
+        found_at = shutil.which(name, path=path)
+        if found_at is None:
             return f"{name} is not installed"
+        command = (found_at, *program.command[1:])
         answer = subprocess.run(
-            program.command, env=None, capture_output=True, text=True, timeout=scaled(60), check=False
+            command,
+            env={**os.environ, "PATH": f"{path}{os.pathsep}{os.defpath}"},
+            capture_output=True,
+            text=True,
+            timeout=scaled(60),
+            check=False,
         )
         found = _VERSION.search(answer.stdout + answer.stderr)
         if found is None:
