@@ -67,9 +67,12 @@ async def built(language: str) -> Path:
         (directory / _COMPLETE).touch()
         _publish(directory, cache / name)
         for old in cache.glob(f"{language}-*"):
-            if old in {directory, cache / name} or not (old / _COMPLETE).exists():
-                continue  # Another process may be building there.
-            old.unlink() if old.is_symlink() else shutil.rmtree(old, ignore_errors=True)
+            if old in {directory, cache / name}:
+                continue
+            if old.is_symlink():
+                old.unlink()
+            elif (old / _COMPLETE).exists():  # Another process may be building in an incomplete one.
+                shutil.rmtree(old, ignore_errors=True)
     return cache / name / "examples" / language
 
 
