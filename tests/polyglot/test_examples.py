@@ -160,7 +160,6 @@ async def run(language: str, example: Path, variables: dict[str, str]) -> str:
 def check(language: str, output: str) -> None:
     """Compares the output of a program with the story."""
     plain = re.sub(r"\x1b\[\d*m", "", output)
-    assert '  delta "' in plain, "the tokens of the answer arrive before it"
     lines = [line for line in plain.strip().splitlines() if not line.startswith("  delta ")]
     story = STORY.replace("<language>", language).splitlines()
     time = ""
