@@ -59,7 +59,7 @@ async def test_processes_with_mutual_tls_and_replaced_certificates(tmp_path: Pat
         assert (code, "Ada" in out) == (0, True)
         code, out = await run("doctor", env=secure)
         assert code == 0, out
-        http = httpx2.AsyncClient(base_url=f"http://{mesh.addresses['gateway']}")
+        http = httpx2.AsyncClient(base_url=f"http://{mesh.addresses['gateway']}", timeout=scaled(60))
         transport = streamable_http_client(f"http://{mesh.addresses['gateway']}/mcp", http_client=http)
         async with http, Client(transport) as mcp:
             assert "Ada" in str((await mcp.call_tool("read_core_memory", {})).structured_content)

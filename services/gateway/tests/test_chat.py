@@ -19,6 +19,7 @@ from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply, status
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import stored, texts
+from mnemesh_testkit.timeouts import scaled
 
 TEXT = "Grüß dich, Ada 🦜 – “so”."
 PNG = "data:image/png;base64,iVBORw0KGgo="
@@ -80,7 +81,7 @@ async def test_stream(sdk: openai.AsyncOpenAI, agent: Agent, fake_openai: FakeOp
     assert "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas) == "A greeting."
     assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 2) + ["stop"]
     assert (chunks[-1].choices, chunks[-1].usage.total_tokens) == ([], 18)
-    async with httpx.AsyncClient(base_url=base_url) as raw:
+    async with httpx.AsyncClient(base_url=base_url, timeout=scaled(60)) as raw:
         body = {"model": "ada", "messages": [user("Noch einmal")], "stream": True}
         answer = await raw.post("/v1/chat/completions", json=body)
     assert answer.headers["content-type"].startswith("text/event-stream")

@@ -13,6 +13,7 @@ from mnemesh.archival.v1.archives_pb2 import Archive, Passage
 from mnemesh.archival.v1.archives_service_pb2 import CreateArchiveRequest
 from mnemesh.archival.v1.passages_service_pb2 import GetPassageRequest, InsertPassagesRequest
 from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.timeouts import scaled
 
 HASHING = "mnemesh/hashing-256"
 PATH = "/v1/embeddings"
@@ -39,7 +40,7 @@ async def test_vectors_are_those_of_archives(mesh: Mesh, sdk: openai.AsyncOpenAI
     many = await sdk.embeddings.create(model=HASHING, input=[f"word{index}" for index in range(2048)])
     last = await sdk.embeddings.create(model=HASHING, input="word2047")
     assert (len(many.data), many.data[-1].embedding) == (2048, last.data[0].embedding)
-    async with httpx.AsyncClient(base_url=base_url) as raw:
+    async with httpx.AsyncClient(base_url=base_url, timeout=scaled(60)) as raw:
         body = {"model": HASHING, "input": texts[1], "encoding_format": "base64"}
         (encoded,) = (await raw.post(PATH, json=body)).json()["data"]
     assert list(struct.unpack("<256f", base64.b64decode(encoded["embedding"]))) == one.data[0].embedding
@@ -70,7 +71,7 @@ async def test_wrong_requests_name_the_field(sdk: openai.AsyncOpenAI, base_url: 
         ({"user": 5}, "user", "invalid_type"),
         ({"stream": True}, "stream", "unknown_parameter"),
     ]
-    async with httpx.AsyncClient(base_url=base_url) as raw:
+    async with httpx.AsyncClient(base_url=base_url, timeout=scaled(60)) as raw:
         for change, param, code in wrong:
             answer = await raw.post(PATH, json={"model": HASHING, "input": "x", **change})
             error = answer.json()["error"]

@@ -20,6 +20,7 @@ from mnemesh_kit.principal import ORGANIZATION_KEY, Principal
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
 from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.timeouts import scaled
 
 HELLO = {"model": "ada", "messages": [{"role": "user", "content": "Hello"}]}
 KEY = "k" * 32
@@ -29,7 +30,7 @@ CHAT = "/v1/chat/completions"
 @pytest_asyncio.fixture
 async def raw(base_url: str) -> AsyncIterator[httpx.AsyncClient]:
     """A plain HTTP client of the gateway."""
-    async with httpx.AsyncClient(base_url=base_url) as client:
+    async with httpx.AsyncClient(base_url=base_url, timeout=scaled(60)) as client:
         yield client
 
 
@@ -196,7 +197,7 @@ async def test_tokens(tmp_path: Path, fake_openai: FakeOpenAI) -> None:
                     continue
                 with pytest.raises(failure):
                     await request
-        async with httpx.AsyncClient() as raw:
+        async with httpx.AsyncClient(timeout=scaled(60)) as raw:
             assert (await raw.get(f"{url}/models")).status_code == 401
             proxied = {"Authorization": f"Bearer {mine}", "Host": "chat.example.com"}
             assert (await raw.get(f"{url}/models", headers=proxied)).status_code == 200, "a token proves the caller"

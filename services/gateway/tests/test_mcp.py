@@ -17,6 +17,7 @@ from mnemesh_kit.principal import Principal
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
 from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.timeouts import scaled
 
 KEY = "k" * 32
 
@@ -26,7 +27,7 @@ async def connected(mesh: Mesh, token: str | None = None) -> AsyncIterator[Clien
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     url = f"http://{mesh.addresses['gateway']}/mcp"
     async with (
-        httpx2.AsyncClient(headers=headers) as http,
+        httpx2.AsyncClient(headers=headers, timeout=scaled(60)) as http,
         Client(streamable_http_client(url, http_client=http)) as client,
     ):
         yield client
@@ -66,6 +67,6 @@ async def test_each_request_is_for_its_own_principal(tmp_path: Path) -> None:
         async with connected(mesh, tokens[0]) as mine, connected(mesh, tokens[1]) as theirs:
             for client, name in ((mine, "mine"), (theirs, "theirs"), (mine, "mine")):
                 assert [entry["name"] for entry in await call(client, "list_agents")] == [name]
-        async with httpx2.AsyncClient() as http:
+        async with httpx2.AsyncClient(timeout=scaled(60)) as http:
             refused = await http.post(f"http://{mesh.addresses['gateway']}/mcp", json={})
             assert refused.status_code == 401

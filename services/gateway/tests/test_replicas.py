@@ -24,6 +24,7 @@ from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
 from mnemesh_testkit.mesh.certificates import certificates
 from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.timeouts import scaled
 
 
 @asynccontextmanager
@@ -93,7 +94,9 @@ async def test_tls_with_a_certificate_that_is_replaced(mesh: Mesh, agent: Agent,
 
     async def models(server: RunningServer, authority: Path) -> Any:
         context = ssl.create_default_context(cafile=authority / "ca.crt")
-        async with httpx.AsyncClient(base_url=f"https://{server.address}", verify=context) as client:
+        async with httpx.AsyncClient(
+            base_url=f"https://{server.address}", verify=context, timeout=scaled(60)
+        ) as client:
             return (await client.get("/v1/models")).json()["data"][0]["id"]
 
     async with gateway(mesh, tls_cert_file=files[0], tls_key_file=files[1]) as (server, _):

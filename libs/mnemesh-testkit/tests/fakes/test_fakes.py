@@ -11,6 +11,7 @@ import pytest
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply, cut_stream, hang, rate_limited
+from mnemesh_testkit.timeouts import scaled
 
 
 def _data(body: str) -> list[str]:
@@ -20,7 +21,7 @@ def _data(body: str) -> list[str]:
 async def test_openai_stream_has_the_documented_events() -> None:
     async with (
         FakeOpenAI([Reply(text="Hello", tool_calls=[("a", {"x": 1}, "c1")])]) as fake,
-        httpx.AsyncClient() as http,
+        httpx.AsyncClient(timeout=scaled(60)) as http,
     ):
         body = {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
         response = await http.post(f"{fake.base_url}/chat/completions", json=body)
@@ -43,7 +44,7 @@ async def test_openai_stream_has_the_documented_events() -> None:
 
 async def test_anthropic_stream_has_the_documented_events() -> None:
     script = [Reply(reasoning="Hm", text="Hello", tool_calls=[("a", {"x": 1}, "t1")])]
-    async with FakeAnthropic(script) as fake, httpx.AsyncClient() as http:
+    async with FakeAnthropic(script) as fake, httpx.AsyncClient(timeout=scaled(60)) as http:
         response = await http.post(f"{fake.base_url}/v1/messages", json={"model": "m", "stream": True})
     kinds = [line.removeprefix("event: ") for line in response.text.split("\n") if line.startswith("event: ")]
     events = [json.loads(event) for event in _data(response.text)]
@@ -65,7 +66,7 @@ async def test_scripts_are_functions_or_lists_and_requests_are_recorded() -> Non
     def script(body: dict[str, Any]) -> Reply:
         return Reply(text=body["messages"][-1]["content"].upper())
 
-    async with FakeOpenAI(script) as fake, httpx.AsyncClient() as http:
+    async with FakeOpenAI(script) as fake, httpx.AsyncClient(timeout=scaled(60)) as http:
         request = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
         url = f"{fake.base_url}/chat/completions"
         answer = (await http.post(url, json=request, headers={"authorization": "Bearer k"})).json()
@@ -80,14 +81,14 @@ async def test_scripts_are_functions_or_lists_and_requests_are_recorded() -> Non
 
 async def test_call_ids_can_be_repeated() -> None:
     reply = Reply(tool_calls=[("a", {}), ("b", {})])
-    async with FakeOpenAI([reply, reply], call_id="call_1") as fake, httpx.AsyncClient() as http:
+    async with FakeOpenAI([reply, reply], call_id="call_1") as fake, httpx.AsyncClient(timeout=scaled(60)) as http:
         for _ in range(2):
             answer = (await http.post(f"{fake.base_url}/chat/completions", json={})).json()
             assert [call["id"] for call in answer["choices"][0]["message"]["tool_calls"]] == ["call_1", "call_1"]
 
 
 async def test_cut_breaks_the_connection_and_close_releases_held_answers() -> None:
-    async with FakeOpenAI([cut_stream(after=2), hang()]) as fake, httpx.AsyncClient() as http:
+    async with FakeOpenAI([cut_stream(after=2), hang()]) as fake, httpx.AsyncClient(timeout=scaled(60)) as http:
         url = f"{fake.base_url}/chat/completions"
         with pytest.raises(httpx.RemoteProtocolError):
             await http.post(url, json={"stream": True})
@@ -130,7 +131,7 @@ async def _answered(http: httpx.AsyncClient, base_url: str, body: dict[str, Any]
 async def test_lean_fake_calls_five_tools_and_then_answers(lean: str) -> None:
     messages: list[dict[str, str]] = [{"role": "tool", "content": "old"}, {"role": "user", "content": '"user_message"'}]
     body = {"messages": messages, "tools": _offered("send_message", "conversation_search", "archival_memory_insert")}
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=scaled(60)) as http:
         for _ in range(5):
             name, arguments = await _answered(http, lean, body)
             assert name in ("conversation_search", "archival_memory_insert")
@@ -144,6 +145,6 @@ async def test_lean_fake_calls_five_tools_and_then_answers(lean: str) -> None:
 @pytest.mark.parametrize("lean", ["one-step"], indirect=True)
 async def test_lean_fake_answers_a_large_request_at_once(lean: str) -> None:
     body = {"messages": [{"role": "user", "content": "x" * 2_000_000}]}
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=scaled(60)) as http:
         assert (await _answered(http, lean, body))[0].startswith("Here is what I found")
         assert (await http.get(f"{lean}/models")).json()["data"][0]["id"] == "lean"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,35 +19,42 @@ from mnemesh_testkit.timeouts import scaled
 from .lab import MODEL, Lab
 
 
-def test_the_document_describes_each_operation(base_url: str) -> None:
-    document: dict[str, Any] = httpx.get(f"{base_url}/openapi.json").json()
+@pytest.fixture
+def http(base_url: str) -> Iterator[httpx.Client]:
+    """A plain client of the gateway."""
+    with httpx.Client(base_url=base_url, timeout=scaled(60)) as client:
+        yield client
+
+
+def test_the_document_describes_each_operation(http: httpx.Client) -> None:
+    document: dict[str, Any] = http.get("/openapi.json").json()
     operations = [operation for path in document["paths"].values() for operation in path.values()]
     assert document["openapi"] == "3.1.0"
     assert [operation["operationId"] for operation in operations if not operation["summary"]] == []
     send = document["paths"]["/v1/agents/{agent_id}/messages"]["post"]
     assert send["parameters"][0]["schema"]["pattern"].startswith("^agent-")
-    names = set(re.findall(r"#/components/schemas/(\w+)", httpx.get(f"{base_url}/openapi.json").text))
+    names = set(re.findall(r"#/components/schemas/(\w+)", http.get("/openapi.json").text))
     assert names
     assert names <= document["components"]["schemas"].keys()
 
 
-def test_the_page_of_the_document_needs_no_other_host(base_url: str) -> None:
-    page = httpx.get(f"{base_url}/docs")
+def test_the_page_of_the_document_needs_no_other_host(http: httpx.Client) -> None:
+    page = http.get("/docs")
     assert page.headers["content-type"].startswith("text/html")
     assert re.findall(r"(?:https?:)?//[\w.]+\.\w+", page.text) == []
 
 
-def test_paths_with_and_without_a_slash_are_the_same(base_url: str) -> None:
+def test_paths_with_and_without_a_slash_are_the_same(http: httpx.Client) -> None:
     for path in ("/v1/agents", "/v1/agents/", "/v1/health", "/v1/health/"):
-        assert httpx.get(base_url + path).status_code == 200, path
-    assert httpx.get(f"{base_url}/v1/models").json()["object"] == "list", "OpenAI's path has no slash"
-    assert isinstance(httpx.get(f"{base_url}/v1/models/").json(), list)
+        assert http.get(path).status_code == 200, path
+    assert http.get("/v1/models").json()["object"] == "list", "OpenAI's path has no slash"
+    assert isinstance(http.get("/v1/models/").json(), list)
 
 
-def test_bodies_that_are_no_json_and_unknown_fields(base_url: str) -> None:
-    broken = httpx.post(f"{base_url}/v1/agents/", content=b"{", headers={"content-type": "application/json"})
+def test_bodies_that_are_no_json_and_unknown_fields(http: httpx.Client) -> None:
+    broken = http.post("/v1/agents/", content=b"{", headers={"content-type": "application/json"})
     assert (broken.status_code, "json_invalid" in broken.json()["detail"]) == (422, True)
-    made = httpx.post(f"{base_url}/v1/agents/", json={"name": "unknown-fields", "nonsense": 1}, timeout=scaled(60))
+    made = http.post("/v1/agents/", json={"name": "unknown-fields", "nonsense": 1})
     assert made.status_code == 200
 
 
