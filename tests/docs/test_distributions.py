@@ -151,7 +151,7 @@ def test_each_wheel_installs_alone_and_imports(folder: Path, wheels: Path, tmp_p
         command = [python.with_name("mnemesh"), "agents", "list"]
         environment = {"MNEMESH_TARGET": "127.0.0.1:9", "MNEMESH_DATA_DIR": str(tmp_path)}
         ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert (ran.returncode, "Traceback" in ran.stderr) == (1, False), ran.stderr
+        assert (ran.returncode, "Traceback" in ran.stderr) == (4, False), ran.stderr
         assert "mnemesh up" in ran.stderr
 
 

@@ -77,6 +77,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeshThread]:
 
 
 @pytest.fixture
-def cli(running: MeshThread, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    """The `mnemesh` command against the mesh."""
+def cli(running: MeshThread, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CommandLine:
+    """The `mnemesh` command against the mesh, without the profiles of the user."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
     return CommandLine(running, monkeypatch)

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import typer
+from mnemesh_cli import completion
 from mnemesh_cli.display.table import Column, table_lines
 from mnemesh_cli.main import app
 from mnemesh_cli.profiles import config_file
+from mnemesh_testkit.timeouts import scaled
 from rich.cells import cell_len
 
 from .command_line import CommandLine
@@ -205,6 +207,7 @@ def test_completion_offers_names_and_is_silent_without_a_mesh(
 ) -> None:
     cli.agent("completed")
     monkeypatch.setenv("_MNEMESH_COMPLETE", "complete_bash")
+    monkeypatch.setattr(completion, "_SECONDS", scaled(30))
 
     def complete(line: str) -> tuple[int, str, str]:
         monkeypatch.setenv("COMP_WORDS", line)

@@ -88,8 +88,10 @@ class FakeMesh:
         return process.returncode, out.decode(), err.decode()
 
     def environment(self) -> dict[str, str]:
-        """Returns the variables with which the command finds this mesh."""
+        """Returns the variables with which the command finds this mesh, and no profiles or data of the user."""
         return {
+            "HOME": str(self.directory),
+            "XDG_CONFIG_HOME": str(self.directory),
             "MNEMESH_TARGET": self.address,
             "MNEMESH_BLOCKS_TARGET": self.blocks,
             "MNEMESH_RECALL_TARGET": self.address,
