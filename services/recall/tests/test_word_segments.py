@@ -279,6 +279,28 @@ async def test_background_indexes_what_this_and_earlier_processes_stored(indexed
     assert (sum(await indexed.counts(quiet)), await indexed.tail(quiet)) == (0, 20)
 
 
+async def test_agent_is_looked_at_after_the_commit_of_its_documents(
+    indexed: Indexed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, chance = new_id("agent"), random.Random(8)
+    messages = tuple(said(chance, agent, place, [new_id("conv")]) for place in range(80))
+    batch = MessageBatch(agent_id=agent, conversation_id=None, messages=messages)
+    looked: list[list[str]] = []
+    note = segment_rows.note
+
+    def look_meanwhile(*args: Any) -> None:
+        note(*args)
+        looked.append(indexed.segments.changed_agents())
+
+    with monkeypatch.context() as patched:
+        patched.setattr(segment_rows, "note", look_meanwhile)
+        await indexed.store.append_messages(ORGANIZATION, batch, None)
+    assert looked
+    assert not any(looked)
+    await WordSegmentation(indexed.segments).step()
+    assert (sum(await indexed.counts(agent)), await indexed.tail(agent)) == (80, 0)
+
+
 async def test_service_indexes_in_the_background(serve: Any, database_url: str) -> None:
     agent = new_id("agent")
     database = Database.open(database_url)

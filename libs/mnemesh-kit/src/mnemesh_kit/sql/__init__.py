@@ -1,8 +1,16 @@
 """The SQL database of a service: SQLite in process or PostgreSQL, with the same two methods, `read` and `write`."""
 
 from mnemesh_kit.sql.config import SqlConfig, open_database
-from mnemesh_kit.sql.database import Database
+from mnemesh_kit.sql.database import Database, after_commit
 from mnemesh_kit.sql.errors import DatabaseFull, DatabaseUnavailable
 from mnemesh_kit.sql.types import UtcDateTime
 
-__all__ = ["Database", "DatabaseFull", "DatabaseUnavailable", "SqlConfig", "UtcDateTime", "open_database"]
+__all__ = [
+    "Database",
+    "DatabaseFull",
+    "DatabaseUnavailable",
+    "SqlConfig",
+    "UtcDateTime",
+    "after_commit",
+    "open_database",
+]

@@ -11,9 +11,9 @@ LEAST_CHANGES: Final = 16
 
 
 class ChangedAgents:
-    """Counts changed documents by agent. Transactions that are rolled back or repeated count, too.
+    """Counts changed documents by agent, and long tails that searches find.
 
-    SQLite's writer is a thread, and so is each of its readers.
+    SQLite's readers are threads.
     """
 
     def __init__(self) -> None:

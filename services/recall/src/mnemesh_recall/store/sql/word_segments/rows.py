@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import sqlalchemy as sa
+from mnemesh_kit.sql import after_commit
 
 from mnemesh_recall.store.sql.tables import agents, word_postings, word_segments, word_tail
 from mnemesh_recall.store.sql.word_segments.changed import ChangedAgents
@@ -55,12 +57,15 @@ def message_count(conn: sa.Connection, organization_id: str, agent_id: str) -> i
 
 
 def note(conn: sa.Connection, changed: ChangedAgents, documents: Iterable[tuple[str, int]]) -> None:
-    """Adds documents that were written or removed to the tails of their agents: agent id and row id."""
+    """Adds documents that were written or removed to the tails of their agents: agent id and row id.
+
+    `changed` counts them after the commit. Who looks at the tail then finds them there.
+    """
     rows = [{"agent": agent_id, "row_id": row_id} for agent_id, row_id in documents]
     if rows:
         conn.execute(_NOTE, rows)
         for agent_id, count in Counter(row["agent"] for row in rows).items():
-            changed.add(str(agent_id), count)
+            after_commit(conn, partial(changed.add, str(agent_id), count))
 
 
 def tail(conn: sa.Connection, agent_id: str, most: int) -> list[int]:
