@@ -16,6 +16,7 @@ from mnemesh.tools.v1.tools_service_pb2_grpc import ToolServiceStub
 from mnemesh.tools.v1.web_service_pb2_grpc import WebServiceStub
 from mnemesh_kit.server import RunningServer
 from mnemesh_testkit.mesh.probed_sandbox import probed_sandbox
+from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.config import Config
 from mnemesh_tools.mcp_clients.contracts import McpLimits
 from mnemesh_tools.wiring import assemble
@@ -45,7 +46,9 @@ async def serve(config: Config, mcp_limits: McpLimits | None = None) -> AsyncIte
     """Runs the service with these settings."""
     server = RunningServer()
     sandbox = await probed_sandbox(config.sandbox)
-    address = await server.start(await assemble(config, sandbox=sandbox, mcp_limits=mcp_limits), config)
+    # A busy machine may need longer than a creator of a server waits by default.
+    limits = mcp_limits or McpLimits(idle_seconds=config.mcp_idle_seconds, create_seconds=scaled(60))
+    address = await server.start(await assemble(config, sandbox=sandbox, mcp_limits=limits), config)
     try:
         async with grpc.aio.insecure_channel(address) as channel:
             yield Stubs(

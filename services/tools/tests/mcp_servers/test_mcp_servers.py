@@ -261,6 +261,8 @@ async def test_a_server_that_hangs_is_bounded(embedded: Stubs) -> None:
 async def test_the_creation_of_a_server_that_hangs_is_bounded_and_leaves_no_unread_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    gc.collect()  # what earlier tests have left is not of interest
+    caplog.clear()
     config = Config(port=0, data_dir=str(tmp_path), min_sandbox="minimal", warm_processes=0)
     async with serve(config, McpLimits(create_seconds=0.5)) as stubs, running(tools={"echo": ECHO}) as remote:
         remote.hangs = True
