@@ -132,8 +132,8 @@ class Database:
         """Runs `fn` in one serializable transaction, commits, and returns the result.
 
         An exception of `fn` rolls everything back. After a conflict with another writer, `fn` runs again from its
-        beginning, so it must not change anything but the database; see `after_commit`. If the caller is cancelled, the transaction may
-        still be committed. Failpoints know the transaction by `name`.
+        beginning, so it must not change anything but the database; see `after_commit`. If the caller is cancelled, the
+        transaction may still be committed. Failpoints know the transaction by `name`.
 
         Raises:
             DatabaseUnavailable: the database cannot be reached, or conflicts with other writers did not end. If the
