@@ -196,11 +196,11 @@ async def test_maintenance_is_refused_while_the_service_runs(serve: Any, tmp_pat
         code, out, errors = await run("maintain")
         assert (code, out, len(errors.splitlines())) == (2, b"", 1)
         assert "in use by another process" in errors
-    code, out, _ = await run("maintain")
-    assert code == 0
+    code, out, errors = await run("maintain")
+    assert code == 0, errors
     assert b"MB before" in out
-    code, out, _ = await run("rebuild")
-    assert code == 0
+    code, out, errors = await run("rebuild")
+    assert code == 0, errors
     assert out.decode().splitlines() == [
         "messages in the word index: 1",
         "memories.mnemesh/hashing-256: 0 points",
