@@ -207,13 +207,14 @@ def test_completion_offers_names_and_is_silent_without_a_mesh(
 ) -> None:
     cli.agent("completed")
     monkeypatch.setenv("_MNEMESH_COMPLETE", "complete_bash")
-    monkeypatch.setattr(completion, "_SECONDS", scaled(30))
 
     def complete(line: str) -> tuple[int, str, str]:
         monkeypatch.setenv("COMP_WORDS", line)
         monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - 1))
         return cli.run()
 
-    assert complete("mnemesh agents show comp")[1].split() == ["completed"]
+    with monkeypatch.context() as patient:
+        patient.setattr(completion, "_SECONDS", scaled(60))
+        assert complete("mnemesh agents show comp")[1].split() == ["completed"]
     code, out, err = complete(f"mnemesh --target 127.0.0.1:{closed_port} agents show comp")
     assert (code, out.strip(), err) == (0, "", "")
