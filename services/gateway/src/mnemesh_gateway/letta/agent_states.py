@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
 
 from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh.agents.v1 import agents_service_pb2 as rpc
@@ -22,7 +22,7 @@ from mnemesh_gateway.letta.convert.messages import Shown, messages_from_proto
 from mnemesh_gateway.letta.convert.models import find_embedder, find_model
 from mnemesh_gateway.letta.convert.tools import tool_from_proto
 from mnemesh_gateway.letta.mesh import Mesh
-from mnemesh_gateway.letta.pages import READ_SECONDS, order_to_proto
+from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed, order_to_proto
 from mnemesh_gateway.letta.schemas.agents import AgentState, GroupOfAgent, IdentityOfAgent, Source
 from mnemesh_gateway.letta.schemas.tools import Tool
 
@@ -54,6 +54,20 @@ async def states_of(
         await _include(mesh, state, agent, parts)
         states.append(state)
     return states
+
+
+async def page_of_holders(
+    mesh: Mesh, method: Callable[..., Awaitable[Any]], request: Any, query: PageQuery
+) -> list[AgentState]:
+    """Returns a page of the agents that hold a resource; `method` lists their ids."""
+    every = PageQuery(limit=10_000)
+    page = cut(await listed(method, request, "agent_ids", every, default="asc"), query, str)
+    if not page:
+        return []
+    found = rpc.ListAgentsRequest(page_size=len(page), filter=rpc.AgentFilter(agent_ids=page), view=VIEW)
+    response = await mesh.agents.ListAgents(found, timeout=READ_SECONDS)
+    states = {state.id: state for state in await states_of(mesh, response.agents, response.core_memories)}
+    return [states[agent_id] for agent_id in page if agent_id in states]
 
 
 async def _tools(mesh: Mesh, agents: Sequence[pb.Agent]) -> dict[str, Tool]:

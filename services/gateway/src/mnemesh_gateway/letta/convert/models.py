@@ -16,6 +16,8 @@ from mnemesh_gateway.letta.pages import READ_SECONDS
 from mnemesh_gateway.letta.schemas.agents import ModelChoice
 from mnemesh_gateway.letta.schemas.models import EmbeddingConfig, GivenEmbeddingConfig, GivenLLMConfig, LLMConfig
 
+UNSET_MODELS: Final = frozenset({"letta/letta-free"})
+"""Handles of Letta's own models, which stand for the defaults here."""
 _ENDPOINT_TYPES: Final = {"openai_compatible": "openai", "rehearsal": "openai", "mnemesh": "openai", "": "openai"}
 _CATEGORIES: Final = {models_pb2.PROVIDER_CATEGORY_BASE: "base", models_pb2.PROVIDER_CATEGORY_BYOK: "byok"}
 _PLAIN: Final = {"temperature", "max_output_tokens", "parallel_tool_calls", "top_p"}
@@ -177,3 +179,9 @@ def _handle_of(config: GivenLLMConfig) -> str:
 def embedder_of(config: GivenEmbeddingConfig) -> str:
     """Returns the handle of an embedder that is configured by names."""
     return config.handle or f"{config.embedding_endpoint_type or 'openai'}/{config.embedding_model}"
+
+
+def given_embedder(handle: str | None, config: GivenEmbeddingConfig | None) -> str | None:
+    """Returns the handle of the embedder that a request names; None selects the default."""
+    found = handle or (embedder_of(config) if config is not None else None)
+    return None if found in UNSET_MODELS else found

@@ -7,32 +7,30 @@ from typing import Any, Final
 from mnemesh.agents.v1 import agents_pb2
 from mnemesh.agents.v1 import agents_service_pb2 as agents_rpc
 from mnemesh.agents.v1 import identities_service_pb2 as identities_rpc
-from mnemesh.archival.v1 import archives_pb2
 from mnemesh.archival.v1 import archives_service_pb2 as archives_rpc
 from mnemesh.archival.v1 import passages_service_pb2 as rpc
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.blocks.v1 import blocks_service_pb2 as blocks_rpc
-from mnemesh_kit.errors import InvalidArgument, NotFound
-from mnemesh_kit.time import timestamp_to_proto
+from mnemesh_kit.errors import NotFound
 
 from mnemesh_gateway.letta.agent_states import read_state
+from mnemesh_gateway.letta.convert.archives import inserted, passage_from_proto, passage_to_proto
 from mnemesh_gateway.letta.convert.blocks import block_from_proto, update_to_proto
 from mnemesh_gateway.letta.convert.messages import internal_from_proto
-from mnemesh_gateway.letta.convert.values import json_from_text, metadata, moment, present, set_present
+from mnemesh_gateway.letta.convert.values import json_from_text, moment, present, set_present
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed
 from mnemesh_gateway.letta.schemas.agent_parts import (
     ContextWindow,
-    CreatePassage,
     ListPassages,
-    Passage,
     PassageResult,
     PassageResults,
     RecompileQuery,
     SearchPassages,
 )
 from mnemesh_gateway.letta.schemas.agents import AgentState, Memory
+from mnemesh_gateway.letta.schemas.archives import CreatePassage, Passage
 from mnemesh_gateway.letta.schemas.blocks import Block, UpdateBlock
 
 operations = Operations()
@@ -94,20 +92,17 @@ async def detach_core_memory_block(call: Call[NoQuery, None]) -> AgentState:
 @operations.post("/agents/{agent_id}/archival-memory", body=CreatePassage, result=list[Passage])
 async def create_passage(call: Call[NoQuery, CreatePassage]) -> list[Passage]:
     """Inserts a passage into the archive of an agent, which is created with the first one."""
-    body, agent_id = call.body, call.path["agent_id"]
+    agent_id = call.path["agent_id"]
     get = agents_rpc.GetAgentRequest(agent_id=agent_id)
     agent = (await call.mesh.agents.GetAgent(get, timeout=READ_SECONDS)).agent
-    passage = archives_pb2.Passage(text=body.text, tags=body.tags or ())
-    if body.created_at is not None:
-        passage.create_time.CopyFrom(timestamp_to_proto(body.created_at))
     request = rpc.InsertPassagesRequest(
-        request_id=call.request_id, agent_id=agent_id, passages=[passage], default_embedder=agent.embedder
+        request_id=call.request_id,
+        agent_id=agent_id,
+        passages=[passage_to_proto(call.body)],
+        default_embedder=agent.embedder,
     )
     response = await call.mesh.passages.InsertPassages(request, timeout=_WRITE_SECONDS)
-    (result,) = response.results
-    if result.HasField("failure"):
-        raise InvalidArgument(result.failure.message)
-    return [passage_from_proto(result.passage)]
+    return inserted(response)
 
 
 @operations.get("/agents/{agent_id}/archival-memory", query=ListPassages, result=list[Passage])
@@ -265,20 +260,3 @@ async def _block(mesh: Mesh, agent_id: str, label: str) -> blocks_pb2.Block:
         if block.label == label:
             return block
     raise NotFound(f"{agent_id} has no block with the label {label[:100]!r}.")
-
-
-def passage_from_proto(passage: archives_pb2.Passage) -> Passage:
-    """Returns a passage."""
-    return Passage(
-        id=passage.id,
-        text=passage.text,
-        archive_id=passage.archive_id or None,
-        source_id=present(passage, "folder_id"),
-        file_id=present(passage, "file_id"),
-        file_name=present(passage, "file_name"),
-        metadata=metadata(passage) or {},
-        tags=list(passage.tags),
-        embedding=list(passage.embedding) or None,
-        created_at=moment(passage, "create_time"),
-        updated_at=moment(passage, "update_time"),
-    )

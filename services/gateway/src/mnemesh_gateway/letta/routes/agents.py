@@ -15,6 +15,7 @@ from mnemesh_gateway.letta.agent_states import VIEW, folders_of, read_state, sta
 from mnemesh_gateway.letta.convert.agents import options_to_proto
 from mnemesh_gateway.letta.convert.blocks import block_to_proto
 from mnemesh_gateway.letta.convert.inputs import input_to_proto
+from mnemesh_gateway.letta.convert.models import UNSET_MODELS
 from mnemesh_gateway.letta.convert.names import AGENT_TYPES, STOP_REASONS
 from mnemesh_gateway.letta.convert.values import set_present
 from mnemesh_gateway.letta.errors import invalid_field
@@ -39,8 +40,6 @@ _ORDERS: Final = {
     "updated_at": rpc.AGENT_ORDER_BY_UPDATE_TIME,
     "last_run_completion": rpc.AGENT_ORDER_BY_LAST_RUN_COMPLETION,
 }
-_UNSET_MODELS: Final = frozenset({"letta/letta-free"})
-"""Handles of Letta's own service, whose place the configured default takes."""
 
 
 operations.refuse("POST", "/agents/import", "Agent files are not served yet.")
@@ -190,9 +189,9 @@ def _filter(query: AgentFilters) -> rpc.AgentFilter:
 
 
 def _drop_unset(agent: pb.Agent) -> None:
-    if agent.model in _UNSET_MODELS:
+    if agent.model in UNSET_MODELS:
         agent.ClearField("model")
-    if agent.embedder in _UNSET_MODELS:
+    if agent.embedder in UNSET_MODELS:
         agent.ClearField("embedder")
 
 

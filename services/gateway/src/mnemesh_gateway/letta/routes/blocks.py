@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
-from mnemesh.agents.v1 import agents_service_pb2 as agents_rpc
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 
-from mnemesh_gateway.letta.agent_states import VIEW, states_of
+from mnemesh_gateway.letta.agent_states import page_of_holders
 from mnemesh_gateway.letta.convert.blocks import block_from_proto, block_to_proto, update_to_proto
 from mnemesh_gateway.letta.convert.values import set_present
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
-from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed
+from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
 from mnemesh_gateway.letta.schemas.agents import AgentState
 from mnemesh_gateway.letta.schemas.blocks import Block, CreateBlock, UpdateBlock
 
@@ -99,15 +98,7 @@ async def list_agents_for_block(call: Call[PageQuery, None]) -> list[AgentState]
     get = rpc.GetBlockRequest(block_id=call.path["block_id"])
     await call.mesh.blocks.GetBlock(get, timeout=READ_SECONDS)
     request = rpc.ListBlockAgentsRequest(block_id=call.path["block_id"])
-    every = PageQuery(limit=10_000)
-    ids: list[Any] = await listed(call.mesh.blocks.ListBlockAgents, request, "agent_ids", every, default="asc")
-    page = cut(ids, call.query, str)
-    if not page:
-        return []
-    found = agents_rpc.ListAgentsRequest(page_size=len(page), filter=agents_rpc.AgentFilter(agent_ids=page), view=VIEW)
-    response = await call.mesh.agents.ListAgents(found, timeout=READ_SECONDS)
-    states = {state.id: state for state in await states_of(call.mesh, response.agents, response.core_memories)}
-    return [states[agent_id] for agent_id in page if agent_id in states]
+    return await page_of_holders(call.mesh, call.mesh.blocks.ListBlockAgents, request, call.query)
 
 
 def _filter(query: ListBlocks) -> rpc.BlockFilter:

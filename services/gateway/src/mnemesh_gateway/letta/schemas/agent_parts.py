@@ -65,34 +65,6 @@ class ListAgentFiles(msgspec.Struct, kw_only=True):
     is_open: bool | None = None
 
 
-class Passage(msgspec.Struct, kw_only=True):
-    """A passage."""
-
-    id: str
-    text: str
-    archive_id: str | None = None
-    source_id: str | None = None
-    file_id: str | None = None
-    file_name: str | None = None
-    metadata: dict[str, Any] | None = None
-    tags: list[str] | None = None
-    embedding: list[float] | None = None
-    embedding_config: dict[str, Any] | None = None
-    is_deleted: bool = False
-    created_by_id: str | None = None
-    last_updated_by_id: str | None = None
-    created_at: datetime | None = None
-    updated_at: datetime | None = None
-
-
-class CreatePassage(msgspec.Struct, kw_only=True):
-    """A passage to insert."""
-
-    text: str
-    tags: list[str] | None = None
-    created_at: datetime | None = None
-
-
 class ListPassages(msgspec.Struct, kw_only=True):
     """The query of a list of passages."""
 

@@ -1,0 +1,144 @@
+"""Archives: create, retrieve, list, update, delete, their passages, and the agents that hold them."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+from mnemesh.archival.v1 import archives_pb2
+from mnemesh.archival.v1 import archives_service_pb2 as rpc
+from mnemesh.archival.v1 import passages_service_pb2 as passages_rpc
+from mnemesh_kit.errors import NotFound
+from starlette.responses import Response
+
+from mnemesh_gateway.letta.agent_states import page_of_holders
+from mnemesh_gateway.letta.convert.archives import archive_from_proto, inserted, passage_to_proto
+from mnemesh_gateway.letta.convert.models import find_embedder, given_embedder
+from mnemesh_gateway.letta.convert.values import set_present
+from mnemesh_gateway.letta.mesh import Mesh
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
+from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
+from mnemesh_gateway.letta.schemas.agents import AgentState
+from mnemesh_gateway.letta.schemas.archives import (
+    Archive,
+    CreateArchive,
+    CreatePassage,
+    CreatePassages,
+    Passage,
+    UpdateArchive,
+)
+
+operations = Operations()
+_WRITE_SECONDS: Final = 60.0
+
+
+class ListArchives(msgspec.Struct, kw_only=True):
+    """The query of a list of archives."""
+
+    before: str | None = None
+    after: str | None = None
+    limit: int | None = None
+    order: Literal["asc", "desc"] | None = None
+    name: str | None = None
+    agent_id: str | None = None
+
+
+@operations.post("/archives/", body=CreateArchive, result=Archive)
+async def create_archive(call: Call[NoQuery, CreateArchive]) -> Archive:
+    """Creates an archive."""
+    body = call.body
+    archive = archives_pb2.Archive(name=body.name)
+    set_present(archive, description=body.description, embedder=given_embedder(body.embedding, body.embedding_config))
+    request = rpc.CreateArchiveRequest(request_id=call.request_id, archive=archive)
+    return await _shown(call.mesh, (await call.mesh.archives.CreateArchive(request, timeout=_WRITE_SECONDS)).archive)
+
+
+@operations.get("/archives/", query=ListArchives, result=list[Archive])
+async def list_archives(call: Call[ListArchives, None]) -> list[Archive]:
+    """Lists archives, newest first."""
+    query = call.query
+    page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
+    request = rpc.ListArchivesRequest(filter=rpc.ArchiveFilter())
+    set_present(request.filter, name=query.name, agent_id=query.agent_id)
+    rows = await listed(call.mesh.archives.ListArchives, request, "archives", page, default="desc")
+    return [await _shown(call.mesh, row) for row in rows]
+
+
+@operations.get("/archives/{archive_id}", result=Archive)
+async def retrieve_archive(call: Call[NoQuery, None]) -> Archive:
+    """Returns an archive."""
+    return await _shown(call.mesh, await _archive(call))
+
+
+@operations.patch("/archives/{archive_id}", body=UpdateArchive, result=Archive)
+async def modify_archive(call: Call[NoQuery, UpdateArchive]) -> Archive:
+    """Updates the name and the description of an archive."""
+    changes = {"name": call.body.name, "description": call.body.description}
+    message = archives_pb2.Archive(id=call.path["archive_id"])
+    set_present(message, **changes)
+    request = rpc.UpdateArchiveRequest(request_id=call.request_id, archive=message)
+    request.update_mask.paths.extend(name for name, value in changes.items() if value is not None)
+    if not request.update_mask.paths:
+        return await retrieve_archive(call)
+    return await _shown(call.mesh, (await call.mesh.archives.UpdateArchive(request, timeout=_WRITE_SECONDS)).archive)
+
+
+@operations.delete("/archives/{archive_id}")
+async def delete_archive(call: Call[NoQuery, None]) -> Response:
+    """Deletes an archive with its passages."""
+    await _archive(call)
+    request = rpc.DeleteArchiveRequest(request_id=call.request_id, archive_id=call.path["archive_id"])
+    await call.mesh.archives.DeleteArchive(request, timeout=_WRITE_SECONDS)
+    return Response(status_code=204)
+
+
+@operations.get("/archives/{archive_id}/agents", query=PageQuery, result=list[AgentState])
+async def list_agents_for_archive(call: Call[PageQuery, None]) -> list[AgentState]:
+    """Lists the agents that hold an archive."""
+    await _archive(call)
+    request = rpc.ListArchiveAgentsRequest(archive_id=call.path["archive_id"])
+    return await page_of_holders(call.mesh, call.mesh.archives.ListArchiveAgents, request, call.query)
+
+
+@operations.post("/archives/{archive_id}/passages", body=CreatePassage, result=Passage)
+async def create_passage_in_archive(call: Call[NoQuery, CreatePassage]) -> Passage:
+    """Inserts a passage into an archive."""
+    (passage,) = await _insert(call, [call.body])
+    return passage
+
+
+@operations.post("/archives/{archive_id}/passages/batch", body=CreatePassages, result=list[Passage])
+async def create_passages_in_archive(call: Call[NoQuery, CreatePassages]) -> list[Passage]:
+    """Inserts passages into an archive."""
+    return await _insert(call, call.body.passages) if call.body.passages else []
+
+
+@operations.delete("/archives/{archive_id}/passages/{passage_id}")
+async def delete_passage_from_archive(call: Call[NoQuery, None]) -> Response:
+    """Deletes a passage of an archive."""
+    passage_id = call.path["passage_id"]
+    get = passages_rpc.GetPassageRequest(passage_id=passage_id)
+    passage = (await call.mesh.passages.GetPassage(get, timeout=READ_SECONDS)).passage
+    if passage.archive_id != call.path["archive_id"]:
+        raise NotFound(f"{call.path['archive_id']} has no passage {passage_id}.")
+    request = passages_rpc.DeletePassageRequest(request_id=call.request_id, passage_id=passage_id)
+    await call.mesh.passages.DeletePassage(request, timeout=_WRITE_SECONDS)
+    return Response(status_code=204)
+
+
+async def _archive(call: Call[Any, Any]) -> archives_pb2.Archive:
+    request = rpc.GetArchiveRequest(archive_id=call.path["archive_id"])
+    return (await call.mesh.archives.GetArchive(request, timeout=READ_SECONDS)).archive
+
+
+async def _shown(mesh: Mesh, archive: archives_pb2.Archive) -> Archive:
+    return archive_from_proto(archive, await find_embedder(mesh, archive.embedder))
+
+
+async def _insert(call: Call[Any, Any], passages: list[CreatePassage]) -> list[Passage]:
+    request = passages_rpc.InsertPassagesRequest(
+        request_id=call.request_id,
+        archive_id=call.path["archive_id"],
+        passages=[passage_to_proto(passage) for passage in passages],
+    )
+    return inserted(await call.mesh.passages.InsertPassages(request, timeout=_WRITE_SECONDS))
