@@ -1,0 +1,75 @@
+"""Files that clients upload as forms."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+from mnemesh.files.v1 import files_service_pb2 as rpc
+from mnemesh_kit.errors import DeadlineExceeded
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message
+
+from mnemesh_gateway.errors import BodyTooLarge, InvalidRequest
+from mnemesh_gateway.letta.errors import invalid_field
+from mnemesh_gateway.letta.mesh import Mesh
+
+MAX_BYTES: Final = 256 << 20
+"""The largest form. Larger files are uploaded over gRPC, which can continue an interrupted upload."""
+_PIECE: Final = 1 << 19
+_RECEIVE_SECONDS: Final = 600
+_STORE_SECONDS: Final = 300.0
+
+
+async def store_file(
+    mesh: Mesh, request: Request, request_id: str, header: rpc.UploadFileHeader
+) -> rpc.UploadFileResponse:
+    """Stores the file of a form under its name, unless the header has one.
+
+    Raises:
+        ValidationFailed: the form has no field "file".
+        BodyTooLarge: the form is larger than `MAX_BYTES`.
+        InvalidRequest: the body is no form, or the client ended the connection.
+        DeadlineExceeded: the form did not arrive in time.
+    """
+    try:
+        async with asyncio.timeout(_RECEIVE_SECONDS):
+            form = await Request(request.scope, _Bounded(request)).form(max_files=1)
+    except TimeoutError as error:
+        raise DeadlineExceeded(f"The file did not arrive within {_RECEIVE_SECONDS} s.") from error
+    except (ClientDisconnect, HTTPException) as error:
+        raise InvalidRequest("The form of the upload is not complete.") from error
+    try:
+        file = form.get("file")
+        if not isinstance(file, UploadFile):
+            raise invalid_field("Field required", "body", "file")
+        header.original_name = file.filename or "upload"
+        return await mesh.files.UploadFile(_parts(file, request_id, header), timeout=_STORE_SECONDS)
+    finally:
+        await form.close()
+
+
+async def _parts(
+    file: UploadFile, request_id: str, header: rpc.UploadFileHeader
+) -> AsyncIterator[rpc.UploadFileRequest]:
+    yield rpc.UploadFileRequest(request_id=request_id, header=header)
+    while piece := await file.read(_PIECE):
+        yield rpc.UploadFileRequest(data=piece)
+
+
+class _Bounded:
+    """Receives the body of a request up to `MAX_BYTES`."""
+
+    def __init__(self, request: Request) -> None:
+        self._receive = request.receive
+        self._size = 0
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self._size += len(message.get("body", b""))
+        if self._size > MAX_BYTES:
+            raise BodyTooLarge(f"A form must have at most {MAX_BYTES >> 20} MB. Upload larger files over gRPC.")
+        return message
