@@ -79,7 +79,7 @@ async def modify_archive(call: Call[NoQuery, UpdateArchive]) -> Archive:
     request = rpc.UpdateArchiveRequest(request_id=call.request_id, archive=message)
     request.update_mask.paths.extend(name for name, value in changes.items() if value is not None)
     if not request.update_mask.paths:
-        return await retrieve_archive(call)
+        return await _shown(call.mesh, await _archive(call))
     return await _shown(call.mesh, (await call.mesh.archives.UpdateArchive(request, timeout=_WRITE_SECONDS)).archive)
 
 

@@ -86,7 +86,7 @@ async def modify_folder(call: Call[NoQuery, UpdateFolder]) -> Source:
     """Updates a folder."""
     request = folder_update_to_proto(call.body, call.path["folder_id"], call.request_id)
     if not request.update_mask.paths:
-        return await retrieve_folder(call)
+        return await _shown(call.mesh, await _folder(call))
     return await _shown(call.mesh, (await call.mesh.folders.UpdateFolder(request, timeout=_WRITE_SECONDS)).folder)
 
 
