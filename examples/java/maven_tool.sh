@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs a program that Maven distributes, such as protoc. Maven downloads it at the first call.
+# Runs a program that Maven distributes, such as protoc. Maven writes it to target/tools at the first call.
 # Usage: maven_tool.sh <group>:<artifact>:<version> [arguments of the program]
 set -eu
 IFS=: read -r group artifact version <<EOF
@@ -13,10 +13,10 @@ case "$(uname -s)-$(uname -m)" in
     Darwin-arm64) platform=osx-aarch_64 ;;
     *) echo "maven_tool.sh: no $artifact for $(uname -s) on $(uname -m)" >&2 && exit 1 ;;
 esac
-directory="$HOME/.m2/repository/$(echo "$group" | tr . /)/$artifact/$version"
+directory="$(cd "$(dirname "$0")" && pwd)/target/tools"
 program="$directory/$artifact-$version-$platform.exe"
 if [ ! -f "$program" ]; then
-    mvn -q -B org.apache.maven.plugins:maven-dependency-plugin:3.6.1:get -Dtransitive=false \
+    mvn -q -B org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy "-DoutputDirectory=$directory" \
         "-Dartifact=$group:$artifact:$version:exe:$platform" >&2
 fi
 [ -x "$program" ] || chmod +x "$program"

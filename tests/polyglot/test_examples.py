@@ -66,6 +66,8 @@ async def example(language: str) -> Path:
         pytest.skip(f"the example in {language} was not run: {reason}")
     try:
         return await built(language)
+    except PermissionError as error:
+        pytest.skip(f"the example in {language} was not built: the cache directory cannot be written: {error}")
     except CommandError as error:
         if line := unreachable_registry(str(error)):
             pytest.skip(f"the example in {language} was not built: its packages cannot be fetched: {line}")
@@ -73,7 +75,7 @@ async def example(language: str) -> Path:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(scaled(1500))
+@pytest.mark.timeout(scaled(2400))
 @pytest.mark.mesh(proxied=["orchestrator"])
 @pytest.mark.parametrize("language", TOOLCHAINS)
 async def test_example_survives_failures_and_speaks_tls(

@@ -24,7 +24,7 @@ class Program:
 TOOLCHAINS: Final[Mapping[str, tuple[Program, ...]]] = {
     "go": (Program(("go", "version"), (1, 25)),),
     "java": (Program(("javac", "-version"), (17,)), Program(("mvn", "-version"), (3, 8))),
-    "python": (Program(("python3", "--version"), (3, 11)),),
+    "python": (Program(("python3", "-c", "import ensurepip, platform; print(platform.python_version())"), (3, 11)),),
     "typescript": (Program(("node", "--version"), (20,)), Program(("npm", "--version"), (10,))),
 }
 
@@ -33,9 +33,13 @@ _OFFLINE: Final = re.compile(
     r"dial tcp|no such host|i/o timeout|TLS handshake timeout|ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT"
     r"|ENETUNREACH|Could not (?:transfer|find) artifact|Unknown host|Connection refused|Connection timed out"
     r"|NewConnectionError|Failed to establish a new connection|Temporary failure in name resolution"
-    r"|No matching distribution|Network is unreachable|proxyconnect",
+    r"|No matching distribution|Network is unreachable|proxyconnect|SOCKET_TIMEOUT|Read timed out|took longer than"
+    r"|x509:|PKIX path|SELF_SIGNED_CERT|UNABLE_TO_(?:GET|VERIFY)_|CERT_(?:HAS_EXPIRED|NOT_YET)"
+    r"|CERTIFICATE_VERIFY_FAILED|HTTP error [45]\d\d|\bE[45]\d\d\b|status: [45]\d\d"
+    r"|: (?:403 Forbidden|404 Not Found|407|410 Gone|429|50[0-4]) ",
     re.IGNORECASE,
 )
+"""What builds print without the registries, or with mirrors that lack a package. A build that hangs waits for them."""
 
 
 def missing(language: str, path: str) -> str:

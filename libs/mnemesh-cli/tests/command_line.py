@@ -43,7 +43,11 @@ class CommandLine:
             f"MNEMESH_{name.upper()}_TARGET": addresses[name]
             for name in ("blocks", "recall", "archival", "tools", "files")
         }
-        return {"MNEMESH_TARGET": addresses["orchestrator"], **services}
+        return {
+            "MNEMESH_TARGET": addresses["orchestrator"],
+            **services,
+            "XDG_CONFIG_HOME": os.environ["XDG_CONFIG_HOME"],
+        }
 
     def require_approval(self, agent: Agent, tool: str) -> None:
         """Makes the calls of a tool of an agent require an approval."""

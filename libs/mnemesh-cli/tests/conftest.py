@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,15 @@ from mnemesh_testkit.mesh.mesh_thread import MeshThread
 from mnemesh_testkit.mesh.reserved_ports import ReservedPort
 
 from .command_line import CommandLine
+
+
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No profile, token, file or address of the user of this machine counts."""
+    for name in os.environ:
+        if name.startswith("MNEMESH_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
 @pytest.fixture

@@ -72,18 +72,32 @@ class Profiles:
 
 
 def config_file() -> Path:
-    """Returns the path of the configuration file: $XDG_CONFIG_HOME/mnemesh/config.toml, by default below ~/.config."""
+    """Returns the path of the configuration file: $XDG_CONFIG_HOME/mnemesh/config.toml, by default below ~/.config.
+
+    Raises:
+        ConfigError: the user has no home directory.
+    """
     base = Path(os.environ.get("XDG_CONFIG_HOME") or "")
-    return (base if base.is_absolute() else Path.home() / ".config") / "mnemesh" / "config.toml"
+    if not base.is_absolute():
+        try:
+            base = Path.home() / ".config"
+        except RuntimeError:
+            raise ConfigError("This user has no home directory. Set XDG_CONFIG_HOME.") from None
+    return base / "mnemesh" / "config.toml"
 
 
 def read_profiles() -> Profiles:
-    """Returns the profiles; none if there is no configuration file.
+    """Returns the profiles; none if there is no configuration file, or if it is in a folder of another user.
 
     Raises:
         ConfigError: the file cannot be read, or a value in it is wrong.
     """
-    path = config_file()
+    try:
+        path = config_file()
+    except ConfigError:
+        return Profiles()
+    if not os.access(path, os.F_OK):
+        return Profiles()
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
