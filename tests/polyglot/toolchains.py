@@ -36,7 +36,7 @@ _OFFLINE: Final = re.compile(
     r"|No matching distribution|Network is unreachable|proxyconnect|SOCKET_TIMEOUT|Read timed out|took longer than"
     r"|x509:|PKIX path|SELF_SIGNED_CERT|UNABLE_TO_(?:GET|VERIFY)_|CERT_(?:HAS_EXPIRED|NOT_YET)"
     r"|CERTIFICATE_VERIFY_FAILED|HTTP error [45]\d\d|\bE[45]\d\d\b|status: [45]\d\d"
-    r"|: (?:403 Forbidden|404 Not Found|407|410 Gone|429|50[0-4]) ",
+    r"|: (?:403 Forbidden|404 Not Found|407|410 Gone|429|50[0-4])\b",
     re.IGNORECASE,
 )
 """What builds print without the registries, or with mirrors that lack a package. A build that hangs waits for them."""
