@@ -22,9 +22,9 @@ from .command_line import CommandLine
 
 @pytest.fixture(autouse=True)
 def own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No profile, token, file or address of the user of this machine counts."""
-    for name in os.environ:
-        if name.startswith("MNEMESH_"):
+    """No profile, token, address or colour of the user of this machine counts."""
+    for name in tuple(os.environ):
+        if name.startswith("MNEMESH_") or name in ("FORCE_COLOR", "NO_COLOR", "COLORFGBG", "TTY_COMPATIBLE"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
@@ -87,9 +87,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeshThread]:
 
 
 @pytest.fixture
-def cli(running: MeshThread, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CommandLine:
-    """The `mnemesh` command against the mesh, without the profiles of the user."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
-        monkeypatch.delenv(name, raising=False)
+def cli(running: MeshThread, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    """The `mnemesh` command against the mesh."""
     return CommandLine(running, monkeypatch)

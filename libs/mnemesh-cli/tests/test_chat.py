@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 from mnemesh_cli.commands.chat import converse
 from mnemesh_client import Agent, Mnemesh
+from mnemesh_testkit.timeouts import scaled
 
 if TYPE_CHECKING:
     from mnemesh_testkit.mesh.fake_mesh import FakeMesh
@@ -39,7 +40,11 @@ class Chat:
         """Waits until `text` is on the screen. The next call looks behind it."""
         while text not in self._screen:
             self._more.clear()
-            await self._more.wait()
+            try:
+                async with asyncio.timeout(scaled(120)):
+                    await self._more.wait()
+            except TimeoutError:
+                pytest.fail(f"{text!r} is not on the screen: {self._screen!r}")
         self._screen = self._screen.partition(text)[2]
 
     def type(self, text: str) -> None:
@@ -97,7 +102,7 @@ async def test_commands_never_reach_the_agent(mnemesh: Mnemesh, agent: Agent, me
     async with chatting(mnemesh, agent) as chat:
         await chat.see(PROMPT)
         chat.type("/remember tea\r")
-        await chat.see("There is no command /remember. Use /new, /model, /search, /memory, /help, /quit")
+        await chat.see("There is no command /remember. Use /new, /undo, /model, /search, /memory, /help, /quit")
         await chat.see(PROMPT)
         chat.type("/help\r")
         await chat.see("/model [HANDLE]")

@@ -95,7 +95,6 @@ class FakeMesh:
             "MNEMESH_TARGET": self.address,
             "MNEMESH_BLOCKS_TARGET": self.blocks,
             "MNEMESH_RECALL_TARGET": self.address,
-            "XDG_CONFIG_HOME": str(self.directory),
         }
 
 
