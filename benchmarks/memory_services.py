@@ -79,7 +79,7 @@ async def running(
             command = ("-m", service(name).package)
             services[name] = ServiceProcess(name, command, environment, directory / f"{name}.log")
             stack.push_async_callback(services[name].stop, STOP_SECONDS)
-        await asyncio.gather(*(_start(services[name], ports[name].address) for name in MEMORY_SERVICES))
+        await asyncio.gather(*(start(services[name], ports[name].address) for name in MEMORY_SERVICES))
         channels = Channels(deadline=120.0)
         stack.push_async_callback(channels.close)
         pids = {name: pid for name, process in services.items() if (pid := process.pid) is not None}
@@ -112,7 +112,8 @@ async def _settings(directory: Path, postgres: PostgresServer | None) -> dict[st
     return settings
 
 
-async def _start(process: ServiceProcess, address: str) -> None:
+async def start(process: ServiceProcess, address: str) -> None:
+    """Starts a service and waits until it serves. Raises RuntimeError with its error if it ends."""
     await process.start()
     waiting = (asyncio.create_task(wait_until_serving(address)), asyncio.create_task(process.wait()))
     try:

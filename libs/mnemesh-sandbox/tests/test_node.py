@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from mnemesh_sandbox import Access, AgentView, Language, Level, Outcome, OutcomeStatus, Sandbox, Task
+from mnemesh_sandbox import Access, AgentView, BlockProperties, Language, Level, Outcome, OutcomeStatus, Sandbox, Task
 from mnemesh_sandbox.calls import ToolAnswer, ToolCall
 from mnemesh_sandbox.inside.node import EXPORT
 from mnemesh_sandbox.node import NoNode, find_node
@@ -51,18 +51,19 @@ async def _run(box: Sandbox, body: str, signature: str = "", seconds: float = sc
 
 
 async def test_function_gets_arguments_environment_and_agent(boxes: Sandbox) -> None:
-    agent = AgentView("agent-1", "Ada", {"human": "Bo", "notes": "old"})
+    agent = AgentView("agent-1", "Ada", {"human": "Bo", "notes": "old"}, {"human": BlockProperties("The user.", 500)})
     outcome = await _run(
         boxes,
         "console.log('printed'); agent_state.memory.update_block_value('notes', 'new');"
-        "return [text.length, count, Object.entries(process.env), agent_state.memory.get_block('human').value];",
+        "return [text.length, count, Object.entries(process.env), ...['value', 'description', 'limit'].map((name) =>"
+        " agent_state.memory.get_block('human')[name])];",
         "text: string, agent_state: any, count: number = 2",
         arguments={"text": "é\U0001f600"},
         parameters=("text", "agent_state", "count"),
         environment={"TOKEN": "a=b\n'c'"},
         agent=agent,
     )
-    assert value_of(outcome) == [3, 2, [["TOKEN", "a=b\n'c'"]], "Bo"]
+    assert value_of(outcome) == [3, 2, [["TOKEN", "a=b\n'c'"]], "Bo", "The user.", 500]
     assert (outcome.stdout, outcome.stderr, outcome.changed_blocks) == ("printed\n", "", {"notes": "new"})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mnemesh_sandbox import AgentView, OutcomeStatus, Sandbox, Task
+from mnemesh_sandbox import AgentView, BlockProperties, OutcomeStatus, Sandbox, Task
 from mnemesh_testkit.timeouts import scaled
 
 from .support import Run, source_of, value_of
@@ -106,11 +106,13 @@ async def test_agent_state_can_be_read_and_changed(sandbox: Sandbox) -> None:
     body = """
     memory = agent_state.memory
     memory.update_block_value(label='human', value=memory.get_block('human').value + ' rides')
-    return [agent_state.id, agent_state.name, memory.list_block_labels()]
+    shown = [[block.description, block.limit] for block in memory.blocks]
+    return [agent_state.id, agent_state.name, memory.list_block_labels(), shown]
     """
-    agent = AgentView("agent-1", "Ada", {"human": "Bo", "persona": "calm"})
+    properties = {"human": BlockProperties("The user.", 500)}
+    agent = AgentView("agent-1", "Ada", {"human": "Bo", "persona": "calm"}, properties)
     outcome = await sandbox.run(Task(source_of(body, "agent_state"), "tool", agent=agent), scaled(60))
-    assert value_of(outcome) == ["agent-1", "Ada", ["human", "persona"]]
+    assert value_of(outcome) == ["agent-1", "Ada", ["human", "persona"], [["The user.", 500], [None, None]]]
     assert outcome.changed_blocks == {"human": "Bo rides"}
 
 

@@ -261,9 +261,18 @@ async def test_invalid_arguments_are_refused_with_the_parameter(embedded: Any) -
             {"field": "arguments", "parameter": parameter},
         )
     deep, digits = '{"text": ' + "[" * 100 + "]" * 100 + "}", '{"text": ' + "9" * 5000 + "}"
-    for arguments in ("[]", "{", "text='a'", "null", deep, digits):
+    deepest = '{"text": ' + "[" * 50_000 + "]" * 50_000 + "}"
+    for arguments, text in (
+        *((arguments, "must be the text of a JSON object") for arguments in ("[]", "{", "text='a'", "null")),
+        (deep, "nested"),
+        (deepest, "must not be nested deeper than 100 levels"),
+        (digits, "must not contain a number that is out of range"),
+        ('{"text": "' + "x" * 1_048_576 + '"}', "must be at most 1,048,576 characters"),
+    ):
         request = pb.ExecuteToolRequest(tool_id=tool_id, arguments=arguments)
-        assert (await _refused(embedded.executions.ExecuteTool(request))).reason == "TOOL_ARGUMENTS_INVALID"
+        error = await _refused(embedded.executions.ExecuteTool(request))
+        assert error.reason == "TOOL_ARGUMENTS_INVALID"
+        assert text in error.message
 
 
 async def test_tools_that_cannot_be_executed_are_refused_with_a_reason(embedded: Any) -> None:

@@ -183,16 +183,21 @@ def _decoded(value: str, field: str, kind: str, max_bytes: int | None) -> object
         raise InvalidArgument(
             f"{field} must not contain more than {MAX_JSON_BRACKETS:,} lists and objects.", field=field
         )
+    deep = f"{field} must not be nested deeper than {MAX_JSON_DEPTH} levels."
     try:
         decoded = msgspec.json.decode(value)
-    except (ValueError, RecursionError):
+    except RecursionError:
+        raise InvalidArgument(deep, field=field) from None
+    except ValueError as error:
+        if "out of range" in str(error):
+            raise InvalidArgument(f"{field} must not contain a number that is out of range.", field=field) from None
         if has_lone_surrogate(value):
             raise InvalidArgument(
                 f"{field} must not contain half of a character (a lone surrogate).", field=field
             ) from None
         raise InvalidArgument(f"{field} must be the text of a JSON {kind}.", field=field) from None
     if brackets > MAX_JSON_DEPTH and _is_deep(decoded):
-        raise InvalidArgument(f"{field} must not be nested deeper than {MAX_JSON_DEPTH} levels.", field=field)
+        raise InvalidArgument(deep, field=field)
     return decoded
 
 

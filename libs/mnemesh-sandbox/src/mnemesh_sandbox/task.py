@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class BlockProperties:
+    """What a tool can read of a memory block besides its value."""
+
+    description: str | None = None
+    limit: int | None = None
+    """The maximum length of the value in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +27,13 @@ class AgentView:
     name: str
     blocks: Mapping[str, str]
     """The values of the blocks by label. The tool can change them."""
+    properties: Mapping[str, BlockProperties] = field(default_factory=dict)
+    """The properties of blocks by label."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the agent as the runner reads it."""
+        properties = {label: asdict(found) for label, found in self.properties.items()}
+        return {"id": self.agent_id, "name": self.name, "blocks": dict(self.blocks), "properties": properties}
 
 
 class Language(Enum):
@@ -56,7 +72,6 @@ class Task:
 
     def to_json(self) -> bytes:
         """Returns the task as the runner reads it: one line of JSON. The bytes of `content` follow it."""
-        agent = self.agent
         return (
             json.dumps(
                 {
@@ -64,7 +79,7 @@ class Task:
                     "name": self.function,
                     "arguments": dict(self.arguments),
                     "environment": {**self.environment, **self.secrets},
-                    "agent": agent and {"id": agent.agent_id, "name": agent.name, "blocks": dict(agent.blocks)},
+                    "agent": None if self.agent is None else self.agent.to_json(),
                     "has_content": self.content is not None,
                     "language": self.language.value,
                     "parameters": self.parameters,

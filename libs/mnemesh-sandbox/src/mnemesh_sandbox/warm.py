@@ -16,6 +16,8 @@ from typing import Any, Final
 from mnemesh_sandbox.process import SandboxProcess
 
 IDLE_SECONDS: Final = 300.0
+# A small task has ended by then, so the start of the next process does not delay its answer.
+_FILL_SECONDS: Final = 0.02
 _MAX_PROCESSES: Final = 8
 _MAX_ENDINGS: Final = 16
 
@@ -86,6 +88,7 @@ class WarmPool:
         self._waiting: dict[Key, deque[PreparedProcess]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle: asyncio.TimerHandle | None = None
+        self._fills: dict[Key, asyncio.TimerHandle] = {}
         self._closed = False
         self._filling = asyncio.Lock()
 
@@ -100,7 +103,7 @@ class WarmPool:
                 self._start(candidate.discard())
             else:
                 found = candidate
-        self._start(self._fill(key))
+        self._fill_soon(key)
         self._restart_idle_timer()
         return found
 
@@ -109,11 +112,21 @@ class WarmPool:
         self._closed = True
         if self._idle is not None:
             self._idle.cancel()
+        for timer in self._fills.values():
+            timer.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._empty()
 
+    def _fill_soon(self, key: Key) -> None:
+        def fill() -> None:
+            del self._fills[key]
+            self._start(self._fill(key))
+
+        if not self._closed and key not in self._fills:
+            self._fills[key] = asyncio.get_running_loop().call_later(_FILL_SECONDS, fill)
+
     async def _fill(self, key: Key) -> None:
-        # One after another, and after the task that needs the processor now.
+        # One after another, because each start uses the processor and the event loop.
         async with self._filling:
             while not self._closed and key in self._waiting and len(self._waiting[key]) < self._size:
                 process = await self._prepare(key)

@@ -313,7 +313,7 @@ async def test_deadline_of_a_tool_call_is_its_timeout_and_a_margin(
         status=execution.EXECUTION_STATUS_SUCCESS, result="5", stdout="a\nb\n", changed_blocks={"human": "new"}
     )
     context: dict[str, Any] = {"agent_id": "agent-1", "agent_name": "Ada", "project_id": None}
-    given: dict[str, Any] = {"blocks": {"human": "old"}, "environment": {"K": "V"}}
+    given: dict[str, Any] = {"blocks": [Block("block-1", "human", "old", 500, "The user.")], "environment": {"K": "V"}}
     result, changed = await client.execute("tool-1", "{}", **context, **given)
     assert (result.ok, result.text, result.stdout, result.stderr) == (True, "5", ("a", "b"), ())
     assert changed == {"human": "new"}
@@ -321,10 +321,12 @@ async def test_deadline_of_a_tool_call_is_its_timeout_and_a_margin(
     request = fakes.requests[-1]
     assert (request.tool_id, request.arguments, dict(request.environment)) == ("tool-1", "{}", {"K": "V"})
     assert dict(request.agent_state.blocks) == {"human": "old"}
+    properties = request.agent_state.block_properties["human"]
+    assert (properties.description, properties.limit) == ("The user.", 500)
     fakes.responses["ExecuteTool"] = execution.ExecuteToolResponse(
         status=execution.EXECUTION_STATUS_TIMED_OUT, result="It took too long."
     )
-    failed, _ = await client.execute("tool-2", "{}", **context, blocks={}, environment={})
+    failed, _ = await client.execute("tool-2", "{}", **context, blocks=(), environment={})
     assert (failed.ok, failed.text) == (False, "It took too long.")
     assert 180 < fakes.deadlines[-1] < 212
 
@@ -342,5 +344,5 @@ async def test_channel_does_not_retry_tool_calls(fakes: FakeServices, channel: g
     fakes.responses["ExecuteTool"] = Unavailable("gone in the midst of it")
     context: dict[str, Any] = {"agent_id": "agent-1", "agent_name": "Ada"}
     with pytest.raises(Unavailable):
-        await ToolsClient(channel).execute("tool-1", "{}", **context, project_id=None, blocks={}, environment={})
+        await ToolsClient(channel).execute("tool-1", "{}", **context, project_id=None, blocks=(), environment={})
     assert len(fakes.requests) == 1

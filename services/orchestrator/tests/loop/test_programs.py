@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
 from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.custom_tools import ToolResult
 from mnemesh_orchestrator.model.rules import (
     ConstrainChildTools,
     ExitLoop,
@@ -16,7 +19,7 @@ from mnemesh_orchestrator.model.rules import (
 )
 from mnemesh_orchestrator.model.runs import CancelOutcome, RunFilter, RunStatus
 from mnemesh_sandbox.calls import Answer, ToolAnswer, ToolCall
-from mnemesh_types.messages import ToolReturn, ToolStatus
+from mnemesh_types.messages import ImagePart, ToolReturn, ToolStatus
 
 from ..support.model import by_place, call, say
 from ..support.world import ME, Process, World, require_valid
@@ -86,6 +89,32 @@ async def test_program_calls_the_tools_of_the_agent(world: World, process: Proce
     assert task.tools["archival_memory_insert"][0] == "content"
     assert "run_code" not in task.tools
     require_valid(world.window(agent).messages)
+
+
+async def test_images_of_called_tools_are_named_in_the_text(
+    world: World, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program gets text, and the call that the model sees has no images that it did not ask for."""
+    world.tools.add("look", "seen")
+    agent = await _agent(world, process, names=(*TOOLS, "look"))
+    execute = world.tools.execute
+
+    async def with_image(*arguments: Any, **fields: Any) -> tuple[ToolResult, Mapping[str, str]]:
+        result, changed = await execute(*arguments, **fields)
+        return replace(result, images=(ImagePart(b"a picture", "image/png"),)), changed
+
+    monkeypatch.setattr(world.tools, "execute", with_image)
+
+    async def program(answer: Answer) -> str:
+        return (await _call(answer, "look")).text
+
+    world.tools.follow_program(program)
+    world.model.follow(call("run_code_with_tools", code="look()"), say("Seen."))
+    await process.send(agent)
+    returned = _returned(world, agent)
+    note = "[Images left out: 1. A program gets text; call look directly to see them.]"
+    assert json.loads(returned.text)["result"] == f"seen\n{note}"
+    assert [part for part in returned.content if isinstance(part, ImagePart)] == []
 
 
 async def test_program_obeys_rules_approvals_and_arguments(world: World, process: Process) -> None:

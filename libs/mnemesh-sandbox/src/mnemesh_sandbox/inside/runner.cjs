@@ -128,7 +128,10 @@ function succeed(value) {
 // The agent as a tool sees it.
 function agentState(view) {
   const blocks = new NativeMap();
-  for (const label of Object.keys(view.blocks)) blocks.set(label, { label, value: view.blocks[label] });
+  for (const label of Object.keys(view.blocks)) {
+    const { description = null, limit = null } = view.properties[label] ?? {};
+    blocks.set(label, { label, value: view.blocks[label], description, limit });
+  }
   const found = (label) => {
     if (!blocks.has(label)) throw new NodeError(`Block ${label} does not exist (blocks: ${[...blocks.keys()].join(', ')})`);
     return blocks.get(label);

@@ -76,18 +76,20 @@ def _add_packages(directories: Sequence[str]) -> None:
 
 
 class Block:
-    """A core memory block as a tool sees it. Assigning to `value` changes the block."""
+    """A core memory block as a tool sees it. Assigning to `value` changes the block; other changes have no effect."""
 
-    def __init__(self, label: str, value: str) -> None:
+    def __init__(self, label: str, value: str, description: str | None = None, limit: int | None = None) -> None:
         self.label = label
         self.value = value
+        self.description = description
+        self.limit = limit
 
 
 class Memory:
     """The blocks of `agent_state.memory`."""
 
-    def __init__(self, blocks: Mapping[str, str]) -> None:
-        self._blocks = {label: Block(label, value) for label, value in blocks.items()}
+    def __init__(self, blocks: Mapping[str, str], properties: Mapping[str, Mapping[str, Any]]) -> None:
+        self._blocks = {label: Block(label, value, **properties.get(label, {})) for label, value in blocks.items()}
 
     @property
     def blocks(self) -> list[Block]:
@@ -129,7 +131,7 @@ class AgentState:
         self.id: str = agent["id"]
         self.agent_id = self.id
         self.name: str = agent["name"]
-        self.memory = Memory(agent["blocks"])
+        self.memory = Memory(agent["blocks"], agent["properties"])
         self._before: Mapping[str, str] = dict(agent["blocks"])
 
     def changes(self) -> dict[str, str]:

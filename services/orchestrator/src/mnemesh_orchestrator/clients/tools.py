@@ -18,6 +18,7 @@ from mnemesh_types.messages import ImagePart
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.clients.programs import run_program
+from mnemesh_orchestrator.model.core_memory import Block
 from mnemesh_orchestrator.model.custom_tools import CustomTool, ToolResult
 from mnemesh_orchestrator.model.images import returned_images
 from mnemesh_orchestrator.model.programs import AnswerCall, Program, ProgramResult
@@ -64,7 +65,7 @@ class ToolsClient:
         agent_id: str,
         agent_name: str,
         project_id: str | None,
-        blocks: Mapping[str, str],
+        blocks: Sequence[Block],
         environment: Mapping[str, str],
     ) -> tuple[ToolResult, Mapping[str, str]]:
         """See ToolsPort."""
@@ -73,7 +74,14 @@ class ToolsClient:
             arguments=arguments,
             environment=environment,
             agent_state=execution_rpc.AgentState(
-                agent_id=agent_id, name=agent_name, blocks=blocks, project_id=project_id
+                agent_id=agent_id,
+                name=agent_name,
+                blocks={block.label: block.value for block in blocks},
+                project_id=project_id,
+                block_properties={
+                    block.label: execution_rpc.AgentBlock(description=block.description or "", limit=block.limit)
+                    for block in blocks
+                },
             ),
         )
         seconds = self._seconds.get(tool_id, _TOOL_SECONDS) + deadlines.EXECUTE_MARGIN

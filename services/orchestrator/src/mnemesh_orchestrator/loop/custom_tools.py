@@ -66,7 +66,7 @@ async def run_custom(
             agent_id=agent.id,
             agent_name=agent.name,
             project_id=agent.provenance.project_id,
-            blocks={block.label: block.value for block in core.blocks},
+            blocks=core.blocks,
             environment=environment,
         )
 

@@ -1,7 +1,7 @@
 """Runs of code that a model wrote, and of the tools that the code calls."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mnemesh_kit.clock import Clock
@@ -28,6 +28,7 @@ _ORDINALS: Final = 1_000
 """The ordinals of the calls of one program; the tools service allows fewer calls."""
 _DIRECTLY: Final = "Error: {name} cannot be called by a program. Call it directly."
 _UNAPPROVED: Final = "Error: {name} needs a person's approval, which a program cannot request. Call it directly."
+_IMAGES: Final = "[Images left out: {count}. A program gets text; call {name} directly to see them.]"
 
 RunTool = Callable[[PlannedCall], Awaitable[ToolResult]]
 
@@ -131,13 +132,21 @@ class _Answers:
         problem = item.problem or _refusal(self._context, self._solver, item)
         if problem is not None:
             return ToolResult(ok=False, text=problem)
-        result = await self._run_tool(item)
+        result = _as_text(name, await self._run_tool(item))
         returned = result.to_return(call.id, name)
         entry = JournalEntry(self._step_id, EntryKind.RESULT, self._clock.now(), self._ordinal, result=returned)
         await self._context.journal.record(entry)
         self.calls.made.append((name, result.text))
         self._solver = self._solver.after(name, result.text)
         return result
+
+
+def _as_text(name: str, result: ToolResult) -> ToolResult:
+    """Returns a result without its images, which a program cannot receive, with a note about them."""
+    if not result.images:
+        return result
+    note = _IMAGES.format(count=len(result.images), name=name)
+    return replace(result, text=f"{result.text}\n{note}".lstrip(), images=())
 
 
 def _refusal(context: TurnContext, solver: RulesSolver, item: PlannedCall) -> str | None:

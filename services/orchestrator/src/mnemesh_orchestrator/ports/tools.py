@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from mnemesh_orchestrator.model.core_memory import Block
 from mnemesh_orchestrator.model.custom_tools import CustomTool, ToolResult
 from mnemesh_orchestrator.model.programs import AnswerCall, Program, ProgramResult
 
@@ -26,7 +27,7 @@ class ToolsPort(Protocol):
         agent_id: str,
         agent_name: str,
         project_id: str | None,
-        blocks: Mapping[str, str],
+        blocks: Sequence[Block],
         environment: Mapping[str, str],
     ) -> tuple[ToolResult, Mapping[str, str]]:
         """Runs a tool in the sandbox once. Returns its result and the block values that it changed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any, Final
 
 from mnemesh_kit.errors import InvalidArgument
@@ -20,10 +21,9 @@ def parse_object(text: str, field: str) -> dict[str, Any]:
     """
     try:
         parsed: dict[str, Any] = json.loads(require_json_object(text, field))
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgument(
-            f"{field} has a number with too many digits, or is nested too deeply.", field=field
-        ) from error
+    except ValueError as error:  # the text is JSON, so the conversion of a number failed
+        digits = sys.get_int_max_str_digits()
+        raise InvalidArgument(f"{field} has an integer with more than {digits:,} digits.", field=field) from error
     level: list[Any] = [parsed]
     for _ in range(_MAX_DEPTH):
         level = [part for value in level for part in _parts(value) if isinstance(part, (dict, list))]

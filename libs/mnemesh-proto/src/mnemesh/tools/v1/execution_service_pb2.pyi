@@ -516,16 +516,42 @@ class AgentState(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class BlockPropertiesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___AgentBlock: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___AgentBlock | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     AGENT_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     BLOCKS_FIELD_NUMBER: _builtins.int
     PROJECT_ID_FIELD_NUMBER: _builtins.int
+    BLOCK_PROPERTIES_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     name: _builtins.str
     project_id: _builtins.str
     @_builtins.property
     def blocks(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Block values by label."""
+
+    @_builtins.property
+    def block_properties(self) -> _containers.MessageMap[_builtins.str, Global___AgentBlock]:
+        """Further properties of blocks by label, which the tool can read. Blocks without an entry have none."""
 
     def __init__(
         self,
@@ -534,16 +560,42 @@ class AgentState(_message.Message):
         name: _builtins.str = ...,
         blocks: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         project_id: _builtins.str | None = ...,
+        block_properties: _abc.Mapping[_builtins.str, Global___AgentBlock] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_project_id", b"_project_id", "project_id", b"project_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_project_id", b"_project_id", "agent_id", b"agent_id", "blocks", b"blocks", "name", b"name", "project_id", b"project_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_project_id", b"_project_id", "agent_id", b"agent_id", "block_properties", b"block_properties", "blocks", b"blocks", "name", b"name", "project_id", b"project_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__project_id: _TypeAlias = _typing.Literal["project_id"]  # noqa: Y015
     _WhichOneofArgType__project_id: _TypeAlias = _typing.Literal["_project_id", b"_project_id"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__project_id) -> _WhichOneofReturnType__project_id | None: ...
 
 Global___AgentState: _TypeAlias = AgentState  # noqa: Y015
+
+@_typing.final
+class AgentBlock(_message.Message):
+    """The properties of a memory block besides its value."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    description: _builtins.str
+    limit: _builtins.int
+    """The maximum length of the value in characters. 0 means unknown."""
+    def __init__(
+        self,
+        *,
+        description: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "limit", b"limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AgentBlock: _TypeAlias = AgentBlock  # noqa: Y015
 
 @_typing.final
 class ExecuteToolResponse(_message.Message):

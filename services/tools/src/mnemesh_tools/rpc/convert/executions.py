@@ -6,7 +6,7 @@ from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 from mnemesh.tools.v1 import execution_service_pb2 as pb
-from mnemesh_sandbox import AgentView, OutcomeStatus
+from mnemesh_sandbox import AgentView, BlockProperties, OutcomeStatus
 from mnemesh_sandbox.egress.connections import NetworkConnection
 
 from mnemesh_tools.model.executions import AdHocTool, Execution, Invocation
@@ -44,10 +44,18 @@ def invocation_from_proto(request: pb.ExecuteToolRequest) -> Invocation:
     return Invocation(
         arguments=request.arguments,
         environment=dict(request.environment),
-        agent=AgentView(state.agent_id, state.name, dict(state.blocks)) if request.HasField("agent_state") else None,
+        agent=_agent_from_proto(state) if request.HasField("agent_state") else None,
         project_id=optional_field(state, "project_id"),
         timeout_seconds=timeout.seconds + timeout.nanos / 1e9 if request.HasField("timeout") else None,
     )
+
+
+def _agent_from_proto(state: pb.AgentState) -> AgentView:
+    properties = {
+        label: BlockProperties(block.description or None, block.limit or None)
+        for label, block in state.block_properties.items()
+    }
+    return AgentView(state.agent_id, state.name, dict(state.blocks), properties)
 
 
 def execution_to_proto(execution: Execution) -> pb.ExecuteToolResponse:
