@@ -47,7 +47,7 @@ REFUSED: list[tuple[Callable[[str, str], object], str, str]] = [
     (require_line, "next\x85line", "must not contain control"),
     (require_line, "", "must not be blank"),
     (require_json, "{", "JSON value"),
-    (require_json, "[" * 100_000, "JSON value"),
+    (require_json, "[" * 100_000, "must not be nested deeper than 100 levels"),
     (require_json_object, "[]", "JSON object"),
     (require_json_object, '{"a": 1', "JSON object"),
     (require_json, '["\\ud800"]', "half of a character"),
