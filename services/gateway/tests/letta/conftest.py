@@ -80,4 +80,4 @@ def fake(faked: FakedMesh) -> FakeOpenAI:
 @pytest.fixture
 def lab(client: Letta, fake: FakeOpenAI, faked: FakedMesh) -> Lab:
     """What drivers of the SDK's methods use."""
-    return Lab(client, fake, faked.call)
+    return Lab(client, fake, faked.call, faked.thread.run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +21,8 @@ class Lab:
     fake: FakeOpenAI
     call: Callable[[str, str, Any], Any]
     """Calls a method of a service of the mesh: its full name, the method, the request."""
+    run: Callable[[Coroutine[Any, Any, Any]], Any]
+    """Runs a coroutine on the loop of the mesh."""
 
     def agent(self, **more: Any) -> AgentState:
         """Returns a new agent that speaks in plain text, with one block and without tools."""

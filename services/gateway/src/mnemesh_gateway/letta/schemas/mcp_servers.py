@@ -1,0 +1,69 @@
+"""MCP servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class McpConfig(msgspec.Struct, kw_only=True):
+    """How a server is reached. Which fields apply depends on the type."""
+
+    mcp_server_type: str | None = None
+    command: str | None = None
+    args: list[str] | None = None
+    env: dict[str, str] | None = None
+    server_url: str | None = None
+    auth_header: str | None = None
+    auth_token: str | None = None
+    custom_headers: dict[str, str] | None = None
+
+
+class CreateMcpServer(msgspec.Struct, kw_only=True):
+    """A server to create."""
+
+    server_name: str
+    config: McpConfig
+
+
+class UpdateMcpServer(msgspec.Struct, kw_only=True):
+    """Changes of a server. The name stays if it is null or absent."""
+
+    config: McpConfig
+    server_name: str | None = None
+
+
+class McpServer(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A server. Values of secrets are never shown."""
+
+    id: str
+    server_name: str
+    mcp_server_type: str
+    command: str | None = None
+    args: list[str] | None = None
+    env: dict[str, str] | None = None
+    server_url: str | None = None
+    auth_header: str | None = None
+    auth_token: str | None = None
+    custom_headers: dict[str, str] | None = None
+
+
+class RefreshQuery(msgspec.Struct, kw_only=True):
+    """The agent on whose behalf a server is asked."""
+
+    agent_id: str | None = None
+
+
+class Refreshed(msgspec.Struct, kw_only=True):
+    """The names of the tools that a refresh changed."""
+
+    added: list[str]
+    updated: list[str]
+    deleted: list[str]
+
+
+class RunMcpTool(msgspec.Struct, kw_only=True):
+    """The arguments of a tool."""
+
+    args: dict[str, Any] = {}
