@@ -28,6 +28,7 @@ from mnemesh_archival.config import Config
 from mnemesh_kit.ids import new_id
 from mnemesh_retrieval.indexing import indexer, walks
 from mnemesh_testkit.fakes.qdrant import fake_qdrant
+from mnemesh_testkit.timeouts import scaled
 
 from .conftest import ArchivalServer
 
@@ -62,7 +63,7 @@ async def found(archival: ArchivalServer, query: str, mode: int, **which: Any) -
 
 async def rebuilt(archival: ArchivalServer) -> None:
     """Waits until the index is complete."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(scaled(60)):
         while (await found(archival, "tree", PASSAGE_SEARCH_MODE_TEXT)).degraded:
             await asyncio.sleep(0.01)
 

@@ -41,6 +41,7 @@ from mnemesh_retrieval.filters import Match
 from mnemesh_retrieval.index import Collection
 from mnemesh_retrieval.indexing import collections, indexer
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
+from mnemesh_testkit.timeouts import scaled
 
 from .conftest import ArchivalServer
 from .test_crash import Process
@@ -64,7 +65,7 @@ async def change(archival: ArchivalServer, archive: str, embedder: str) -> Archi
 
 
 async def wait_until_serving(archival: ArchivalServer, archive: str, embedder: str) -> Archive:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(scaled(60)):
         while True:
             found = await archive_of(archival, archive)
             if found.embedder == embedder:
@@ -270,7 +271,7 @@ async def test_sigkill_during_a_change(tmp_path: Path) -> None:
     for start in range(0, 1500, 500):
         await archival.insert(archive, *(words(n) for n in range(start, start + 500)))
     await change(archival, archive, WORDLLAMA)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(scaled(60)):
         # A fast change can end before its progress is read.
         while (seen := await archive_of(archival, archive)).embedder == HASHING and not seen.reembedding.done_passages:
             await asyncio.sleep(0)
@@ -343,7 +344,7 @@ async def test_archive_can_change_from_an_unavailable_embedder(
     unavailable.discard(WORDLLAMA)
     await wait_until_serving(archival, archive, WORDLLAMA)
     found = await everything(archival, archive)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(scaled(60)):
         while not all(each.embedding for each in found.values()):
             await asyncio.sleep(0.01)
             found = await everything(archival, archive)

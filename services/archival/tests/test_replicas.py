@@ -29,6 +29,7 @@ from mnemesh_archival.maintenance import maintain
 from mnemesh_kit.config import StartupError
 from mnemesh_retrieval.registry import WORDLLAMA
 from mnemesh_testkit.fakes.qdrant import fake_qdrant
+from mnemesh_testkit.timeouts import scaled
 
 from .conftest import ArchivalServer
 
@@ -92,7 +93,7 @@ async def test_archive_changes_its_embedder_once(replicas: tuple[ArchivalServer,
         archive=Archive(id=archive, embedder=WORDLLAMA), update_mask=FieldMask(paths=["embedder"])
     )
     await two.archives.UpdateArchive(request)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(scaled(60)):
         while (await one.archives.GetArchive(GetArchiveRequest(archive_id=archive))).archive.embedder != WORDLLAMA:
             assert await one.texts("oak")
             assert await two.texts("oak")

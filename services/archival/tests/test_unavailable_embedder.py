@@ -24,6 +24,7 @@ from mnemesh_kit.config import ConfigError
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
 from mnemesh_retrieval.indexing import collections, indexer
+from mnemesh_testkit.timeouts import scaled
 
 from .conftest import ArchivalServer
 
@@ -67,7 +68,7 @@ async def test_writes_succeed_without_the_embedder_and_are_found_by_full_text(
 
         monkeypatch.setattr(Embedders, "embed", embed_again)
         search = SearchPassagesRequest(query="plum", mode=PASSAGE_SEARCH_MODE_VECTOR, limit=1)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(scaled(60)):
             while (found := await archival.passages.SearchPassages(search)).degraded:
                 await asyncio.sleep(0.01)
         assert [hit.passage.text for hit in found.hits] == ["a ripe plum"]

@@ -15,6 +15,7 @@ from mnemesh_kit.channels import Channels
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.ids import SequentialIds
 from mnemesh_kit.server import RunningServer
+from mnemesh_testkit.timeouts import scaled
 
 if TYPE_CHECKING:
     from mnemesh.blocks.v1.blocks_service_pb2_grpc import BlockServiceAsyncStub
@@ -40,7 +41,7 @@ async def blocks(tmp_path: Path, database_url: str, clock: FrozenClock) -> Async
     config = Config(port=0, data_dir=str(tmp_path), database_url=database_url, shutdown_grace_seconds=0)
     server = RunningServer()
     address = await server.start(await assemble(config, clock=clock, ids=SequentialIds()), config)
-    channels = Channels()
+    channels = Channels(deadline=scaled(60))
     stub: Any = BlockServiceStub(channels.channel(address))
     stub.address = address
     yield stub

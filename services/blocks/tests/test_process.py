@@ -22,6 +22,7 @@ from mnemesh.blocks.v1.blocks_service_pb2_grpc import BlockServiceStub
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
+from mnemesh_testkit.timeouts import scaled
 
 
 @asynccontextmanager
@@ -60,7 +61,7 @@ async def test_process_serves_and_stops_on_sigterm(tmp_path: Path) -> None:
 
 
 async def test_acknowledged_writes_survive_kill_9(tmp_path: Path) -> None:
-    channels = Channels()
+    channels = Channels(deadline=scaled(60))
     async with process(tmp_path) as running:
         stub = BlockServiceStub(channels.channel(await address_of(running)))
         created = (await stub.CreateBlock(rpc.CreateBlockRequest(block=pb.Block(label="human", value="kept")))).block
@@ -111,7 +112,7 @@ async def test_kill_9_with_16_writers_loses_and_duplicates_no_edit(tmp_path: Pat
     writers = [Writer() for _ in range(16)]
     block = ""
     for attempt in range(3):
-        channels = Channels(deadline=5.0)
+        channels = Channels(deadline=scaled(20))
         async with process(tmp_path) as running:
             stub: Any = BlockServiceStub(channels.channel(await address_of(running)))
             if attempt == 0:
@@ -126,7 +127,7 @@ async def test_kill_9_with_16_writers_loses_and_duplicates_no_edit(tmp_path: Pat
             await running.wait()
             await asyncio.gather(*tasks)
         await channels.close()
-    channels = Channels()
+    channels = Channels(deadline=scaled(60))
     async with process(tmp_path) as running:
         stub = BlockServiceStub(channels.channel(await address_of(running)))
         for writer in writers:

@@ -18,6 +18,7 @@ from mnemesh_kit.server import RunningServer
 from mnemesh_recall.config import Config
 from mnemesh_recall.wiring import assemble
 from mnemesh_retrieval.registry import HASHING
+from mnemesh_testkit.timeouts import scaled
 
 Serve = Callable[..., AbstractAsyncContextManager[Any]]
 
@@ -38,7 +39,7 @@ def serve(tmp_path: Path, clock: FrozenClock) -> Serve:
         config = Config(**chosen)
         server = RunningServer()
         address = await server.start(await assemble(config, clock=clock), config)
-        channels = Channels()
+        channels = Channels(deadline=scaled(60))
         try:
             stub: Any = MessageServiceStub(channels.channel(address))
             stub.address = address

@@ -15,6 +15,7 @@ from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_testkit.timeouts import scaled
 
 from .episode_requests import (
     AGENT,
@@ -181,7 +182,7 @@ async def test_vector_search_finds_memories_after_indexing(recall: Any) -> None:
     request = rpc.SearchFactsRequest(
         query="tortoise Turing", mode=messages.SEARCH_MODE_VECTOR, filter=rpc.FactFilter(scopes=[MINE])
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(scaled(60)):
         while not (hits := (await recall.episodes.SearchFacts(request)).hits):
             await asyncio.sleep(0.02)
     assert hits[0].fact.text == "Ada keeps a tortoise named Turing"

@@ -31,6 +31,7 @@ from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.indexing.outbox import SqlOutbox
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
+from mnemesh_testkit.timeouts import scaled
 from mnemesh_types.messages import Message, Role, TextPart
 from structlog.testing import capture_logs
 
@@ -186,7 +187,7 @@ async def test_indexer_stops_if_a_notification_arrives_with_the_cancellation(
         await asyncio.sleep(0)
     rig.indexer.notify()
     running.cancel()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(scaled(60)):
         await asyncio.wait([running])
     assert running.cancelled()
 
@@ -199,7 +200,7 @@ async def test_index_of_another_embedder_is_rebuilt(serve: Any, tmp_path: Path) 
     async with serve(embedder=WORDLLAMA) as recall:
         wanted = rpc.SearchMessagesRequest(query="automobile", agent_id=AGENT, mode=rpc.SEARCH_MODE_VECTOR)
         hits: list[Any] = []
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(scaled(60)):
             while not hits:
                 hits = list((await recall.SearchMessages(wanted)).hits)
         assert hits[0].vector_rank == 1
@@ -221,7 +222,7 @@ async def test_damaged_vector_file_is_rebuilt_while_words_are_found(serve: Any, 
         async with serve() as recall:
             found = await recall.SearchMessages(wanted)
             assert [hit.text for hit in found.hits] == ["a heron at the pond"]
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(scaled(60)):
                 while found.degraded or not found.hits[0].vector_rank:
                     found = await recall.SearchMessages(wanted)
     (damaged,) = [line for line in logs if line["event"] == "vector_index_damaged"]

@@ -24,6 +24,7 @@ from mnemesh_kit.channels import Channels
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
 from mnemesh_retrieval.registry import HASHING
+from mnemesh_testkit.timeouts import scaled
 
 
 @asynccontextmanager
@@ -137,7 +138,7 @@ async def test_kill_9_with_16_writers_loses_and_duplicates_nothing(tmp_path: Pat
     agents = [new_id("agent") for _ in range(4)]
     writers = [Writer(agent) for agent in agents for _ in range(4)]
     for turn in range(3):
-        channels = Channels(deadline=5.0)
+        channels = Channels(deadline=scaled(20))
         async with process(tmp_path) as running:
             stub: Any = MessageServiceStub(channels.channel(await address_of(running)))
             if turn == 0:
@@ -150,7 +151,7 @@ async def test_kill_9_with_16_writers_loses_and_duplicates_nothing(tmp_path: Pat
             await asyncio.gather(*tasks)
         await channels.close()
 
-    channels = Channels()
+    channels = Channels(deadline=scaled(60))
     async with process(tmp_path) as running:
         stub = MessageServiceStub(channels.channel(await address_of(running)))
         for writer in writers:
@@ -187,6 +188,6 @@ async def _nothing_is_missing(stub: Any, agent: str, writers: list[Writer]) -> N
         )
         assert last.id in {hit.message.id for hit in (await stub.SearchMessages(query)).hits}
         query.mode = rpc.SEARCH_MODE_VECTOR
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(scaled(60)):
             while last.id not in {hit.message.id for hit in (await stub.SearchMessages(query)).hits}:
                 pass

@@ -43,6 +43,7 @@ from mnemesh_retrieval.indexing.outbox import SqlOutbox
 from mnemesh_retrieval.indexing.pending import CLAIM_DURATION
 from mnemesh_retrieval.registry import HASHING
 from mnemesh_testkit.fakes.qdrant import FakeQdrant, fake_qdrant
+from mnemesh_testkit.timeouts import scaled
 from mnemesh_types.messages import Message, Role, TextPart
 
 ORG = DEFAULT_PRINCIPAL.organization_id
@@ -90,7 +91,7 @@ async def found(recall: Any, query: str, **more: Any) -> list[str]:
 
 
 async def until_found(recall: Any, query: str, expected: set[str], **more: Any) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(scaled(60)):
         while set(await found(recall, query, **more)) != expected:
             await asyncio.sleep(0.05)
 

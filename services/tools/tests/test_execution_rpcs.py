@@ -15,6 +15,7 @@ from google.protobuf.duration_pb2 import Duration
 from mnemesh.tools.v1 import execution_service_pb2 as pb
 from mnemesh.tools.v1 import tools_pb2, tools_service_pb2
 from mnemesh_kit.errors import MnemeshError, from_rpc_error
+from mnemesh_testkit.timeouts import scaled
 
 REPEAT = '''def repeat(text: str, times: int = 2) -> str:
     """Repeats.
@@ -242,7 +243,7 @@ async def test_cancelled_call_kills_the_tool(embedded: Any) -> None:
         assert not call.done()
         await asyncio.sleep(0)
     call.cancel()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(scaled(60)):
         while alive():
             await asyncio.sleep(0)
 

@@ -12,6 +12,7 @@ from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 from mnemesh_orchestrator.model.steps import COMPACTION, StepFilter
 from mnemesh_testkit.plugin import Sample
+from mnemesh_testkit.timeouts import scaled
 from mnemesh_types.messages import Role, TextPart
 
 from ..support.faults import Crash, Faults
@@ -36,7 +37,7 @@ async def test_answer_and_stop_do_not_wait_for_the_summary(world: World, kind: A
     process, agent, speaker = await due_agent(world, kind)
     held = Held(say("They spoke of work."))
     speaker.summary = lambda request: held
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(scaled(60)):
         run = await process.start(agent, "And?")
         events = await process.follow(run)
         assert kinds(events)[-2:] == ["StopEvent", "UsageEvent"]
@@ -56,7 +57,7 @@ async def test_next_run_starts_after_the_compaction_and_is_not_refused(world: Wo
     process, agent, speaker = await due_agent(world)
     held = Held(say("They spoke of work."))
     speaker.summary = lambda request: held
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(scaled(60)):
         await process.follow(await process.start(agent, "And?"))
         await held.asked.wait()
         speaker.used = 100
@@ -73,7 +74,7 @@ async def test_stopped_process_leaves_the_compaction_to_the_next_turn(world: Wor
     process, agent, speaker = await due_agent(world)
     held = Held(say("They spoke of work."))
     speaker.summary = lambda request: held
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(scaled(60)):
         await process.follow(await process.start(agent, "And?"))
         await held.asked.wait()
         await process.worker.stop()

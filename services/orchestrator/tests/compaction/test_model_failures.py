@@ -23,6 +23,7 @@ from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings
 from mnemesh_orchestrator.model.runs import StopReason
 from mnemesh_orchestrator.model.steps import COMPACTION, StepFilter, StepStatus
+from mnemesh_testkit.timeouts import scaled
 from mnemesh_types.messages import Role
 from mnemesh_types.usage import Usage
 
@@ -95,7 +96,7 @@ async def test_hanging_model_is_abandoned(world: World, speaker: Speaker) -> Non
     held = Held(say("never"))
     speaker.summary = lambda request: held
     speaker.used = 5_300
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(scaled(60)):
         await process.send(agent, "And?")
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
     assert summary_of(world.window(agent).messages).startswith(DIGEST)

@@ -12,6 +12,7 @@ from mnemesh_orchestrator.model.events import StepStarted
 from mnemesh_orchestrator.model.models import ResponseFormat
 from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StopReason
 from mnemesh_orchestrator.model.steps import Step, StepFilter, StepStatus
+from mnemesh_testkit.timeouts import scaled
 from mnemesh_types.usage import Usage
 
 from ..support.model import USAGE, Cut, Held, Item, call, say
@@ -113,7 +114,7 @@ async def test_cancelled_call_leaves_a_cancelled_step(world: World, process: Pro
     held = Held(say("Too late."))
     world.model.follow(held)
     run = await process.start(agent)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(scaled(60)):
         await held.asked.wait()
     await process.runs.cancel(ME, RunFilter(), [run.id])
     (step,) = await steps_of(process, agent)

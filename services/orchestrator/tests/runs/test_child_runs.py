@@ -14,6 +14,7 @@ from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.run_config import RunConfig
 from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter, RunStatus, StopReason
 from mnemesh_orchestrator.ports.child_runs import ChildOutcome, ChildRequest
+from mnemesh_testkit.timeouts import scaled
 from mnemesh_types.messages import Approve, Role, TextPart
 
 from ..support.faults import Faults
@@ -113,7 +114,7 @@ async def test_child_that_needs_approval_ends_with_the_run_that_answers(world: W
         await children.start(parent, request(helper, effect_id="effect/2"))
     asked = world.turn(helper)[-1].tool_calls[0].id
     await process.answer(helper, Approve(asked))
-    outcome = await asyncio.wait_for(task, 20)
+    outcome = await asyncio.wait_for(task, scaled(60))
     assert (outcome.words, outcome.run.stop_reason) == (("Shall I?", "Kept."), StopReason.END_TURN)
     assert outcome.run.id != child.id
     assert outcome.run.lineage == child.lineage
@@ -157,10 +158,10 @@ async def test_youngest_of_two_runs_that_wait_for_each_other_gives_up(
     pairs = [(older, to_ben), (younger, to_ann)]
     tasks = {parent.id: waiting(parent, process, child.id) for parent, child in (pairs[::-1] if swapped else pairs)}
     with pytest.raises(MessageCycle, match="wait for each other"):
-        await asyncio.wait_for(tasks[younger.id], 20)
+        await asyncio.wait_for(tasks[younger.id], scaled(60))
     assert (await process.runs.get(ME, to_ann.id)).status is RunStatus.CANCELLED
     holds[1].released.set()
-    assert (await asyncio.wait_for(tasks[older.id], 20)).words == ("Ben answers.",)
+    assert (await asyncio.wait_for(tasks[older.id], scaled(60))).words == ("Ben answers.",)
     holds[0].released.set()
     await process.idle()
 
@@ -175,7 +176,7 @@ async def test_queued_child_without_a_cycle_waits_for_its_turn(world: World, pro
     task = waiting(parent, process, child.id)
     assert not await process.stores.run_relations.must_give_up(parent, child.id)
     holds[1].released.set()
-    assert (await asyncio.wait_for(task, 20)).words == ("Ben answers.",)
+    assert (await asyncio.wait_for(task, scaled(60))).words == ("Ben answers.",)
     holds[0].released.set()
     await process.idle()
 
@@ -256,7 +257,7 @@ async def test_child_that_another_replica_executes_is_awaited_and_cancelled(worl
     busy.released.set()
     await other.idle()
     await process.replica_watcher.look_once()
-    assert (await asyncio.wait_for(task, 20)).words == ("Ben answers.",)
+    assert (await asyncio.wait_for(task, scaled(60))).words == ("Ben answers.",)
     await other.start(ben)
     await again.asked.wait()
     second = await children.start(parent, request(ben, effect_id="effect/2"))

@@ -9,6 +9,7 @@ from mnemesh_orchestrator.loop.metrics import MAX_MODELS, TurnMetrics
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings
 from mnemesh_orchestrator.model.runs import Run, RunFilter
 from mnemesh_orchestrator.store.sql.queue_counts import QueueCounts
+from mnemesh_testkit.timeouts import scaled
 from mnemesh_types.usage import Usage
 from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
@@ -81,7 +82,7 @@ async def test_resumed_run_and_run_that_never_started_are_counted(world: World, 
     held = Held(say("One."))
     world.model.follow(held)
     running, waiting = await process.start(agent, "First"), await process.start(agent, "Second")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(scaled(60)):
         await held.asked.wait()
     counts = QueueCounts(world.database)
     await counts.refresh()

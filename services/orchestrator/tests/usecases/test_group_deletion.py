@@ -9,6 +9,7 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.model.groups import Group, GroupFilter, ManagerConfig, ManagerType
 from mnemesh_orchestrator.model.lineage import RunOrigin
 from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus, StopReason
+from mnemesh_testkit.timeouts import scaled
 
 from ..support.faults import Crash, Faults
 from ..support.groups import Cast, start
@@ -100,7 +101,7 @@ async def test_deletion_of_a_group_and_of_its_agents_at_once(world: World, proce
     group = await cast.group(process, "Zoe", "Ada")
     await start(process, group)
     await held.asked.wait()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(scaled(60)):
         await asyncio.gather(
             process.groups.delete(ME, None, group.id),
             *(process.lifecycle.delete(ME, agent.id) for agent in cast.agents.values()),

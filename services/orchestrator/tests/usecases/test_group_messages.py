@@ -11,6 +11,7 @@ from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.model.groups import ManagerConfig, ManagerType
 from mnemesh_orchestrator.model.message_lists import MessageQuery
 from mnemesh_orchestrator.store.sql.tables import groups
+from mnemesh_testkit.timeouts import scaled
 from mnemesh_types.messages import Message, Role, TextPart
 
 from ..support.group_cast import Cast, key, new_cast
@@ -82,7 +83,7 @@ async def test_resets_of_overlapping_groups_do_not_wait_for_each_other(
 ) -> None:
     first = await process.groups.create(ME, None, cast.group(0, 1, 2))
     second = await process.groups.create(ME, None, cast.group(2, 1, 0))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(scaled(60)):
         await asyncio.gather(*(process.groups.reset(ME, None, group.id) for group in (first, second)))
 
 
