@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -132,21 +132,17 @@ async def test_words_of_a_user_and_results_of_tools_lose_their_envelopes(mesh: M
     assert {item.approval_request_id for item in decisions} <= requests
 
 
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
+async def test_a_broken_file_is_refused_before_anything_is_imported(mesh: Mesh) -> None:
+    cases: list[tuple[Callable[[dict[str, Any]], object], str]] = [
         (lambda data: data.pop("agents"), "agents"),
         (lambda data: data.update(blocks={"id": "block-0"}), "blocks"),
         (lambda data: data["agents"][0]["messages"][3].update(role="oracle"), "agents[0]"),
         (lambda data: data["agents"][1].update(block_ids=["block-77"]), "agents[1]"),
-    ],
-)
-async def test_a_broken_file_is_refused_before_anything_is_imported(mesh: Mesh, change: Any, field: str) -> None:
-    data = of("pilot.af")
-    change(data)
-
-    with pytest.raises(InvalidArgument) as caught:
-        await LettaImport(mesh.client, data, "broken").run()
-
-    assert caught.value.metadata["field"] == field
-    assert [agent async for agent in mesh.client.agents.list()] == []
+    ]
+    for change, field in cases:
+        data = of("pilot.af")
+        change(data)
+        with pytest.raises(InvalidArgument) as caught:
+            await LettaImport(mesh.client, data, f"broken {field}").run()
+        assert caught.value.metadata["field"] == field
+        assert [agent async for agent in mesh.client.agents.list()] == []
