@@ -144,8 +144,8 @@ async def test_providers_on_the_command_line(mesh: Mesh) -> None:
         assert (code, err) == (0, "")
         code, listed, _ = await command(mesh, "list")
         row = next(line for line in listed.splitlines() if line.lstrip().startswith("mine"))
-        assert row.split() == ["mine", "vllm", "organization", "yes", "2", created.strip()]
-        assert (await command(mesh, "check", "mine"))[:2] == (0, "one\ntwo\n")
+        assert row.split() == ["mine", "vllm", "own", "yes", "2", created.strip()]
+        assert (await command(mesh, "check", "mine"))[:2] == (0, "MODEL\none\ntwo\n")
         assert KEY not in listed
         code, _, err = await command(mesh, "add", "mine", *place)
         assert (code, "ALREADY_EXISTS" in err, len(err.splitlines())) == (1, True, 1)
@@ -154,4 +154,4 @@ async def test_providers_on_the_command_line(mesh: Mesh) -> None:
     assert (await command(mesh, "remove", "mine"))[0] == 1, "the removal was not confirmed"
     assert (await command(mesh, "remove", "mine", "--yes"))[0] == 0
     code, _, err = await command(mesh, "check", "mine")
-    assert (code, "NOT_FOUND" in err) == (1, True)
+    assert (code, "NOT_FOUND" in err) == (3, True)
