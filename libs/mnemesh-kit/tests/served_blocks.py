@@ -15,6 +15,7 @@ from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import Principal
 from mnemesh_kit.server import Assembly, RunningServer
+from mnemesh_testkit.timeouts import scaled
 
 ME = Principal(new_id("org"), new_id("user"))
 SERVICE = "mnemesh.blocks.v1.BlockService"
@@ -72,7 +73,7 @@ async def serving(**settings: Any) -> AsyncIterator[Service]:
 
 @asynccontextmanager
 async def calling(address: str, **settings: Any) -> AsyncIterator[Any]:
-    channels = Channels(**settings)
+    channels = Channels(**{"deadline": scaled(60), **settings})
     try:
         yield blocks_service_pb2_grpc.BlockServiceStub(channels.channel(address))
     finally:

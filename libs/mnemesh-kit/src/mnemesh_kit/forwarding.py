@@ -7,6 +7,7 @@ are forwarded; the receiving service authenticates them again.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import pkgutil
 from collections.abc import AsyncIterator, Mapping
@@ -154,6 +155,10 @@ class _Forwarded:
         try:
             async for response in self._call:
                 yield response
+        except asyncio.CancelledError:
+            if self._refusal is not None:
+                raise self._refusal from None
+            raise
         except grpc.aio.AioRpcError as error:
             if self._refusal is not None:
                 raise self._refusal from None
