@@ -44,7 +44,7 @@ async def test_points_survive_a_restart(tmp_path: Path) -> None:
     with pytest.raises(CollectionMismatch):
         await again.ensure_collection(Collection("plants", dimension=8))
     await again.ensure_collection(PLANTS)
-    hits = await again.search("plants", SearchQuery(SearchMode.HYBRID, text="oak", vector=unit(1, 0, 0, 0)))
+    hits = await again.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0)))
     assert [hit.id.int for hit in hits] == [1, 3]
     assert await again.facets("plants", "tags", EVERYTHING) == {"old": 2}
     await again.close()
@@ -208,7 +208,7 @@ async def test_rewrite_removes_the_bytes_of_deleted_points(tmp_path: Path) -> No
     assert files_containing(tmp_path, b"canary4 ")
     await index.ensure_collection(PLANTS)
     assert await index.count("plants", EVERYTHING) == 601
-    query = SearchQuery(SearchMode.HYBRID, text="canary1200", vector=unit(1, 1200, 0, 0))
+    query = SearchQuery(SearchMode.TEXT, text="canary1200")
     assert (await index.search("plants", query))[0].id == pid(1200)
     assert await index.facets("plants", "tags", EVERYTHING, limit=3000) == {f"t{n}": 1 for n in range(4, 1201, 2)}
     assert [h.id.int for h in await index.search("plants", SearchQuery(SearchMode.TEXT, text="wordless"))] == [2000]

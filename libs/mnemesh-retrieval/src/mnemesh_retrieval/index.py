@@ -76,18 +76,14 @@ class StoredPoint:
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """A search. DENSE needs a vector, TEXT needs a text, HYBRID uses either or both."""
+    """A search. DENSE needs a vector, TEXT needs a text, HYBRID needs either or both and is only for `candidates`."""
 
     mode: SearchMode
     text: str = ""
     vector: Vector | None = None
     filter: Filter = EVERYTHING
     limit: int = 10
-    dense_weight: float = 1.0
-    """The weight of a rank in the dense list in the fusion."""
-    text_weight: float = 1.0
-    candidates: int = 0
-    """The length of each list for the fusion and for `candidates`; 0 for max(50, 4 * limit)."""
+    """The largest number of hits, or of candidates in each list."""
     with_payload: bool = True
     """False leaves the payloads of hits empty, which saves a read per hit."""
     newest: int = 0
@@ -100,16 +96,12 @@ class SearchQuery:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A point that was found. Ranks count from 1; None if the point is not in that list."""
+    """A point that was found."""
 
     id: UUID
     score: float
-    """The fused score (HYBRID), cosine similarity (DENSE) or BM25 (TEXT)."""
+    """Cosine similarity (DENSE) or BM25 (TEXT)."""
     payload: dict[str, Any]
-    dense_rank: int | None = None
-    text_rank: int | None = None
-    dense_score: float | None = None
-    text_score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +118,7 @@ class WordMatch:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The two lists of a search before fusion, each best first, ties by id."""
+    """The points with similar vectors and those with words of a query, each best first, ties by id."""
 
     dense: Sequence[tuple[UUID, float]] = ()
     """Ids with their cosine similarity."""
@@ -275,13 +267,12 @@ class VectorIndex(NearestIndex, Protocol):
 
         Words are ranked by BM25 over stemmed, lower-cased words without accents; see `words.analysis`. Stop
         words of the query are ignored unless it has no others. Points without any of the words
-        are never hits. HYBRID fuses both lists by weighted reciprocal ranks.
+        are never hits. Raises VectorIndexError in HYBRID mode, because the scores of the lists are not comparable.
         """
 
     async def candidates(self, collection: str, query: SearchQuery) -> Candidates:
-        """Returns the lists that the mode uses, with up to `query.candidates` points each.
-
-        They are the lists that `search` fuses; its weights and its limit are ignored.
+        """Returns the lists that the mode uses, with up to `query.limit` points each. In a mode of one list, it has the
+        points and scores that `search` returns.
         """
 
     async def list_points(self, collection: str, query: ListQuery) -> list[StoredPoint]:

@@ -42,11 +42,8 @@ from mnemesh_retrieval.index import (
 from mnemesh_retrieval.listing import AllPoints, PointQuery, listed_ids
 from mnemesh_retrieval.search_parts import (
     Scored,
-    candidate_query,
-    hits,
-    list_limit,
-    merge_lists,
     query_vector,
+    require_one_list,
     sorted_matches,
     sorted_scores,
     stored_vector,
@@ -130,25 +127,23 @@ class Shard:
 
     def search(self, query: SearchQuery) -> list[Hit]:
         """See VectorIndex.search."""
-        within = engine_filter(query.filter)
-        dense = self._dense(query, within)
-        text = self._text(query, within) if query.mode is not SearchMode.DENSE else []
-        chosen = merge_lists(query, dense, text)
+        require_one_list(query)
+        find = self._dense if query.mode is SearchMode.DENSE else self._text
+        found = find(query, engine_filter(query.filter))
         if not query.with_payload:
-            return hits(chosen, dense, text, {id_: {} for id_, _ in chosen})
-        payloads = {point.id: point.payload for point in self.get([id_ for id_, _ in chosen], with_vectors=False)}
-        return hits(chosen, dense, text, payloads)
+            return [Hit(id_, score, {}) for id_, score in found]
+        payloads = {point.id: point.payload for point in self.get([id_ for id_, _ in found], with_vectors=False)}
+        return [Hit(id_, score, payloads[id_]) for id_, score in found if id_ in payloads]
 
     def candidates(self, query: SearchQuery) -> Candidates:
         """See VectorIndex.candidates."""
-        wide = candidate_query(query)
         within = engine_filter(query.filter)
         words = query_numbers(query.text) if query.mode is not SearchMode.DENSE else {}
         if not words:
-            return Candidates(self._dense(wide, within))
+            return Candidates(self._dense(query, within))
         points = self.engine.query(
             qe.QueryRequest(
-                limit=wide.limit,
+                limit=query.limit,
                 query=qe.Query.Nearest(_sparse(words), TEXT),
                 filter=within,
                 with_payload=False,
@@ -160,7 +155,7 @@ class Shard:
             for point in points
             if isinstance(point.vector, dict) and isinstance(sparse := point.vector.get(TEXT), qe.SparseVector)
         ]
-        return Candidates(self._dense(wide, within), sorted_matches(texts))
+        return Candidates(self._dense(query, within), sorted_matches(texts))
 
     def list_points(self, query: ListQuery) -> list[StoredPoint]:
         """See VectorIndex.list_points."""
@@ -239,7 +234,7 @@ class Shard:
 
     def _nearest(self, nearest: qe.Query, query: SearchQuery, within: qe.Filter) -> Scored:
         request = qe.QueryRequest(
-            limit=list_limit(query), query=nearest, filter=within, with_payload=False, with_vector=False
+            limit=query.limit, query=nearest, filter=within, with_payload=False, with_vector=False
         )
         return sorted_scores([(_uuid(point.id), point.score) for point in self.engine.query(request)])
 

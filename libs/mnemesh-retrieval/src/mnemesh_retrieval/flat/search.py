@@ -61,7 +61,7 @@ class FlatComparison:
     """See Comparison. It has the similarities of all points that were compared: 24 bytes for each."""
 
     def __init__(self, state: SearchState, limit: int) -> None:
-        self.hits = [Hit(id_, score, {}, rank, None, score) for rank, (id_, score) in enumerate(state.best(limit), 1)]
+        self.hits = [Hit(id_, score, {}) for id_, score in state.best(limit)]
         self._ids = np.concatenate(state.ids) if state.ids else np.empty(0, "S16")
         self._scores = np.concatenate(state.scores) if state.scores else np.empty(0, np.float32)
 

@@ -25,10 +25,7 @@ from mnemesh_retrieval.index import (
     WriteMode,
 )
 from mnemesh_retrieval.listing import AllPoints, PointQuery, listed_ids
-from mnemesh_retrieval.search_parts import (
-    hits,
-    merge_lists,
-)
+from mnemesh_retrieval.search_parts import require_one_list
 from mnemesh_retrieval.server.calls import ServerSettings, answered, position_of, stored_point
 from mnemesh_retrieval.server.features import Features
 from mnemesh_retrieval.server.filters import server_filter
@@ -147,14 +144,14 @@ class ServerIndex:
 
     async def search(self, collection: str, query: SearchQuery) -> list[Hit]:
         """See VectorIndex.search."""
+        require_one_list(query)
         name, known = self._named(collection)
         async with answered(collection):
-            dense, text = await self._searches.both_lists(name, known.dimension, query)
-        chosen = merge_lists(query, dense, text)
+            found = await self._searches.scored(name, known.dimension, query)
         if not query.with_payload:
-            return hits(chosen, dense, text, {id_: {} for id_, _ in chosen})
-        stored = await self.get(collection, [id_ for id_, _ in chosen])
-        return hits(chosen, dense, text, {point.id: point.payload for point in stored})
+            return [Hit(id_, score, {}) for id_, score in found]
+        payloads = {point.id: point.payload for point in await self.get(collection, [id_ for id_, _ in found])}
+        return [Hit(id_, score, payloads[id_]) for id_, score in found if id_ in payloads]
 
     async def compare(self, collection: str, query: SearchQuery) -> SearchedComparison:
         """See NearestIndex.compare."""

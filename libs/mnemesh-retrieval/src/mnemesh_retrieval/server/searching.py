@@ -11,8 +11,6 @@ from qdrant_client import AsyncQdrantClient, models
 from mnemesh_retrieval.index import Candidates, SearchMode, SearchQuery
 from mnemesh_retrieval.search_parts import (
     Scored,
-    candidate_query,
-    list_limit,
     query_vector,
     sorted_matches,
     sorted_scores,
@@ -33,21 +31,19 @@ class PointSearch:
         self._client = client
         self._features = features
 
-    async def both_lists(self, name: str, dimension: int, query: SearchQuery) -> tuple[Scored, Scored]:
-        """Returns the nearest points by vector, and those by words; a list that the mode excludes is empty."""
-        dense, text = await asyncio.gather(
-            self._nearest(name, query_vector(query, dimension), DENSE, query),
-            self._nearest(name, _sparse(_words_of(query)), TEXT, query),
-        )
-        return dense, [(id_, score) for id_, score in text if score > 0]
+    async def scored(self, name: str, dimension: int, query: SearchQuery) -> Scored:
+        """Returns the nearest points by vector, or those by words."""
+        if query.mode is SearchMode.DENSE:
+            return await self._nearest(name, query_vector(query, dimension), DENSE, query)
+        found = await self._nearest(name, _sparse(_words_of(query)), TEXT, query)
+        return [(id_, score) for id_, score in found if score > 0]
 
     async def candidates(self, name: str, dimension: int, query: SearchQuery) -> Candidates:
         """See VectorIndex.candidates."""
-        wide = candidate_query(query)
         words = _words_of(query)
         dense, found = await asyncio.gather(
-            self._nearest(name, query_vector(query, dimension), DENSE, wide),
-            self._points(name, _sparse(words), TEXT, wide, with_vectors=[TEXT]),
+            self._nearest(name, query_vector(query, dimension), DENSE, query),
+            self._points(name, _sparse(words), TEXT, query, with_vectors=[TEXT]),
         )
         texts = [
             word_match(UUID(str(point.id)), point.score, words, sparse.indices, sparse.values)
@@ -72,7 +68,7 @@ class PointSearch:
             query=target,
             using=using,
             query_filter=server_filter(query.filter, self._features),
-            limit=list_limit(query),
+            limit=query.limit,
             with_payload=False,
             with_vectors=with_vectors,
         )

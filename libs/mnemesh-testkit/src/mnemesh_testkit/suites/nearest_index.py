@@ -110,9 +110,7 @@ class NearestIndexSuite:
         await index.write("plants", [near, nearer, far])
         hits = await index.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(2, 0, 0, 0), limit=2))
         assert [hit.id.int for hit in hits] == [2, 1]
-        assert [hit.dense_rank for hit in hits] == [1, 2]
         assert hits[0].score == pytest.approx(0.995, abs=0.001)
-        assert all(hit.text_rank is None for hit in hits)
 
     @pytest.mark.parametrize(
         ("condition", "expected"),

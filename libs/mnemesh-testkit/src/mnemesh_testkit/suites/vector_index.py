@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 import pytest
-from mnemesh_retrieval.errors import CollectionMismatch
+from mnemesh_retrieval.errors import CollectionMismatch, VectorIndexError
 from mnemesh_retrieval.filters import (
     EVERYTHING,
     Filter,
@@ -27,6 +27,9 @@ from mnemesh_retrieval.index import (
 )
 
 from mnemesh_testkit.suites.nearest_index import NOON, NearestIndexSuite, pid, point, unit
+
+ONE_LIST = (SearchMode.DENSE, SearchMode.TEXT)
+"""The modes of `search`."""
 
 
 class VectorIndexSuite(NearestIndexSuite):
@@ -74,7 +77,7 @@ class VectorIndexSuite(NearestIndexSuite):
     async def test_set_payload_keeps_other_fields(self, index: VectorIndex) -> None:
         await index.write("plants", [point(1, "oak", tags=["old"])])
         await index.set_payload("plants", [pid(1), pid(7)], {"tags": ["new"]})
-        (hit,) = await index.search("plants", SearchQuery(SearchMode.HYBRID, text="oak", vector=unit(1, 0, 0, 0)))
+        (hit,) = await index.search("plants", SearchQuery(SearchMode.TEXT, text="oak"))
         assert hit.payload["tags"] == ["new"]
         assert hit.payload["text"] == "oak"
         assert await self._numbers(index, Match("tags", "old")) == []
@@ -83,7 +86,7 @@ class VectorIndexSuite(NearestIndexSuite):
     async def test_text_search_stems_words_and_folds_accents(self, index: VectorIndex) -> None:
         await index.write("plants", [point(1, "Three CAFÉS in the garden"), point(2, "an oak")])
         (hit,) = await index.search("plants", SearchQuery(SearchMode.TEXT, text="cafe"))
-        assert (hit.id, hit.text_rank, hit.dense_rank) == (pid(1), 1, None)
+        assert hit.id == pid(1)
         assert hit.score > 0
 
     async def test_rare_words_have_a_higher_weight(self, index: VectorIndex) -> None:
@@ -100,8 +103,7 @@ class VectorIndexSuite(NearestIndexSuite):
     async def test_points_without_a_query_word_are_not_text_hits(self, index: VectorIndex) -> None:
         await index.write("plants", [point(1, "oak"), point(2, "fern", (0, 1, 0, 0))])
         assert [h.id.int for h in await index.search("plants", SearchQuery(SearchMode.TEXT, text="oak tree"))] == [1]
-        hits = await index.search("plants", SearchQuery(SearchMode.HYBRID, text="zebra", vector=unit(0, 1, 0, 0)))
-        assert all(hit.text_rank is None for hit in hits)
+        assert await index.search("plants", SearchQuery(SearchMode.TEXT, text="zebra")) == []
 
     async def test_stop_words_count_only_in_queries_of_stop_words(self, index: VectorIndex) -> None:
         await index.write("plants", [point(1, "the one and the other"), point(2, "oak")])
@@ -119,45 +121,30 @@ class VectorIndexSuite(NearestIndexSuite):
             assert len({word for match in found.text for word in match.words}) == 1
         assert [h.id.int for h in await index.search("plants", SearchQuery(SearchMode.TEXT, text="a child"))] == [4]
 
-    async def test_hybrid_search_ranks_hits_of_both_lists_first(self, index: VectorIndex) -> None:
-        await index.write(
-            "plants",
-            [point(1, "oak oak oak", (0, 1, 0, 0)), point(2, "an oak tree of old", (1, 0.2, 0, 0)), point(3, "fern")],
-        )
-        hits = await index.search("plants", SearchQuery(SearchMode.HYBRID, text="oak", vector=unit(1, 0, 0, 0)))
-        assert {hit.id.int: (hit.dense_rank, hit.text_rank) for hit in hits} == {2: (2, 2), 1: (3, 1), 3: (1, None)}
-        assert hits[-1].id == pid(3)
-        assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    async def test_search_by_both_lists_is_refused_and_candidates_are_not(self, index: VectorIndex) -> None:
+        await index.write("plants", [point(1, "oak")])
+        with pytest.raises(VectorIndexError, match="mode"):
+            await index.search("plants", SearchQuery(SearchMode.HYBRID, "oak", unit(1, 0, 0, 0)))
+        for text, vector, counts in (("oak", None, (0, 1)), ("zebra", unit(1, 0, 0, 0), (1, 0)), ("", None, (0, 0))):
+            found = await index.candidates("plants", SearchQuery(SearchMode.HYBRID, text, vector))
+            assert (len(found.dense), len(found.text)) == counts
 
     async def test_hits_have_no_payload_if_it_is_not_requested(self, index: VectorIndex) -> None:
         await index.write("plants", [point(1, "oak", tags=["old"]), point(2, "elm", (0, 1, 0, 0))])
-        for mode in SearchMode:
+        for mode in ONE_LIST:
             asked = SearchQuery(mode, text="oak", vector=unit(1, 0, 0, 0), limit=1)
             (whole,) = await index.search("plants", asked)
             assert whole.payload["tags"] == ["old"]
             assert await index.search("plants", replace(asked, with_payload=False)) == [replace(whole, payload={})]
 
-    async def test_hybrid_search_applies_weights(self, index: VectorIndex) -> None:
-        await index.write("plants", [point(1, "oak", None), point(2, "fern", (1, 0, 0, 0))])
-        query = {"mode": SearchMode.HYBRID, "text": "oak", "vector": unit(1, 0, 0, 0)}
-        for weights, first in (((2.0, 1.0), 2), ((0.5, 1.0), 1)):
-            hits = await index.search("plants", SearchQuery(**query, dense_weight=weights[0], text_weight=weights[1]))  # type: ignore[arg-type]
-            assert hits[0].id == pid(first)
-
-    async def test_hybrid_search_accepts_text_or_vector_alone(self, index: VectorIndex) -> None:
-        await index.write("plants", [point(1, "oak")])
-        assert await index.search("plants", SearchQuery(SearchMode.HYBRID, text="oak"))
-        assert await index.search("plants", SearchQuery(SearchMode.HYBRID, vector=unit(1, 0, 0, 0)))
-        assert await index.search("plants", SearchQuery(SearchMode.HYBRID, text="zebra", vector=unit(0, 0, 0, 0))) == []
-
     async def test_candidates_equal_the_lists_of_a_search(self, index: VectorIndex) -> None:
         await index.write("plants", [point(n, "garden" + " tree" * n, (1, n, 0, 0)) for n in range(1, 30)])
         await index.write("plants", [point(30, "garden orchid, an orchid", (1, 0, 0, 0)), point(31, "fern", None)])
-        query = SearchQuery(SearchMode.HYBRID, "the garden orchid", unit(1, 0, 0, 0), limit=1, candidates=5)
+        query = SearchQuery(SearchMode.HYBRID, "the garden orchid", unit(1, 0, 0, 0), limit=5)
         found = await index.candidates("plants", query)
         assert [id_.int for id_, _ in found.dense][:1] == [30]
         assert len(found.dense) == len(found.text) == 5
-        lists = {mode: await index.search("plants", replace(query, mode=mode, limit=5)) for mode in SearchMode}
+        lists = {mode: await index.search("plants", replace(query, mode=mode)) for mode in ONE_LIST}
         assert [id_ for id_, _ in found.dense] == [hit.id for hit in lists[SearchMode.DENSE]]
         assert [match.id for match in found.text] == [hit.id for hit in lists[SearchMode.TEXT]]
         assert [score for _, score in found.dense] == pytest.approx([hit.score for hit in lists[SearchMode.DENSE]])
@@ -179,7 +166,7 @@ class VectorIndexSuite(NearestIndexSuite):
 
     async def test_search_is_restricted_to_the_filter(self, index: VectorIndex) -> None:
         await index.write("plants", [point(n, "oak", tenant=f"t{n % 10}") for n in range(1, 201)])
-        for mode in SearchMode:
+        for mode in ONE_LIST:
             hits = await index.search(
                 "plants",
                 SearchQuery(mode, text="oak", vector=unit(1, 0, 0, 0), filter=Match("tenant", "t3"), limit=100),

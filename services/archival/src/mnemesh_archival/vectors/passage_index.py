@@ -97,7 +97,7 @@ class VectorPassageIndex:
         """See PassageIndex.candidates."""
         assert scope.embedder is not None  # noqa: S101 - a search has a scope for each embedder
         source = await self._source(scope.embedder)
-        query = SearchQuery(mode, text=text, vector=vector, filter=scope_filter(scope), candidates=limit)
+        query = SearchQuery(mode, text=text, vector=vector, filter=scope_filter(scope), limit=limit)
         try:
             return await self._index.candidates(source.schema.name, query)
         except VectorIndexError as error:

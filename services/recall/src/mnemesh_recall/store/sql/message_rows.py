@@ -10,6 +10,7 @@ from mnemesh_types.messages import Message
 
 from mnemesh_recall.errors import message_exists, no_message
 from mnemesh_recall.model.messages import has_same_content
+from mnemesh_recall.model.search import SearchScope
 from mnemesh_recall.store.sql import agents, message_filters, outbox, turns
 from mnemesh_recall.store.sql.fulltext.dialogues import COLUMNS as SOURCE_COLUMNS
 from mnemesh_recall.store.sql.fulltext.dialogues import index_new, reindex_around, sources_from_rows
@@ -143,6 +144,18 @@ def read(conn: sa.Connection, organization_id: str, ids: Sequence[str]) -> tuple
     rows = conn.execute(_VISIBLE, {"organization": organization_id, "ids": list(ids)})
     found = {message.id: message for message in map(message_from_row, rows)}
     return tuple(found[id_] for id_ in ids if id_ in found)
+
+
+def newest(conn: sa.Connection, organization_id: str, scope: SearchScope, limit: int) -> list[Message]:
+    """Returns the newest searchable messages of a scope, the newest first."""
+    order = _m.row_id if scope.agent_id is None else _m.sequence_id
+    statement = (
+        sa.select(*COLUMNS)
+        .where(_m.search_text.is_not(None), *message_filters.scope_conditions(organization_id, scope))
+        .order_by(order.desc())
+        .limit(limit)
+    )
+    return list(map(message_from_row, conn.execute(statement)))
 
 
 def update(tx: Transaction, changed: Message) -> None:

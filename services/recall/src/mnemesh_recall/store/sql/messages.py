@@ -193,14 +193,7 @@ class SqlMessageStore:
 
     async def list_newest(self, organization_id: str, scope: SearchScope, limit: int) -> list[Message]:
         """See MessageStore."""
-        order = _m.row_id if scope.agent_id is None else _m.sequence_id
-        statement = (
-            sa.select(*COLUMNS)
-            .where(_m.search_text.is_not(None), *message_filters.scope_conditions(organization_id, scope))
-            .order_by(order.desc())
-            .limit(limit)
-        )
-        return await self._database.read(lambda conn: list(map(message_from_row, conn.execute(statement))))
+        return await self._database.read(lambda conn: message_rows.newest(conn, organization_id, scope, limit))
 
     async def read_around(
         self, organization_id: str, ids: Sequence[str], before: int, after: int
