@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mnemesh.server.v1 import server_service_pb2, server_service_pb2_grpc
+from mnemesh_client import Addresses, Mnemesh
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.errors import MnemeshError
@@ -57,7 +58,19 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
             return False
         return True
 
-    mcp = McpEndpoint(config)
+    client = Mnemesh(
+        Addresses(
+            orchestrator=config.orchestrator_target,
+            blocks=config.blocks_target,
+            recall=config.recall_target,
+            archival=config.archival_target,
+            tools=config.orchestrator_target,
+            files=config.orchestrator_target,
+        ),
+        auth_key_file=config.auth_key_file,
+        tls=TlsSettings.of(config),
+    )
+    mcp = McpEndpoint(config, client)
     app = App(
         ChatEndpoint(chat, tasks, config.max_body_mb << 20).complete,
         ResponsesEndpoint(chat, config.max_body_mb << 20).create,
@@ -69,9 +82,9 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
         debug_sessions=config.debug_sessions,
     )
 
-    letta = LettaApp(Mesh(orchestrator), Profile(config.letta_profile), config.max_body_mb << 20, app)
+    letta = LettaApp(Mesh(orchestrator, client), Profile(config.letta_profile), config.max_body_mb << 20, app)
 
     def listener(parts: ListenerParts) -> Listener:
         return HttpListener(Guard(letta, config, parts.authenticator, parts.metrics), config)
 
-    return Assembly(name="gateway", listener=listener, close=[channels.close, tasks.close, mcp.close])
+    return Assembly(name="gateway", listener=listener, close=[channels.close, tasks.close, mcp.close, client.close])

@@ -8,6 +8,7 @@ import json
 from enum import StrEnum
 from pathlib import Path
 
+from mnemesh.agents.v1.agents_service_pb2 import ImportOptions
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.terminal import notice, output
 from mnemesh_client.letta_files.transfer import LettaImport, export_letta
@@ -30,7 +31,7 @@ async def import_letta_file(connection: Connection, path: Path, model: str | Non
     content = await asyncio.to_thread(_content, path)
     data = _parsed(content, path)
     async with connection.open() as mnemesh:
-        restored = LettaImport(mnemesh, data, hashlib.sha256(content).hexdigest(), model=model)
+        restored = LettaImport(mnemesh, data, hashlib.sha256(content).hexdigest(), options=ImportOptions(model=model))
         agents = await restored.run()
     for note in restored.notes:
         notice(note)

@@ -28,16 +28,24 @@ class LettaImport:
         mnemesh: the mesh.
         data: the JSON of the file.
         namespace: names the import; agents of another namespace are other agents.
-        model: for all agents; None keeps theirs.
+        options: what the settings of the files give way to; request_id, keep_ids and id_namespace are not read, and
+            name only if the file has one agent.
 
     Raises:
         InvalidArgument: the file is no agent file of Letta.
     """
 
-    def __init__(self, mnemesh: Mnemesh, data: object, namespace: str, *, model: str | None = None) -> None:
+    def __init__(
+        self,
+        mnemesh: Mnemesh,
+        data: object,
+        namespace: str,
+        *,
+        options: agents_service_pb2.ImportOptions | None = None,
+    ) -> None:
         self._mnemesh = mnemesh
         self._namespace = namespace
-        self._model = model
+        self._options = options or agents_service_pb2.ImportOptions()
         self._file: AgentFile = read_agent_file(data, namespace)
         self.notes: list[str] = list(self._file.left_out)
         """What was not imported, or not as it was: a sentence each."""
@@ -59,12 +67,13 @@ class LettaImport:
                 record.agent.ClearField("embedder")
             if record.HasField("folder") and record.folder.embedder not in embedders:
                 record.folder.embedder = ""
-        options = agents_service_pb2.ImportOptions(
-            request_id=derive_id("request", self._namespace, agent_id),
-            keep_ids=True,
-            id_namespace=self._namespace,
-            model=self._model,
-        )
+        options = agents_service_pb2.ImportOptions()
+        options.CopyFrom(self._options)
+        options.request_id = derive_id("request", self._namespace, agent_id)
+        options.keep_ids = True
+        options.id_namespace = self._namespace
+        if len(self._file.agents) > 1:
+            options.ClearField("name")
 
         async def requests() -> AsyncIterator[agents_service_pb2.ImportAgentRequest]:
             yield agents_service_pb2.ImportAgentRequest(options=options)

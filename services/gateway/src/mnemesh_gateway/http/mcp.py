@@ -7,8 +7,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, Final
 
-from mnemesh_client import Addresses, Mnemesh
-from mnemesh_kit.tls.settings import TlsSettings
+from mnemesh_client import Mnemesh
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mnemesh_gateway.config import Config
@@ -22,13 +21,14 @@ class McpEndpoint:
     Requests have no session on the server: each is answered for its own principal, by any replica.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, client: Mnemesh) -> None:
         self._config = config
+        # Its calls are for the current principal, which the guard has set for the task of the request.
+        self._client = client
         self._lock = asyncio.Lock()
         self._app: ASGIApp | None = None
         self._running: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
-        self._client: Mnemesh | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves a request."""
@@ -36,13 +36,11 @@ class McpEndpoint:
         await app(scope, receive, send)
 
     async def close(self) -> None:
-        """Ends what runs, and closes the connections."""
+        """Ends what runs."""
         self._stopping.set()
         if self._running is not None:
             with suppress(asyncio.CancelledError):
                 await self._running
-        if self._client is not None:
-            await self._client.close()
 
     async def _start(self) -> ASGIApp:
         async with self._lock:
@@ -59,20 +57,10 @@ class McpEndpoint:
         from mcp.server.transport_security import TransportSecuritySettings  # noqa: PLC0415
         from mnemesh_client.mcp_server import memory_server  # noqa: PLC0415
 
-        config = self._config
-        addresses = Addresses(
-            orchestrator=config.orchestrator_target,
-            blocks=config.blocks_target,
-            recall=config.recall_target,
-            archival=config.archival_target,
-            tools="",  # none of the server's tools calls it
-        )
-        # Its calls are for the current principal, which the guard has set for the task of the request.
-        client = self._client = Mnemesh(addresses, auth_key_file=config.auth_key_file, tls=TlsSettings.of(config))
-        return memory_server(lambda _: client).streamable_http_app(
+        return memory_server(lambda _: self._client).streamable_http_app(
             streamable_http_path=MCP_PATH,
             stateless_http=True,
-            max_request_body_size=config.max_body_mb << 20,
+            max_request_body_size=self._config.max_body_mb << 20,
             # The guard has checked the host and the origin.
             transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         )

@@ -21,6 +21,7 @@ from mnemesh.blocks.v1 import blocks_service_pb2_grpc
 from mnemesh.files.v1 import agent_files_service_pb2_grpc, files_service_pb2_grpc, folders_service_pb2_grpc
 from mnemesh.recall.v1 import messages_service_pb2_grpc
 from mnemesh.tools.v1 import execution_service_pb2_grpc, mcp_servers_service_pb2_grpc, tools_service_pb2_grpc
+from mnemesh_client import Mnemesh
 from mnemesh_kit.principal import current_principal
 
 T = TypeVar("T")
@@ -29,10 +30,16 @@ _MAX_ENTRIES: Final = 1000
 
 
 class Mesh:
-    """One stub per service. A call carries the principal of the HTTP request that it belongs to."""
+    """One stub per service. A call carries the principal of the HTTP request that it belongs to.
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    Args:
+        channel: to the orchestrator.
+        client: for what takes several calls, such as agent files.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, client: Mnemesh) -> None:
         self._channel = channel
+        self.client = client
         self._cache: dict[tuple[str, str], tuple[float, object]] = {}
 
     async def cached(self, key: str, read: Callable[[], Awaitable[T]]) -> T:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 from mnemesh.files.v1 import files_service_pb2 as rpc
 from mnemesh_kit.errors import DeadlineExceeded
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
@@ -24,10 +25,9 @@ _RECEIVE_SECONDS: Final = 600
 _STORE_SECONDS: Final = 300.0
 
 
-async def store_file(
-    mesh: Mesh, request: Request, request_id: str, header: rpc.UploadFileHeader
-) -> rpc.UploadFileResponse:
-    """Stores the file of a form under its name, unless the header has one.
+@asynccontextmanager
+async def form_with_file(request: Request) -> AsyncIterator[tuple[FormData, UploadFile]]:
+    """Reads a form, and yields it with its file, which is removed afterwards.
 
     Raises:
         ValidationFailed: the form has no field "file".
@@ -46,10 +46,18 @@ async def store_file(
         file = form.get("file")
         if not isinstance(file, UploadFile):
             raise invalid_field("Field required", "body", "file")
-        header.original_name = file.filename or "upload"
-        return await mesh.files.UploadFile(_parts(file, request_id, header), timeout=_STORE_SECONDS)
+        yield form, file
     finally:
         await form.close()
+
+
+async def store_file(
+    mesh: Mesh, request: Request, request_id: str, header: rpc.UploadFileHeader
+) -> rpc.UploadFileResponse:
+    """Stores the file of a form under its name, unless the header has one. Raises what `form_with_file` raises."""
+    async with form_with_file(request) as (_, file):
+        header.original_name = file.filename or "upload"
+        return await mesh.files.UploadFile(_parts(file, request_id, header), timeout=_STORE_SECONDS)
 
 
 async def _parts(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mnemesh_gateway.letta.operations import Operations
 from mnemesh_gateway.letta.routes import (
+    agent_files,
     agent_memory,
     agent_messages,
     agent_tools,
@@ -28,6 +29,7 @@ def resources() -> list[Operations]:
     """Returns the operations of all resources. Within a resource, the first path that matches counts."""
     return [
         health.operations,
+        agent_files.operations,
         agents.operations,
         agent_messages.operations,
         agent_memory.operations,

@@ -42,9 +42,6 @@ _ORDERS: Final = {
 }
 
 
-operations.refuse("POST", "/agents/import", "Agent files are not served yet.")
-
-
 @operations.get("/agents/", query=ListAgents, result=list[AgentState])
 async def list_agents(call: Call[ListAgents, None]) -> list[AgentState]:
     """Lists agents, newest first."""
