@@ -198,7 +198,10 @@ async def test_tokens(tmp_path: Path, fake_openai: FakeOpenAI) -> None:
                 with pytest.raises(failure):
                     await request
         async with httpx.AsyncClient(timeout=scaled(60)) as raw:
-            assert (await raw.get(f"{url}/models")).status_code == 401
+            assert (await raw.get(f"{url}/models")).json()["error"]["type"] == "authentication_error"
+            for path in ("/models/", "/agents/", "/agents"):
+                refused = await raw.get(url + path)
+                assert (refused.status_code, list(refused.json())) == (401, ["detail"]), "the form of Letta's API"
             proxied = {"Authorization": f"Bearer {mine}", "Host": "chat.example.com"}
             assert (await raw.get(f"{url}/models", headers=proxied)).status_code == 200, "a token proves the caller"
             for headers in ({"Host": "chat.example.com"}, {**proxied, "Origin": "https://evil.example"}):

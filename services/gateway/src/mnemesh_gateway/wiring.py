@@ -85,6 +85,6 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
     letta = LettaApp(Mesh(orchestrator, client), Profile(config.letta_profile), config.max_body_mb << 20, app)
 
     def listener(parts: ListenerParts) -> Listener:
-        return HttpListener(Guard(letta, config, parts.authenticator, parts.metrics), config)
+        return HttpListener(Guard(letta, config, parts.authenticator, parts.metrics, letta.error_response), config)
 
     return Assembly(name="gateway", listener=listener, close=[channels.close, tasks.close, mcp.close, client.close])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import structlog
@@ -14,6 +14,7 @@ from mnemesh_kit.errors import MnemeshError, PermissionDenied, ResourceExhausted
 from mnemesh_kit.metrics import Metrics
 from mnemesh_kit.principal import set_principal
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mnemesh_gateway.config import Config
@@ -28,10 +29,26 @@ _log = structlog.get_logger("mnemesh.http")
 
 
 class Guard:
-    """An ASGI application around another one."""
+    """An ASGI application around another one.
 
-    def __init__(self, app: ASGIApp, config: Config, authenticator: Authenticator, metrics: Metrics | None) -> None:
+    Args:
+        app: the application.
+        config: the allowed hosts and origins.
+        authenticator: of tokens.
+        metrics: of requests.
+        error_response: returns an error in the form of the API that a request belongs to; None is OpenAI's.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        config: Config,
+        authenticator: Authenticator,
+        metrics: Metrics | None,
+        error_response: Callable[[Scope, MnemeshError], Response | None],
+    ) -> None:
         self._app = app
+        self._error_response = error_response
         self._authenticator = authenticator
         self._metrics = metrics
         self._hosts = frozenset(config.allowed_hosts)
@@ -75,7 +92,11 @@ class Guard:
                 _log.exception("unexpected_error", path=scope["path"])
             if status:
                 raise
-            await _answer(respond, status_of(failure), failure)
+            response = self._error_response(scope, failure)
+            if response is not None:
+                await response(scope, receive, respond)
+            else:
+                await _answer(respond, status_of(failure), failure)
         finally:
             self._open -= 1
             self._finish(scope, status, time.perf_counter() - started)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from mnemesh_kit.errors import Unimplemented
+from mnemesh_kit.errors import MnemeshError, Unimplemented
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route, Router
+from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mnemesh_gateway.letta.errors import error_response
@@ -88,6 +88,15 @@ class LettaApp:
         except HTTPException as error:
             detail = f"{scope['path'][:200]} does not take {scope['method']}."
             await json_response({"detail": detail}, error.status_code)(scope, receive, send)
+
+    def error_response(self, scope: Scope, error: MnemeshError) -> Response | None:
+        """Returns an error in the form of Letta's API; None for a request that does not belong to it."""
+        router = self._router(scope["path"])
+        if router is None or (
+            router.default is _left and all(route.matches(scope)[0] is Match.NONE for route in router.routes)
+        ):
+            return None
+        return error_response(error)
 
     def _router(self, path: str) -> Router | None:
         if path in _DOCUMENTS:

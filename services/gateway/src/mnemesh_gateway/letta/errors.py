@@ -94,7 +94,7 @@ def invalid_value(place: str, error: msgspec.ValidationError | msgspec.DecodeErr
     text, _, path = str(error).partition(" - at `$")
     fields = path.rstrip("`").replace("[", ".").replace("]", "").split(".")
     missing = text.partition("missing required field `")[2].rstrip("`")
-    loc = (place, *(name for name in fields if name), *((missing,) if missing else ()))
+    loc = (place, *(int(name) if name.isdigit() else name for name in fields if name), *((missing,) if missing else ()))
     kind = "missing" if missing else "json_invalid" if type(error) is msgspec.DecodeError else "value_error"
     return ValidationFailed({"type": kind, "loc": loc, "msg": text, "input": None})
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mnemesh.agents.v1 import agents_service_pb2, runs_pb2, runs_service_pb2
 from mnemesh.recall.v1 import messages_service_pb2
@@ -122,37 +122,51 @@ def run_failed(error: runs_pb2.RunError) -> RunFailed:
 async def streamed(
     events: Events, shown: Shown, *, tokens: bool, pings: bool, starting_after: int = 0, numbered: bool = False
 ) -> Response:
-    """Returns the stream of a turn. A run that fails before its first message raises its error instead.
+    """Returns the stream of a turn. A run that fails before its first event raises its error instead.
 
     Args:
         events: of the run, from its first.
         shown: which messages the stream has.
         tokens: whether it has parts of messages as they arrive.
         pings: whether it has a ping after each 30 s without an event.
-        starting_after: the number of events that the client has.
+        starting_after: the number of the last event that the client has.
         numbered: whether events have numbers, as those of background runs.
     """
     frames = _frames(events, shown, tokens=tokens, numbered=numbered)
-    first = await anext(frames, None)
-    if first is not None and isinstance(first, RunFailed):
-        await frames.aclose()
-        raise first
-    stream = _bytes(frames, first, pings=pings, skip=starting_after)
+    waiting = asyncio.ensure_future(_next(frames))
+    try:
+        # A ping may come before the first message. Then the status is sent, and a failure is an event.
+        await asyncio.wait((waiting,), timeout=PING_SECONDS if pings else None)
+        first = waiting.result() if waiting.done() else None
+        if first is not None and isinstance(first.content, RunFailed):
+            raise first.content
+    except BaseException:
+        await _close(frames, waiting)
+        raise
+    stream = _bytes(frames, waiting, pings=pings, skip=starting_after)
     return StreamingResponse(stream, media_type="text/event-stream", headers=_HEADERS)
 
 
-async def _frames(
-    events: Events, shown: Shown, *, tokens: bool, numbered: bool
-) -> AsyncGenerator[bytes | RunFailed, None]:
-    """Yields the events of a stream in their order; first the error alone if nothing else came before it."""
+class _Frame(NamedTuple):
+    """One event of a stream, or the failure of a run without one. The end of a stream has no number."""
+
+    number: int | None
+    content: bytes | RunFailed
+
+
+async def _frames(events: Events, shown: Shown, *, tokens: bool, numbered: bool) -> AsyncGenerator[_Frame, None]:
+    """Yields the events of a stream in their order; first the error alone if nothing else came before it.
+
+    Events that are not shown have numbers as well, so that a number is the same event in every stream of the run.
+    """
     conversion = Conversion(tokens=tokens)
     failure: RunFailed | None = None
     number = 0
 
-    def frame(value: dict[str, Any], event: str | None = None) -> bytes:
+    def frame(value: dict[str, Any], event: str | None = None) -> _Frame:
         nonlocal number
         number += 1
-        return sse(value | {"seq_id": number} if numbered else value, event)
+        return _Frame(number, sse(value | {"seq_id": number} if numbered else value, event))
 
     async with aclosing(events):
         async for event in events:
@@ -160,7 +174,7 @@ async def _frames(
                 case "error":
                     failure = run_failed(event.error.error)
                     if number == 0:
-                        yield failure
+                        yield _Frame(None, failure)
                 case "stop":
                     yield frame({"message_type": "stop_reason", "stop_reason": stop_reason(event)})
                     if failure is not None:
@@ -171,9 +185,13 @@ async def _frames(
                     yield frame({name: getattr(usage, name) for name in usage.__struct_fields__})
                 case _:
                     message = conversion.message(event)
-                    if message is not None and shown.has(message["message_type"]):
+                    if message is None:
+                        continue
+                    if shown.has(message["message_type"]):
                         yield frame(message)
-    yield DONE
+                    else:
+                        number += 1
+    yield _Frame(None, DONE)
 
 
 def _error(failure: RunFailed, run_id: str) -> dict[str, Any]:
@@ -187,31 +205,37 @@ def _error(failure: RunFailed, run_id: str) -> dict[str, Any]:
 
 
 async def _bytes(
-    frames: AsyncGenerator[bytes | RunFailed, None], first: bytes | RunFailed | None, *, pings: bool, skip: int
+    frames: AsyncGenerator[_Frame, None], waiting: asyncio.Future[_Frame | None], *, pings: bool, skip: int
 ) -> AsyncIterator[bytes]:
-    """Yields the frames after the first `skip`, and pings while none arrives."""
-    waiting: asyncio.Task[bytes | RunFailed | None] | None = None
+    """Yields the frames after the number `skip`, and pings while none arrives. `waiting` is the first frame."""
     number = 0
+    timeout = 0.0  # the caller has waited for the first
     try:
-        frame = first
-        while frame is not None:
-            number += 1
-            if isinstance(frame, bytes) and (number > skip or frame is DONE):
-                yield frame
-            waiting = asyncio.ensure_future(_next(frames))
-            while not (await asyncio.wait((waiting,), timeout=PING_SECONDS))[0]:
+        while True:
+            while not (await asyncio.wait((waiting,), timeout=timeout))[0]:
                 if pings:
                     yield sse({"message_type": "ping", "date": datetime.now(UTC), "id": f"ping-{number}"})
-            frame, waiting = waiting.result(), None
+                timeout = PING_SECONDS
+            frame = waiting.result()
+            if frame is None:
+                return
+            number = frame.number or number
+            if isinstance(frame.content, bytes) and (frame.number is None or frame.number > skip):
+                yield frame.content
+            waiting, timeout = asyncio.ensure_future(_next(frames)), PING_SECONDS
     finally:
-        if waiting is not None:
-            waiting.cancel()
-            with suppress(asyncio.CancelledError, StopAsyncIteration):
-                await waiting
-        await frames.aclose()
+        await _close(frames, waiting)
 
 
-async def _next(frames: AsyncGenerator[bytes | RunFailed, None]) -> bytes | RunFailed | None:
+async def _close(frames: AsyncGenerator[_Frame, None], waiting: asyncio.Future[_Frame | None]) -> None:
+    waiting.cancel()
+    await asyncio.wait((waiting,))
+    if not waiting.cancelled():
+        waiting.exception()  # an error was raised where its result was read
+    await frames.aclose()
+
+
+async def _next(frames: AsyncGenerator[_Frame, None]) -> _Frame | None:
     return await anext(frames, None)
 
 

@@ -1,0 +1,128 @@
+"""Turns over Letta's API beside the plain ones: pings, images, returns of tools, numbers of events, cancels."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import threading
+from typing import Any
+
+import httpx
+import pytest
+from mnemesh_gateway.letta import turns
+from mnemesh_testkit.fakes.script import Reply, hang
+from mnemesh_testkit.timeouts import scaled
+
+from .conftest import FakedMesh
+from .drivers.agent_messages import WEATHER, ended
+from .lab import Lab
+
+IMAGE = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(40)).decode()
+
+
+def events(lab: Lab, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the events of a stream up to [DONE]."""
+    found: list[dict[str, Any]] = []
+    with httpx.stream("POST", f"{lab.client.base_url}/v1{path}", json=body, timeout=scaled(60)) as response:
+        for line in response.iter_lines():
+            if line.startswith("data: {"):
+                found.append(json.loads(line.removeprefix("data: ")))
+    return found
+
+
+def test_a_silent_stream_has_pings(lab: Lab, faked: FakedMesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "PING_SECONDS", 0.02)
+    agent = lab.agent()
+    gate = asyncio.Event()
+    lab.fake.script = lambda _: Reply(text="One two three.", gates=[gate])
+    url = f"{lab.client.base_url}/v1/agents/{agent.id}/messages/stream"
+    kinds = []
+    with httpx.stream("POST", url, json={"input": "Count"}, timeout=scaled(60)) as response:
+        for line in response.iter_lines():
+            if not line.startswith("data: {"):
+                continue
+            kinds.append(json.loads(line.removeprefix("data: "))["message_type"])
+            if kinds == ["ping"] * 2:
+                faked.thread.run(_set(gate))
+    assert [kind for kind in kinds if kind != "ping"] == ["assistant_message", "stop_reason", "usage_statistics"]
+    quiet = events(lab, f"/agents/{agent.id}/messages/stream", {"input": "Count", "include_pings": False})
+    assert "ping" not in [event["message_type"] for event in quiet]
+
+
+async def _set(gate: asyncio.Event) -> None:
+    gate.set()
+
+
+def test_an_image_reaches_the_model_and_the_history(lab: Lab) -> None:
+    agent = lab.agent()
+    source = {"type": "base64", "media_type": "image/png", "data": IMAGE}
+    content = [{"type": "text", "text": "What is this?"}, {"type": "image", "source": source}]
+    lab.client.agents.messages.create(agent.id, messages=[{"role": "user", "content": content}])  # type: ignore[list-item]
+    parts = lab.fake.requests[-1].body["messages"][-1]["content"]
+    assert [part["image_url"]["url"] for part in parts if part["type"] == "image_url"] == [
+        f"data:image/png;base64,{IMAGE}"
+    ]
+    rows = lab.client.agents.messages.list(agent.id, include_return_message_types=["user_message"]).items
+    (image,) = [part for part in rows[-1].content if part.type == "image"]  # type: ignore[union-attr]
+    assert image.source.data == IMAGE  # type: ignore[union-attr]
+
+
+def test_a_message_with_returns_of_client_tools_answers_the_request(lab: Lab) -> None:
+    agent = lab.agent()
+    lab.fake.script = [Reply(tool_calls=[("weather", {"city": "Bonn"})]), "Rain."]
+    tools = {"client_tools": [WEATHER]}
+    asked = lab.client.agents.messages.create(agent.id, input="Weather?", **tools)  # type: ignore[arg-type]
+    call_id = asked.messages[-1].tool_call.tool_call_id  # type: ignore[union-attr]
+    returned = {"type": "tool", "tool_call_id": call_id, "status": "success", "tool_return": "9 °C"}
+    message = {"type": "tool_return", "tool_returns": [returned]}
+    done = lab.client.agents.messages.create(agent.id, messages=[message], **tools)  # type: ignore[arg-type, list-item]
+    assert done.messages[-1].content == "Rain."  # type: ignore[union-attr]
+    assert "9 °C" in str(lab.fake.requests[-1].body["messages"][-1]["content"])
+
+
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
+@pytest.mark.parametrize("tokens", [False, True])
+def test_a_number_is_the_same_event_in_every_stream_of_a_run(lab: Lab, tokens: bool) -> None:
+    agent = lab.agent()
+    answer = Reply(text="One two three four five.", reasoning="Count.", tool_calls=[("conversation_search", {})])
+    lab.fake.script = [answer, "Done."]
+    only = {"include_return_message_types": ["assistant_message"]}
+    body = {"input": "Count", "background": True, "stream_tokens": tokens, **only}
+    live = events(lab, f"/agents/{agent.id}/messages/stream", body)
+    run_id = live[0]["run_id"]
+    ended(lab, run_id)
+    whole = events(lab, f"/runs/{run_id}/stream", {})
+    numbers = [event["seq_id"] for event in whole]
+    assert numbers == list(range(1, len(whole) + 1))
+    shown = {"assistant_message", "stop_reason", "usage_statistics"}
+    assert live == [event for event in whole if event["message_type"] in shown]
+    for number in numbers:
+        assert events(lab, f"/runs/{run_id}/stream", {"starting_after": number}) == whole[number:]
+
+
+def test_a_turn_that_is_cancelled_answers_its_client(lab: Lab) -> None:
+    agent = lab.agent()
+    called = threading.Event()
+
+    def answer(_: Any) -> Any:
+        called.set()
+        return hang()
+
+    lab.fake.script = answer
+    answers: list[Any] = []
+    sender = threading.Thread(
+        target=lambda: answers.append(lab.client.agents.messages.create(agent.id, input="Hi")), daemon=True
+    )
+    sender.start()
+    assert called.wait(scaled(60))
+    (run,) = lab.client.runs.list(agent_id=agent.id, active=True)
+    cancelled: Any = lab.client.post(f"/v1/runs/{run.id}/cancel", cast_to=object)
+    assert cancelled["id"] == run.id
+    sender.join(scaled(60))
+    assert [each.stop_reason.stop_reason for each in answers] == ["cancelled"]
+    lab.fake.script = lambda _: "Hello."
+    done = lab.client.agents.messages.create(agent.id, input="Hi")
+    metrics: Any = lab.client.get(f"/v1/runs/{done.messages[0].run_id}/metrics", cast_to=object)
+    assert metrics["num_steps"] == 1
+    assert metrics["run_ns"] > 0
