@@ -255,7 +255,7 @@ async def records_of(url: str) -> tuple[list[str], int]:
             target = Target(frozenset(["send_message"]), frozenset(["openai/gpt-4o-mini"]), offered)
             records = AgentRecords(letta, row, target, report).read()
             found += [str(record) async for record in records if not record.HasField("header")]
-    return found, report.vectors_kept
+    return found, report.vectors_sent
 
 
 async def test_a_database_of_letta_is_never_written(database: Path) -> None:

@@ -68,7 +68,5 @@ def _passage(row: Row, archive_config: Row, embedders: Set[str], report: Report)
     record = PassageRecord(passage=passage(row), embedder=handle if vector else None)
     record.passage.embedding.extend(vector or ())
     if vector:
-        report.vectors_kept += 1
-    else:
-        report.vectors_computed += 1
+        report.vectors_sent += 1
     return record

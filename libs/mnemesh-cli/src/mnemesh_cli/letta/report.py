@@ -46,8 +46,8 @@ class Report:
     problems: list[Problem] = field(default_factory=list)
     ids: dict[str, str] = field(default_factory=dict)
     """New ids by the ids in Letta, where they differ."""
-    vectors_kept: int = 0
-    vectors_computed: int = 0
+    vectors_sent: int = 0
+    """The passages that were sent with their vectors. The mesh decides whether it uses them."""
 
     def skip(self, type_: str, id_: str, reason: str) -> None:
         """Records something that is not migrated."""
@@ -75,7 +75,7 @@ class Report:
                 }
                 for name, counts in self.counts.items()
             },
-            "vectors": {"kept": self.vectors_kept, "computed": self.vectors_computed},
+            "vectors_sent": self.vectors_sent,
             "skipped": [_problem(problem) for problem in self.problems if problem.is_loss],
             "changed": [_problem(problem) for problem in self.problems if not problem.is_loss],
             "ids": self.ids,
