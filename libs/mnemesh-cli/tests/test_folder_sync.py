@@ -163,8 +163,9 @@ async def test_unreadable_directory_deletes_nothing(synced: Synced, monkeypatch:
             raise PermissionError(13, "Permission denied")
         return scandir(path)
 
-    monkeypatch.setattr(os, "scandir", refusing)
-    result = await synced.sync(deletes=True).run()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", refusing)
+        result = await synced.sync(deletes=True).run()
 
     assert result.unreadable == {"sub": "Permission denied"}
     assert await synced.remote() == {"sub--deep--a.md": "1"}

@@ -126,11 +126,11 @@ def identities(lab: Lab) -> None:
 
 @drives("agents.folders.attach", "agents.folders.detach", "agents.files.open", "agents.files.close")
 def folders(lab: Lab) -> None:
-    request = folders_service_pb2.CreateFolderRequest(folder=files_pb2.Folder(name="letters"))
+    request = folders_service_pb2.CreateFolderRequest(folder=files_pb2.Folder(name="postcards"))
     folder = lab.call("mnemesh.files.v1.FolderService", "CreateFolder", request).folder
     agent = lab.agent()
     state = lab.client.agents.folders.attach(folder.id, agent_id=agent.id)
-    assert [source.name for source in state.sources] == ["letters"]  # type: ignore[union-attr]
+    assert [source.name for source in state.sources] == ["postcards"]  # type: ignore[union-attr]
     assert [held.id for held in lab.client.agents.folders.list(agent.id)] == [folder.id]
     unknown = "file-123e4567-e89b-42d3-8456-426614174000"
     for act in (lab.client.agents.files.open, lab.client.agents.files.close):
