@@ -24,7 +24,7 @@ def completer(noun: str) -> Complete:
             return []
         try:
             found = asyncio.run(asyncio.wait_for(_names(ctx, noun), _SECONDS))
-        except Exception:
+        except Exception:  # an error message would appear in the middle of the line that the user types
             return []
         return list(islice((each for each in found if each[0].startswith(incomplete)), _MOST))
 

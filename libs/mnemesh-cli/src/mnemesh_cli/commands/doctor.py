@@ -49,7 +49,7 @@ _SANDBOXES: Final = {
     "tools": ("sandbox", "custom tools are refused"),
     "files": ("parsers", "documents are not parsed"),
 }
-"""What the sandbox of a service is called, and what does not happen without enough isolation."""
+"""The label of each service's sandbox, and what the service refuses without enough isolation."""
 _BOUNDS: Final = ("memory", "processes", "disk", "network")
 _OFFLINE_EMBEDDER: Final = "mnemesh/wordllama-256"
 

@@ -34,9 +34,9 @@ class Resource:
     """Returns one by its id, or by its name if it has one."""
     delete: Callable[[Mnemesh, Any], Awaitable[Any]] | None = None
     consequence: str = ""
-    """What else a deletion deletes, such as " and its passages"."""
+    """What is deleted with the resource, such as " and its passages"."""
     of_agent: bool = False
-    """Whether the list can be that of one agent."""
+    """Whether `--agent` can filter the list."""
 
     @property
     def nouns(self) -> str:

@@ -94,7 +94,7 @@ class AgentImportService:
             return *await self._ends.finish(batches, given), False
 
     async def abandon_late(self) -> None:
-        """Marks the agents of imports that nobody continues for deletion."""
+        """Marks the agents of abandoned imports for deletion."""
         await self._store.abandon(self._clock.now() - ABANDONED_AFTER)
 
     async def _head(self, records: AsyncIterator[Record]) -> Record:
