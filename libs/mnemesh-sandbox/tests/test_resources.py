@@ -108,17 +108,19 @@ async def test_lock_of_a_directory_is_released_if_the_directory_cannot_be_remove
 
 
 async def test_directories_of_killed_servers_are_removed(directories: Path) -> None:
-    """Directories that are in use or belong to another user are kept."""
-    left, other = directories / "mnemesh-tool-left", directories / "mnemesh-tool-other"
+    """Directories that are in use, belong to another user or have another name are kept."""
+    left, other = directories / "mnemesh-sandbox-0123abc_", directories / "mnemesh-sandbox-0123abcd"
+    named = directories / "mnemesh-sandbox-notes"
     async with work_directory(None, {layer.LANDLOCK}) as used:
         assert used is not None
-        for directory in (left, other):
+        for directory in (left, other, named):
             (directory / "d").mkdir(parents=True)
         if os.geteuid() == 0:
             os.chown(other, 1234, 1234)
         remove_leftovers(range(61_000, 61_001))
         assert Path(used).exists()
     assert not left.exists()
+    assert named.exists()
     assert other.exists() == (os.geteuid() == 0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import re
 import stat
 import tempfile
 from collections.abc import AsyncIterator, Collection
@@ -15,7 +16,9 @@ from typing import Final
 from mnemesh_sandbox.inside import plan as layer
 from mnemesh_sandbox.inside.watch import open_directory
 
-_PREFIX: Final = "mnemesh-tool-"
+_PREFIX: Final = "mnemesh-sandbox-"
+_NAME: Final = re.compile(re.escape(_PREFIX) + "[a-z0-9_]{8}")
+"""The names that `tempfile.mkdtemp` makes. Another directory with the prefix can be a person's."""
 
 
 @asynccontextmanager
@@ -63,6 +66,8 @@ def remove_leftovers(uids: range) -> None:
         uids: The uids of tools. Directories of other users are kept.
     """
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        if not _NAME.fullmatch(directory.name):
+            continue
         try:
             found = directory.lstat()
             if not stat.S_ISDIR(found.st_mode) or (found.st_uid != os.geteuid() and found.st_uid not in uids):
