@@ -30,8 +30,10 @@ from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.loop.model_call import ModelCaller
 from mnemesh_orchestrator.loop.optional_services import OptionalServices
 from mnemesh_orchestrator.loop.retry import RetryPolicy
+from mnemesh_orchestrator.loop.step_answers import StepAnswers
 from mnemesh_orchestrator.loop.step_commit import StepCommitter
 from mnemesh_orchestrator.loop.tool_calls import ToolExecution
+from mnemesh_orchestrator.loop.turn_compaction import TurnCompaction
 from mnemesh_orchestrator.loop.window_compaction import WindowCompactor
 from mnemesh_orchestrator.ports import Services
 from mnemesh_orchestrator.ports.recall_writes import RecallWrites
@@ -174,16 +176,16 @@ def build(
     replacement = WindowReplacement(services.recall, writes)
     compactor = WindowCompactor(context, summarizing, estimator, replacement, retry, clock, metrics)
     committer = StepCommitter(services.recall, writes, context, retry)
-    engine = Engine(
-        context, ContextBudget(estimator), compactor, ModelCaller(clock, metrics), tools, committer, retry, clock
-    )
+    budget, compaction = ContextBudget(estimator), TurnCompaction(compactor, clock)
+    answers = StepAnswers(context, budget, compaction, ModelCaller(clock, metrics), clock)
+    engine = Engine(context, budget, compaction, answers, tools, committer, retry, clock)
     turns = TurnBuilder(stores.runs, journals, context, services.recall, writes, models, builtin, retry, clock)
     renewer = LeaseRenewer(stores.leases, clock, instance_id)
     inputs = InputRecorder(stores.runs, services.recall)
     transcripts = TranscriptInputs(stores.agents, services.recall, turns, context, estimator, retry)
     streamer = RunStreamer(stores.runs, stores.deltas, deltas, broker, clock)
     groups = GroupExecutor(stores.runs, stores.run_relations, children, streamer, clock)
-    works = Works(turns, engine, inputs, transcripts, groups)
+    works = Works(turns, engine, compaction, inputs, transcripts, groups)
     execution = RunExecution(
         journals,
         works,

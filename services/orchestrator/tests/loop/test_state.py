@@ -1,4 +1,4 @@
-"""Only the engine and the methods of the state write the state of a turn."""
+"""Only the engine, its two parts and the methods of the state write the state of a turn."""
 
 import ast
 from pathlib import Path
@@ -8,7 +8,8 @@ import pytest
 from mnemesh_orchestrator.loop.state import StepState, TurnState
 
 LOOP = Path(state_module.__file__).parent
-WRITERS = {"state.py", "engine.py"}
+ENGINE = ("engine.py", "step_answers.py", "turn_compaction.py")
+WRITERS = {"state.py", *ENGINE}
 OWN_METHODS = {"use_fallback", "mark_first_token", "conclude", "start_attempt", "accept"}
 READERS = [path for folder in (LOOP, LOOP.parent / "runs", LOOP.parent / "usecases") for path in folder.glob("*.py")]
 
@@ -41,7 +42,7 @@ def test_only_the_engine_writes_the_state_of_a_turn(path: Path) -> None:
 
 
 def test_engine_writes_the_state_of_a_turn() -> None:
-    written = {write.split(".")[-1] for write in writes((LOOP / "engine.py").read_text())}
+    written = {write.split(".")[-1] for name in ENGINE for write in writes((LOOP / name).read_text())}
     assert written | {"start_attempt", "mark_first_token"} >= OWN_METHODS
     assert {"window", "core", "solver", "pending", "tokens", "approval", "open_commit"} <= written
     assert all(hasattr(TurnState, name) or hasattr(StepState, name) for name in OWN_METHODS)

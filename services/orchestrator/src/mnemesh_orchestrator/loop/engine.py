@@ -3,36 +3,27 @@
 Gather, assemble, call the model, journal, run the tools, commit, continue or stop. Compact when the budget says so.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import structlog
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import Internal, MnemeshError
+from mnemesh_kit.errors import Internal
 from mnemesh_types.messages import Message
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.builtin.files import OPEN_FILES
-from mnemesh_orchestrator.compaction.port import SummaryCall
 from mnemesh_orchestrator.errors import LeaseLost, RuleFault
-from mnemesh_orchestrator.llm.errors import FALLBACK_ERRORS, ContextOverflow, ProviderBadAnswer
 from mnemesh_orchestrator.loop import approvals
 from mnemesh_orchestrator.loop.call_plan import plan_calls, starts_runs, with_gates
 from mnemesh_orchestrator.loop.cancellation import cancelled_step_messages, closing_step, input_step
-from mnemesh_orchestrator.loop.context_budget import (
-    MAX_COMPACTIONS,
-    ContextBudget,
-    gain_worth_it,
-    least_gain,
-    limit,
-    require_space,
-)
-from mnemesh_orchestrator.loop.context_builder import Assembled, ContextBuilder
+from mnemesh_orchestrator.loop.context_budget import ContextBudget
+from mnemesh_orchestrator.loop.context_builder import ContextBuilder
 from mnemesh_orchestrator.loop.message_events import answer_events, approval_response_event
-from mnemesh_orchestrator.loop.model_call import MAX_FORMAT_CALLS, ModelCaller, format_problem
 from mnemesh_orchestrator.loop.policy import StepOutcome, Verdict
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.state import OpenCommit, StepState, Turn, concluded, new_step
+from mnemesh_orchestrator.loop.step_answers import StepAnswers
 from mnemesh_orchestrator.loop.step_commit import (
     StepCommitter,
     committed_messages,
@@ -40,10 +31,10 @@ from mnemesh_orchestrator.loop.step_commit import (
     step_messages,
 )
 from mnemesh_orchestrator.loop.step_messages import answer_id, step_id
-from mnemesh_orchestrator.loop.step_records import summary_step
 from mnemesh_orchestrator.loop.stop_reasons import STOP_ERRORS, failure
 from mnemesh_orchestrator.loop.tool_calls import CallResult, ToolExecution
-from mnemesh_orchestrator.loop.window_compaction import WindowCompactor, shows_compactions
+from mnemesh_orchestrator.loop.turn_compaction import TurnCompaction
+from mnemesh_orchestrator.loop.window_compaction import shows_compactions
 from mnemesh_orchestrator.model.approvals import Resumption
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry, JournalledAnswer
 from mnemesh_orchestrator.model.runs import RunError, StopReason
@@ -59,8 +50,8 @@ class Engine:
         self,
         context: ContextBuilder,
         budget: ContextBudget,
-        compactor: WindowCompactor,
-        models: ModelCaller,
+        compaction: TurnCompaction,
+        answers: StepAnswers,
         tools: ToolExecution,
         committer: StepCommitter,
         retry: RetryPolicy,
@@ -68,8 +59,8 @@ class Engine:
     ) -> None:
         self._context = context
         self._budget = budget
-        self._compactor = compactor
-        self._models = models
+        self._compaction = compaction
+        self._answers = answers
         self._tools = tools
         self._committer = committer
         self._retry = retry
@@ -85,7 +76,7 @@ class Engine:
             LeaseLost: another process holds the run now.
         """
         context, state = turn.context, turn.state
-        await self._finish_compaction(turn)
+        await self._compaction.finish(turn)
         resumption = context.run.resumes
         try:
             verdict = await (self._run_step(turn) if resumption is None else self._resume(turn, resumption))
@@ -118,7 +109,7 @@ class Engine:
         elif committed:
             return self._conclude_committed(turn, step, committed)
         else:
-            await self._ask_model(turn, step)
+            await self._answers.ask(turn, step)
         message = step.given.message
         if context.policy.requires_tool_call and not message.tool_calls:
             error = STOP_ERRORS[StopReason.NO_TOOL_CALL]
@@ -130,88 +121,6 @@ class Engine:
             return await self._pause(turn, step, is_committed=bool(committed))
         results = await self._run_tools(turn, step)
         return await self._commit_and_decide(turn, step, results, is_committed=bool(committed))
-
-    async def _ask_model(self, turn: Turn, step: StepState) -> None:
-        """Calls the model until it gives an answer that the step can use.
-
-        A request that the provider rejects as too long is repeated with a smaller window. A model that does not
-        answer is replaced by its fallback for the rest of the turn. If an answer does not have the required format,
-        the model is called again.
-        """
-        context, state = turn.context, turn.state
-        calls, refusals = 1, 0
-        refused: tuple[Assembled, ContextOverflow] | None = None
-        while True:
-            assembled = await self._build_request(turn, step)
-            if refused is not None and refusals == 1 and assembled.request == refused[0].request:
-                raise refused[1]  # nothing could be removed
-            step.record = new_step(context, state, step.id, self._clock.now())
-            try:
-                found = await self._models.call(
-                    context,
-                    state,
-                    step.record,
-                    assembled,
-                    start_attempt=step.start_attempt,
-                    on_first_event=lambda: state.mark_first_token(self._clock.monotonic() - context.started),
-                    spend=step.spend,
-                )
-            except ContextOverflow as error:
-                if refusals == MAX_COMPACTIONS:
-                    raise
-                refusals, refused = refusals + 1, (assembled, error)
-                state.tokens = self._budget.refuse(context, state, error)
-                continue
-            except FALLBACK_ERRORS as error:
-                fallback = state.model.fallback
-                if fallback is None:
-                    raise
-                _log.warning("fallback_model_used", model=fallback.info.handle, error=error.message)
-                state.use_fallback(fallback.info.handle)
-                refusals, refused = 0, None
-                continue
-            state.tokens = self._budget.learn(context, state, found.answer.usage.prompt_tokens)
-            problem = format_problem(context, found.answer)
-            if problem is None:
-                step.record = found.record
-                step.accept(replace(found.answer, usage=step.spent), found.planned, is_journalled=False)
-                return
-            _log.warning("answer_format_invalid", attempt=calls, problem=problem)
-            if calls == MAX_FORMAT_CALLS:
-                raise ProviderBadAnswer(
-                    f"The model's answer is not in the agent's response format: {problem}.",
-                    provider=state.model.info.provider,
-                )
-            step.notes = (f"Your answer was not shown to the user: {problem}. Answer again, with JSON alone.",)
-            calls, refusals, refused = calls + 1, 0, None
-
-    async def _build_request(self, turn: Turn, step: StepState) -> Assembled:
-        """Assembles the request of a step, and compacts the window until the request fits the model's window.
-
-        Raises:
-            ContextWindowOverflow, SystemPromptOverflow: the request does not fit, with every compaction.
-        """
-        context, state = turn.context, turn.state
-        for attempt in range(MAX_COMPACTIONS + 1):
-            assembled = await self._context.assemble(context, state, step.notes)
-            measured = self._budget.measure(context, assembled.request)
-            state.tokens = replace(state.tokens, estimate=measured.estimate)
-            fits = measured.total <= limit(state)
-            if fits and (attempt or self._budget.is_within_trigger(context, state, measured)):
-                return assembled
-            require_space(state, measured)
-            compaction = None
-            if attempt < MAX_COMPACTIONS:
-                gain = least_gain(state, fits=fits)
-                compaction = await self._compactor.compose(
-                    context, state, gain, self._recorder(turn), assembled=assembled
-                )
-            if compaction is None:
-                break
-            state.window = await self._compactor.journal_and_apply(context, step.id, compaction)
-        if fits:
-            return assembled
-        return replace(assembled, request=self._budget.clip_returns(context, state, assembled.request, measured))
 
     async def _journal_answer(self, turn: Turn, step: StepState) -> None:
         entry = JournalEntry(step.id, EntryKind.ANSWER, self._clock.now(), answer=step.given)
@@ -245,7 +154,7 @@ class Engine:
         state.pending, state.compacts_after_run = (), compacts_later
         self._conclude(turn, step, verdict.stop)
         if compacts_now:
-            await self._compact_after(turn, step)
+            await self._compaction.after_step(turn, step)
         return verdict
 
     def _decide(self, turn: Turn, step: StepState, results: Sequence[CallResult]) -> Verdict:
@@ -288,20 +197,6 @@ class Engine:
         turn.state.conclude(step.id, usage)
         turn.context.journal.add_step(concluded(step.record, usage, stop, self._clock.now(), status, error))
 
-    def _recorder(self, turn: Turn) -> Callable[[SummaryCall], None]:
-        """Returns a function that records a call of a summary model as a step of the run."""
-
-        def record(call: SummaryCall) -> None:
-            context, state = turn.context, turn.state
-            state.count_summary_call(call.usage)
-            step = summary_step(context, state, call, self._clock.now())
-            context.journal.add_step(step)
-            context.journal.add_trace(
-                step.id, call.request_body, call.response_body, step.model_ms or 0, is_shared=False
-            )
-
-        return record
-
     def _conclude_open_step(
         self, turn: Turn, stop: StopReason, status: StepStatus, error: RunError | None = None
     ) -> None:
@@ -312,44 +207,6 @@ class Engine:
                 model_ms = round((self._clock.now() - step.record.created_at).total_seconds() * 1e3)
                 step.record = replace(step.record, attempts=step.attempts, model_ms=model_ms)
             self._conclude(turn, step, stop, status, error)
-
-    async def _compact_after(self, turn: Turn, step: StepState) -> None:
-        """Compacts the window after a step. If that fails, the next request tries again."""
-        context, state = turn.context, turn.state
-        try:
-            compaction = await self._compactor.compose(context, state, gain_worth_it(state), self._recorder(turn))
-            if compaction is not None:
-                following = replace(compaction, after_step=True)
-                state.window = await self._compactor.journal_and_apply(context, step.id, following)
-        except LeaseLost:
-            raise
-        except MnemeshError as error:
-            _log.warning("compaction_failed", run_id=context.run.id, error=error.message)
-
-    async def compact_after_run(self, turn: Turn) -> None:
-        """Compacts the window of a turn whose end is stored. If that fails, the next turn compacts.
-
-        Raises:
-            LeaseLost: another process holds the conversation now.
-        """
-        context, state = turn.context, turn.state
-        try:
-            compaction = await self._compactor.compose(context, state, gain_worth_it(state), self._recorder(turn))
-            await context.journal.store_steps()
-            if compaction is not None:
-                await self._compactor.apply(context, compaction)
-        except LeaseLost:
-            raise
-        except MnemeshError as error:
-            _log.warning("compaction_failed", error=error.message)
-
-    async def _finish_compaction(self, turn: Turn) -> None:
-        """Applies a compaction that was journalled and not applied before a restart."""
-        for entry in turn.context.journal.entries.values():
-            compaction = entry.compaction
-            if compaction is not None and compaction.base_version == turn.state.window.version:
-                turn.state.window = await self._compactor.apply(turn.context, compaction)
-                return
 
     def _new_step(self, turn: Turn, id_: str) -> StepState:
         return StepState(new_step(turn.context, turn.state, id_, self._clock.now()))

@@ -1,6 +1,7 @@
 """The state of a turn, split by lifetime: facts of the turn, state of the turn, and state of the step that runs.
 
-The engine is the only writer of TurnState and StepState. Its collaborators read them and return results.
+Only the engine and its two parts, StepAnswers and TurnCompaction, write TurnState and StepState. Its other collaborators
+read them and return results.
 """
 
 from dataclasses import dataclass, field, replace

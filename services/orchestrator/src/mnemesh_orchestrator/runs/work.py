@@ -10,6 +10,7 @@ from mnemesh_orchestrator.loop.engine import Engine
 from mnemesh_orchestrator.loop.journal import JournalWriter
 from mnemesh_orchestrator.loop.state import Turn
 from mnemesh_orchestrator.loop.stop_reasons import STOP_ERRORS
+from mnemesh_orchestrator.loop.turn_compaction import TurnCompaction
 from mnemesh_orchestrator.model.agents import Correction
 from mnemesh_orchestrator.model.approvals import Approval
 from mnemesh_orchestrator.model.claims import Claim, GroupClaim, TurnClaim
@@ -73,10 +74,17 @@ class TurnWork:
     """The turn of an agent. Implements Work."""
 
     def __init__(
-        self, turns: TurnBuilder, engine: Engine, inputs: InputRecorder, claim: TurnClaim, journal: JournalWriter
+        self,
+        turns: TurnBuilder,
+        engine: Engine,
+        compaction: TurnCompaction,
+        inputs: InputRecorder,
+        claim: TurnClaim,
+        journal: JournalWriter,
     ) -> None:
         self._turns = turns
         self._engine = engine
+        self._compaction = compaction
         self._inputs = inputs
         self._claim = claim
         self._journal = journal
@@ -100,7 +108,7 @@ class TurnWork:
     async def compact(self) -> None:
         """See Work."""
         if self._turn is not None:
-            await self._engine.compact_after_run(self._turn)
+            await self._compaction.after_run(self._turn)
 
     @property
     def result(self) -> WorkResult:
@@ -198,12 +206,14 @@ class Works:
         self,
         turns: TurnBuilder,
         engine: Engine,
+        compaction: TurnCompaction,
         inputs: InputRecorder,
         transcripts: TranscriptInputs,
         groups: GroupWorks,
     ) -> None:
         self._turns = turns
         self._engine = engine
+        self._compaction = compaction
         self._inputs = inputs
         self._transcripts = transcripts
         self._groups = groups
@@ -215,7 +225,7 @@ class Works:
         if isinstance(claim, TurnClaim):
 
             def open_turn(turn: TurnClaim) -> TurnWork:
-                return TurnWork(self._turns, self._engine, self._inputs, turn, journal)
+                return TurnWork(self._turns, self._engine, self._compaction, self._inputs, turn, journal)
 
             if claim.run.transcript is not None and not claim.run.input:
                 return SleeptimeWork(self._transcripts, open_turn, claim, journal)
