@@ -6,11 +6,12 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from mnemesh_sandbox import Access, Level, OutcomeStatus, Sandbox, SandboxSettings, Task
+from mnemesh_sandbox import Access, Level, OutcomeStatus, Sandbox, SandboxSettings, SandboxUnavailable, Task
 from mnemesh_sandbox.warm import WarmPool
 from mnemesh_testkit.timeouts import scaled
 
@@ -49,6 +50,54 @@ async def test_each_process_executes_one_task(warm: Sandbox) -> None:
         assert value_of(await warm.run(task, scaled(60))) == [["left"], [name]]
         pids.append(await _waiting(warm))
     assert pids[0] != pids[1]
+
+
+async def test_task_is_the_first_that_a_waiting_process_shows(warm: Sandbox) -> None:
+    """A process that waits has prepared itself. Nothing of that reaches the task."""
+    await warm.run(PID, scaled(60))
+    await _waiting(warm)
+    body = """
+    import os, sys
+    own = sys.modules["tool"].__dict__ is globals()
+    return [own, sorted(name for name in globals() if name in ("number", "text")), os.listdir("."), dict(os.environ)]
+    """
+    outcome = await warm.run(Task(source_of(body), "tool"), scaled(60))
+    assert (value_of(outcome), outcome.stdout, outcome.stderr) == ([True, [], [], {}], "", "")
+
+
+async def test_waiting_process_executes_a_tool_with_await(warm: Sandbox) -> None:
+    source = "import asyncio\nasync def tool():\n    await asyncio.sleep(0)\n    return 'awaited'\n"
+    await warm.run(PID, scaled(60))
+    await _waiting(warm)
+    assert (await warm.run(Task(source, "tool"), scaled(60))).text == "awaited"
+
+
+async def test_what_a_task_holds_is_released_when_its_last_process_has_ended(warm: Sandbox) -> None:
+    await warm.run(PID, scaled(60))
+    outer, released = await _waiting(warm), asyncio.Event()
+    states = []
+
+    def release() -> None:
+        states.append(Path("/proc", str(outer)).exists())
+        released.set()
+
+    async with AsyncExitStack() as held:
+        held.callback(release)
+        await warm.run(PID, scaled(60), held=held)
+        async with asyncio.timeout(scaled(60)):
+            await released.wait()
+    assert states == [False]
+
+
+async def test_what_a_task_holds_stays_held_if_no_process_was_started() -> None:
+    sandbox = await Sandbox.open(SandboxSettings(minimum=Level.FULL), layers=set())
+    async with AsyncExitStack() as held:
+        released: list[str] = []
+        held.callback(released.append, "released")
+        with pytest.raises(SandboxUnavailable):
+            await sandbox.run(PID, scaled(60), held=held)
+        assert released == []
+    assert released == ["released"]
 
 
 async def test_limits_begin_with_the_task(warm: Sandbox) -> None:

@@ -160,13 +160,17 @@ class Sandbox:
         """The result of the probe."""
         return self._isolation
 
-    async def run(self, task: Task, seconds: float, access: Access = Access()) -> Outcome:
+    async def run(
+        self, task: Task, seconds: float, access: Access = Access(), held: AsyncExitStack | None = None
+    ) -> Outcome:
         """Runs a task once. None of its processes survives the call, even if it raises or is cancelled.
 
         Args:
             task: The task.
             seconds: The time limit.
             access: What the task can reach.
+            held: What the task holds until the last process of its sandbox has ended, a moment after the result: it is
+                taken out of the stack and released then. It stays there if no process was started.
 
         Raises:
             SandboxUnavailable: The isolation of the host is below the configured minimum, or too weak for this access.
@@ -174,7 +178,7 @@ class Sandbox:
         """
         self._require(access)
         settings = self._settings
-        ended = await self._started(task, self._isolation.layers, seconds, access)
+        ended = await self._started(task, self._isolation.layers, seconds, access, held=held)
         limits = OutcomeLimits(seconds, settings.cpu_seconds, settings.memory_mb, settings.disk_mb, settings.files)
         size = len(ended.result.data) + len(ended.stdout.data) + len(ended.stderr.data)
         if size > (_LARGE_BYTES if task.secrets else _MEGABYTE):
@@ -254,10 +258,11 @@ class Sandbox:
         seconds: float | None,
         access: Access,
         supervision: Supervision = AS_TOOL,
+        held: AsyncExitStack | None = None,
     ) -> process.EndedProcess:
         """Runs a task. Raises `SandboxUnavailable` if the host refuses a layer."""
         try:
-            ended = await self._process(task, layers, seconds, access, supervision)
+            ended = await self._process(task, layers, seconds, access, supervision, held)
         except (NoCgroup, NoUidLeft) as error:
             cause = CGROUP if isinstance(error, NoCgroup) else layer.OWN_UID
             raise SandboxUnavailable(Isolation(frozenset(), {cause: str(error)}), self._settings.minimum) from error
@@ -272,6 +277,7 @@ class Sandbox:
         seconds: float | None,
         access: Access = Access(),
         supervision: Supervision = AS_TOOL,
+        held: AsyncExitStack | None = None,
     ) -> process.EndedProcess:
         program = "" if task.language is Language.PYTHON else self._settings.node
         prepared: PreparedProcess | None = None
@@ -279,6 +285,8 @@ class Sandbox:
             prepared = await self._pool.take((program, *access.packages))
         if prepared is None:
             prepared = await self._prepare(layers, program, access, supervision)
+        if held is not None:
+            prepared.resources.push_async_exit(held.pop_all())
         try:
             ended = await prepared.process.execute(task.to_json(), seconds, task.content)
             if ended.refused is not None and ended.refused[0] == CGROUP:

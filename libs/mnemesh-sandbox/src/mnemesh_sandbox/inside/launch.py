@@ -17,7 +17,7 @@ import sys
 from dataclasses import replace
 from typing import NoReturn
 
-from . import descendants, linux, network, root, runner, seccomp
+from . import descendants, linux, root, runner, seccomp
 from .node import Node
 from .plan import (
     CGROUP,
@@ -200,8 +200,12 @@ def _inside(plan: Plan, go: int) -> NoReturn:
         _prefer_for_oom_kill()
         _join_cgroup(plan)
         _unshare_namespaces(plan)
+        variables: dict[str, str] = {}
         if plan.proxy_fd is not None:
+            from . import network  # noqa: PLC0415 - most tasks need no module of sockets
+
             network.offer_listener(plan.proxy_fd)
+            variables = network.proxy_environment()
         script = "" if plan.node is None else Node.script()
         if PRIVATE_ROOT in plan.layers:
             root.enter(plan)
@@ -217,9 +221,10 @@ def _inside(plan: Plan, go: int) -> NoReturn:
         os._exit(0)
     os.close(plan.report_fd)
     try:
-        variables = {} if plan.proxy_fd is None else network.proxy_environment()
         if node is not None:
             node.execute(script, variables)
+        if plan.waits:
+            runner.rehearse()
         pipes = None if plan.calls_fd is None or plan.replies_fd is None else (plan.calls_fd, plan.replies_fd)
         runner.run(plan.result_fd, plan.limits.output_chars, variables, plan.package_directories, pipes, plan.input_fd)
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import inspect
 import json
 import os
@@ -47,6 +46,8 @@ def run(task: Mapping[str, Any], pipes: tuple[int, int] | None) -> Any:
     try:
         value = eval(code, namespace)  # noqa: S307 - this is what the sandbox is for
         if code.co_flags & inspect.CO_COROUTINE:
+            import asyncio  # noqa: PLC0415 - it takes longer to load than all others together
+
             asyncio.run(value)
     except SystemExit as end:
         if end.code not in (None, 0):

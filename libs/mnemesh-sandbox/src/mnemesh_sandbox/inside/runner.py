@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -13,6 +14,14 @@ from typing import Any
 from . import programs, values
 
 MAX_ERROR_CHARS = 1000
+_REHEARSAL = json.dumps(
+    {
+        "name": "tool",
+        "source": "def tool(number: int, text: str = ''):\n    return [number, text]\n",
+        "arguments": {"number": 1},
+        "has_content": False,
+    }
+)
 
 
 def run(
@@ -65,6 +74,20 @@ def run(
             stream.flush()
         except (OSError, ValueError, AttributeError):
             continue  # the tool closed or replaced the stream
+
+
+def rehearse() -> None:
+    """Executes a task that does nothing, in a process that waits for its task.
+
+    The first use of a page of memory or of a module takes time. This spends it before the task arrives.
+    """
+    import asyncio  # noqa: F401, PLC0415 - tools and programs with `await` need it
+
+    task = json.loads(_REHEARSAL)
+    text = json.dumps(_answer(_call(task, b"", None), MAX_ERROR_CHARS))
+    json.loads(text)
+    del sys.modules["tool"]
+    gc.freeze()  # a collection during the task writes to no page of these objects
 
 
 def _add_packages(directories: Sequence[str]) -> None:

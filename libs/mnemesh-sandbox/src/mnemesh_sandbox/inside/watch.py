@@ -54,7 +54,7 @@ class Watch:
         # The private root has a file system of limited size; a directory that the task fills does not.
         self._directory = plan.output_directory if PRIVATE_ROOT in plan.layers else plan.work_directory
         self._connects = plan.proxy_fd is not None
-        self._next = 0.0
+        self._next = time.monotonic() + self._interval  # a task that ends sooner costs no measurement
         self._unreadable: dict[int, int] = {}
 
     @property

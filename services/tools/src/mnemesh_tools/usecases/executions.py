@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from typing import Any
 
 import structlog
@@ -115,12 +116,13 @@ class ExecutionService:
         try:
             async with (
                 self._packages.hold(caller.organization_id, tool.packages, stored) as packages,
-                self._slots.hold(caller.organization_id),
+                AsyncExitStack() as slot,
             ):
+                await slot.enter_async_context(self._slots.hold(caller.organization_id))
                 access = Access(
                     serve=None if proxy is None else proxy.serve, packages=() if packages is None else (str(packages),)
                 )
-                outcome = await self._sandbox.run(task, seconds, access)
+                outcome = await self._sandbox.run(task, seconds, access, slot)
         except SandboxUnavailable as error:
             raise SandboxTooWeak(str(error), missing=",".join(error.missing)) from error
         await async_failpoint("sandbox.after_run", tool.function)

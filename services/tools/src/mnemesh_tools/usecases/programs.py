@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Final
 
 import structlog
@@ -76,9 +77,10 @@ class ProgramService:
         calls = None if answer is None else _bounded(answer)
         await async_failpoint("sandbox.before_run", name)
         try:
-            async with self._slots.hold(caller.organization_id):
+            async with AsyncExitStack() as slot:
+                await slot.enter_async_context(self._slots.hold(caller.organization_id))
                 access = Access(serve=None if proxy is None else proxy.serve, calls=calls)
-                outcome = await self._sandbox.run(task, seconds, access)
+                outcome = await self._sandbox.run(task, seconds, access, slot)
         except SandboxUnavailable as error:
             raise SandboxTooWeak(str(error), missing=",".join(error.missing)) from error
         await async_failpoint("sandbox.after_run", name)

@@ -48,7 +48,7 @@ class FairSlots:
 
     @asynccontextmanager
     async def hold(self, organization_id: str) -> AsyncIterator[None]:
-        """Holds a slot for the organization until the block ends.
+        """Holds a slot for the organization until the block ends, which may be in another task.
 
         Raises:
             ToolSlotsBusy: None became free within the longest wait, or too many executions of the organization wait.

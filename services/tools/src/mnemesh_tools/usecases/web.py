@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Final
 
 import structlog
@@ -119,8 +120,9 @@ class WebService:
         async with self._downloads.hold(organization):
             page, raw, charset = await self._reader.download(url, self._resolver.for_organization(organization), ended)
         try:
-            async with self._slots.hold(organization):
-                return await self._reader.read(page, raw, charset)
+            async with AsyncExitStack() as slot:
+                await slot.enter_async_context(self._slots.hold(organization))
+                return await self._reader.read(page, raw, charset, slot)
         except SandboxUnavailable as error:
             raise SandboxTooWeak(str(error), missing=",".join(error.missing)) from error
 

@@ -6,7 +6,7 @@ import base64
 import importlib.util
 import json
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,8 +59,14 @@ class PageReader:
                 raise WebPageRefused(str(failed), url) from failed
             raise WebPageUnreadable(str(failed), url, failed.status) from failed
 
-    async def read(self, page: WebPage, raw: bytes, charset: str | None) -> WebPage:
+    async def read(self, page: WebPage, raw: bytes, charset: str | None, slot: AsyncExitStack | None = None) -> WebPage:
         """Returns a page with the text of its document.
+
+        Args:
+            page: The page as it was downloaded.
+            raw: Its content.
+            charset: The character set that its server names.
+            slot: What the reading holds; see `Sandbox.run`.
 
         Raises:
             WebPageUnreadable: The document is of a type without text, or cannot be read within the limits.
@@ -77,7 +83,8 @@ class PageReader:
             "url": page.url,
             "limit": MAX_PAGE_CHARS,
         }
-        outcome = await self._sandbox.run(Task(self._source, _FUNCTION, arguments), _READ_SECONDS, self._access)
+        task = Task(self._source, _FUNCTION, arguments)
+        outcome = await self._sandbox.run(task, _READ_SECONDS, self._access, slot)
         return _read(page, outcome)
 
 

@@ -22,6 +22,10 @@ from mnemesh_tools.store.sql.tables import builtin_releases, request_ledger, too
 T = TypeVar("T")
 _BATCH = 1_000
 """The number of ids in one statement."""
+_IN_ORGANIZATION = tools.c.organization_id == sa.bindparam("organization")
+_BY_ID = sa.select(tools).where(_IN_ORGANIZATION, tools.c.id == sa.bindparam("value"))
+_BY_NAME = sa.select(tools).where(_IN_ORGANIZATION, tools.c.name == sa.bindparam("value"))
+_TAGS = sa.select(tool_tags.c.tag).where(tool_tags.c.tool_id == sa.bindparam("tool")).order_by(tool_tags.c.position)
 
 
 class SqlToolStore:
@@ -94,11 +98,11 @@ class SqlToolTransaction:
 
     def get_tool(self, tool_id: str) -> Tool | None:
         """See `ToolTransaction.get_tool`."""
-        return self._get_tool(tools.c.id == tool_id)
+        return self._get_tool(_BY_ID, tool_id)
 
     def get_tool_by_name(self, name: str) -> Tool | None:
         """See `ToolTransaction.get_tool_by_name`."""
-        return self._get_tool(tools.c.name == name)
+        return self._get_tool(_BY_NAME, name)
 
     def get_tools(self, ids: Sequence[str], names: Sequence[str]) -> Sequence[Tool]:
         """See `ToolTransaction.get_tools`."""
@@ -166,9 +170,9 @@ class SqlToolTransaction:
             values = {"organization_id": self._organization_id, "release": release}
             self._conn.execute(builtin_releases.insert().values(values))
 
-    def _get_tool(self, condition: sa.ColumnElement[bool]) -> Tool | None:
-        row = self._conn.execute(sa.select(tools).where(self._in_organization, condition)).first()
-        return None if row is None else self._with_tags((row,))[0]
+    def _get_tool(self, statement: sa.Select[Any], value: str) -> Tool | None:
+        row = self._conn.execute(statement, {"organization": self._organization_id, "value": value}).first()
+        return None if row is None else tool_from_row(row, tuple(self._conn.scalars(_TAGS, {"tool": row.id})))
 
     def _with_tags(self, rows: Iterable[sa.Row[Any]]) -> tuple[Tool, ...]:
         rows = tuple(rows)
