@@ -23,7 +23,9 @@ from mnemesh_gateway.letta.convert.models import find_embedder, find_model
 from mnemesh_gateway.letta.convert.tools import tool_from_proto
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed, order_to_proto
-from mnemesh_gateway.letta.schemas.agents import AgentState, GroupOfAgent, IdentityOfAgent, Source
+from mnemesh_gateway.letta.schemas.agents import AgentState, Source
+from mnemesh_gateway.letta.schemas.groups import Group
+from mnemesh_gateway.letta.schemas.identities import Identity
 from mnemesh_gateway.letta.schemas.tools import Tool
 
 VIEW: Final = rpc.AgentView(message_ids=True, blocks=True, secrets=True, identities=True, groups=True)
@@ -117,7 +119,7 @@ async def _include(mesh: Mesh, state: AgentState, agent: pb.Agent, parts: frozen
         state.managed_group = state.multi_agent_group = await _managed_group(mesh, agent)
 
 
-async def _identities(mesh: Mesh, agent: pb.Agent) -> list[IdentityOfAgent]:
+async def _identities(mesh: Mesh, agent: pb.Agent) -> list[Identity]:
     found = []
     for identity_id in agent.identity_ids:
         request = identities_service_pb2.GetIdentityRequest(identity_id=identity_id)
@@ -129,7 +131,7 @@ async def _identities(mesh: Mesh, agent: pb.Agent) -> list[IdentityOfAgent]:
     return found
 
 
-async def _managed_group(mesh: Mesh, agent: pb.Agent) -> GroupOfAgent | None:
+async def _managed_group(mesh: Mesh, agent: pb.Agent) -> Group | None:
     for group_id in agent.group_ids:
         request = groups_service_pb2.GetGroupRequest(group_id=group_id)
         group = group_from_proto((await mesh.groups.GetGroup(request, timeout=READ_SECONDS)).group)

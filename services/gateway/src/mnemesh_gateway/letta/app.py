@@ -40,6 +40,7 @@ _FURTHER: Final = (
     "sources",
     "steps",
     "tags",
+    "telemetry",
     "templates",
     "tools",
 )

@@ -35,6 +35,7 @@ ID_PREFIXES: Final[Mapping[str, str]] = {
     "source_id": "source",
     "group_id": "group",
     "identity_id": "identity",
+    "job_id": "job",
     "mcp_server_id": "mcp_server",
     "memory_id": "passage",
     "message_id": "message",

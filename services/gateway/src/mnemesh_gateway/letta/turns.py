@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -32,52 +33,71 @@ _HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 Events = AsyncGenerator[runs_pb2.RunEvent, None]
 
 
-async def events_of(mesh: Mesh, agent_id: str, conversation_id: str | None, body: SendMessages, key: str) -> Events:
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """Who receives messages: an agent in its default or another conversation, a conversation alone, or a group."""
+
+    agent_id: str = ""
+    conversation_id: str | None = None
+    group_id: str | None = None
+
+
+async def events_of(mesh: Mesh, recipient: Recipient, body: SendMessages, key: str) -> Events:
     """Sends what a body has and returns the events of its run. A background run outlives its stream by contract."""
     sent = sent_of(body)
     config = config_to_proto(body)
     if sent.is_answer:
-        answer = await _answer(mesh, agent_id, conversation_id, sent, config, key)
+        answer = await _answer(mesh, recipient, sent, config, key)
         return run_stream.send(mesh.runs, answer, PATIENCE)
     if body.background:
-        run = await start_run(mesh, agent_id, conversation_id, body, key)
+        run = await start_run(mesh, recipient, body, key)
         return run_stream.attach(mesh.runs, run.id, 0, PATIENCE)
     request = runs_service_pb2.SendMessageRequest(
-        request_id=key, agent_id=agent_id, conversation_id=conversation_id, messages=sent.messages, config=config
+        request_id=key,
+        agent_id=recipient.agent_id,
+        conversation_id=recipient.conversation_id,
+        group_id=recipient.group_id,
+        messages=sent.messages,
+        config=config,
     )
     return run_stream.send(mesh.runs, request, PATIENCE)
 
 
-async def start_run(
-    mesh: Mesh, agent_id: str, conversation_id: str | None, body: SendMessages, key: str
-) -> runs_pb2.Run:
+async def start_run(mesh: Mesh, recipient: Recipient, body: SendMessages, key: str) -> runs_pb2.Run:
     """Starts what a body has as a run in the background, and returns the run."""
     sent = sent_of(body)
     config = config_to_proto(body)
     if sent.is_answer:
-        answer = await _answer(mesh, agent_id, conversation_id, sent, config, key)
+        answer = await _answer(mesh, recipient, sent, config, key)
         async with aclosing(run_stream.send(mesh.runs, answer, PATIENCE)) as events:
             run_id = (await anext(events)).run_id
         return await read_run(mesh, run_id)
     start = runs_service_pb2.StartRunRequest(
-        request_id=key, agent_id=agent_id, conversation_id=conversation_id, messages=sent.messages, config=config
+        request_id=key,
+        agent_id=recipient.agent_id,
+        conversation_id=recipient.conversation_id,
+        group_id=recipient.group_id,
+        messages=sent.messages,
+        config=config,
     )
     return (await mesh.runs.StartRun(start, timeout=READ_SECONDS)).run
 
 
 async def _answer(
-    mesh: Mesh, agent_id: str, conversation_id: str | None, sent: Sent, config: runs_pb2.RunConfig, key: str
+    mesh: Mesh, recipient: Recipient, sent: Sent, config: runs_pb2.RunConfig, key: str
 ) -> runs_service_pb2.AnswerApprovalRequest:
+    if recipient.group_id is not None:
+        raise invalid_field("An approval is answered to the agent that asked, not to its group.", "body", "messages")
     decisions = list(sent.decisions)
     if sent.blanket is not None:
-        request_id = sent.approval_request_id or await _pending(mesh, agent_id)
+        request_id = sent.approval_request_id or await _pending(mesh, recipient.agent_id)
         found = messages_service_pb2.GetMessagesRequest(message_ids=[request_id])
         messages = (await mesh.messages.GetMessages(found, timeout=READ_SECONDS)).messages
         decisions += blanket_decisions(sent, [call for message in messages for call in message.tool_calls])
     return runs_service_pb2.AnswerApprovalRequest(
         request_id=key,
-        agent_id=agent_id,
-        conversation_id=conversation_id,
+        agent_id=recipient.agent_id,
+        conversation_id=recipient.conversation_id,
         approval_request_id=sent.approval_request_id,
         decisions=decisions,
         messages=sent.messages,
@@ -240,11 +260,11 @@ async def _next(frames: AsyncGenerator[_Frame, None]) -> _Frame | None:
 
 
 async def replied(
-    mesh: Mesh, agent_id: str, conversation_id: str | None, body: SendMessages, key: str, *, stream: bool
+    mesh: Mesh, recipient: Recipient, body: SendMessages, key: str, *, stream: bool
 ) -> LettaResponse | Response:
     """Returns the answer to what a body sends, whole or as a stream."""
     shown = shown_of(body)
-    events = await events_of(mesh, agent_id, conversation_id, body, key)
+    events = await events_of(mesh, recipient, body, key)
     if not stream:
         return await answered(events, shown)
     return await streamed(events, shown, tokens=body.stream_tokens, pings=body.include_pings, numbered=body.background)

@@ -164,7 +164,7 @@ def reset(lab: Lab) -> None:
         lab.client.agents.messages.compact(agent.id)
 
 
-@drives("runs.messages.stream", "runs.messages.list", "runs.steps.list")
+@drives("runs.messages.stream", "runs.messages.list", "runs.steps.list", "runs.trace.retrieve")
 def approvals(lab: Lab) -> None:
     agent = lab.agent()
     lab.fake.script = [Reply(tool_calls=[("weather", {"city": "Bonn"})]), "Rain."]
@@ -185,7 +185,15 @@ def approvals(lab: Lab) -> None:
     run_id = str(done.messages[-1].run_id)
     found = list(lab.client.runs.messages.list(run_id))
     assert [message.message_type for message in found][-2:] == ["tool_return_message", "assistant_message"]
-    assert len(list(lab.client.runs.steps.list(run_id))) >= 1
+    (step,) = lab.client.runs.steps.list(run_id)
+    spans = lab.client.runs.trace.retrieve(run_id)
+    assert [span["SpanName"] for span in spans] == ["agent_run", "time_to_first_token", "agent_step"]
+    assert {span["TraceId"] for span in spans} == {spans[0]["TraceId"]}
+    assert [span["ParentSpanId"] for span in spans] == ["", spans[0]["SpanId"], spans[0]["SpanId"]]
+    assert spans[2]["SpanAttributes"]["step.id"] == step.id  # type: ignore[index]
+    assert lab.client.runs.trace.retrieve(run_id, limit=1) == spans[:1]
+    with pytest.raises(letta_client.UnprocessableEntityError, match="limit"):
+        lab.client.runs.trace.retrieve(run_id, limit=0)
     streamed = [chunk.message_type for chunk in lab.client.runs.messages.stream(run_id)]
     assert streamed[-2:] == ["stop_reason", "usage_statistics"]
 

@@ -10,7 +10,7 @@ from mnemesh.files.v1 import folders_service_pb2 as folders_rpc
 
 from mnemesh_gateway.letta.convert.models import given_embedder
 from mnemesh_gateway.letta.convert.values import json_to_text, moment, present, set_present
-from mnemesh_gateway.letta.schemas.folders import CreateFolder, File, UpdateFolder
+from mnemesh_gateway.letta.schemas.folders import CreateFolder, File, FolderSize, Job, UpdateFolder
 
 _STATUSES: Final = {
     pb.FILE_STATUS_PARSING: "parsing",
@@ -18,6 +18,20 @@ _STATUSES: Final = {
     pb.FILE_STATUS_COMPLETED: "completed",
     pb.FILE_STATUS_ERROR: "error",
 }
+_JOB_STATUSES: Final = {
+    pb.FILE_STATUS_FETCHING: "running",
+    pb.FILE_STATUS_PARSING: "running",
+    pb.FILE_STATUS_EMBEDDING: "running",
+    pb.FILE_STATUS_COMPLETED: "completed",
+    pb.FILE_STATUS_ERROR: "failed",
+}
+RUNNING: Final = (
+    pb.FILE_STATUS_PENDING,
+    pb.FILE_STATUS_FETCHING,
+    pb.FILE_STATUS_PARSING,
+    pb.FILE_STATUS_EMBEDDING,
+)
+"""The states of files whose jobs have not ended."""
 DUPLICATES: Final = {
     "skip": rpc.DUPLICATE_HANDLING_SKIP,
     "error": rpc.DUPLICATE_HANDLING_ERROR,
@@ -75,4 +89,37 @@ def file_from_proto(file: pb.File, content: str | None = None) -> File:
         content=content,
         created_at=moment(file, "create_time"),
         updated_at=moment(file, "update_time"),
+    )
+
+
+def job_from_proto(file: pb.File) -> Job:
+    """Returns the processing of a file as a job."""
+    status = _JOB_STATUSES.get(file.status, "created")
+    more = {"type": "embedding", "source_id": file.folder_id, "file_id": file.id, "filename": file.name}
+    if file.HasField("error_message"):
+        more["error"] = file.error_message
+    return Job(
+        id=job_id_of(file.id),
+        status=status,
+        created_at=moment(file, "create_time"),
+        updated_at=moment(file, "update_time"),
+        completed_at=moment(file, "update_time") if status in {"completed", "failed"} else None,
+        metadata=more,
+    )
+
+
+def job_id_of(file_id: str) -> str:
+    """Returns the id of a file's job."""
+    return "job-" + file_id.partition("-")[2]
+
+
+def file_id_of(job_id: str) -> str:
+    """Returns the id of a job's file."""
+    return "file-" + job_id.partition("-")[2]
+
+
+def size_from_proto(folder: pb.Folder) -> FolderSize:
+    """Returns the size of a folder, without its files."""
+    return FolderSize(
+        source_id=folder.id, source_name=folder.name, file_count=folder.file_count, total_size=folder.size_bytes
     )

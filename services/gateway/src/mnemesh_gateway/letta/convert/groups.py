@@ -5,21 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from mnemesh.agents.v1 import groups_pb2 as pb
+from mnemesh.agents.v1 import groups_service_pb2 as rpc
 
-from mnemesh_gateway.letta.convert.values import present
-from mnemesh_gateway.letta.schemas.agents import GroupOfAgent
+from mnemesh_gateway.letta.convert.values import present, set_present
+from mnemesh_gateway.letta.errors import invalid_field
+from mnemesh_gateway.letta.schemas.groups import CreateGroup, Group, GroupManager, UpdateGroup, settings_of
 
 
-def group_from_proto(group: pb.Group) -> GroupOfAgent:
+def group_from_proto(group: pb.Group) -> Group:
     """Returns a group with the settings of its manager."""
-    kind = group.manager_config.WhichOneof("config") or "round_robin"
+    kind = _kind(group)
     settings: Any = getattr(group.manager_config, kind)
     names = {field.name for field in settings.DESCRIPTOR.fields}
 
     def of(name: str) -> Any:
         return present(settings, name) if name in names else None
 
-    return GroupOfAgent(
+    return Group(
         id=group.id,
         manager_type=kind,
         agent_ids=list(group.agent_ids),
@@ -39,3 +41,73 @@ def group_from_proto(group: pb.Group) -> GroupOfAgent:
         min_message_buffer_length=of("min_message_buffer_length"),
         hidden=group.hidden,
     )
+
+
+def group_to_proto(body: CreateGroup) -> pb.Group:
+    """Returns the message of a group to create. Raises ValidationFailed if the manager's agent is missing."""
+    group = pb.Group(
+        description=body.description,
+        agent_ids=body.agent_ids,
+        shared_block_ids=body.shared_block_ids,
+        hidden=bool(body.hidden),
+    )
+    set_present(group.provenance, project_id=body.project_id)
+    if body.manager_config is not None:
+        group.manager_config.CopyFrom(_manager(body.manager_config))
+    return group
+
+
+def group_update_to_proto(body: UpdateGroup, current: pb.Group, request_id: str) -> rpc.UpdateGroupRequest:
+    """Returns the request that makes the changes of a body. Its mask is empty if there are none.
+
+    Args:
+        body: of the client.
+        current: the group as it is. Its manager keeps the settings that the body leaves out, unless its kind changes.
+        request_id: of the update.
+    """
+    group = pb.Group(id=current.id)
+    request = rpc.UpdateGroupRequest(request_id=request_id)
+    paths = request.update_mask.paths
+    for name in ("agent_ids", "shared_block_ids"):
+        ids: list[str] | None = getattr(body, name)
+        if ids is not None:
+            getattr(group, name).extend(ids)
+            paths.append(name)
+    if body.description is not None:
+        group.description = body.description
+        paths.append("description")
+    if body.project_id is not None:
+        group.provenance.project_id = body.project_id
+        paths.append("provenance.project_id")
+    given = body.manager_config
+    if given is not None and given.manager_type == _kind(current):
+        kind = given.manager_type
+        settings = _settings(kind, given)
+        if settings:
+            set_present(getattr(group.manager_config, kind), **settings)
+            paths.extend(f"manager_config.{kind}.{name}" for name in settings)
+    elif given is not None:
+        group.manager_config.CopyFrom(_manager(given))
+        paths.append("manager_config")
+    request.group.CopyFrom(group)
+    return request
+
+
+def _kind(group: pb.Group) -> str:
+    return group.manager_config.WhichOneof("config") or "round_robin"
+
+
+def _manager(given: GroupManager) -> pb.ManagerConfig:
+    config = pb.ManagerConfig()
+    manager: Any = getattr(config, given.manager_type)
+    manager.SetInParent()
+    if "manager_agent_id" in manager.DESCRIPTOR.fields_by_name and not given.manager_agent_id:
+        raise invalid_field("Field required", "body", "manager_config", "manager_agent_id")
+    set_present(manager, **_settings(given.manager_type, given))
+    return config
+
+
+def _settings(kind: str, given: GroupManager) -> dict[str, Any]:
+    """Returns the settings that managers of a kind have."""
+    known = getattr(pb.ManagerConfig(), kind).DESCRIPTOR.fields_by_name
+    return {name: value for name, value in settings_of(given).items() if name in known}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from datetime import datetime
+from typing import Any, Final
 
+from mnemesh.tools.v1 import execution_service_pb2 as rpc
 from mnemesh.tools.v1 import tools_pb2 as pb
 
 from mnemesh_gateway.letta.convert.values import json_from_text, json_to_text, metadata, present, set_present
 from mnemesh_gateway.letta.errors import invalid_field
-from mnemesh_gateway.letta.schemas.tools import Requirement, Tool, ToolFields
+from mnemesh_gateway.letta.schemas.tools import Requirement, RunSource, Tool, ToolFields
 
 _SOURCES: Final = {pb.SOURCE_TYPE_PYTHON: "python", pb.SOURCE_TYPE_TYPESCRIPT: "typescript"}
 _SOURCE_TYPES: Final = {name: kind for kind, name in _SOURCES.items()}
@@ -72,12 +74,11 @@ def fields_to_proto(body: ToolFields, message: pb.Tool) -> list[str]:
     Raises:
         ValidationFailed: the type of the source is unknown.
     """
-    if body.source_type is not None and body.source_type not in _SOURCE_TYPES:
-        raise invalid_field("Input should be 'python' or 'typescript'", "body", "source_type")
+    source_type = source_type_to_proto(body.source_type, "body", "source_type") if body.source_type else None
     plain = {
         "description": body.description,
         "source_code": body.source_code,
-        "source_type": _SOURCE_TYPES[body.source_type] if body.source_type else None,
+        "source_type": source_type,
         "json_schema": json_to_text(body.json_schema),
         "args_json_schema": json_to_text(body.args_json_schema),
         "return_char_limit": body.return_char_limit,
@@ -93,7 +94,48 @@ def fields_to_proto(body: ToolFields, message: pb.Tool) -> list[str]:
     for name in ("pip_requirements", "npm_requirements"):
         requirements: list[Requirement] | None = getattr(body, name)
         if requirements is not None:
-            for item in requirements:
-                getattr(message, name).append(pb.PackageRequirement(name=item.name, version=item.version))
+            getattr(message, name).extend(_packages(requirements))
             paths.append(name)
     return paths
+
+
+def source_type_to_proto(name: str | None, *loc: str) -> pb.SourceType.ValueType:
+    """Returns the type of source code; Python without a name. Raises ValidationFailed if the type is unknown."""
+    if name is not None and name not in _SOURCE_TYPES:
+        raise invalid_field("Input should be 'python' or 'typescript'", *loc)
+    return _SOURCE_TYPES[name or "python"]
+
+
+def trial_to_proto(body: RunSource, execution_id: str) -> rpc.ExecuteToolRequest:
+    """Returns the request that runs source code once. Raises ValidationFailed if the type of the source is unknown."""
+    tool = rpc.AdHocTool(
+        source_code=body.source_code,
+        source_type=source_type_to_proto(body.source_type, "body", "source_type"),
+        pip_requirements=_packages(body.pip_requirements),
+        npm_requirements=_packages(body.npm_requirements),
+    )
+    set_present(tool, name=body.name, args_json_schema=json_to_text(body.args_json_schema))
+    return rpc.ExecuteToolRequest(
+        execution_id=execution_id,
+        ad_hoc=tool,
+        arguments=json_to_text(body.args) or "{}",
+        environment=body.env_vars or {},
+    )
+
+
+def return_of_trial(response: rpc.ExecuteToolResponse, started: datetime) -> dict[str, Any]:
+    """Returns the message with the result of source code that ran once. Its id is that of no stored message."""
+    status = "success" if response.status == rpc.EXECUTION_STATUS_SUCCESS else "error"
+    found = {
+        "status": status,
+        "tool_return": response.result,
+        "stdout": [response.stdout] if response.stdout else None,
+        "stderr": [response.stderr] if response.stderr else None,
+        "tool_call_id": "null",
+    }
+    head = {"id": "null", "date": started, "message_type": "tool_return_message"}
+    return head | found | {"tool_returns": [found | {"type": "tool"}]}
+
+
+def _packages(requirements: list[Requirement] | None) -> list[pb.PackageRequirement]:
+    return [pb.PackageRequirement(name=item.name, version=item.version) for item in requirements or ()]

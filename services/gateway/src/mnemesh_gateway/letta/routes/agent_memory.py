@@ -194,6 +194,7 @@ async def detach_identity_from_agent(call: Call[NoQuery, None]) -> None:
 
 
 @operations.post("/agents/{agent_id}/recompile", query=RecompileQuery, result=str)
+@operations.post("/agents/{agent_id}/system-prompt/recompile", query=RecompileQuery, result=str)
 async def recompile_agent(call: Call[RecompileQuery, None]) -> str:
     """Renders the system message of an agent again and returns its text."""
     request = agents_rpc.RecompileAgentRequest(

@@ -31,7 +31,7 @@ from mnemesh_gateway.letta.schemas.messages import (
     SendMessages,
 )
 from mnemesh_gateway.letta.schemas.runs import Run
-from mnemesh_gateway.letta.turns import replied, start_run
+from mnemesh_gateway.letta.turns import Recipient, replied, start_run
 
 operations = Operations()
 COMPACTION_SECONDS: Final = 120.0
@@ -47,20 +47,20 @@ class NoActiveRuns(FailedPrecondition):
 async def send_message(call: Call[NoQuery, SendMessages]) -> LettaResponse | Response:
     """Sends messages and returns the turn; with streaming=true as server-sent events."""
     check_streaming(call.body, streams=False)
-    agent_id = call.path["agent_id"]
-    return await replied(call.mesh, agent_id, None, call.body, call.request_id, stream=bool(call.body.streaming))
+    recipient = Recipient(call.path["agent_id"])
+    return await replied(call.mesh, recipient, call.body, call.request_id, stream=bool(call.body.streaming))
 
 
 @operations.post("/agents/{agent_id}/messages/stream", body=SendMessages, result=LettaResponse)
 async def send_message_streaming(call: Call[NoQuery, SendMessages]) -> LettaResponse | Response:
     """Sends messages and streams the turn."""
-    return await replied(call.mesh, call.path["agent_id"], None, call.body, call.request_id, stream=True)
+    return await replied(call.mesh, Recipient(call.path["agent_id"]), call.body, call.request_id, stream=True)
 
 
 @operations.post("/agents/{agent_id}/messages/async", body=SendMessages, result=Run)
 async def send_message_async(call: Call[NoQuery, SendMessages]) -> Run:
     """Sends messages and returns the run, which continues in the background."""
-    return run_from_proto(await start_run(call.mesh, call.path["agent_id"], None, call.body, call.request_id))
+    return run_from_proto(await start_run(call.mesh, Recipient(call.path["agent_id"]), call.body, call.request_id))
 
 
 @operations.get("/agents/{agent_id}/messages", query=ListMessages, result=list[dict[str, Any]])
@@ -93,12 +93,7 @@ async def cancel_message(call: Call[NoQuery, CancelRuns]) -> dict[str, str]:
 @operations.post("/agents/{agent_id}/messages/preview-raw-payload", body=SendMessages, result=dict[str, Any])
 async def preview_model_request(call: Call[NoQuery, SendMessages]) -> dict[str, Any]:
     """Returns the request to the provider that messages would cause."""
-    request = agents_rpc.PreviewRequestRequest(
-        agent_id=call.path["agent_id"], messages=sent_of(call.body).messages, config=config_to_proto(call.body)
-    )
-    response = await call.mesh.agents.PreviewRequest(request, timeout=READ_SECONDS)
-    body: dict[str, Any] = json_from_text(response.request_body)
-    return body
+    return await previewed(call.mesh, Recipient(call.path["agent_id"]), call.body)
 
 
 @operations.patch("/agents/{agent_id}/reset-messages", body=ResetMessages, optional_body=True, result=AgentState)
@@ -152,6 +147,17 @@ def shown_by(query: ListMessages) -> Shown:
         argument=query.assistant_message_tool_kwarg,
         types=frozenset(types) if types is not None else None,
     )
+
+
+async def previewed(mesh: Mesh, recipient: Recipient, body: SendMessages) -> dict[str, Any]:
+    """Returns the request to the provider that messages would cause. Nothing is stored."""
+    request = agents_rpc.PreviewRequestRequest(
+        agent_id=recipient.agent_id, messages=sent_of(body).messages, config=config_to_proto(body)
+    )
+    set_present(request, conversation_id=recipient.conversation_id)
+    response = await mesh.agents.PreviewRequest(request, timeout=READ_SECONDS)
+    payload: dict[str, Any] = json_from_text(response.request_body)
+    return payload
 
 
 async def cancelled(mesh: Mesh, request: runs_rpc.CancelRunsRequest, owner: str) -> dict[str, str]:

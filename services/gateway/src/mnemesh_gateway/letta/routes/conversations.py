@@ -21,7 +21,13 @@ from mnemesh_gateway.letta.errors import invalid_field, invalid_id
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed
-from mnemesh_gateway.letta.routes.agent_messages import COMPACTION_SECONDS, cancelled, compacted, shown_by
+from mnemesh_gateway.letta.routes.agent_messages import (
+    COMPACTION_SECONDS,
+    cancelled,
+    compacted,
+    previewed,
+    shown_by,
+)
 from mnemesh_gateway.letta.schemas.conversations import (
     Conversation,
     ConversationFields,
@@ -41,7 +47,7 @@ from mnemesh_gateway.letta.schemas.messages import (
     SendMessages,
 )
 from mnemesh_gateway.letta.schemas.runs import AttachToConversation
-from mnemesh_gateway.letta.turns import attached, replied
+from mnemesh_gateway.letta.turns import Recipient, attached, replied
 
 operations = Operations()
 _ORDERS: Final = {
@@ -159,7 +165,17 @@ async def send_conversation_message(call: Call[NoQuery, SendMessages]) -> LettaR
     stream = call.body.streaming is not False
     conversation_id = _id(call.path["conversation_id"], call.body.agent_id)
     agent_id = (await _get(call.mesh, conversation_id, ids=False)).agent_id
-    return await replied(call.mesh, agent_id, conversation_id, call.body, call.request_id, stream=stream)
+    return await replied(call.mesh, Recipient(agent_id, conversation_id), call.body, call.request_id, stream=stream)
+
+
+@operations.post(
+    "/conversations/{conversation_id}/messages/preview-raw-payload", body=SendMessages, result=dict[str, Any]
+)
+async def preview_conversation_model_request(call: Call[NoQuery, SendMessages]) -> dict[str, Any]:
+    """Returns the request to the provider that messages to a conversation would cause."""
+    conversation_id = _id(call.path["conversation_id"], call.body.agent_id)
+    agent_id = (await _get(call.mesh, conversation_id, ids=False)).agent_id
+    return await previewed(call.mesh, Recipient(agent_id, conversation_id), call.body)
 
 
 @operations.post("/conversations/{conversation_id}/stream", body=AttachToConversation, optional_body=True)

@@ -13,7 +13,13 @@ from starlette.responses import Response
 
 from mnemesh_gateway.letta.convert.agents import folder_from_proto
 from mnemesh_gateway.letta.convert.archives import passage_from_proto
-from mnemesh_gateway.letta.convert.folders import DUPLICATES, file_from_proto, folder_to_proto, folder_update_to_proto
+from mnemesh_gateway.letta.convert.folders import (
+    DUPLICATES,
+    file_from_proto,
+    folder_to_proto,
+    folder_update_to_proto,
+    size_from_proto,
+)
 from mnemesh_gateway.letta.convert.models import find_embedder
 from mnemesh_gateway.letta.convert.values import set_present
 from mnemesh_gateway.letta.mesh import Mesh
@@ -25,8 +31,11 @@ from mnemesh_gateway.letta.schemas.folders import (
     CreateFolder,
     File,
     FileQuery,
+    FileSize,
+    FolderSizes,
     ListFiles,
     ListFolders,
+    MetadataQuery,
     UpdateFolder,
     UploadQuery,
 )
@@ -34,6 +43,7 @@ from mnemesh_gateway.letta.uploads import store_file
 
 operations = Operations()
 _WRITE_SECONDS: Final = 60.0
+_EVERY: Final = PageQuery(limit=1_000_000)
 
 
 @operations.post("/folders/", body=CreateFolder, result=Source)
@@ -61,6 +71,26 @@ async def list_folders(call: Call[ListFolders, None]) -> list[Source]:
 async def count_folders(call: Call[NoQuery, None]) -> int:
     """Counts folders."""
     return int((await call.mesh.folders.CountFolders(rpc.CountFoldersRequest(), timeout=READ_SECONDS)).count)
+
+
+@operations.get("/folders/metadata", query=MetadataQuery, result=FolderSizes)
+@operations.get("/sources/metadata", query=MetadataQuery, result=FolderSizes)
+async def retrieve_metadata(call: Call[MetadataQuery, None]) -> FolderSizes:
+    """Returns the numbers and sizes of the files in all folders, oldest folder first."""
+    rows = await listed(call.mesh.folders.ListFolders, rpc.ListFoldersRequest(), "folders", _EVERY, default="asc")
+    sizes = {row.id: size_from_proto(row) for row in rows}
+    if call.query.include_detailed_per_source_metadata:
+        request = files_rpc.ListFilesRequest(filter=files_rpc.FileFilter())
+        for file in await listed(call.mesh.files.ListFiles, request, "files", _EVERY, default="asc"):
+            if file.folder_id in sizes:
+                size = FileSize(file_id=file.id, file_name=file.name, file_size=file.size_bytes)
+                sizes[file.folder_id].files.append(size)
+    return FolderSizes(
+        total_sources=len(sizes),
+        total_files=sum(each.file_count for each in sizes.values()),
+        total_size=sum(each.total_size for each in sizes.values()),
+        sources=list(sizes.values()),
+    )
 
 
 @operations.get("/folders/name/{name}", result=str)
@@ -116,8 +146,7 @@ async def upload_file_to_folder(call: Call[UploadQuery, None]) -> File:
 async def list_agents_for_folder(call: Call[PageQuery, None]) -> list[str]:
     """Lists the ids of the agents that hold a folder."""
     request = rpc.ListFolderAgentsRequest(folder_id=(await _folder(call)).id)
-    every = PageQuery(limit=10_000)
-    ids: list[str] = await listed(call.mesh.folders.ListFolderAgents, request, "agent_ids", every, default="asc")
+    ids: list[str] = await listed(call.mesh.folders.ListFolderAgents, request, "agent_ids", _EVERY, default="asc")
     return cut(ids, call.query, str)
 
 

@@ -1,8 +1,8 @@
-"""Runs: list, retrieve, messages, steps, usage, metrics, stream, cancel, delete."""
+"""Runs: list, retrieve, messages, steps, usage, metrics, trace, stream, cancel, delete."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from mnemesh.agents.v1 import runs_pb2
 from mnemesh.agents.v1 import runs_service_pb2 as rpc
@@ -12,16 +12,26 @@ from starlette.responses import Response
 from mnemesh_gateway.letta.convert.messages import Shown, messages_from_proto
 from mnemesh_gateway.letta.convert.names import RUN_STATUSES, STOP_REASONS
 from mnemesh_gateway.letta.convert.runs import metrics_of_run, run_from_proto, step_from_proto, usage_of_run
+from mnemesh_gateway.letta.convert.spans import spans_of_run
 from mnemesh_gateway.letta.convert.values import set_present
 from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
-from mnemesh_gateway.letta.schemas.runs import ListRuns, Run, RunMetrics, RunUsage, Step, StreamRun
+from mnemesh_gateway.letta.schemas.runs import (
+    ActiveRuns,
+    ListRuns,
+    Run,
+    RunMetrics,
+    RunUsage,
+    Step,
+    StreamRun,
+    TraceQuery,
+)
 from mnemesh_gateway.letta.turns import attached, read_run
 
 operations = Operations()
-operations.refuse("GET", "/runs/{run_id}/trace", "Traces of runs are in the collector of OpenTelemetry.")
+MAX_SPANS: Final = 5000
 
 
 @operations.get("/runs/", query=ListRuns, result=list[Run])
@@ -43,6 +53,17 @@ async def list_runs(call: Call[ListRuns, None]) -> list[Run]:
     page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=order)
     request = rpc.ListRunsRequest(filter=filters)
     rows = await listed(call.mesh.runs.ListRuns, request, "runs", page, default="desc", limit=100)
+    return [run_from_proto(run) for run in rows]
+
+
+@operations.get("/runs/active", query=ActiveRuns, result=list[Run])
+async def list_active_runs(call: Call[ActiveRuns, None]) -> list[Run]:
+    """Lists the runs that have not ended, newest first."""
+    query = call.query
+    filters = rpc.RunFilter(agent_ids=[query.agent_id] if query.agent_id else (), active=True)
+    set_present(filters, background=query.background)
+    request = rpc.ListRunsRequest(filter=filters)
+    rows = await listed(call.mesh.runs.ListRuns, request, "runs", PageQuery(), default="desc", limit=100)
     return [run_from_proto(run) for run in rows]
 
 
@@ -97,6 +118,19 @@ async def retrieve_metrics_for_run(call: Call[NoQuery, None]) -> RunMetrics:
     run = await read_run(call.mesh, call.path["run_id"])
     rows = await _messages(call.mesh, run.id, PageQuery(limit=1000))
     return metrics_of_run(run, sorted({item.name for message in rows for item in message.tool_returns if item.name}))
+
+
+@operations.get("/runs/{run_id}/trace", query=TraceQuery, result=list[dict[str, Any]])
+async def retrieve_trace_for_run(call: Call[TraceQuery, None]) -> list[dict[str, Any]]:
+    """Returns the run, its steps and their calls of tools as spans, as far as they are stored."""
+    limit = call.query.limit
+    if not 1 <= limit <= MAX_SPANS:
+        raise invalid_field(f"Input should be between 1 and {MAX_SPANS}", "query", "limit")
+    run = await read_run(call.mesh, call.path["run_id"])
+    request = rpc.ListStepsRequest(filter=rpc.StepFilter(run_id=run.id))
+    every = PageQuery(limit=limit)
+    steps = await listed(call.mesh.runs.ListSteps, request, "steps", every, default="asc")
+    return spans_of_run(run, steps, await _messages(call.mesh, run.id, every))[:limit]
 
 
 @operations.post("/runs/{run_id}/stream", body=StreamRun, optional_body=True)

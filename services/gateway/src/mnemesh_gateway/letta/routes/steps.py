@@ -53,6 +53,7 @@ async def retrieve_metrics_for_step(call: Call[NoQuery, None]) -> StepMetrics:
 
 
 @operations.get("/steps/{step_id}/trace", result=ProviderTrace)
+@operations.get("/telemetry/{step_id}", result=ProviderTrace)
 async def retrieve_trace_for_step(call: Call[NoQuery, None]) -> ProviderTrace:
     """Returns the request of a step to its provider, and the answer."""
     step = await _read(call.mesh, call.path["step_id"])

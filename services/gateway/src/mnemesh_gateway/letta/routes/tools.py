@@ -1,22 +1,30 @@
-"""Tools: create, upsert, retrieve, list, count, update, delete, search."""
+"""Tools: create, upsert, retrieve, list, count, update, delete, search, schemas and trial runs of source code."""
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
 
 import msgspec
 from mnemesh.tools.v1 import tools_pb2 as pb
 from mnemesh.tools.v1 import tools_service_pb2 as rpc
 
-from mnemesh_gateway.letta.convert.tools import fields_to_proto, tool_from_proto
-from mnemesh_gateway.letta.convert.values import set_present
+from mnemesh_gateway.letta.convert.tools import (
+    fields_to_proto,
+    return_of_trial,
+    source_type_to_proto,
+    tool_from_proto,
+    trial_to_proto,
+)
+from mnemesh_gateway.letta.convert.values import json_from_text, set_present
 from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
-from mnemesh_gateway.letta.schemas.tools import SearchTools, Tool, ToolFields, ToolHit
+from mnemesh_gateway.letta.schemas.tools import RunSource, SearchTools, Tool, ToolFields, ToolHit, ToolSource
 
 operations = Operations()
 _WRITE_SECONDS: Final = 60.0
+_RUN_SECONDS: Final = 240.0
 _TYPES: Final = {"custom": pb.TOOL_TYPE_CUSTOM, "external_mcp": pb.TOOL_TYPE_MCP}
 """The types of Letta's that are not built-in tools; every other one is."""
 
@@ -85,6 +93,33 @@ async def search_tools(call: Call[NoQuery, SearchTools]) -> list[ToolHit]:
         )
         for hit in hits
     ]
+
+
+@operations.post("/tools/generate-schema", body=ToolSource, result=dict[str, Any])
+async def generate_json_schema(call: Call[NoQuery, ToolSource]) -> dict[str, Any]:
+    """Returns the schema of source code. Nothing is stored."""
+    request = rpc.GenerateSchemaRequest(
+        source_code=call.body.code, source_type=source_type_to_proto(call.body.source_type, "body", "source_type")
+    )
+    response = await call.mesh.tools.GenerateSchema(request, timeout=READ_SECONDS)
+    schema: dict[str, Any] = json_from_text(response.json_schema)
+    return schema
+
+
+@operations.post("/tools/run", body=RunSource, result=dict[str, Any])
+async def run_tool_from_source(call: Call[NoQuery, RunSource]) -> dict[str, Any]:
+    """Runs source code as a tool once, and returns the message with its result. Nothing is stored."""
+    started = datetime.now(UTC)
+    response = await call.mesh.execution.ExecuteTool(trial_to_proto(call.body, call.request_id), timeout=_RUN_SECONDS)
+    return return_of_trial(response, started)
+
+
+@operations.post("/tools/add-base-tools", result=list[Tool])
+async def add_base_tools(call: Call[NoQuery, None]) -> list[Tool]:
+    """Returns the built-in tools, which every organization has."""
+    request = rpc.ListToolsRequest(filter=rpc.ToolFilter(types=[pb.TOOL_TYPE_BUILTIN]))
+    rows = await listed(call.mesh.tools.ListTools, request, "tools", PageQuery(limit=1000), default="asc")
+    return [tool_from_proto(row) for row in rows]
 
 
 @operations.get("/tools/{tool_id}", result=Tool)

@@ -8,6 +8,8 @@ from typing import Any, Literal
 import msgspec
 
 from mnemesh_gateway.letta.schemas.blocks import Block, CreateBlock
+from mnemesh_gateway.letta.schemas.groups import Group
+from mnemesh_gateway.letta.schemas.identities import Identity
 from mnemesh_gateway.letta.schemas.models import (
     CompactionSettings,
     EmbeddingConfig,
@@ -68,42 +70,6 @@ class Variable(msgspec.Struct, kw_only=True):
     updated_at: datetime | None = None
 
 
-class IdentityOfAgent(msgspec.Struct, kw_only=True):
-    """An identity that an agent belongs to."""
-
-    id: str
-    identifier_key: str
-    name: str
-    identity_type: str
-    project_id: str | None = None
-    agent_ids: list[str] = []
-    block_ids: list[str] = []
-    properties: list[dict[str, Any]] = []
-
-
-class GroupOfAgent(msgspec.Struct, kw_only=True):
-    """A group that an agent manages."""
-
-    id: str
-    manager_type: str
-    agent_ids: list[str]
-    description: str
-    project_id: str | None = None
-    template_id: str | None = None
-    base_template_id: str | None = None
-    deployment_id: str | None = None
-    shared_block_ids: list[str] = []
-    manager_agent_id: str | None = None
-    termination_token: str | None = None
-    max_turns: int | None = None
-    sleeptime_agent_frequency: int | None = None
-    turns_counter: int | None = None
-    last_processed_message_id: str | None = None
-    max_message_buffer_length: int | None = None
-    min_message_buffer_length: int | None = None
-    hidden: bool | None = None
-
-
 class AgentState(msgspec.Struct, kw_only=True):
     """An agent with all that belongs to it."""
 
@@ -130,12 +96,12 @@ class AgentState(msgspec.Struct, kw_only=True):
     tool_exec_environment_variables: list[Variable]
     secrets: list[Variable]
     identity_ids: list[str]
-    identities: list[IdentityOfAgent]
+    identities: list[Identity]
     pending_approval: dict[str, Any] | None
     message_buffer_autoclear: bool
     enable_sleeptime: bool | None
-    multi_agent_group: GroupOfAgent | None
-    managed_group: GroupOfAgent | None
+    multi_agent_group: Group | None
+    managed_group: Group | None
     last_run_completion: datetime | None
     last_run_duration_ms: int | None
     last_stop_reason: str | None

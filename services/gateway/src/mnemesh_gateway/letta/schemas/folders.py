@@ -83,3 +83,72 @@ class File(msgspec.Struct, kw_only=True):
     content: str | None = None
     created_at: datetime | None = None
     updated_at: datetime | None = None
+
+
+class MetadataQuery(msgspec.Struct, kw_only=True):
+    """Whether the sizes of folders come with those of their files."""
+
+    include_detailed_per_source_metadata: bool = False
+
+
+class FileSize(msgspec.Struct, kw_only=True):
+    """The size of a file in bytes."""
+
+    file_id: str
+    file_name: str
+    file_size: int
+
+
+class FolderSize(msgspec.Struct, kw_only=True):
+    """The number of files of a folder, and their size in bytes together."""
+
+    source_id: str
+    source_name: str
+    file_count: int
+    total_size: int
+    files: list[FileSize] = []
+
+
+class FolderSizes(msgspec.Struct, kw_only=True):
+    """All folders, with the sums of their files."""
+
+    total_sources: int
+    total_files: int
+    total_size: int
+    sources: list[FolderSize]
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """The processing of an uploaded file."""
+
+    id: str
+    status: str
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    completed_at: datetime | None = None
+    job_type: str = "job"
+    background: bool = True
+    agent_id: str | None = None
+    stop_reason: str | None = None
+    callback_url: str | None = None
+    callback_sent_at: datetime | None = None
+    callback_status_code: int | None = None
+    callback_error: str | None = None
+    ttft_ns: int | None = None
+    total_duration_ns: int | None = None
+    user_id: str | None = None
+    created_by_id: str | None = None
+    last_updated_by_id: str | None = None
+    metadata: dict[str, Any]
+
+
+class ListJobs(msgspec.Struct, kw_only=True):
+    """The query of a list of jobs."""
+
+    before: str | None = None
+    after: str | None = None
+    limit: int | None = None
+    order: Literal["asc", "desc"] | None = None
+    source_id: str | None = None
+    active: bool = False
+    ascending: bool = True

@@ -137,6 +137,19 @@ class ListRuns(msgspec.Struct, kw_only=True):
     ascending: bool = False
 
 
+class ActiveRuns(msgspec.Struct, kw_only=True):
+    """The query of a list of the runs that have not ended."""
+
+    agent_id: str | None = None
+    background: bool | None = None
+
+
+class TraceQuery(msgspec.Struct, kw_only=True):
+    """How many spans a trace has at most."""
+
+    limit: int = 1000
+
+
 class StreamRun(msgspec.Struct, kw_only=True):
     """Where to attach to a run."""
 

@@ -72,3 +72,24 @@ class ToolHit(msgspec.Struct, kw_only=True):
     fts_rank: int | None = None
     vector_rank: int | None = None
     combined_score: float = 0.0
+
+
+class ToolSource(msgspec.Struct, kw_only=True):
+    """Source code whose schema is generated."""
+
+    code: str
+    source_type: str | None = None
+
+
+class RunSource(msgspec.Struct, kw_only=True):
+    """Source code to run as a tool once."""
+
+    source_code: str
+    args: dict[str, Any]
+    env_vars: dict[str, str] | None = None
+    name: str | None = None
+    source_type: str | None = None
+    args_json_schema: dict[str, Any] | None = None
+    json_schema: dict[str, Any] | None = None
+    pip_requirements: list[Requirement] | None = None
+    npm_requirements: list[Requirement] | None = None
