@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
+from mnemesh.agents.v1 import runs_pb2
 from mnemesh.tools.v1 import mcp_servers_pb2, tools_pb2, tools_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Mnemesh, approve, deny
@@ -119,3 +121,69 @@ async def test_the_cancellation_of_a_run_cancels_the_call_on_the_server(mesh: Me
             await remote.cancelled.wait()
         assert (result.stop, len(remote.calls)) == ("CANCELLED", 1)
         assert_whole(await window_of(mesh.client, agent))
+
+
+STEPS = {"steps": {"type": "object"}}
+REPORTED = [("steps", 1, 2, "half of it"), ("steps", 2, 2, "")]
+
+
+def _progress(events: Iterable[runs_pb2.RunEvent]) -> list[tuple[str, float, float, str]]:
+    return [
+        (item.name, item.progress, item.total, item.message)
+        for item in (event.tool_progress for event in events if event.HasField("tool_progress"))
+    ]
+
+
+async def test_the_progress_of_a_call_is_in_the_stream_between_the_call_and_its_return(
+    mesh: Mesh, fake_openai: FakeOpenAI
+) -> None:
+    async with running(tools=STEPS) as remote:
+        server = await mesh.client.mcp_servers.create("remote", remote.url)
+        tools = list((await _tool_ids(mesh.client, server)).values())
+        agent = await mesh.client.agents.create(model=MODEL, tools=tools)
+        fake_openai.script = [Reply(tool_calls=[("steps", {})]), "Done."]
+        events = []
+        async with asyncio.timeout(scaled(60)):
+            async for event in agent.send("Count."):
+                events.append(event)
+                if event.HasField("tool_progress"):
+                    remote.proceed.set()
+        assert _progress(events) == REPORTED
+        kinds = [event.WhichOneof("event") for event in events]
+        first, last = kinds.index("tool_progress"), len(kinds) - 1 - kinds[::-1].index("tool_progress")
+        (call,) = events[first - 1].message.tool_call.tool_calls
+        assert {event.tool_progress.tool_call_id for event in events[first : last + 1]} == {call.id}
+        assert events[last + 1].message.tool_return.tool_returns[0].tool_call_id == call.id
+        assert not any(event.HasField("sequence") for event in events[first : last + 1])
+
+
+async def test_a_background_run_replays_the_progress_of_its_calls(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    async with running(tools=STEPS) as remote:
+        remote.proceed.set()
+        server = await mesh.client.mcp_servers.create("remote", remote.url)
+        tools = list((await _tool_ids(mesh.client, server)).values())
+        agent = await mesh.client.agents.create(model=MODEL, tools=tools)
+        fake_openai.script = [Reply(tool_calls=[("steps", {})]), "Done."]
+        run = await mesh.client.runs.start(agent.id, "Count.", config=runs_pb2.RunConfig(stream_tokens=True))
+        live = [event async for event in mesh.client.runs.stream(run.id)]
+        again = [event async for event in mesh.client.runs.stream(run.id)]
+        assert _progress(again)[-1:] == REPORTED[-1:]
+        assert _progress(live)[-1:] == REPORTED[-1:]
+
+
+async def test_a_group_passes_the_progress_of_its_members_on(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    async with running(tools=STEPS) as remote:
+        server = await mesh.client.mcp_servers.create("remote", remote.url)
+        tools = list((await _tool_ids(mesh.client, server)).values())
+        ada = await mesh.client.agents.create(name="ada", model=MODEL, tools=tools)
+        bob = await mesh.client.agents.create(name="bob", model=MODEL)
+        group = await mesh.client.groups.create([ada.id, bob.id])
+        fake_openai.script = [Reply(tool_calls=[("steps", {})]), "Done.", "Fine."]
+        events = []
+        async with asyncio.timeout(scaled(60)):
+            async for item in group.send("Count."):
+                events.append(item.event)
+                if item.event.HasField("tool_progress"):
+                    remote.proceed.set()
+        assert _progress(events) == REPORTED
+        assert {event.agent_id for event in events if event.HasField("tool_progress")} == {ada.id}

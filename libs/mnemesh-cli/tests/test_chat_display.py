@@ -123,6 +123,10 @@ async def test_status_says_what_the_agent_does_and_for_how_long() -> None:
         assert "thinking · 24 s" in screen.written()
         screen.show(message=calls("search", "fetch"))
         assert "running search, fetch · 24 s" in screen.written()
+        screen.show(tool_progress=runs_pb2.ToolProgress(name="fetch", progress=1, total=4, message="page 1"))
+        assert "running fetch: 25%, page 1 · 24 s" in screen.written()
+        screen.show(tool_progress=runs_pb2.ToolProgress(name="fetch", progress=1200.5))
+        assert "running fetch: 1,200.5 · 24 s" in screen.written()
         with screen.renderer.speaking("ada", "none"):
             screen.show(step_started=runs_pb2.StepStarted(number=2, attempt=3))
         assert "ada: retrying, attempt 3 · 24 s" in screen.written()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any, Literal
 
 from google.protobuf import field_mask_pb2
@@ -13,7 +13,7 @@ from mnemesh_kit.errors import InvalidArgument
 
 from mnemesh_client.inputs import package_requirements
 from mnemesh_client.paging import Order, paginate, sort_order
-from mnemesh_client.transport import Channel
+from mnemesh_client.transport import Channel, closing
 
 Transport = Literal["streamable_http", "sse"]
 _CONTACT_SECONDS = 70.0
@@ -197,6 +197,29 @@ class McpServersClient:
             timeout=Duration(seconds=seconds),
         )
         return await self.stub.RunMcpServerTool(request, timeout=seconds + _MARGIN_SECONDS)
+
+    async def stream(
+        self,
+        server_id: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        seconds: int = 60,
+    ) -> AsyncGenerator[mcp_servers_service_pb2.StreamMcpServerToolResponse, None]:
+        """Runs a tool as `run`, and yields its `progress` as the server reports it, then its `result`.
+
+        Closing the generator early cancels the call on the server.
+        """
+        request = mcp_servers_service_pb2.StreamMcpServerToolRequest(
+            mcp_server_id=server_id,
+            tool=mcp_servers_service_pb2.McpToolReference(name=tool),
+            arguments=json.dumps(dict(arguments or {})),
+            timeout=Duration(seconds=seconds),
+        )
+        source = self.stub.StreamMcpServerTool(request, timeout=seconds + _MARGIN_SECONDS)
+        async with closing(source) as responses:
+            async for response in responses:
+                yield response
 
 
 def _server(

@@ -161,8 +161,8 @@ RPC_RULES: Final[Mapping[str, RpcRule]] = {
     **_rules(
         "mnemesh.tools.v1.McpServerService",
         client="CreateMcpServer GetMcpServer ListMcpServers UpdateMcpServer DeleteMcpServer ListMcpServerTools "
-        "GetMcpServerTool RefreshMcpServer RunMcpServerTool TestMcpServer StartMcpAuthorization "
-        "CompleteMcpAuthorization",
+        "GetMcpServerTool RefreshMcpServer RunMcpServerTool StreamMcpServerTool TestMcpServer "
+        "StartMcpAuthorization CompleteMcpAuthorization",
     ),
     **_rules("mnemesh.tools.v1.WebService", client="SearchWeb FetchWebpage"),
 }

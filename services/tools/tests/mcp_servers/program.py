@@ -5,7 +5,7 @@ import json, os, socket, subprocess, sys, time
 
 fault = sys.argv[1] if len(sys.argv) > 1 else ""
 tools = ["echo", "env", "note", "crash", "hang", "slow", "flood", "garbage", "close", "big", "child", "more", "reach",
-         "rich", "where"]
+         "report", "rich", "where"]
 
 
 def send(**message):
@@ -38,6 +38,10 @@ def call(name, arguments, meta):
         send(method="notifications/progress", params={
             "progressToken": meta["progressToken"], "progress": 4, "total": 10, "message": "indexing"})
         time.sleep(3600)
+    if name == "report":
+        for value in json.loads(arguments["values"]):
+            send(method="notifications/progress", params={"progressToken": meta["progressToken"], **value})
+        return text("done")
     if name == "flood":
         while True:
             sys.stdout.write("x" * 65536)

@@ -97,7 +97,7 @@ def _children() -> set[int]:
 
 async def test_a_program_is_started_once_and_runs_in_the_sandbox(stubs: Stubs) -> None:
     server = await _create(stubs, _program(env={"TOKEN": SECRET, "WHO": "{{ AGENT_ID | nobody }}"}))
-    assert (server.status, server.tool_count) == (pb.MCP_SERVER_STATUS_REACHABLE, 15), server.status_message
+    assert (server.status, server.tool_count) == (pb.MCP_SERVER_STATUS_REACHABLE, 16), server.status_message
     pid, directory, uid = json.loads(await _text(stubs, server, "where"))
     assert (directory, pid < 10) == ("/tmp/work", True), "a work directory and a process table of its own"
     assert uid != os.getuid() or os.getuid() != 0
@@ -132,7 +132,7 @@ async def test_a_changed_list_of_tools_is_read_again(stubs: Stubs) -> None:
     assert await _text(stubs, server, "more") == "changed"
     request = rpc.GetMcpServerToolRequest(mcp_server_id=server.id, tool=rpc.McpToolReference(name="added"))
     async with asyncio.timeout(scaled(60)):
-        while (await _get(stubs, server)).tool_count < 16:
+        while (await _get(stubs, server)).tool_count < 17:
             await asyncio.sleep(0.01)
     assert (await stubs.mcp.GetMcpServerTool(request)).tool.name == "added"
 

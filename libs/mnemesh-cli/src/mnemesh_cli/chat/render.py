@@ -12,7 +12,7 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_cli.chat.memory_changes import BlockChange
 from mnemesh_cli.chat.status_line import StatusLine
 from mnemesh_cli.chat.streamed_text import StreamedText
-from mnemesh_cli.chat.tool_lines import call_line, folded_line, shortened
+from mnemesh_cli.chat.tool_lines import call_line, folded_line, progress_text, shortened
 from mnemesh_cli.chat.usage_text import usage_text
 from mnemesh_cli.display import styles
 from mnemesh_cli.display.error_text import error_text
@@ -120,6 +120,8 @@ class LiveRenderer:
             self._step_started(event.step_started)
         elif kind == "delta":
             self._delta(event.delta)
+        elif kind == "tool_progress":
+            self._set_activity(progress_text(event.tool_progress))
         elif kind == "message":
             self._message(event.message)
         elif kind == "compaction":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from mnemesh.agents.v1 import runs_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_cli.display import styles
 from mnemesh_client.inputs import text_of
@@ -12,6 +13,7 @@ from rich.text import Text
 
 _ARGUMENT_CHARS: Final = 160
 _SHARE_OF_CALL: Final = 0.6
+_PROGRESS_CHARS: Final = 200
 _EMPTY: Final = ("", "None", "null")
 
 
@@ -31,6 +33,16 @@ def folded_line(call: message_pb2.ToolCall, result: message_pb2.ToolReturn, widt
     line = call_line("▸", call, max(int(width * _SHARE_OF_CALL), width - len(answer) - 3))
     left = max(0, width - line.cell_len - 3)
     return line.append(f" {'✗' if failed else '→'} {shortened(answer, left)}", styles.REMOVED if failed else "dim")
+
+
+def progress_text(progress: runs_pb2.ToolProgress) -> str:
+    """Returns how far a call is, as `running name: 40%, message`; without a whole, the part that is done."""
+    if progress.HasField("total") and progress.total > 0:
+        done = f"{min(1.0, max(0.0, progress.progress / progress.total)):.0%}"
+    else:
+        done = f"{progress.progress:,.10g}"
+    message = f", {progress.message}" if progress.message else ""
+    return shortened(f"running {progress.name}: {done}{message}", _PROGRESS_CHARS)
 
 
 def shortened(text: str, length: int) -> str:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from google.protobuf import field_mask_pb2
@@ -12,7 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from mnemesh.tools.v1 import mcp_servers_pb2, mcp_servers_service_pb2, mcp_servers_service_pb2_grpc
 from mnemesh_client.inputs import package_requirements
 from mnemesh_client.sync.paging import Order, paginate, sort_order
-from mnemesh_client.sync_transport import Channel
+from mnemesh_client.sync_transport import Channel, closing
 from mnemesh_kit.errors import InvalidArgument
 
 Transport = Literal["streamable_http", "sse"]
@@ -197,6 +197,29 @@ class McpServersClient:
             timeout=Duration(seconds=seconds),
         )
         return self.stub.RunMcpServerTool(request, timeout=seconds + _MARGIN_SECONDS)
+
+    def stream(
+        self,
+        server_id: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        seconds: int = 60,
+    ) -> Generator[mcp_servers_service_pb2.StreamMcpServerToolResponse, None, None]:
+        """Runs a tool as `run`, and yields its `progress` as the server reports it, then its `result`.
+
+        Closing the generator early cancels the call on the server.
+        """
+        request = mcp_servers_service_pb2.StreamMcpServerToolRequest(
+            mcp_server_id=server_id,
+            tool=mcp_servers_service_pb2.McpToolReference(name=tool),
+            arguments=json.dumps(dict(arguments or {})),
+            timeout=Duration(seconds=seconds),
+        )
+        source = self.stub.StreamMcpServerTool(request, timeout=seconds + _MARGIN_SECONDS)
+        with closing(source) as responses:
+            for response in responses:
+                yield response
 
 
 def _server(

@@ -44,6 +44,8 @@ class Remote:
     """The number of sessions that began."""
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    proceed: asyncio.Event = field(default_factory=asyncio.Event)
+    """The tool "steps" reports half of its progress, and waits for this."""
     url: str = ""
     _web: uvicorn.Server | None = None
     _task: asyncio.Task[None] | None = None
@@ -85,7 +87,7 @@ class Remote:
             ]
         )
 
-    async def _call(self, _: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def _call(self, context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         arguments = params.arguments or {}
         self.calls.append((params.name, arguments))
         self.entered.set()
@@ -98,6 +100,10 @@ class Remote:
             case "die":
                 self.drop()
                 await asyncio.Event().wait()
+            case "steps":
+                await context.session.report_progress(1, 2, "half of it")
+                await self.proceed.wait()
+                await context.session.report_progress(2, 2)
             case "fail":
                 return types.CallToolResult(content=[types.TextContent(text="It failed.")], is_error=True)
             case "long":

@@ -4,32 +4,23 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import grpc
-from google.protobuf.duration_pb2 import Duration
 from mnemesh.tools.v1 import execution_service_pb2 as execution_rpc
-from mnemesh.tools.v1 import mcp_servers_service_pb2 as mcp_rpc
 from mnemesh.tools.v1 import tools_pb2 as pb
 from mnemesh.tools.v1 import tools_service_pb2 as rpc
 from mnemesh.tools.v1.execution_service_pb2_grpc import ExecutionServiceStub
 from mnemesh.tools.v1.mcp_servers_service_pb2_grpc import McpServerServiceStub
 from mnemesh.tools.v1.tools_service_pb2_grpc import ToolServiceStub
-from mnemesh.types.v1 import message_pb2
-from mnemesh_kit.errors import DeadlineExceeded, Unavailable
-from mnemesh_types.messages import ImagePart
 
 from mnemesh_orchestrator.clients import deadlines
+from mnemesh_orchestrator.clients.mcp_calls import run_on_mcp_server
 from mnemesh_orchestrator.clients.programs import run_program
 from mnemesh_orchestrator.model.core_memory import Block
-from mnemesh_orchestrator.model.custom_tools import CustomTool, ToolResult
-from mnemesh_orchestrator.model.images import returned_images
+from mnemesh_orchestrator.model.custom_tools import CustomTool, OnProgress, ToolResult
 from mnemesh_orchestrator.model.programs import AnswerCall, Program, ProgramResult
 
 _TOOL_SECONDS: Final = 180
 _MCP_SECONDS: Final = 60
 _RETURN_CHARACTERS: Final = 50_000
-_UNREACHABLE: Final = "MCP_SERVER_UNREACHABLE"
-_LATE: Final = (
-    "The tool {name} did not end in time, its outcome is unknown. It was not run again; check before you repeat it."
-)
 
 
 class ToolsClient:
@@ -99,35 +90,16 @@ class ToolsClient:
         return await run_program(self._execution, program, answer)
 
     async def run_on_mcp_server(
-        self, tool: CustomTool, arguments: str, agent_id: str, variables: Mapping[str, str]
+        self,
+        tool: CustomTool,
+        arguments: str,
+        agent_id: str,
+        variables: Mapping[str, str],
+        on_progress: OnProgress,
     ) -> ToolResult:
         """See ToolsPort."""
         seconds = self._seconds.get(tool.id, _MCP_SECONDS)
-        request = mcp_rpc.RunMcpServerToolRequest(
-            mcp_server_id=tool.mcp_server_id or "",
-            tool=mcp_rpc.McpToolReference(name=tool.mcp_tool_name),
-            arguments=arguments,
-            caller=mcp_rpc.McpCaller(agent_id=agent_id, variables=variables),
-            timeout=Duration(seconds=seconds),
-        )
-        try:
-            response = await self._mcp.RunMcpServerTool(request, timeout=seconds + deadlines.EXECUTE_MARGIN)
-        except Unavailable as error:
-            if error.reason != _UNREACHABLE:
-                raise
-            return ToolResult(ok=False, text=f"Error: {error.message} The tool was not run.")
-        except DeadlineExceeded:
-            return ToolResult(ok=False, text=_LATE.format(name=tool.name))
-        images, notes = returned_images(
-            tuple(
-                ImagePart(part.image.inline.data, part.image.inline.media_type)
-                for part in response.content
-                if part.HasField("image")
-            )
-        )
-        texts = [part.text.text for part in response.content if part.HasField("text")] + list(notes)
-        is_ok = response.status == message_pb2.TOOL_RETURN_STATUS_SUCCESS
-        return ToolResult(is_ok, "\n".join(texts) or response.structured_content, images=images)
+        return await run_on_mcp_server(self._mcp, tool, arguments, agent_id, variables, seconds, on_progress)
 
 
 def tool_from_proto(tool: pb.Tool) -> CustomTool:

@@ -18,7 +18,7 @@ from mnemesh_orchestrator.groups.words import turn_config, turn_input
 from mnemesh_orchestrator.loop.journal import JournalWriter
 from mnemesh_orchestrator.loop.stop_reasons import failure
 from mnemesh_orchestrator.model.claims import GroupClaim
-from mnemesh_orchestrator.model.events import Delta, RunEvent, StepStarted
+from mnemesh_orchestrator.model.events import Delta, RunEvent, StepStarted, ToolProgress
 from mnemesh_orchestrator.model.groups import ManagerType
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
 from mnemesh_orchestrator.model.lineage import RunOrigin
@@ -222,7 +222,7 @@ class GroupWork:
             if stamped is None:
                 continue
             step_id, body = stamped
-            if isinstance(body.body, StepStarted | Delta):
+            if isinstance(body.body, StepStarted | Delta | ToolProgress):
                 self._journal.publish_live(step_id, body)
                 if isinstance(body.body, Delta):
                     self._note_first_token()

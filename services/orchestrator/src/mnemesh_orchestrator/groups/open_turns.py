@@ -18,6 +18,7 @@ from mnemesh_orchestrator.model.events import (
     RunEvent,
     StepStarted,
     StopEvent,
+    ToolProgress,
     UsageEvent,
 )
 from mnemesh_orchestrator.model.groups import MemberTurn, TurnOutcome
@@ -82,7 +83,7 @@ class OpenTurn:
         The input of the agent, its stop, its usage and its error are in the events of the turn itself.
         """
         is_input = event.sequence is not None and event.sequence <= run.shown_inputs
-        if is_input or not isinstance(event.body, MessageEvent | CompactionEvent | StepStarted | Delta):
+        if is_input or not isinstance(event.body, MessageEvent | CompactionEvent | StepStarted | Delta | ToolProgress):
             return None
         return event.step_id, MemberEvent(run.agent_id, run.id, event.body, event.sequence or 0)
 

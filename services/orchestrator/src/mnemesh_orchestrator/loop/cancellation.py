@@ -8,10 +8,10 @@ from mnemesh_types.messages import Message, ToolReturn, ToolStatus
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.loop import approvals
+from mnemesh_orchestrator.loop.call_results import CallResult
 from mnemesh_orchestrator.loop.policy import Verdict
 from mnemesh_orchestrator.loop.state import StepState, TurnContext, TurnState, new_step
 from mnemesh_orchestrator.loop.step_commit import step_messages
-from mnemesh_orchestrator.loop.tool_calls import CallResult
 from mnemesh_orchestrator.model.approvals import open_request
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry, JournalledAnswer
 from mnemesh_orchestrator.model.runs import StopReason

@@ -10,7 +10,7 @@ from mnemesh_kit.secret_variables import SecretVariables
 
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.core_memory import AgentAuthor, Block, BlockEdit, CoreMemory, Rethink
-from mnemesh_orchestrator.model.custom_tools import CustomTool, ToolResult
+from mnemesh_orchestrator.model.custom_tools import CustomTool, OnProgress, ToolResult, no_progress
 from mnemesh_orchestrator.ports.tools import ToolsPort
 
 INTERRUPTED: Final = (
@@ -38,6 +38,7 @@ async def run_custom(
     author: AgentAuthor,
     effect_prefix: str,
     attempts: Attempts[tuple[ToolResult, Mapping[str, str]]] = single_attempt,
+    on_progress: OnProgress = no_progress,
 ) -> ToolResult:
     """Runs a stored tool, and returns its result. If the tools service does not answer, the result says so.
 
@@ -53,13 +54,14 @@ async def run_custom(
         author: the author of the edits.
         effect_prefix: the prefix of the edits' request ids, which end in "/{ordinal}".
         attempts: makes the call, once or more often. Only idempotent tools may run more often.
+        on_progress: receives what the tool reports while it runs.
     """
 
     async def execute() -> tuple[ToolResult, Mapping[str, str]]:
         values = json.dumps(arguments, ensure_ascii=False)
         environment = secrets.opened(agent.id, agent.secrets)
         if tool.mcp_server_id is not None:
-            return await tools.run_on_mcp_server(tool, values, agent.id, environment), {}
+            return await tools.run_on_mcp_server(tool, values, agent.id, environment, on_progress), {}
         return await tools.execute(
             tool.id,
             values,

@@ -16,6 +16,7 @@ from mnemesh_orchestrator.builtin.files import OPEN_FILES
 from mnemesh_orchestrator.errors import LeaseLost, RuleFault
 from mnemesh_orchestrator.loop import approvals
 from mnemesh_orchestrator.loop.call_plan import plan_calls, starts_runs, with_gates
+from mnemesh_orchestrator.loop.call_results import CallResult
 from mnemesh_orchestrator.loop.cancellation import cancelled_step_messages, closing_step, input_step
 from mnemesh_orchestrator.loop.context_budget import ContextBudget
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder
@@ -32,7 +33,7 @@ from mnemesh_orchestrator.loop.step_commit import (
 )
 from mnemesh_orchestrator.loop.step_messages import answer_id, step_id
 from mnemesh_orchestrator.loop.stop_reasons import STOP_ERRORS, failure
-from mnemesh_orchestrator.loop.tool_calls import CallResult, ToolExecution
+from mnemesh_orchestrator.loop.tool_calls import ToolExecution
 from mnemesh_orchestrator.loop.turn_compaction import TurnCompaction
 from mnemesh_orchestrator.loop.window_compaction import shows_compactions
 from mnemesh_orchestrator.model.approvals import Resumption

@@ -8,12 +8,12 @@ import structlog
 from mnemesh_kit.errors import Internal, InvalidArgument
 from mnemesh_types.messages import Message
 
+from mnemesh_orchestrator.loop.call_results import CallResult
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder, extended
 from mnemesh_orchestrator.loop.policy import Verdict
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.state import StepState, Turn, TurnContext
 from mnemesh_orchestrator.loop.step_messages import heartbeat_message, input_id, returns_message, stored_answer
-from mnemesh_orchestrator.loop.tool_calls import CallResult
 from mnemesh_orchestrator.model.context_window import ContextWindow, StepCommit
 from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.ports.recall_writes import RecallWrites

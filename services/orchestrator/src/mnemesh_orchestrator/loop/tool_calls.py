@@ -4,23 +4,23 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from itertools import groupby
 from typing import Final
 
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import EFFECT_RETENTION, RETENTION
 from mnemesh_kit.secret_variables import SecretVariables
-from mnemesh_types.messages import Approve, ClientReturn, Deny, ToolReturn, ToolStatus
+from mnemesh_types.messages import Approve, ClientReturn, Deny, ToolStatus
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall
 from mnemesh_orchestrator.builtin.code_schemas import CODE_TOOL_NAMES
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.loop import approvals
-from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED, run_custom, single_attempt
+from mnemesh_orchestrator.loop.call_results import CallResult
+from mnemesh_orchestrator.loop.custom_calls import CustomCalls
+from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
 from mnemesh_orchestrator.loop.message_events import return_event
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
-from mnemesh_orchestrator.loop.policy import CallOutcome
 from mnemesh_orchestrator.loop.programs import ProgramCalls, Programs, earlier_calls
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.rules import OutputUnmapped, RulesSolver
@@ -28,7 +28,7 @@ from mnemesh_orchestrator.loop.state import TurnContext, TurnState
 from mnemesh_orchestrator.loop.turn_memory import turn_memory, user_message_ids
 from mnemesh_orchestrator.model.agents import PromptPolicy
 from mnemesh_orchestrator.model.approvals import PlannedCall
-from mnemesh_orchestrator.model.core_memory import AgentAuthor, Block, BlockEdit, CoreMemory
+from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.custom_tools import CustomTool, ToolResult
 from mnemesh_orchestrator.model.events import MessageEvent
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
@@ -41,35 +41,6 @@ from mnemesh_orchestrator.processors.port import ToolResultFacts
 
 _AFTER_EXIT: Final = "Error: {name} was not run, because {exit} had ended the turn. Call it before {exit}."
 _CLIENT_RETURN_CHARACTERS: Final = 50_000
-
-
-@dataclass(frozen=True, slots=True)
-class CallResult:
-    """The result of a call."""
-
-    planned: PlannedCall
-    returned: ToolReturn
-    at: datetime
-    violation: bool = False
-    """A rule forbade the call."""
-    denied: bool = False
-    """A person denied the call."""
-    calls: ProgramCalls = field(default_factory=ProgramCalls)
-    """The calls that a program made."""
-    ended_by: str | None = None
-    """The tool of an earlier call of the same answer that ended the turn. The call was not run, and does not count."""
-
-    @property
-    def has_run(self) -> bool:
-        """True if the tool itself was called, with success or not. Only such calls count for the rules."""
-        is_refused = self.violation or self.denied or self.ended_by is not None
-        return self.planned.problem is None and not is_refused
-
-    @property
-    def outcome(self) -> CallOutcome:
-        """The outcome as the loop policy reads it."""
-        ok = self.returned.status is ToolStatus.SUCCESS
-        return CallOutcome(self.planned.call.name, ok, self.planned.heartbeat, self.violation, self.denied)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +72,7 @@ class ToolExecution:
         metrics: TurnMetrics,
     ) -> None:
         self._builtin = builtin
-        self._tools = tools
-        self._secrets = secrets
-        self._core_memory = core_memory
+        self._custom = CustomCalls(tools, secrets, core_memory, retry, clock)
         self._retry = retry
         self._clock = clock
         self._processors = processors
@@ -266,32 +235,7 @@ class ToolExecution:
         return await self._processors.process_result(result, facts)
 
     async def _execute_custom(self, calls: _Calls, item: PlannedCall, tool: CustomTool) -> ToolResult:
-        context, seen = calls.context, calls.seen
-        started = context.journal.entry(calls.step_id, EntryKind.STARTED, item.ordinal)
-        if started is not None and not tool.idempotent:
-            return ToolResult(ok=False, text=INTERRUPTED)
-        agent, holder = context.agent, context.conversation.holder_id
-        core = calls.core
-        if tool.mcp_server_id is None:
-            # Earlier calls of the same answer may have edited core memory.
-            current = await self._retry.call(lambda: self._core_memory.get(agent.id, None, holder))
-            core = current or calls.core
-        if started is None:
-            entry = JournalEntry(calls.step_id, EntryKind.STARTED, self._clock.now(), item.ordinal)
-            await context.journal.record(entry)
-        author = AgentAuthor(agent.id, item.call.id, context.run.id, holder)
-        prefix = f"{calls.step_id}/{item.ordinal}"
-
-        async def edit_block(request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> Block:
-            block = await self._retry.call(lambda: self._core_memory.edit(request_id, author, label, edit))
-            if seen is not None:
-                seen.record_edit(label, block.revision)
-            return block
-
-        attempts = self._retry.call if tool.idempotent else single_attempt
-        result = await run_custom(
-            self._tools, self._secrets, edit_block, agent, core, tool, item.arguments, author, prefix, attempts
-        )
+        result = await self._custom.run(calls.context, calls.step_id, calls.seen, calls.core, item, tool)
         return await self._processed(calls, item, result)
 
     async def _journal(

@@ -1,5 +1,6 @@
 """Tools that users wrote, and the results of running them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from mnemesh_kit.unicode import MAX_TEXT_BYTES, well_formed
@@ -27,6 +28,23 @@ class CustomTool:
     """The MCP server that runs the tool; None for a tool that runs in the sandbox."""
     mcp_tool_name: str = ""
     """Its name on that server."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallProgress:
+    """How far a call is, in a unit of the tool."""
+
+    done: float
+    total: float | None = None
+    """The whole; None if the tool does not know it."""
+    message: str | None = None
+
+
+OnProgress = Callable[[CallProgress], None]
+
+
+def no_progress(progress: CallProgress) -> None:
+    """Ignores the progress of a call."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,16 @@ class Delta(Struct, frozen=True, tag="delta"):
     tool_name: str = ""
 
 
+class ToolProgress(Struct, frozen=True, omit_defaults=True, tag="tool_progress"):
+    """How far the call of a tool is, in a unit of the tool. `total` is the whole, if the tool knows it."""
+
+    tool_call_id: str
+    name: str
+    progress: float
+    total: float | None = None
+    message: str | None = None
+
+
 class Keepalive(Struct, frozen=True, tag="keepalive"):
     """The run is alive and nothing happened."""
 
@@ -116,7 +126,7 @@ class MemberEvent(Struct, frozen=True, tag="member"):
 
     agent_id: str
     run_id: str
-    body: MessageEvent | CompactionEvent | StepStarted | Delta | MemberTurnStarted | MemberTurnEnded
+    body: MessageEvent | CompactionEvent | StepStarted | Delta | ToolProgress | MemberTurnStarted | MemberTurnEnded
     sequence: int = 0
 
 
@@ -124,6 +134,7 @@ EventBody = (
     RunAccepted
     | StepStarted
     | Delta
+    | ToolProgress
     | Keepalive
     | MessageEvent
     | CompactionEvent
@@ -133,7 +144,7 @@ EventBody = (
     | MemberEvent
 )
 
-LiveBody = StepStarted | Delta | MemberEvent
+LiveBody = StepStarted | Delta | ToolProgress | MemberEvent
 """The live events that are stored if the run is in the background and streams tokens."""
 
 DurableBody = MessageEvent | CompactionEvent | ErrorEvent | StopEvent | UsageEvent | MemberEvent

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from mnemesh_orchestrator.model.core_memory import Block
-from mnemesh_orchestrator.model.custom_tools import CustomTool, ToolResult
+from mnemesh_orchestrator.model.custom_tools import CustomTool, OnProgress, ToolResult
 from mnemesh_orchestrator.model.programs import AnswerCall, Program, ProgramResult
 
 
@@ -34,11 +34,17 @@ class ToolsPort(Protocol):
         ...
 
     async def run_on_mcp_server(
-        self, tool: CustomTool, arguments: str, agent_id: str, variables: Mapping[str, str]
+        self,
+        tool: CustomTool,
+        arguments: str,
+        agent_id: str,
+        variables: Mapping[str, str],
+        on_progress: OnProgress,
     ) -> ToolResult:
         """Runs a tool of an MCP server once, with variables for the settings of the server.
 
-        A server that does not answer is a result that says so.
+        `on_progress` receives what the server reports meanwhile. A server that does not answer is a result that says
+        so. A cancellation of the caller cancels the call on the server.
         """
         ...
 

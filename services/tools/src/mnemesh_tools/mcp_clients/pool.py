@@ -22,6 +22,7 @@ from mnemesh_tools.mcp_clients.contracts import (
     RemoteResult,
 )
 from mnemesh_tools.model.mcp_servers import TransportType
+from mnemesh_tools.model.mcp_tools import OnProgress, no_progress
 
 if TYPE_CHECKING:
     from mnemesh_tools.mcp_clients.oauth import McpAuthorizations
@@ -89,7 +90,14 @@ class McpPool:
         finally:
             await session.close()
 
-    async def call_tool(self, target: McpTarget, name: str, arguments: dict[str, Any], seconds: float) -> RemoteResult:
+    async def call_tool(
+        self,
+        target: McpTarget,
+        name: str,
+        arguments: dict[str, Any],
+        seconds: float,
+        on_progress: OnProgress = no_progress,
+    ) -> RemoteResult:
         """Runs a tool once, in the session of the target.
 
         Raises:
@@ -100,7 +108,7 @@ class McpPool:
         ends = time.monotonic() + seconds
 
         async def call(session: McpSession) -> RemoteResult:
-            return await session.call_tool(name, arguments, max(0.0, ends - time.monotonic()))
+            return await session.call_tool(name, arguments, max(0.0, ends - time.monotonic()), on_progress)
 
         return await self._with_session(target, call, ends)
 

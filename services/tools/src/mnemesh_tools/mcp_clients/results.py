@@ -6,13 +6,23 @@ import base64
 import binascii
 import json
 from collections.abc import Iterable
-from typing import Any
+from math import isfinite
+from typing import Any, Final
 
 import mcp_types as types
 from mnemesh_kit.unicode import well_formed, well_formed_value
 
 from mnemesh_tools.mcp_clients.contracts import RemoteResult
-from mnemesh_tools.model.mcp_tools import MAX_REMOTE_NAME_CHARS, McpImage, RemoteTool
+from mnemesh_tools.model.mcp_tools import (
+    MAX_PROGRESS_CHARS,
+    MAX_REMOTE_NAME_CHARS,
+    McpImage,
+    McpProgress,
+    RemoteTool,
+)
+
+_SHOWN_CHARS: Final = 1_000
+"""The part of a message of progress that is read."""
 
 
 def listing_tools(tools: Iterable[types.Tool]) -> list[RemoteTool]:
@@ -30,6 +40,15 @@ def listing_tools(tools: Iterable[types.Tool]) -> list[RemoteTool]:
         for tool in tools
         if 0 < len(tool.name) <= MAX_REMOTE_NAME_CHARS and tool.name.isprintable()
     ]
+
+
+def progress_from_sdk(progress: float, total: float | None, message: str | None) -> McpProgress | None:
+    """Returns the progress of a call; None if it is no finite number."""
+    if not isfinite(progress):
+        return None
+    line = "".join(character if character.isprintable() else " " for character in (message or "")[:_SHOWN_CHARS])
+    text = " ".join(line.split())[:MAX_PROGRESS_CHARS]
+    return McpProgress(progress, total if total is not None and isfinite(total) else None, text or None)
 
 
 def result_from_sdk(result: types.CallToolResult) -> RemoteResult:

@@ -25,11 +25,12 @@ from mnemesh_tools.mcp_clients.contracts import (
     McpUnauthorized,
     RemoteResult,
 )
-from mnemesh_tools.mcp_clients.results import listing_tools, result_from_sdk
+from mnemesh_tools.mcp_clients.open_transport import OpenTransport
+from mnemesh_tools.mcp_clients.results import listing_tools, progress_from_sdk, result_from_sdk
 from mnemesh_tools.mcp_clients.stdio import ProgramOutput, with_output
 from mnemesh_tools.mcp_clients.tasks import end_task
 from mnemesh_tools.mcp_clients.transports import Transports
-from mnemesh_tools.model.mcp_tools import MAX_LISTING_CHARS, MAX_TOOLS, RemoteTool
+from mnemesh_tools.model.mcp_tools import MAX_LISTING_CHARS, MAX_TOOLS, McpProgress, OnProgress, RemoteTool
 from mnemesh_tools.model.tools import MAX_SCHEMA_CHARS
 
 T = TypeVar("T")
@@ -112,20 +113,30 @@ class McpSession:
         except (McpCallLost, MCPError) as error:
             raise McpContactFailed(self._described(error)) from error
 
-    async def call_tool(self, name: str, arguments: dict[str, Any], seconds: float) -> RemoteResult:
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], seconds: float, on_progress: OnProgress
+    ) -> RemoteResult:
         """Runs a tool once. An error that the server reports is a result.
+
+        Args:
+            name: The name of the tool on the server.
+            arguments: Its arguments.
+            seconds: The longest time.
+            on_progress: Receives the progress that the server reports.
 
         Raises:
             McpContactFailed: The server does not know the session any more, so the tool was not run.
             McpCallLost: The connection broke during the call.
             McpCallTimedOut: The call did not end in time.
         """
-        last = ""
+        last: McpProgress | None = None
 
         async def note(progress: float, total: float | None, message: str | None) -> None:
             nonlocal last
-            of = "" if total is None else f" of {total:g}"
-            last = self._target.masked(f"{progress:g}{of}" + (f", {message[:200]}" if message else ""))
+            reported = progress_from_sdk(progress, total, None if message is None else self._target.masked(message))
+            if reported is not None:
+                last = reported
+                on_progress(reported)
 
         async def call(client: Client) -> CallToolResult:
             return await client.call_tool(name, arguments, progress_callback=note)
@@ -133,7 +144,7 @@ class McpSession:
         try:
             return result_from_sdk(await self._call(call, seconds))
         except McpCallTimedOut as error:
-            raise McpCallTimedOut(last) from error
+            raise McpCallTimedOut("" if last is None else str(last)) from error
         except MCPError as error:
             if error.code == REQUEST_TIMEOUT:
                 raise McpCallTimedOut from error
@@ -195,7 +206,7 @@ class McpSession:
                 opened = self._transports.open(self._target, self._output, self._note_status)
                 streams = await stack.enter_async_context(opened)
                 client = Client(
-                    _Opened(streams, self._closing.set),
+                    OpenTransport(streams, self._closing.set),
                     cache=None,
                     raise_exceptions=False,
                     message_handler=self._note_message,
@@ -241,48 +252,6 @@ class McpSession:
 
     def _note_status(self, status: int) -> None:
         self._refused_with = status if status >= 400 else None
-
-
-class _Opened:
-    """An open transport in the form that `Client` accepts. The session closes it."""
-
-    def __init__(self, streams: Any, on_end: Callable[[], None]) -> None:
-        reader, writer = streams
-        self._streams = _Watched(reader, on_end), writer
-
-    async def __aenter__(self) -> Any:
-        return self._streams
-
-    async def __aexit__(self, *_: object) -> None:
-        return None
-
-
-class _Watched:
-    """The stream of the server's messages, whose end is noticed also when no call waits for an answer."""
-
-    def __init__(self, stream: Any, on_end: Callable[[], None]) -> None:
-        self._stream = stream
-        self._on_end = on_end
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def __aiter__(self) -> _Watched:
-        return self
-
-    async def __anext__(self) -> Any:
-        try:
-            return await self._stream.__anext__()
-        except StopAsyncIteration:
-            self._on_end()
-            raise
-
-    async def __aenter__(self) -> _Watched:
-        await self._stream.__aenter__()
-        return self
-
-    async def __aexit__(self, *details: Any) -> None:
-        await self._stream.__aexit__(*details)
 
 
 def _note_retrieved(ended: asyncio.Future[Any]) -> None:

@@ -29,6 +29,7 @@ MAX_LISTING_CHARS: Final = 4_000_000
 """Of the schemas of one server that are stored."""
 MCP_TIMEOUT_SECONDS: Final = 60
 MAX_REASONS: Final = 20
+MAX_PROGRESS_CHARS: Final = 200
 MAX_REMOTE_NAME_CHARS: Final = 200
 # Keywords that providers do not enforce.
 _UNENFORCED: Final = ("allOf", "not", "if", "then", "else", "patternProperties", "oneOf", "dependentRequired")
@@ -82,6 +83,29 @@ class McpImage:
 
     media_type: str
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class McpProgress:
+    """How far a call is, as its server reports it."""
+
+    done: float
+    """A finite number in a unit of the server."""
+    total: float | None = None
+    """The whole in the same unit; None if the server does not know it."""
+    message: str | None = None
+    """One line of at most MAX_PROGRESS_CHARS characters."""
+
+    def __str__(self) -> str:
+        of = "" if self.total is None else f" of {self.total:g}"
+        return f"{self.done:g}{of}" + (f", {self.message}" if self.message else "")
+
+
+OnProgress = Callable[[McpProgress], None]
+
+
+def no_progress(progress: McpProgress) -> None:
+    """Ignores the progress of a call."""
 
 
 @dataclass(frozen=True, slots=True)

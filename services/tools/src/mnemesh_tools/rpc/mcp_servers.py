@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
 
 import grpc
 from mnemesh.tools.v1 import mcp_servers_pb2, mcp_servers_service_pb2_grpc
@@ -14,6 +15,7 @@ from mnemesh_kit.principal import current_principal
 from mnemesh_kit.time import timestamp_to_proto
 
 from mnemesh_tools.model.mcp_servers import McpServer
+from mnemesh_tools.model.mcp_tools import McpProgress, McpRunResult, OnProgress, no_progress
 from mnemesh_tools.rpc.convert.mcp_servers import (
     STATUSES,
     mcp_caller_from_proto,
@@ -28,16 +30,20 @@ from mnemesh_tools.rpc.convert.mcp_tools import (
     listed_tool_to_proto,
     mcp_tool_order_from_proto,
     mcp_tool_to_proto,
+    progress_to_proto,
     run_result_to_proto,
     schema_statuses_from_proto,
     timeout_from_proto,
     tool_key_from_proto,
     within_an_answer,
 )
+from mnemesh_tools.rpc.latest import Latest
 from mnemesh_tools.usecases.mcp_authorizations import McpAuthorizationService
 from mnemesh_tools.usecases.mcp_servers import McpServerService
 from mnemesh_tools.usecases.mcp_tools import McpToolService
 
+_PROGRESS_SECONDS: Final = 0.1
+"""The shortest time between two reports of progress."""
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -135,16 +141,23 @@ class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
         self, request: pb.RunMcpServerToolRequest, context: Context
     ) -> pb.RunMcpServerToolResponse:
         """Runs a tool."""
-        result = await self._tools.run_tool(
-            current_principal(),
-            request.mcp_server_id,
-            tool_key_from_proto(request.tool),
-            request.arguments,
-            mcp_caller_from_proto(request.caller),
-            timeout_from_proto(request),
-            request_key(_without_variables(request), "RunMcpServerTool"),
-        )
-        return run_result_to_proto(result)
+        return run_result_to_proto(await self._run(request, "RunMcpServerTool", no_progress))
+
+    async def StreamMcpServerTool(
+        self, request: pb.StreamMcpServerToolRequest, context: Context
+    ) -> AsyncIterator[pb.StreamMcpServerToolResponse]:
+        """Runs a tool, and passes on its progress."""
+        latest = Latest[McpProgress]()
+        running = asyncio.create_task(self._run(request, "StreamMcpServerTool", latest.put))
+        running.add_done_callback(lambda _: latest.close())
+        try:
+            while (progress := await latest.next()) is not None:
+                yield pb.StreamMcpServerToolResponse(progress=progress_to_proto(progress))
+                await asyncio.wait({running}, timeout=_PROGRESS_SECONDS)
+            yield pb.StreamMcpServerToolResponse(result=run_result_to_proto(running.result()))
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
 
     async def TestMcpServer(self, request: pb.TestMcpServerRequest, context: Context) -> pb.TestMcpServerResponse:
         """Connects to a server, and stores nothing."""
@@ -184,6 +197,23 @@ class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
             request.iss if request.HasField("iss") else None,
         )
         return pb.CompleteMcpAuthorizationResponse(mcp_server=self._message(server))
+
+    async def _run(
+        self,
+        request: pb.RunMcpServerToolRequest | pb.StreamMcpServerToolRequest,
+        method: str,
+        on_progress: OnProgress,
+    ) -> McpRunResult:
+        return await self._tools.run_tool(
+            current_principal(),
+            request.mcp_server_id,
+            tool_key_from_proto(request.tool),
+            request.arguments,
+            mcp_caller_from_proto(request.caller),
+            timeout_from_proto(request),
+            request_key(_without_variables(request), method),
+            on_progress,
+        )
 
     def _message(self, server: McpServer) -> mcp_servers_pb2.McpServer:
         return mcp_server_to_proto(server, self._servers.program_health(server.id))

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -37,8 +38,10 @@ from mnemesh_tools.model.mcp_tools import (
     McpTool,
     McpToolKey,
     McpToolOrder,
+    OnProgress,
     SchemaStatus,
     bounded_content,
+    no_progress,
 )
 from mnemesh_tools.model.tools import DEFAULT_RETURN_CHARS, MAX_TIMEOUT_SECONDS
 from mnemesh_tools.schema import coerce
@@ -50,6 +53,18 @@ _MARGIN_SECONDS: Final = 0.5
 """The part of the caller's time that is left for the answer."""
 _RunKey = tuple[str, str]
 _log = structlog.get_logger("mnemesh.tools.mcp")
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    target: McpTarget
+    tool: str
+    arguments: dict[str, Any]
+    seconds: float | None
+    """The longest time; None is that of the limits."""
+    return_chars: int
+    """The largest number of characters of the result."""
+    on_progress: OnProgress
 
 
 class McpToolService:
@@ -99,8 +114,9 @@ class McpToolService:
         agent: McpCaller,
         seconds: float | None,
         request: RequestKey | None,
+        on_progress: OnProgress = no_progress,
     ) -> McpRunResult:
-        """Runs a tool once. An error of the tool is a result, not an exception.
+        """Runs a tool once. An error of the tool is a result, not an exception. `on_progress` receives its progress.
 
         Raises:
             McpServerNotFound: The organization has no such server.
@@ -121,23 +137,14 @@ class McpToolService:
         server, tool, limit = await self._store.read(caller.organization_id, lambda tx: _found(tx, server_id, key))
         values = _checked_arguments(tool, arguments)
         target = self._targets.target(caller.organization_id, server.id, server.transport, agent)
-        if request is None:
-            return await self._run(target, tool, values, seconds, limit)
-        return await self._run_once(request, target, tool, values, seconds, limit)
+        call = _Call(target, tool.remote.name, values, seconds, limit, on_progress)
+        return await (self._run(call) if request is None else self._run_once(request, call))
 
     def metrics(self) -> list[Metric]:
         """Returns the metrics of runs."""
         return [self._runs]
 
-    async def _run_once(
-        self,
-        request: RequestKey,
-        target: McpTarget,
-        tool: McpTool,
-        values: dict[str, Any],
-        seconds: float | None,
-        limit: int,
-    ) -> McpRunResult:
+    async def _run_once(self, request: RequestKey, call: _Call) -> McpRunResult:
         """Runs a tool unless the request has begun before: then waits for its result, or returns it."""
         key = (request.organization_id, request.request_id)
         if key in self._running:
@@ -150,7 +157,7 @@ class McpToolService:
         future: asyncio.Future[McpRunResult] = asyncio.get_running_loop().create_future()
         self._running[key] = (request.fingerprint, future)
         try:
-            result = await self._begun(request, target, tool, values, seconds, limit)
+            result = await self._begun(request, call)
             future.set_result(result)
             return result
         except MnemeshError as error:
@@ -160,26 +167,18 @@ class McpToolService:
         finally:
             del self._running[key]
             if not future.done():
-                future.set_exception(McpOutcomeUnknown(target.server_id, "The first call was cancelled."))
+                future.set_exception(McpOutcomeUnknown(call.target.server_id, "The first call was cancelled."))
                 future.exception()
 
-    async def _begun(
-        self,
-        request: RequestKey,
-        target: McpTarget,
-        tool: McpTool,
-        values: dict[str, Any],
-        seconds: float | None,
-        limit: int,
-    ) -> McpRunResult:
+    async def _begun(self, request: RequestKey, call: _Call) -> McpRunResult:
         organization_id, now = request.organization_id, self._clock.now()
         known: McpRun | None = await self._store.write(organization_id, lambda tx: tx.mcp.begin_run(request, now))
         if known is not None:
             if known.result is None:
-                raise McpOutcomeUnknown(target.server_id, "The result of an earlier call was lost.")
+                raise McpOutcomeUnknown(call.target.server_id, "The result of an earlier call was lost.")
             return msgspec.msgpack.decode(known.result, type=McpRunResult)
         try:
-            result = await self._run(target, tool, values, seconds, limit)
+            result = await self._run(call)
         except (McpServerUnreachable, McpServerUnauthorized):
             await self._store.write(organization_id, lambda tx: tx.mcp.forget_run(request))
             raise
@@ -187,16 +186,15 @@ class McpToolService:
         await self._store.write(organization_id, lambda tx: tx.mcp.end_run(request, encoded))
         return result
 
-    async def _run(
-        self, target: McpTarget, tool: McpTool, values: dict[str, Any], seconds: float | None, limit: int
-    ) -> McpRunResult:
-        started, bound = time.monotonic(), self._pool.limits.execute_seconds if seconds is None else seconds
+    async def _run(self, call: _Call) -> McpRunResult:
+        target, started = call.target, time.monotonic()
+        bound = self._pool.limits.execute_seconds if call.seconds is None else call.seconds
         left = deadline.remaining()
         if left is not None:
             bound = min(bound, max(0.0, left - min(_MARGIN_SECONDS, left / 2)))
         outcome = "cancelled"
         try:
-            result = await self._pool.call_tool(target, tool.remote.name, values, bound)
+            result = await self._pool.call_tool(target, call.tool, call.arguments, bound, call.on_progress)
             outcome = "success" if result.ok else "error"
         except McpUnauthorized as error:
             outcome = "unauthorized"
@@ -211,7 +209,7 @@ class McpToolService:
             outcome = "timed_out"
             progress = f" It reported the progress {error}." if str(error) else ""
             raise DeadlineExceeded(
-                f"The tool {tool.remote.name} did not end within {bound:g} seconds.{progress} Its outcome is unknown."
+                f"The tool {call.tool} did not end within {bound:g} seconds.{progress} Its outcome is unknown."
             ) from error
         finally:
             elapsed = time.monotonic() - started
@@ -219,11 +217,11 @@ class McpToolService:
             _log.info(
                 "mcp_tool_run",
                 mcp_server_id=target.server_id,
-                tool=tool.remote.name,
+                tool=call.tool,
                 outcome=outcome,
                 duration_ms=round(elapsed * 1000, 1),
             )
-        content, structured = bounded_content(result.content, result.structured, limit)
+        content, structured = bounded_content(result.content, result.structured, call.return_chars)
         return McpRunResult(result.ok, content, structured, elapsed)
 
 

@@ -768,8 +768,8 @@ class RunEvent(_message.Message):
     Durable events have contiguous sequence numbers starting at 1; they can be replayed with StreamRun. The first ones are
     the input: a system or user event for each message with that role, so that every client sees what was asked, also
     while the run waits in the queue.
-    Live events (accepted, step_started, delta, keepalive) have no sequence number. A stream ends with stop, then usage;
-    if the run failed, with error, stop, usage.
+    Live events (accepted, step_started, delta, tool_progress, keepalive) have no sequence number. A stream ends with stop,
+    then usage; if the run failed, with error, stop, usage.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -791,6 +791,7 @@ class RunEvent(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     MEMBER_TURN_STARTED_FIELD_NUMBER: _builtins.int
     MEMBER_TURN_ENDED_FIELD_NUMBER: _builtins.int
+    TOOL_PROGRESS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     sequence: _builtins.int
     """Present on durable events."""
@@ -828,6 +829,10 @@ class RunEvent(_message.Message):
     def member_turn_started(self) -> Global___MemberTurnStarted: ...
     @_builtins.property
     def member_turn_ended(self) -> Global___MemberTurnEnded: ...
+    @_builtins.property
+    def tool_progress(self) -> Global___ToolProgress:
+        """Between a tool call and its return."""
+
     def __init__(
         self,
         *,
@@ -848,10 +853,11 @@ class RunEvent(_message.Message):
         usage: Global___UsageEvent | None = ...,
         member_turn_started: Global___MemberTurnStarted | None = ...,
         member_turn_ended: Global___MemberTurnEnded | None = ...,
+        tool_progress: Global___ToolProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_child_run_id", b"_child_run_id", "_sequence", b"_sequence", "_step_id", b"_step_id", "accepted", b"accepted", "agent_id", b"agent_id", "child_run_id", b"child_run_id", "compaction", b"compaction", "create_time", b"create_time", "delta", b"delta", "error", b"error", "event", b"event", "keepalive", b"keepalive", "member_turn_ended", b"member_turn_ended", "member_turn_started", b"member_turn_started", "message", b"message", "sequence", b"sequence", "step_id", b"step_id", "step_started", b"step_started", "stop", b"stop", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_child_run_id", b"_child_run_id", "_sequence", b"_sequence", "_step_id", b"_step_id", "accepted", b"accepted", "agent_id", b"agent_id", "child_run_id", b"child_run_id", "compaction", b"compaction", "create_time", b"create_time", "delta", b"delta", "error", b"error", "event", b"event", "keepalive", b"keepalive", "member_turn_ended", b"member_turn_ended", "member_turn_started", b"member_turn_started", "message", b"message", "sequence", b"sequence", "step_id", b"step_id", "step_started", b"step_started", "stop", b"stop", "tool_progress", b"tool_progress", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_child_run_id", b"_child_run_id", "_sequence", b"_sequence", "_step_id", b"_step_id", "accepted", b"accepted", "agent_id", b"agent_id", "child_run_id", b"child_run_id", "compaction", b"compaction", "create_time", b"create_time", "delta", b"delta", "error", b"error", "event", b"event", "keepalive", b"keepalive", "member_turn_ended", b"member_turn_ended", "member_turn_started", b"member_turn_started", "message", b"message", "run_id", b"run_id", "sequence", b"sequence", "step_id", b"step_id", "step_started", b"step_started", "stop", b"stop", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_child_run_id", b"_child_run_id", "_sequence", b"_sequence", "_step_id", b"_step_id", "accepted", b"accepted", "agent_id", b"agent_id", "child_run_id", b"child_run_id", "compaction", b"compaction", "create_time", b"create_time", "delta", b"delta", "error", b"error", "event", b"event", "keepalive", b"keepalive", "member_turn_ended", b"member_turn_ended", "member_turn_started", b"member_turn_started", "message", b"message", "run_id", b"run_id", "sequence", b"sequence", "step_id", b"step_id", "step_started", b"step_started", "stop", b"stop", "tool_progress", b"tool_progress", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__agent_id: _TypeAlias = _typing.Literal["agent_id"]  # noqa: Y015
     _WhichOneofArgType__agent_id: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id"]  # noqa: Y015
@@ -861,7 +867,7 @@ class RunEvent(_message.Message):
     _WhichOneofArgType__sequence: _TypeAlias = _typing.Literal["_sequence", b"_sequence"]  # noqa: Y015
     _WhichOneofReturnType__step_id: _TypeAlias = _typing.Literal["step_id"]  # noqa: Y015
     _WhichOneofArgType__step_id: _TypeAlias = _typing.Literal["_step_id", b"_step_id"]  # noqa: Y015
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["accepted", "step_started", "delta", "keepalive", "message", "compaction", "error", "stop", "usage", "member_turn_started", "member_turn_ended"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["accepted", "step_started", "delta", "keepalive", "message", "compaction", "error", "stop", "usage", "member_turn_started", "member_turn_ended", "tool_progress"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__agent_id) -> _WhichOneofReturnType__agent_id | None: ...
@@ -1060,6 +1066,50 @@ class ToolCallDelta(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ToolCallDelta: _TypeAlias = ToolCallDelta  # noqa: Y015
+
+@_typing.final
+class ToolProgress(_message.Message):
+    """How far the call of a tool is. Only tools of MCP servers report it, at most ten times a second."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    tool_call_id: _builtins.str
+    name: _builtins.str
+    """Name of the tool."""
+    progress: _builtins.float
+    """The part that is done, in a unit of the tool."""
+    total: _builtins.float
+    """The whole, in the same unit. Absent if the tool does not know it."""
+    message: _builtins.str
+    """At most 200 characters in one line."""
+    def __init__(
+        self,
+        *,
+        tool_call_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        progress: _builtins.float = ...,
+        total: _builtins.float | None = ...,
+        message: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "_total", b"_total", "message", b"message", "total", b"total"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "_total", b"_total", "message", b"message", "name", b"name", "progress", b"progress", "tool_call_id", b"tool_call_id", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__message: _TypeAlias = _typing.Literal["message"]  # noqa: Y015
+    _WhichOneofArgType__message: _TypeAlias = _typing.Literal["_message", b"_message"]  # noqa: Y015
+    _WhichOneofReturnType__total: _TypeAlias = _typing.Literal["total"]  # noqa: Y015
+    _WhichOneofArgType__total: _TypeAlias = _typing.Literal["_total", b"_total"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__message) -> _WhichOneofReturnType__message | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__total) -> _WhichOneofReturnType__total | None: ...
+
+Global___ToolProgress: _TypeAlias = ToolProgress  # noqa: Y015
 
 @_typing.final
 class Keepalive(_message.Message):

@@ -771,6 +771,109 @@ class RunMcpServerToolResponse(_message.Message):
 Global___RunMcpServerToolResponse: _TypeAlias = RunMcpServerToolResponse  # noqa: Y015
 
 @_typing.final
+class StreamMcpServerToolRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    MCP_SERVER_ID_FIELD_NUMBER: _builtins.int
+    TOOL_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    mcp_server_id: _builtins.str
+    arguments: _builtins.str
+    """A JSON object as text."""
+    @_builtins.property
+    def tool(self) -> Global___McpToolReference: ...
+    @_builtins.property
+    def caller(self) -> Global___McpCaller: ...
+    @_builtins.property
+    def timeout(self) -> _duration_pb2.Duration:
+        """Absent means 60 seconds."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        mcp_server_id: _builtins.str = ...,
+        tool: Global___McpToolReference | None = ...,
+        arguments: _builtins.str = ...,
+        caller: Global___McpCaller | None = ...,
+        timeout: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "timeout", b"timeout", "tool", b"tool"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "caller", b"caller", "mcp_server_id", b"mcp_server_id", "request_id", b"request_id", "timeout", b"timeout", "tool", b"tool"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamMcpServerToolRequest: _TypeAlias = StreamMcpServerToolRequest  # noqa: Y015
+
+@_typing.final
+class StreamMcpServerToolResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def progress(self) -> Global___McpProgress: ...
+    @_builtins.property
+    def result(self) -> Global___RunMcpServerToolResponse: ...
+    def __init__(
+        self,
+        *,
+        progress: Global___McpProgress | None = ...,
+        result: Global___RunMcpServerToolResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "progress", b"progress", "result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "progress", b"progress", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["progress", "result"]  # noqa: Y015
+    _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
+
+Global___StreamMcpServerToolResponse: _TypeAlias = StreamMcpServerToolResponse  # noqa: Y015
+
+@_typing.final
+class McpProgress(_message.Message):
+    """How far a call is, as its server reports it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    progress: _builtins.float
+    """The part that is done, in a unit of the server."""
+    total: _builtins.float
+    """The whole, in the same unit. Absent if the server does not know it."""
+    message: _builtins.str
+    """At most 200 characters in one line, without secrets."""
+    def __init__(
+        self,
+        *,
+        progress: _builtins.float = ...,
+        total: _builtins.float | None = ...,
+        message: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "_total", b"_total", "message", b"message", "total", b"total"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "_total", b"_total", "message", b"message", "progress", b"progress", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__message: _TypeAlias = _typing.Literal["message"]  # noqa: Y015
+    _WhichOneofArgType__message: _TypeAlias = _typing.Literal["_message", b"_message"]  # noqa: Y015
+    _WhichOneofReturnType__total: _TypeAlias = _typing.Literal["total"]  # noqa: Y015
+    _WhichOneofArgType__total: _TypeAlias = _typing.Literal["_total", b"_total"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__message) -> _WhichOneofReturnType__message | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__total) -> _WhichOneofReturnType__total | None: ...
+
+Global___McpProgress: _TypeAlias = McpProgress  # noqa: Y015
+
+@_typing.final
 class TestMcpServerRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -84,6 +84,11 @@ class McpServerServiceStub:
                 request_serializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.RunMcpServerToolRequest.SerializeToString,
                 response_deserializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.RunMcpServerToolResponse.FromString,
                 _registered_method=True)
+        self.StreamMcpServerTool = channel.unary_stream(
+                '/mnemesh.tools.v1.McpServerService/StreamMcpServerTool',
+                request_serializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.StreamMcpServerToolRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.StreamMcpServerToolResponse.FromString,
+                _registered_method=True)
         self.TestMcpServer = channel.unary_unary(
                 '/mnemesh.tools.v1.McpServerService/TestMcpServer',
                 request_serializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.TestMcpServerRequest.SerializeToString,
@@ -182,6 +187,15 @@ class McpServerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StreamMcpServerTool(self, request, context):
+        """Runs a tool as RunMcpServerTool, and passes on the progress that the server reports, at most ten times a second. The
+        last response has the result. A repeated call with the same request_id has no progress. Ending the stream early
+        cancels the call on the server. Errors: as RunMcpServerTool.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def TestMcpServer(self, request, context):
         """Connects to a stored server, or with settings that are not stored yet, and reads the tools. Stores nothing. An
         unreachable server is a result, not an error.
@@ -256,6 +270,11 @@ def add_McpServerServiceServicer_to_server(servicer, server):
                     servicer.RunMcpServerTool,
                     request_deserializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.RunMcpServerToolRequest.FromString,
                     response_serializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.RunMcpServerToolResponse.SerializeToString,
+            ),
+            'StreamMcpServerTool': grpc.unary_stream_rpc_method_handler(
+                    servicer.StreamMcpServerTool,
+                    request_deserializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.StreamMcpServerToolRequest.FromString,
+                    response_serializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.StreamMcpServerToolResponse.SerializeToString,
             ),
             'TestMcpServer': grpc.unary_unary_rpc_method_handler(
                     servicer.TestMcpServer,
@@ -521,6 +540,33 @@ class McpServerService:
             '/mnemesh.tools.v1.McpServerService/RunMcpServerTool',
             mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.RunMcpServerToolRequest.SerializeToString,
             mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.RunMcpServerToolResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StreamMcpServerTool(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/mnemesh.tools.v1.McpServerService/StreamMcpServerTool',
+            mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.StreamMcpServerToolRequest.SerializeToString,
+            mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.StreamMcpServerToolResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -71,6 +71,11 @@ class McpServerServiceStub:
     MCP_SERVER_UNREACHABLE, MCP_SERVER_UNAUTHORIZED, DEADLINE_EXCEEDED, MCP_TRANSPORT_DISABLED. Cancelling the call
     cancels it on the server.
     """
+    StreamMcpServerTool: _grpc.UnaryStreamMultiCallable[_mcp_servers_service_pb2.StreamMcpServerToolRequest, _mcp_servers_service_pb2.StreamMcpServerToolResponse]
+    """Runs a tool as RunMcpServerTool, and passes on the progress that the server reports, at most ten times a second. The
+    last response has the result. A repeated call with the same request_id has no progress. Ending the stream early
+    cancels the call on the server. Errors: as RunMcpServerTool.
+    """
     TestMcpServer: _grpc.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.TestMcpServerRequest, _mcp_servers_service_pb2.TestMcpServerResponse]
     """Connects to a stored server, or with settings that are not stored yet, and reads the tools. Stores nothing. An
     unreachable server is a result, not an error.
@@ -129,6 +134,11 @@ class McpServerServiceAsyncStub(McpServerServiceStub):
     returns its result; if a crash lost the result, it fails with ABORTED. Errors: NOT_FOUND, TOOL_ARGUMENTS_INVALID,
     MCP_SERVER_UNREACHABLE, MCP_SERVER_UNAUTHORIZED, DEADLINE_EXCEEDED, MCP_TRANSPORT_DISABLED. Cancelling the call
     cancels it on the server.
+    """
+    StreamMcpServerTool: _aio.UnaryStreamMultiCallable[_mcp_servers_service_pb2.StreamMcpServerToolRequest, _mcp_servers_service_pb2.StreamMcpServerToolResponse]  # type: ignore[assignment]
+    """Runs a tool as RunMcpServerTool, and passes on the progress that the server reports, at most ten times a second. The
+    last response has the result. A repeated call with the same request_id has no progress. Ending the stream early
+    cancels the call on the server. Errors: as RunMcpServerTool.
     """
     TestMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.TestMcpServerRequest, _mcp_servers_service_pb2.TestMcpServerResponse]  # type: ignore[assignment]
     """Connects to a stored server, or with settings that are not stored yet, and reads the tools. Stores nothing. An
@@ -230,6 +240,16 @@ class McpServerServiceServicer:
         returns its result; if a crash lost the result, it fails with ABORTED. Errors: NOT_FOUND, TOOL_ARGUMENTS_INVALID,
         MCP_SERVER_UNREACHABLE, MCP_SERVER_UNAUTHORIZED, DEADLINE_EXCEEDED, MCP_TRANSPORT_DISABLED. Cancelling the call
         cancels it on the server.
+        """
+
+    def StreamMcpServerTool(
+        self,
+        request: _mcp_servers_service_pb2.StreamMcpServerToolRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_mcp_servers_service_pb2.StreamMcpServerToolResponse], _abc.AsyncIterator[_mcp_servers_service_pb2.StreamMcpServerToolResponse]]:
+        """Runs a tool as RunMcpServerTool, and passes on the progress that the server reports, at most ten times a second. The
+        last response has the result. A repeated call with the same request_id has no progress. Ending the stream early
+        cancels the call on the server. Errors: as RunMcpServerTool.
         """
 
     def TestMcpServer(

@@ -32,6 +32,7 @@ from mnemesh_orchestrator.model.events import (
     RunEvent,
     StepStarted,
     StopEvent,
+    ToolProgress,
     UsageEvent,
 )
 from mnemesh_orchestrator.rpc.convert.compactions import compaction_result_to_proto
@@ -68,6 +69,10 @@ def _set_body(result: pb.RunEvent, event_body: EventBody | MemberTurnStarted | M
             result.step_started.CopyFrom(pb.StepStarted(number=number, attempt=attempt))
         case Delta() as body:
             result.delta.CopyFrom(_delta(body))
+        case ToolProgress(call_id, name, progress, total, message):
+            result.tool_progress.CopyFrom(
+                pb.ToolProgress(tool_call_id=call_id, name=name, progress=progress, total=total, message=message)
+            )
         case Keepalive():
             result.keepalive.SetInParent()
         case MessageEvent() as body:

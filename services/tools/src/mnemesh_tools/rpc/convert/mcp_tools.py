@@ -13,6 +13,7 @@ from mnemesh_kit.paging import fitting
 from mnemesh_kit.time import timestamp_to_proto
 
 from mnemesh_tools.model.mcp_tools import (
+    McpProgress,
     McpRunResult,
     McpTool,
     McpToolKey,
@@ -84,10 +85,15 @@ def mcp_tool_order_from_proto(number: int) -> McpToolOrder:
     return enum_from_proto(_ORDERS, number, "order_by")
 
 
-def timeout_from_proto(request: rpc.RunMcpServerToolRequest) -> float | None:
+def timeout_from_proto(request: rpc.RunMcpServerToolRequest | rpc.StreamMcpServerToolRequest) -> float | None:
     """Returns the limit of a run in seconds, or None."""
     timeout = optional_field(request, "timeout")
     return None if timeout is None else timeout.seconds + timeout.nanos / 1e9
+
+
+def progress_to_proto(progress: McpProgress) -> rpc.McpProgress:
+    """Returns the message of a progress."""
+    return rpc.McpProgress(progress=progress.done, total=progress.total, message=progress.message)
 
 
 def run_result_to_proto(result: McpRunResult) -> rpc.RunMcpServerToolResponse:
