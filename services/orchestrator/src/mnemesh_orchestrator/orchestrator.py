@@ -22,13 +22,15 @@ from mnemesh_orchestrator.llm.credentials import CredentialSealer
 from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.context_budget import ContextBudget
-from mnemesh_orchestrator.loop.context_builder import ContextBuilder
+from mnemesh_orchestrator.loop.context_reader import ContextReader
 from mnemesh_orchestrator.loop.delta_log import DeltaLog
 from mnemesh_orchestrator.loop.engine import Engine
 from mnemesh_orchestrator.loop.journal import Journals
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.loop.model_call import ModelCaller
 from mnemesh_orchestrator.loop.optional_services import OptionalServices
+from mnemesh_orchestrator.loop.request_assembly import RequestAssembler
+from mnemesh_orchestrator.loop.request_images import RequestImages
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.step_answers import StepAnswers
 from mnemesh_orchestrator.loop.step_commit import StepCommitter
@@ -60,6 +62,7 @@ from mnemesh_orchestrator.usecases.agent_parts import AgentParts
 from mnemesh_orchestrator.usecases.agents import AgentService
 from mnemesh_orchestrator.usecases.approvals import ApprovalService
 from mnemesh_orchestrator.usecases.compactions import CompactionService
+from mnemesh_orchestrator.usecases.context_window_rendering import ContextWindowRenderer
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
 from mnemesh_orchestrator.usecases.conversations import ConversationService
 from mnemesh_orchestrator.usecases.extraction_passages import MessageReader
@@ -165,7 +168,8 @@ def build(
         FileTools(services.files, optional),
         services.tools,
     )
-    context = ContextBuilder(services, optional, clock)
+    context = ContextReader(services, optional)
+    requests = RequestAssembler(context, RequestImages(services.files, optional, clock), clock)
     deltas = DeltaLog(stores.deltas)
     journals = Journals(stores.runs, deltas, broker, clock, retry, keeps_traces=config.step_trace_days > 0)
     writes = RecallWrites(stores.leases.overtake)
@@ -174,15 +178,15 @@ def build(
     estimator = TokenEstimator()
     summarizing = model_compactor(models, services.episodes, services.recall, clock, call_seconds=summary_seconds)
     replacement = WindowReplacement(services.recall, writes)
-    compactor = WindowCompactor(context, summarizing, estimator, replacement, retry, clock, metrics)
+    compactor = WindowCompactor(context, requests, summarizing, estimator, replacement, retry, clock, metrics)
     committer = StepCommitter(services.recall, writes, context, retry)
     budget, compaction = ContextBudget(estimator), TurnCompaction(compactor, clock)
-    answers = StepAnswers(context, budget, compaction, ModelCaller(clock, metrics), clock)
+    answers = StepAnswers(requests, budget, compaction, ModelCaller(clock, metrics), clock)
     engine = Engine(context, budget, compaction, answers, tools, committer, retry, clock)
     turns = TurnBuilder(stores.runs, journals, context, services.recall, writes, models, builtin, retry, clock)
     renewer = LeaseRenewer(stores.leases, clock, instance_id)
     inputs = InputRecorder(stores.runs, services.recall)
-    transcripts = TranscriptInputs(stores.agents, services.recall, turns, context, estimator, retry)
+    transcripts = TranscriptInputs(stores.agents, services.recall, turns, requests, estimator, retry)
     streamer = RunStreamer(stores.runs, stores.deltas, deltas, broker, clock)
     groups = GroupExecutor(stores.runs, stores.run_relations, children, streamer, clock)
     works = Works(turns, engine, compaction, inputs, transcripts, groups)
@@ -205,12 +209,11 @@ def build(
         stores.approvals,
         services.recall,
         writes,
-        builtin,
         context,
-        estimator,
+        ContextWindowRenderer(builtin, context, requests, estimator),
         clock,
     )
-    previews = PreviewService(windows, turns, context, stores.groups, clock, ids)
+    previews = PreviewService(windows, turns, requests, stores.groups, clock, ids)
     embedders = EmbedderDirectory(config.default_embedder)
     cancellations = RunCancellations(stores.runs, stores.leases, worker, streamer, inputs, clock)
     planner = GroupPlanner(stores.groups, stores.agents)
@@ -218,7 +221,7 @@ def build(
     group_changes = GroupChanges(
         stores.groups, stores.agents, services.core_memory, services.recall, cancellations, clock
     )
-    parts = AgentParts(services, models, context)
+    parts = AgentParts(services, models, context, requests)
     changes = AgentChanges(models, embedders, prompts, secrets, clock)
     deletion = AgentDeletion(stores.agents, parts, group_changes, worker)
     group_service = GroupService(

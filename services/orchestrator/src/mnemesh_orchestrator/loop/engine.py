@@ -19,7 +19,7 @@ from mnemesh_orchestrator.loop.call_plan import plan_calls, starts_runs, with_ga
 from mnemesh_orchestrator.loop.call_results import CallResult
 from mnemesh_orchestrator.loop.cancellation import cancelled_step_messages, closing_step, input_step
 from mnemesh_orchestrator.loop.context_budget import ContextBudget
-from mnemesh_orchestrator.loop.context_builder import ContextBuilder
+from mnemesh_orchestrator.loop.context_reader import ContextReader
 from mnemesh_orchestrator.loop.message_events import answer_events, approval_response_event
 from mnemesh_orchestrator.loop.policy import StepOutcome, Verdict
 from mnemesh_orchestrator.loop.retry import RetryPolicy
@@ -49,7 +49,7 @@ class Engine:
 
     def __init__(
         self,
-        context: ContextBuilder,
+        context: ContextReader,
         budget: ContextBudget,
         compaction: TurnCompaction,
         answers: StepAnswers,

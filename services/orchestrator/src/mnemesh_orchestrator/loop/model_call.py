@@ -16,9 +16,9 @@ from mnemesh_orchestrator.llm.failed_traces import failed_response, rendered
 from mnemesh_orchestrator.llm.formats import is_structured, text_problem
 from mnemesh_orchestrator.llm.port import FinishReason, LlmAnswer, LlmRequest
 from mnemesh_orchestrator.loop.call_plan import plan_calls
-from mnemesh_orchestrator.loop.context_builder import Assembled
 from mnemesh_orchestrator.loop.deltas import DeltaStream
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
+from mnemesh_orchestrator.loop.request_assembly import Assembled
 from mnemesh_orchestrator.loop.state import TurnContext, TurnState
 from mnemesh_orchestrator.loop.step_messages import answer_id, answer_message, call_id
 from mnemesh_orchestrator.model.approvals import PlannedCall

@@ -1,7 +1,7 @@
 """The state of a turn, split by lifetime: facts of the turn, state of the turn, and state of the step that runs.
 
-Only the engine and its two parts, StepAnswers and TurnCompaction, write TurnState and StepState. Its other collaborators
-read them and return results.
+Only the engine and its two parts, StepAnswers and TurnCompaction, write TurnState and StepState. The other
+collaborators read them and return results.
 """
 
 from dataclasses import dataclass, field, replace

@@ -13,8 +13,8 @@ from mnemesh_orchestrator.loop.context_budget import (
     limit,
     require_space,
 )
-from mnemesh_orchestrator.loop.context_builder import Assembled, ContextBuilder
 from mnemesh_orchestrator.loop.model_call import MAX_FORMAT_CALLS, ModelCaller, format_problem
+from mnemesh_orchestrator.loop.request_assembly import Assembled, RequestAssembler
 from mnemesh_orchestrator.loop.state import StepState, Turn, new_step
 from mnemesh_orchestrator.loop.turn_compaction import TurnCompaction
 
@@ -26,13 +26,13 @@ class StepAnswers:
 
     def __init__(
         self,
-        context: ContextBuilder,
+        requests: RequestAssembler,
         budget: ContextBudget,
         compaction: TurnCompaction,
         models: ModelCaller,
         clock: Clock,
     ) -> None:
-        self._context = context
+        self._requests = requests
         self._budget = budget
         self._compaction = compaction
         self._models = models
@@ -104,7 +104,7 @@ class StepAnswers:
         """
         context, state = turn.context, turn.state
         for attempt in range(MAX_COMPACTIONS + 1):
-            assembled = await self._context.assemble(context, state, step.notes)
+            assembled = await self._requests.assemble(context, state, step.notes)
             measured = self._budget.measure(context, assembled.request)
             state.tokens = replace(state.tokens, estimate=measured.estimate)
             fits = measured.total <= limit(state)

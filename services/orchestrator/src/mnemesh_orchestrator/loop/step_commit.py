@@ -9,7 +9,7 @@ from mnemesh_kit.errors import Internal, InvalidArgument
 from mnemesh_types.messages import Message
 
 from mnemesh_orchestrator.loop.call_results import CallResult
-from mnemesh_orchestrator.loop.context_builder import ContextBuilder, extended
+from mnemesh_orchestrator.loop.context_reader import ContextReader
 from mnemesh_orchestrator.loop.policy import Verdict
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.state import StepState, Turn, TurnContext
@@ -24,7 +24,7 @@ _log = structlog.get_logger("mnemesh.loop")
 class StepCommitter:
     """Commits steps to recall. Repeats a commit while recall is unavailable, because its content must not be lost."""
 
-    def __init__(self, recall: RecallPort, writes: RecallWrites, context: ContextBuilder, retry: RetryPolicy) -> None:
+    def __init__(self, recall: RecallPort, writes: RecallWrites, context: ContextReader, retry: RetryPolicy) -> None:
         self._recall = recall
         self._writes = writes
         self._context = context
@@ -69,7 +69,7 @@ class StepCommitter:
                 # The end of the turn tells which messages the partners have not seen.
                 numbers = (*outcome.sequence_ids, *(0 for _ in messages))
                 messages = tuple(replace(message, sequence_id=numbers[i]) for i, message in enumerate(messages))
-            following = extended(window, outcome.version, outcome.agent_message_count, answer.system_text, messages)
+            following = window.extended(outcome.version, outcome.agent_message_count, answer.system_text, messages)
         return self._context.remember(following)
 
 

@@ -10,7 +10,7 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_orchestrator.compaction.port import SummaryCall
 from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.loop.context_budget import gain_worth_it
-from mnemesh_orchestrator.loop.context_builder import Assembled
+from mnemesh_orchestrator.loop.request_assembly import Assembled
 from mnemesh_orchestrator.loop.state import StepState, Turn
 from mnemesh_orchestrator.loop.step_records import summary_step
 from mnemesh_orchestrator.loop.window_compaction import WindowCompactor

@@ -17,9 +17,10 @@ from mnemesh_orchestrator.compaction.tokens import Measured, TokenEstimator
 from mnemesh_orchestrator.compaction.window_replacement import WindowReplacement
 from mnemesh_orchestrator.errors import WindowMoved
 from mnemesh_orchestrator.loop.context_budget import SHORT_RETURN, limit, start_of_turn, trigger
-from mnemesh_orchestrator.loop.context_builder import Assembled, ContextBuilder, with_system
+from mnemesh_orchestrator.loop.context_reader import ContextReader
 from mnemesh_orchestrator.loop.message_events import summary_event
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
+from mnemesh_orchestrator.loop.request_assembly import Assembled, RequestAssembler
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.state import TurnContext, TurnState
 from mnemesh_orchestrator.model.compaction import Compaction, CompactionResult, CompactionSettings
@@ -40,7 +41,8 @@ class WindowCompactor:
 
     def __init__(
         self,
-        context: ContextBuilder,
+        context: ContextReader,
+        requests: RequestAssembler,
         compactor: Compactor,
         estimator: TokenEstimator,
         replacement: WindowReplacement,
@@ -49,6 +51,7 @@ class WindowCompactor:
         metrics: TurnMetrics,
     ) -> None:
         self._context = context
+        self._requests = requests
         self._compactor = compactor
         self._estimator = estimator
         self._replacement = replacement
@@ -78,9 +81,9 @@ class WindowCompactor:
             assembled: the next request, if it is known.
             settings: settings that replace the agent's this time.
         """
-        assembled = assembled or await self._context.assemble(context, state)
+        assembled = assembled or await self._requests.assemble(context, state)
         measured = self._estimator.request(context.agent, assembled.request)
-        window = with_system(state.window, assembled.system_text)
+        window = state.window.with_system(assembled.system_text)
         usages: list[Usage] = []
 
         def report(call: SummaryCall) -> None:
@@ -161,8 +164,8 @@ class WindowCompactor:
             messages=(window.messages[0], summary, *plan.cut.kept),
             agent_message_count=window.agent_message_count + 1,  # the summary is one of the agent's messages
         )
-        system_text = await self._context.new_system_text(context, state, smaller)
-        head = with_system(smaller, system_text).messages[:2]
+        system_text = await self._requests.new_system_text(context, state, smaller)
+        head = smaller.with_system(system_text).messages[:2]
         head_tokens = sum(self._estimator.messages(context.agent, state.model.info.handle, head))
         after = measured.total - measured.messages[0] - plan.cut.evicted_tokens + head_tokens
         _log.info(

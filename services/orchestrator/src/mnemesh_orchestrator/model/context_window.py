@@ -1,9 +1,10 @@
 """The context window of a conversation, its commits, and the messages that a search finds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Self
 
-from mnemesh_types.messages import Message, Role
+from mnemesh_types.messages import Message, Role, TextPart
 
 from mnemesh_orchestrator.model.agents import Correction
 from mnemesh_orchestrator.model.models import ToolSchema
@@ -19,6 +20,18 @@ class ContextWindow:
     messages: tuple[Message, ...]
     agent_message_count: int
     epoch: int = 0
+
+    def with_system(self, text: str | None) -> Self:
+        """Returns the window with another text of its system message, or unchanged with None."""
+        if text is None:
+            return self
+        head = replace(self.messages[0], content=(TextPart(text),))
+        return replace(self, messages=(head, *self.messages[1:]))
+
+    def extended(self, version: int, count: int, system_text: str | None, added: tuple[Message, ...]) -> Self:
+        """Returns the window as recall holds it after a commit that was not rebased."""
+        base = self.with_system(system_text)
+        return replace(base, version=version, agent_message_count=count, messages=(*base.messages, *added))
 
 
 @dataclass(frozen=True, slots=True)

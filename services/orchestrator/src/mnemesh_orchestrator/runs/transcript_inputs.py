@@ -9,9 +9,9 @@ from mnemesh_types.messages import Message, TextPart
 
 from mnemesh_orchestrator.compaction.tokens import TokenEstimator
 from mnemesh_orchestrator.loop.context_budget import require_space
-from mnemesh_orchestrator.loop.context_builder import ContextBuilder
 from mnemesh_orchestrator.loop.journal import JournalWriter
 from mnemesh_orchestrator.loop.message_events import recorded_input_event
+from mnemesh_orchestrator.loop.request_assembly import RequestAssembler
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.state import Turn
 from mnemesh_orchestrator.loop.step_messages import recorded_input
@@ -79,14 +79,14 @@ class TranscriptInputs:
         agents: AgentStore,
         recall: RecallPort,
         turns: TurnBuilder,
-        context: ContextBuilder,
+        requests: RequestAssembler,
         estimator: TokenEstimator,
         retry: RetryPolicy,
     ) -> None:
         self._agents = agents
         self._recall = recall
         self._turns = turns
-        self._context = context
+        self._requests = requests
         self._estimator = estimator
         self._retry = retry
 
@@ -141,7 +141,7 @@ class TranscriptInputs:
     async def _space(self, turn: Turn) -> int:
         """Returns the bytes that a transcript may take in the member's requests."""
         context, state = turn.context, turn.state
-        assembled = await self._context.assemble(context, state)
+        assembled = await self._requests.assemble(context, state)
         measured = self._estimator.request(context.agent, assembled.request)
         require_space(state, measured)
         left = state.model.prompt_limit - measured.tools - measured.messages[0]

@@ -12,7 +12,7 @@ from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.llm.formats import format_instruction, is_structured
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.approvals import closing_messages
-from mnemesh_orchestrator.loop.context_builder import ContextBuilder, Gathered
+from mnemesh_orchestrator.loop.context_reader import ContextReader, Gathered
 from mnemesh_orchestrator.loop.journal import Journals, JournalWriter
 from mnemesh_orchestrator.loop.policy import POLICIES, LoopPolicy
 from mnemesh_orchestrator.loop.retry import RESTART_SECONDS, RetryPolicy
@@ -44,7 +44,7 @@ class TurnBuilder:
         self,
         store: RunStore,
         journals: Journals,
-        context: ContextBuilder,
+        context: ContextReader,
         recall: RecallPort,
         writes: RecallWrites,
         models: ModelCatalog,

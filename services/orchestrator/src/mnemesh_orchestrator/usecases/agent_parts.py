@@ -9,7 +9,8 @@ from mnemesh_types.messages import Message
 
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
-from mnemesh_orchestrator.loop.context_builder import ContextBuilder
+from mnemesh_orchestrator.loop.context_reader import ContextReader
+from mnemesh_orchestrator.loop.request_assembly import RequestAssembler
 from mnemesh_orchestrator.loop.rules import RulesSolver
 from mnemesh_orchestrator.model.agent_types import (
     AGENT_TYPES,
@@ -40,10 +41,13 @@ class AgentParts:
     The request ids of the effects are derived from the agent, so that an interrupted work can be repeated.
     """
 
-    def __init__(self, services: Services, models: ModelCatalog, context: ContextBuilder) -> None:
+    def __init__(
+        self, services: Services, models: ModelCatalog, context: ContextReader, requests: RequestAssembler
+    ) -> None:
         self._services = services
         self._models = models
         self._context = context
+        self._requests = requests
 
     async def create(self, agent: Agent, draft: AgentDraft) -> Agent:
         """Creates the parts that a draft asks for, and returns the agent with its tools and rules.
@@ -129,7 +133,7 @@ class AgentParts:
             numbered=shows_line_numbers(agent.type, info.provider),
             show_blocks=AGENT_TYPES[agent.type].shows_blocks,
         )
-        return self._context.render_system(agent.time_zone, agent.system, memory, core, None, ArchivalSummary())
+        return self._requests.render_system(agent.time_zone, agent.system, memory, core, None, ArchivalSummary())
 
     async def _with_tools(self, agent: Agent, draft: AgentDraft) -> Agent:
         own_names = base_tool_names(agent.type, has_partner=bool(draft.enable_sleeptime))

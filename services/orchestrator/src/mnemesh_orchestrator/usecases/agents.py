@@ -13,7 +13,7 @@ from mnemesh_kit.text import require_optional_text
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
-from mnemesh_orchestrator.loop.context_builder import ContextBuilder
+from mnemesh_orchestrator.loop.context_reader import ContextReader
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES
 from mnemesh_orchestrator.model.agents import (
     Agent,
@@ -43,7 +43,7 @@ class AgentService:
         store: AgentStore,
         tools: ToolsPort,
         builtin: BuiltinTools,
-        context: ContextBuilder,
+        context: ContextReader,
         models: ModelCatalog,
         approvals: ApprovalStore,
         groups: GroupStore,

@@ -12,7 +12,7 @@ from mnemesh_orchestrator.compaction.summarizers import require_summary_model
 from mnemesh_orchestrator.compaction.window_replacement import WindowReplacement
 from mnemesh_orchestrator.errors import NothingToCompact
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
-from mnemesh_orchestrator.loop.context_builder import ContextBuilder
+from mnemesh_orchestrator.loop.context_reader import ContextReader
 from mnemesh_orchestrator.loop.window_compaction import WindowCompactor
 from mnemesh_orchestrator.model.compaction import (
     Compaction,
@@ -39,7 +39,7 @@ class CompactionService:
         replacement: WindowReplacement,
         models: ModelCatalog,
         previews: PreviewService,
-        context: ContextBuilder,
+        context: ContextReader,
         compactor: WindowCompactor,
     ) -> None:
         self._agents = agents

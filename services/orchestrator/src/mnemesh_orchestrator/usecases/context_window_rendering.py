@@ -4,8 +4,9 @@ from mnemesh_types.messages import Role
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.compaction.tokens import TokenEstimator
-from mnemesh_orchestrator.loop.context_builder import ContextBuilder, return_limit, with_system
+from mnemesh_orchestrator.loop.context_reader import ContextReader, stored_tool_ids
 from mnemesh_orchestrator.loop.policy import POLICIES
+from mnemesh_orchestrator.loop.request_assembly import RequestAssembler, return_limit
 from mnemesh_orchestrator.loop.rules import RulesSolver
 from mnemesh_orchestrator.loop.state import prompt_limit
 from mnemesh_orchestrator.loop.toolbox import make_toolbox
@@ -23,16 +24,19 @@ from mnemesh_orchestrator.prompt.directories import directories_of
 class ContextWindowRenderer:
     """Renders system messages, and reports of the next request of a conversation."""
 
-    def __init__(self, builtin: BuiltinTools, context: ContextBuilder, estimator: TokenEstimator) -> None:
+    def __init__(
+        self, builtin: BuiltinTools, context: ContextReader, requests: RequestAssembler, estimator: TokenEstimator
+    ) -> None:
         self._builtin = builtin
         self._context = context
+        self._requests = requests
         self._estimator = estimator
 
     async def system_text(self, agent: Agent, conversation: Conversation, window: ContextWindow) -> str:
         """Returns the newly rendered system message of a conversation with this window."""
         core, summary = await self._memory_of(agent, conversation), await self._summary(agent.id)
         memory = await self._memory(agent, conversation, core)
-        return self._context.render_system(agent.time_zone, agent.system, memory, core, window, summary)
+        return self._requests.render_system(agent.time_zone, agent.system, memory, core, window, summary)
 
     async def report(self, agent: Agent, conversation: Conversation, settings: ModelSettings) -> ContextWindowReport:
         """Returns the report of the next request of a conversation, whose effective settings are `settings`."""
@@ -77,11 +81,11 @@ class ContextWindowRenderer:
         memory = await self._memory(agent, conversation, core)
         if agent.prompt_policy is PromptPolicy.CACHE or shows(window.messages[0].text, agent.system, memory):
             return window
-        text = self._context.render_system(agent.time_zone, agent.system, memory, core, window, summary)
-        return with_system(window, text)
+        text = self._requests.render_system(agent.time_zone, agent.system, memory, core, window, summary)
+        return window.with_system(text)
 
     async def _schemas(self, agent: Agent, settings: ModelSettings) -> tuple[ToolSchema, ...]:
-        custom, _ = await self._context.custom_tools(tuple(tool.tool_id for tool in agent.tools if tool.tool_id))
+        custom, _ = await self._context.custom_tools(stored_tool_ids(agent))
         toolbox = make_toolbox(
             agent,
             self._builtin,

@@ -10,10 +10,8 @@ from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_types.messages import Message
 
-from mnemesh_orchestrator.builtin.executor import BuiltinTools
-from mnemesh_orchestrator.compaction.tokens import TokenEstimator
 from mnemesh_orchestrator.errors import PendingApproval
-from mnemesh_orchestrator.loop.context_builder import ContextBuilder
+from mnemesh_orchestrator.loop.context_reader import ContextReader
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.approvals import ApprovalFilter
 from mnemesh_orchestrator.model.context_window import ContextWindow, ContextWindowReport
@@ -40,9 +38,8 @@ class ContextWindowService:
         approvals: ApprovalStore,
         recall: RecallPort,
         writes: RecallWrites,
-        builtin: BuiltinTools,
-        context: ContextBuilder,
-        estimator: TokenEstimator,
+        context: ContextReader,
+        renderer: ContextWindowRenderer,
         clock: Clock,
     ) -> None:
         self._agents = agents
@@ -52,7 +49,7 @@ class ContextWindowService:
         self._recall = recall
         self._writes = writes
         self._context = context
-        self._renderer = ContextWindowRenderer(builtin, context, estimator)
+        self._renderer = renderer
         self._clock = clock
 
     async def resolve(self, caller: Principal, agent_id: str, conversation_id: str) -> tuple[Agent, Conversation]:

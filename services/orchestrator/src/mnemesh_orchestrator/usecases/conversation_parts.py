@@ -9,7 +9,7 @@ from mnemesh_kit.errors import (
     RequestIdReused,
 )
 
-from mnemesh_orchestrator.loop.context_builder import ContextBuilder
+from mnemesh_orchestrator.loop.context_reader import ContextReader
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.conversations import Conversation, ConversationOrigin
@@ -30,7 +30,7 @@ class ConversationParts:
         core_memory: CoreMemoryPort,
         windows: ContextWindowService,
         lock: ConversationLock,
-        context: ContextBuilder,
+        context: ContextReader,
     ) -> None:
         self._recall = recall
         self._core_memory = core_memory

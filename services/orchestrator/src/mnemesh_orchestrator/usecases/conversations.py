@@ -21,7 +21,7 @@ from mnemesh_kit.principal import Principal, as_principal
 
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
-from mnemesh_orchestrator.loop.context_builder import ContextBuilder
+from mnemesh_orchestrator.loop.context_reader import ContextReader
 from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.conversations import (
     Conversation,
@@ -66,7 +66,7 @@ class ConversationService:
         core_memory: CoreMemoryPort,
         windows: ContextWindowService,
         lock: ConversationLock,
-        context: ContextBuilder,
+        context: ContextReader,
         models: ModelCatalog,
         clock: Clock,
         ids: IdSource,

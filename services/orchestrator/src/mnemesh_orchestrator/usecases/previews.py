@@ -6,7 +6,7 @@ from mnemesh_kit.clock import Clock
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.principal import Principal
 
-from mnemesh_orchestrator.loop.context_builder import ContextBuilder
+from mnemesh_orchestrator.loop.request_assembly import RequestAssembler
 from mnemesh_orchestrator.loop.state import Turn
 from mnemesh_orchestrator.model.agent_types import MessageBuffer
 from mnemesh_orchestrator.model.agents import Agent, AgentType
@@ -29,14 +29,14 @@ class PreviewService:
         self,
         windows: ContextWindowService,
         turns: TurnBuilder,
-        context: ContextBuilder,
+        requests: RequestAssembler,
         groups: GroupStore,
         clock: Clock,
         ids: IdSource,
     ) -> None:
         self._windows = windows
         self._turns = turns
-        self._context = context
+        self._requests = requests
         self._groups = groups
         self._clock = clock
         self._ids = ids
@@ -61,7 +61,7 @@ class PreviewService:
         """
         messages, config = require_valid_inputs(messages), valid_config(config)
         turn = await self.turn(caller, agent_id, conversation_id, messages, config)
-        assembled = await self._context.assemble(turn.context, turn.state)
+        assembled = await self._requests.assemble(turn.context, turn.state)
         return turn.state.model.client.render(assembled.request)
 
     async def turn(

@@ -15,7 +15,7 @@ from mnemesh_types.messages import ToolReturn
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, parse
 from mnemesh_orchestrator.builtin.call import BuiltinCall
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
-from mnemesh_orchestrator.loop.context_builder import ContextBuilder
+from mnemesh_orchestrator.loop.context_reader import ContextReader
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED, run_custom
 from mnemesh_orchestrator.loop.step_messages import call_id
 from mnemesh_orchestrator.model.agents import Agent
@@ -38,7 +38,7 @@ class ToolRunner:
         tools: ToolsPort,
         secrets: SecretVariables,
         core_memory: CoreMemoryPort,
-        context: ContextBuilder,
+        context: ContextReader,
         ids: IdSource,
     ) -> None:
         self._agents = agents

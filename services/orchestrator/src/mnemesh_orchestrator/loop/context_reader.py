@@ -1,0 +1,176 @@
+"""Reads what a turn begins with from the services: its window, core memory, tools and files."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from mnemesh_kit.errors import MnemeshError
+
+from mnemesh_orchestrator.builtin.files import WHAT as FILES
+from mnemesh_orchestrator.loop.optional_services import OptionalServices
+from mnemesh_orchestrator.model.agent_types import AGENT_TYPES
+from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.archival import ArchivalSummary
+from mnemesh_orchestrator.model.context_window import ContextWindow
+from mnemesh_orchestrator.model.conversations import Conversation
+from mnemesh_orchestrator.model.core_memory import CoreMemory
+from mnemesh_orchestrator.model.custom_tools import CustomTool
+from mnemesh_orchestrator.model.files import Directories, wanted_limits
+from mnemesh_orchestrator.ports import Services
+from mnemesh_orchestrator.prompt.directories import directories_of, directories_section
+
+T = TypeVar("T")
+
+_KEPT_WINDOWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The data that a turn begins with. `notes` tell the model about unavailable services."""
+
+    window: ContextWindow
+    core: CoreMemory
+    custom: tuple[CustomTool, ...]
+    directories: str
+    """The section of the system message about files."""
+    notes: tuple[str, ...]
+
+
+class ContextReader:
+    """Caches windows, core memories, summaries and file sections, and validates them by their revision."""
+
+    def __init__(self, services: Services, optional: OptionalServices) -> None:
+        self._recall = services.recall
+        self._core_memory = services.core_memory
+        self._archival = services.archival
+        self._tools = services.tools
+        self._files = services.files
+        self._optional = optional
+        self._windows: OrderedDict[str, ContextWindow] = OrderedDict()
+        self._memories: OrderedDict[str, CoreMemory] = OrderedDict()
+        self._summaries: OrderedDict[str, ArchivalSummary] = OrderedDict()
+        self._directories: OrderedDict[str, Directories] = OrderedDict()
+
+    async def gather(
+        self, conversation: Conversation, agent: Agent, *, whole: bool = False, context_window: int | None = None
+    ) -> Gathered:
+        """Returns the data that a turn begins with. The files service is asked only about an agent with folders.
+
+        Args:
+            conversation: the conversation.
+            agent: its agent.
+            context_window: see `directories`.
+            whole: the turn needs its stored tools. Otherwise it begins without them if they are unavailable.
+
+        Raises:
+            Unavailable, DeadlineExceeded: recall or blocks is unavailable, or tools with `whole`.
+        """
+        holder_id, tool_ids = conversation.holder_id, stored_tool_ids(agent)
+        needed = (self.window(conversation.id), self.core_memory(conversation.agent_id, holder_id))
+        custom: tuple[CustomTool, ...] = ()
+        if not tool_ids and not agent.holds_folders:
+            window, core = await asyncio.gather(*needed)
+            return Gathered(window, core, custom, "", ())
+        window, core, (custom, note), (directories, files_note) = await asyncio.gather(
+            *needed, self.custom_tools(tool_ids, whole=whole), self.directories(agent, context_window)
+        )
+        if directories is None:
+            directories = directories_of(window.messages[0].text)
+        return Gathered(window, core, custom, directories, tuple(filter(None, (note, files_note))))
+
+    async def window(self, conversation_id: str) -> ContextWindow:
+        """Returns the current window of a conversation."""
+        known = self._windows.get(conversation_id)
+        fresh = await self._recall.get_context(conversation_id, known.version if known else None)
+        return self.remember(fresh or _kept(known))
+
+    async def window_ids(self, conversation_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Returns the ids of the messages in the current windows, by conversation."""
+        return await self._recall.window_ids(conversation_ids) if conversation_ids else {}
+
+    def remember(self, window: ContextWindow) -> ContextWindow:
+        """Caches a window for the next turn of its conversation, and returns it."""
+        return _keep(self._windows, window.conversation_id, window)
+
+    async def core_memory(self, agent_id: str, holder_id: str | None = None) -> CoreMemory:
+        """Returns the agent's current blocks. A holder id selects the view of a conversation with its own blocks."""
+        known = self._memories.get(holder_id or agent_id)
+        fresh = await self._core_memory.get(agent_id, known.revision if known else None, holder_id)
+        return _keep(self._memories, holder_id or agent_id, fresh or _kept(known))
+
+    async def custom_tools(
+        self, tool_ids: tuple[str, ...], *, whole: bool = False
+    ) -> tuple[tuple[CustomTool, ...], str]:
+        """Returns stored tools. Without `whole`, returns none and a note for the model if they are unavailable."""
+        if not tool_ids:
+            return (), ""
+        if whole:
+            return await self._tools.definitions(ids=tool_ids), ""
+        found, note = await self._optional.call(lambda: self._tools.definitions(ids=tool_ids), "Your custom tools")
+        return found or (), note
+
+    async def archival_summary(self, agent_id: str) -> tuple[ArchivalSummary, str]:
+        """Returns the size of the agent's archival memory; the last known one and a note if it is unavailable."""
+        known = self._summaries.get(agent_id)
+        if_revision = known.revision if known else None
+        fresh, note = await self._optional.call(
+            lambda: self._archival.summary(agent_id, if_revision), "Your archival memory"
+        )
+        if fresh is not None:
+            _keep(self._summaries, agent_id, fresh)
+        return fresh or known or ArchivalSummary(), note
+
+    async def directories(self, agent: Agent, context_window: int | None = None) -> tuple[str | None, str]:
+        """Returns the section of the system message about files, and a note if the files service is unavailable.
+
+        The last known section is returned then, or None if there is none.
+
+        Args:
+            agent: the agent.
+            context_window: the tokens of the window of the agent's model, by which its limits are set; None leaves
+                them as they are.
+        """
+        if not agent.holds_folders:
+            return "", ""
+        known = self._directories.get(agent.id)
+        fresh, note = await self._optional.call(lambda: self._current_directories(agent, known, context_window), FILES)
+        current = fresh or known
+        if current is None:
+            return None, note
+        _keep(self._directories, agent.id, current)
+        return directories_section(current, is_react=not AGENT_TYPES[agent.type].shows_blocks), note
+
+    async def _current_directories(
+        self, agent: Agent, known: Directories | None, context_window: int | None
+    ) -> Directories:
+        fresh = await self._files.directories(agent.id, known.revision if known else None)
+        current = fresh or _kept(known)
+        if context_window is None:
+            return current
+        settings = agent.max_files_open, agent.per_file_view_window_char_limit
+        wanted = wanted_limits(current.limits, context_window, *settings)
+        if wanted == current.limits:
+            return current
+        await self._files.set_limits(f"{agent.id}/limits/{current.revision}", agent.id, wanted)
+        return await self._files.directories(agent.id) or current
+
+
+def stored_tool_ids(agent: Agent) -> tuple[str, ...]:
+    """Returns the ids of the agent's stored tools."""
+    return tuple(tool.tool_id for tool in agent.tools if tool.tool_id is not None)
+
+
+def _kept(known: T | None) -> T:
+    if known is None:
+        raise MnemeshError("A service answered not_modified to a request without a revision.")
+    return known
+
+
+def _keep(kept: "OrderedDict[str, T]", key: str, value: T) -> T:
+    kept[key] = value
+    kept.move_to_end(key)
+    while len(kept) > _KEPT_WINDOWS:
+        kept.popitem(last=False)
+    return value
