@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
+from mnemesh_kit.ids import derive_id
+from mnemesh_recall.model.candidates import Candidate, Candidates, Key, key_of
 from mnemesh_recall.model.message_ranking import rank
-from mnemesh_recall.model.word_scores import Candidate
 from mnemesh_retrieval.ranking.constants import DEFAULTS
 
+NAMES: Final = (
+    "-2", "2", "a", "after", "alone", "answer", "asking", "b", "before", "beside", "between", "both", "c", "far",
+    "first", "here", "last", "named", "near", "nothing", "oak", "remark", "telling", "tree",
+)  # fmt: skip
 
-def candidate(id_: str, body: str, beside: str = "", around: str = "", **more: Any) -> Candidate:
-    return Candidate(id_, body, len(body), beside=beside, around=around, **more)
+
+def candidate(name: str, body: str, beside: str = "", around: str = "", before: str = "", **more: Any) -> Candidate:
+    id_, before_id = derive_id("message", name), derive_id("message", before) if before else None
+    return Candidate(id_, body, len(body), beside=beside, around=around, before_id=before_id, **more)
+
+
+def key(name: str) -> Key:
+    return key_of(derive_id("message", name))
 
 
 def ranked(
     found: Sequence[Candidate], weights: Mapping[str, float], similarities: Mapping[str, float] | None = None
 ) -> list[tuple[str, float]]:
-    in_order = rank(found, weights, similarities or {}, 0.25, (), DEFAULTS, depth=10)
-    return [(each.id, each.score) for each in in_order]
+    given = Candidates.of(found, tuple(weights))
+    known = {key(name): similarity for name, similarity in (similarities or {}).items()}
+    in_order = rank(given, weights, known, 0.25, (), DEFAULTS, depth=10)
+    names = {key(name): name for name in NAMES}
+    return [(names[each.id], each.score) for each in in_order]
 
 
 def order(*found: Candidate, **weights: float) -> list[str]:
@@ -53,7 +67,7 @@ def test_words_of_excluded_messages_count_for_their_neighbours() -> None:
 
 
 def test_match_beyond_the_read_part_of_a_text_scores_above_zero() -> None:
-    assert all(score > 0 for _, score in ranked([Candidate("a", "x", 9_000)], {"oak": 1.0}))
+    assert all(score > 0 for _, score in ranked([Candidate(derive_id("message", "a"), "x", 9_000)], {"oak": 1.0}))
 
 
 def test_words_of_a_question_count_for_its_answer_more_than_other_words_beside_it() -> None:
@@ -78,8 +92,8 @@ def test_a_question_counts_less_and_the_named_speaker_more() -> None:
 
 def test_similarity_of_the_message_before_counts_most_if_it_asks() -> None:
     near = {"a": 0.1, "b": 0.1, "question": 0.8, "remark": 0.8, "c": 0.15}
-    answer = candidate("a", "yes", before_id="question", asked="oak", has_word=False)
-    reply = candidate("b", "yes", before_id="remark", has_word=False)
+    answer = candidate("a", "yes", before="question", asked="oak", has_word=False)
+    reply = candidate("b", "yes", before="remark", has_word=False)
     other = candidate("c", "yes", has_word=False)
     assert [id_ for id_, _ in ranked([other, reply, answer], {}, near)] == ["a", "b", "c"]
 

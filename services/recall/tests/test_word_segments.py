@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final
 
+import numpy as np
 import pytest
 import pytest_asyncio
 import sqlalchemy as sa
@@ -19,6 +20,7 @@ from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.ids import RandomIds, new_id
 from mnemesh_kit.sql import Database, open_database
 from mnemesh_recall.config import Config
+from mnemesh_recall.model.candidates import Candidates, id_of, key_of
 from mnemesh_recall.model.message_ranking import rank
 from mnemesh_recall.model.messages import MessageBatch
 from mnemesh_recall.model.search import SearchScope, WordCandidates, WordQuery
@@ -113,20 +115,19 @@ def scopes(chance: random.Random, agent: str, conversations: list[str], ids: lis
     ]
 
 
-def ranked(found: WordCandidates, read: list[Any]) -> dict[str, tuple[Any, ...]]:
+def ranked(found: WordCandidates, read: Candidates) -> dict[str, tuple[Any, ...]]:
     """Returns the scores by words and what else ranks, of candidates and of others that were read by their ids."""
-    candidates = [*found.candidates, *(each for each in read if each.id not in {one.id for one in found.candidates})]
-    scores = rank(candidates, found.rarities, {}, 0.0, (), DEFAULTS, depth=10)
-    of_ids = {each.id: each for each in candidates}
-    assert len(of_ids) == len(candidates)
-    facts = {
-        id_: (each.before_id, each.after_id, each.ends_in_question, each.created_at, each.is_exact,
-              each.follows_question, each.has_word, each.speaker)
-        for id_, each in of_ids.items()
-    }  # fmt: skip
+    known = set(found.candidates.keys)
+    every = found.candidates.joined(read.chosen(np.array([key not in known for key in read], np.bool_)))
+    scores = rank(every, found.rarities, {}, 0.0, (), DEFAULTS, depth=10)
+    columns = (every.before, every.after, every.abouts, every.asks, every.times, every.is_exact, every.has_word,
+               every.follow_questions, every.lengths, every.received_lengths.tolist())  # fmt: skip
+    facts = dict(zip(every.keys, zip(*columns, strict=True), strict=True))
+    assert len(facts) == len(every)
     return {
-        each.id: (pytest.approx(each.score), pytest.approx(each.text_score), *facts.pop(each.id)) for each in scores
-    } | facts
+        id_of(each.id): (pytest.approx(each.score), pytest.approx(each.text_score), *facts.pop(each.id))
+        for each in scores
+    } | {id_of(key): of_key for key, of_key in facts.items()}
 
 
 async def compare(indexed: Indexed, scope: SearchScope, query: str, ids: list[str], leaders: list[str]) -> int:
@@ -137,16 +138,17 @@ async def compare(indexed: Indexed, scope: SearchScope, query: str, ids: list[st
         words = WordQuery(query, fingerprint(query))
         own = selection.select(*given, words, 100)
         assert own.read is not None
-        more = own.read(ids, leaders)
+        more = own.read([key_of(id_) for id_ in ids], [key_of(id_) for id_ in leaders])
         with pytest.MonkeyPatch.context() as without:
             without.setattr(selection, "open_agent", lambda *_: None)
             reference = selection.select(*given, words, 100)
-        return own, more, reference, indexed.store._fulltext.read(conn, ORGANIZATION, scope, ids, leaders)
+        read = indexed.store._fulltext.read(conn, ORGANIZATION, scope, ids, leaders)
+        return own, more, reference, Candidates.of(read, tuple(reference.rarities))
 
     own, more, reference, read = await indexed.database.read(both)
     assert own.rarities == reference.rarities
-    assert [each.id for each in own.candidates] == [each.id for each in reference.candidates]
-    assert [each.id for each in more] == [each.id for each in read]
+    assert own.candidates.keys == reference.candidates.keys
+    assert more.keys == read.keys
     assert ranked(own, more) == ranked(reference, read)
     return len(own.candidates)
 
@@ -218,7 +220,7 @@ async def test_erased_words_leave_the_segments(indexed: Indexed) -> None:
     await indexed.segments.move_tail(agent, least=1)
     await indexed.store.delete_message(ORGANIZATION, history[5].id, None)
     found = await indexed.store.search_words(ORGANIZATION, SearchScope(agent_id=agent), WordQuery("xylophone", ""), 10)
-    assert not found.candidates
+    assert not len(found.candidates)
     await indexed.segments.rewrite(agent)
 
     def words(conn: sa.Connection) -> set[str]:
@@ -240,16 +242,15 @@ async def test_erased_agent_has_no_segments(indexed: Indexed) -> None:
     await indexed.segments.move_tail(agent, least=1)
     await indexed.store.erase_agent(ORGANIZATION, agent, None)
     assert await indexed.segments.agents() == []
-    assert not (
-        await indexed.store.search_words(ORGANIZATION, SearchScope(agent_id=agent), WordQuery("oak", ""), 10)
-    ).candidates
+    found = await indexed.store.search_words(ORGANIZATION, SearchScope(agent_id=agent), WordQuery("oak", ""), 10)
+    assert not len(found.candidates)
 
 
 async def test_agent_of_another_organization_is_not_searched(indexed: Indexed) -> None:
     agent = new_id("agent")
     await append(indexed, agent, [said(random.Random(4), agent, place, [new_id("conv")]) for place in range(30)])
     found = await indexed.store.search_words("org-2", SearchScope(agent_id=agent), WordQuery("oak word1", ""), 10)
-    assert not found.candidates
+    assert not len(found.candidates)
 
 
 async def test_number_of_segments_is_logarithmic(indexed: Indexed) -> None:
@@ -323,7 +324,13 @@ def test_few_large_segments_are_not_merged() -> None:
     assert segment_upkeep.to_merge([16_000, 9_000, 9_000]) == 1
     assert segment_upkeep.to_merge([100, 64, 64]) == 3
     assert segment_upkeep.to_merge([1_000, 64]) == 1
+    assert segment_upkeep.to_merge([16_000, 256, 256, 64]) == 3
     assert segment_upkeep.to_merge([]) == 0
+
+
+def test_a_small_newest_segment_does_not_keep_older_ones_apart() -> None:
+    assert segment_upkeep.to_merge([1_240, 256, 256, 256, 256, 82]) == 6
+    assert segment_upkeep.to_merge([4_000, 256, 256, 82]) == 3
 
 
 async def test_long_tail_is_searched_in_the_fulltext_index(indexed: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,4 +339,4 @@ async def test_long_tail_is_searched_in_the_fulltext_index(indexed: Indexed, mon
     await append(indexed, agent, [said(random.Random(4), agent, place, [new_id("conv")]) for place in range(30)])
     found = await indexed.store.search_words(ORGANIZATION, SearchScope(agent_id=agent), WordQuery("word0", ""), 10)
     assert found.read is None
-    assert found.candidates
+    assert len(found.candidates)

@@ -21,13 +21,13 @@ class SearchedComparison:
         self._collection = collection
         self._query = query
 
-    async def similarities(self, ids: Collection[str]) -> dict[str, float]:
+    async def similarities(self, ids: Collection[bytes]) -> dict[bytes, float]:
         """See Comparison.similarities."""
-        known = {str(hit.id): hit.score for hit in self.hits}
-        missing = tuple(UUID(id_) for id_ in ids if id_ not in known)
+        known = {hit.id.bytes: hit.score for hit in self.hits}
+        missing = tuple(UUID(bytes=id_) for id_ in ids if id_ not in known)
         if missing:
             query = replace(self._query, filter=HasId(missing), limit=len(missing), also=())
-            known |= {str(hit.id): hit.score for hit in await self._search(self._collection, query)}
+            known |= {hit.id.bytes: hit.score for hit in await self._search(self._collection, query)}
         return {id_: known[id_] for id_ in ids if id_ in known}
 
 

@@ -154,10 +154,10 @@ class Comparison(Protocol):
     def hits(self) -> list[Hit]:
         """The most similar points, best first, without payloads."""
 
-    async def similarities(self, ids: AbstractCollection[str]) -> dict[str, float]:
+    async def similarities(self, ids: AbstractCollection[bytes]) -> dict[bytes, float]:
         """Returns the cosine similarities of points, also of those that the filter excludes.
 
-        Points beyond `SearchQuery.newest` may be missing. Ids are the texts of UUIDs, which take less time to make.
+        Points beyond `SearchQuery.newest` may be missing. Ids are the bytes of UUIDs, which take less time to make.
         """
 
 

@@ -65,17 +65,17 @@ class FlatComparison:
         self._ids = np.concatenate(state.ids) if state.ids else np.empty(0, "S16")
         self._scores = np.concatenate(state.scores) if state.scores else np.empty(0, np.float32)
 
-    async def similarities(self, ids: Collection[str]) -> dict[str, float]:
+    async def similarities(self, ids: Collection[bytes]) -> dict[bytes, float]:
         """See Comparison.similarities. The points that were compared are those of the segments that were read."""
         if not ids or not len(self._ids):
             return {}
-        wanted = {bytes.fromhex(id_.replace("-", "")): id_ for id_ in ids}
         is_wanted = np.zeros(_BUCKETS, np.bool_)
-        is_wanted[_buckets(np.frombuffer(b"".join(wanted), np.uint16))] = True
+        is_wanted[_buckets(np.frombuffer(b"".join(ids), np.uint16))] = True
         rows = np.flatnonzero(is_wanted[_buckets(np.ascontiguousarray(self._ids).view(np.uint16))])
         found = zip(self._ids[rows].tolist(), self._scores[rows].tolist(), strict=True)
-        named = ((wanted.get(id_.ljust(16, b"\0")), score) for id_, score in found)
-        return {id_: score for id_, score in named if id_ is not None}
+        wanted = frozenset(ids)
+        near = ((id_.ljust(16, b"\0"), score) for id_, score in found)
+        return {id_: score for id_, score in near if id_ in wanted}
 
 
 def _buckets(pairs: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 from mnemesh_retrieval.ranking.constants import RankingConstants
 from mnemesh_retrieval.ranking.fusion import Candidate as Scored
 from mnemesh_retrieval.ranking.fusion import Ranked, factor, fuse_scores
-from mnemesh_retrieval.ranking.strands import shared_similarity
 from mnemesh_retrieval.ranking.times import time_factor
 from mnemesh_retrieval.time_expressions.resolver import TimeRange
 
-from mnemesh_recall.model.word_scores import Candidate, word_scores
+from mnemesh_recall.model.candidates import SECTION, Candidates, Key, time_of
+from mnemesh_recall.model.word_scores import word_scores
 
-NO_SIMILARITIES: Final[Mapping[str, float]] = {}
+Floats = npt.NDArray[np.float64]
+NO_SIMILARITIES: Final[Mapping[Key, float]] = {}
 
 
 def rank(
-    candidates: Sequence[Candidate],
+    candidates: Candidates,
     rarities: Mapping[str, float],
-    similarities: Mapping[str, float],
+    similarities: Mapping[Key, float],
     similarity_weight: float,
     named_times: Sequence[TimeRange],
     constants: RankingConstants,
     *,
     depth: int,
     least_similarity: float = 0.0,
-) -> list[Ranked[str]]:
+) -> list[Ranked[Key]]:
     """Returns the candidates that match by words or by similarity, best first.
 
     Args:
@@ -40,47 +43,59 @@ def rank(
         depth: the least length of the lists that are fused.
         least_similarity: a message without a word of the query is similar only above this.
     """
-    scores = word_scores(candidates, rarities, constants)
-    speakers = _named_speakers(candidates, rarities)
-    factors = {
+    columns = (
+        candidates.keys,
+        word_scores(candidates, rarities, constants).tolist(),
+        _similarities(candidates, similarities, constants).tolist(),
+        _factors(candidates, rarities, named_times, constants),
+        candidates.is_exact.tolist(),
+    )
+    scored = map(Scored[Key]._make, zip(*columns, strict=True))
+    return fuse_scores(scored, similarity_weight, constants, depth=depth, least_similarity=least_similarity)
+
+
+def keys_to_compare(candidates: Candidates) -> set[Key]:
+    """Returns the candidates and the messages beside them, whose similarities `rank` uses."""
+    return {*candidates.keys, *candidates.before, *candidates.after} - {b""}
+
+
+def asked_before(candidates: Candidates) -> dict[Key, Key]:
+    """Returns for each candidate that follows a question the message with it."""
+    follow = candidates.follow_questions.tolist()
+    columns = zip(candidates.keys, candidates.before, follow, strict=True)
+    return {key: before for key, before, is_after in columns if is_after and before}
+
+
+def _similarities(candidates: Candidates, known: Mapping[Key, float], constants: RankingConstants) -> Floats:
+    """Returns similarities with the shares of neighbours; see `strands.shared_similarity`. 0 if the own is unknown."""
+    if not known:
+        return np.zeros(len(candidates))
+    own, before, after = (
+        np.array([known.get(key, np.nan) for key in keys], np.float64)
+        for keys in (candidates.keys, candidates.before, candidates.after)
+    )
+    part = np.where(candidates.follow_questions, constants.similarity_after_question, constants.similarity_before)
+    shared = part * np.fmax(0.0, before) + constants.similarity_after * np.fmax(0.0, after)
+    return np.nan_to_num(own + shared)
+
+
+def _factors(
+    candidates: Candidates, rarities: Mapping[str, float], named_times: Sequence[TimeRange], constants: RankingConstants
+) -> list[float]:
+    known = {
         (asks, is_named): factor(constants, ends_in_question=asks, is_named_speaker=is_named)
         for asks in (True, False)
         for is_named in (True, False)
     }
-    scored = []
-    for candidate, score in zip(candidates, scores, strict=True):
-        own = factors[candidate.ends_in_question, candidate.about in speakers]
-        if named_times:
-            own *= time_factor(candidate.created_at, named_times, constants)
-        similarity = _similarity(candidate, similarities, constants) if similarities else 0.0
-        scored.append(Scored(candidate.id, score, similarity, own, candidate.is_exact))
-    return fuse_scores(scored, similarity_weight, constants, depth=depth, least_similarity=least_similarity)
+    speakers = {about: not rarities.keys().isdisjoint(_speaker(about)) for about in set(candidates.abouts)}
+    asks = candidates.asks.tolist()
+    found = [known[asking, speakers[about]] for asking, about in zip(asks, candidates.abouts, strict=True)]
+    if named_times:
+        times = (time_factor(time_of(at), named_times, constants) for at in candidates.times.tolist())
+        found = [own * of_time for own, of_time in zip(found, times, strict=True)]
+    return found
 
 
-def ids_to_compare(candidates: Iterable[Candidate]) -> set[str]:
-    """Returns the ids of candidates and of the messages beside them, whose similarities `rank` uses."""
-    return {id_ for each in candidates for id_ in (each.id, each.before_id, each.after_id) if id_ is not None}
-
-
-def asked_before(candidate: Candidate) -> str | None:
-    """Returns the id of the message before a candidate if that asks a question."""
-    return candidate.before_id if candidate.follows_question else None
-
-
-def _named_speakers(candidates: Iterable[Candidate], rarities: Mapping[str, float]) -> frozenset[str]:
-    """Returns the values of `about` whose speaker the query names."""
-    by_about = {each.about: each for each in candidates}
-    return frozenset(about for about, each in by_about.items() if not each.speaker.isdisjoint(rarities))
-
-
-def _similarity(candidate: Candidate, similarities: Mapping[str, float], constants: RankingConstants) -> float:
-    own = similarities.get(candidate.id)
-    if own is None:
-        return 0.0
-    return shared_similarity(
-        own,
-        similarities.get(candidate.before_id or "", 0.0),
-        similarities.get(candidate.after_id or "", 0.0),
-        constants,
-        before_asks=candidate.follows_question,
-    )
+def _speaker(about: str) -> Sequence[str]:
+    """Returns the words of the speaker's name."""
+    return about.partition(SECTION)[0].split()

@@ -10,7 +10,7 @@ from enum import StrEnum
 from mnemesh_retrieval.time_expressions.resolver import TimeRange
 from mnemesh_types.messages import Message, Role
 
-from mnemesh_recall.model.word_scores import Candidate
+from mnemesh_recall.model.candidates import Candidates, Key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,19 +79,19 @@ class WordQuery:
     """That of the whole query; see `ranking.exact.fingerprint`."""
 
 
-ReadCandidates = Callable[[Sequence[str], Sequence[str]], list[Candidate]]
+ReadCandidates = Callable[[Sequence[Key], Sequence[Key]], Candidates]
 
 
 @dataclass(frozen=True, slots=True)
 class WordCandidates:
     """The messages that match a query by words."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: Candidates
     """Newest first."""
     rarities: Mapping[str, float]
     """The terms that are in any message of the scope or beside it, with their rarities."""
     read: ReadCandidates | None = None
-    """Returns further candidates by their ids, and those that follow leaders; None if the store has to be asked."""
+    """Returns further candidates by their keys, and those that follow leaders; None if the store has to be asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
+from uuid import UUID
 
+import numpy as np
 import structlog
 from mnemesh_retrieval.index import Comparison, SearchQuery
 from mnemesh_retrieval.index import SearchMode as IndexMode
@@ -14,12 +16,12 @@ from mnemesh_retrieval.ranking.constants import RankingConstants
 from mnemesh_retrieval.ranking.exact import fingerprint
 
 from mnemesh_recall.errors import EmbedderUnavailable, VectorIndexUnavailable
-from mnemesh_recall.model.message_ranking import ids_to_compare
+from mnemesh_recall.model.candidates import Candidates, Key, id_of
+from mnemesh_recall.model.message_ranking import keys_to_compare
 from mnemesh_recall.model.search import SearchMode, SearchScope, WordCandidates, WordQuery
-from mnemesh_recall.model.word_scores import Candidate
 from mnemesh_recall.store.base import MessageStore
 from mnemesh_recall.vectors.messages import MessageVectors
-from mnemesh_recall.vectors.vector_points import ID_PREFIX, condition, message_id_of, uuid_of
+from mnemesh_recall.vectors.vector_points import condition
 
 EMBEDDED_CHARACTERS: Final = 2_000
 """The length of the part of a query that is embedded."""
@@ -38,10 +40,10 @@ _log = structlog.get_logger("mnemesh.recall.search")
 class FoundCandidates:
     """The candidates of one query."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: Candidates
     rarities: Mapping[str, float]
     """The terms of the query with their rarities; none if words do not count."""
-    similarities: Mapping[str, float] = field(default_factory=dict)
+    similarities: Mapping[Key, float] = field(default_factory=dict)
     """The similarities of the candidates and of the messages beside them."""
     mode: SearchMode = SearchMode.TEXT
     """The mode that was applied."""
@@ -82,16 +84,14 @@ class CandidateFinder:
         if comparison is None:
             return FoundCandidates(words.candidates, words.rarities)
         added = await self._similar(organization_id, scope, words, comparison)
-        candidates = (*words.candidates, *added)
-        ids = {id_.removeprefix(ID_PREFIX): id_ for id_ in ids_to_compare(candidates)}
-        found = await self._vectors.similarities(comparison, ids)
-        similarities = {ids[key]: score for key, score in found.items()}
+        candidates = words.candidates.joined(added)
+        similarities = await self._vectors.similarities(comparison, keys_to_compare(candidates))
         if mode is SearchMode.VECTOR:  # A text that equals the query is a hit once its vector is in the index.
-            candidates = tuple(candidate for candidate in candidates if candidate.id in similarities)
+            candidates = candidates.chosen(np.array([key in similarities for key in candidates], np.bool_))
         return FoundCandidates(candidates, words.rarities, similarities, mode)
 
     async def _compare_if_available(
-        self, organization_id: str, scope: SearchScope, query: str, limit: int, include: Sequence[Candidate] = ()
+        self, organization_id: str, scope: SearchScope, query: str, limit: int, include: Candidates | None = None
     ) -> Comparison | None:
         """Returns None if the embedder or the vector index is unavailable."""
         try:
@@ -101,7 +101,7 @@ class CandidateFinder:
             return None
 
     async def _compare(
-        self, organization_id: str, scope: SearchScope, query: str, limit: int, include: Sequence[Candidate] = ()
+        self, organization_id: str, scope: SearchScope, query: str, limit: int, include: Candidates | None = None
     ) -> Comparison | None:
         """Compares the vector of a query. Returns None if it has none."""
         (vector,) = await self._vectors.embed([query[:EMBEDDED_CHARACTERS]])
@@ -115,24 +115,26 @@ class CandidateFinder:
                 limit=limit,
                 with_payload=False,
                 newest=MAX_COMPARED_IN_ORGANIZATION if _is_organization_wide(scope) else MAX_COMPARED,
-                also=tuple(map(uuid_of, ids_to_compare(include))),
+                also=tuple(UUID(bytes=key) for key in keys_to_compare(include)) if include is not None else (),
             )
         )
 
     async def _similar(
         self, organization_id: str, scope: SearchScope, words: WordCandidates, comparison: Comparison
-    ) -> list[Candidate]:
+    ) -> Candidates:
         """Returns the similar messages and those that follow them, without the known ones."""
-        by_id = {candidate.id: candidate for candidate in words.candidates}
-        similar = [message_id_of(hit.id) for hit in comparison.hits if hit.score > 0]
-        absent = [id_ for id_ in similar if id_ not in by_id]
-        followers = [by_id[id_].after_id for id_ in similar if id_ in by_id]
-        ids = dict.fromkeys([*absent, *(id_ for id_ in followers if id_ is not None and id_ not in by_id)])
+        after = dict(zip(words.candidates.keys, words.candidates.after, strict=True))
+        similar = [hit.id.bytes for hit in comparison.hits if hit.score > 0]
+        absent = [key for key in similar if key not in after]
+        followers = [follower for key in similar if (follower := after.get(key)) and follower not in after]
+        keys = list(dict.fromkeys([*absent, *followers]))
         if words.read is not None:
-            found = words.read(list(ids), absent)
+            found = words.read(keys, absent)
         else:
-            found = await self._store.list_candidates(organization_id, scope, list(ids), absent)
-        return [candidate for candidate in found if candidate.id not in by_id]
+            ids, leaders = list(map(id_of, keys)), list(map(id_of, absent))
+            read = await self._store.list_candidates(organization_id, scope, ids, leaders)
+            found = Candidates.of(read, tuple(words.rarities))
+        return found.chosen(np.array([key not in after for key in found], np.bool_))
 
 
 def _is_organization_wide(scope: SearchScope) -> bool:

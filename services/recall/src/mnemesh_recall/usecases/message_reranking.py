@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 from mnemesh_kit.principal import Principal
 from mnemesh_retrieval.ranking.fusion import Ranked
@@ -10,7 +10,6 @@ from mnemesh_retrieval.rerankers.reranking import Reranking, readable
 
 from mnemesh_recall.model.search import MessageSearch
 from mnemesh_recall.model.searchable_text import embedded_text
-from mnemesh_recall.model.word_scores import Candidate
 from mnemesh_recall.store.base import MessageStore
 
 
@@ -26,15 +25,15 @@ class MessageReranking:
         return self._reranking.depth(search.limit, search.rerank)
 
     async def rerank(
-        self, caller: Principal, search: MessageSearch, ranked: Sequence[Ranked[str]], candidates: Iterable[Candidate]
+        self, caller: Principal, search: MessageSearch, ranked: Sequence[Ranked[str]], questions: Mapping[str, str]
     ) -> list[Ranked[str]] | None:
-        """Returns the new ranking, or None if the first one stays; see `Reranking.rerank`."""
+        """Returns the new ranking, or None if the first one stays; see `Reranking.rerank`.
+
+        `questions` has the ids of the messages that ask a question before candidates.
+        """
         if not self._reranking.is_requested(search.rerank):
             return None
         first = [each.id for each in ranked[: self._reranking.candidates]]
-        questions = {
-            each.id: each.before_id for each in candidates if each.follows_question and each.before_id is not None
-        }
         asked = [questions[id_] for id_ in first if id_ in questions]
         messages = await self._store.get_messages(caller.organization_id, list(dict.fromkeys([*first, *asked])))
         texts = {message.id: text for message in messages if (text := embedded_text(message))}

@@ -12,10 +12,10 @@ from mnemesh_retrieval.ranking.fusion import Ranked, best_of_queries
 from mnemesh_retrieval.rerankers.reranking import Reranking
 from mnemesh_retrieval.time_expressions.resolver import TimeRange, resolve
 
+from mnemesh_recall.model.candidates import Key, id_of
 from mnemesh_recall.model.message_ranking import asked_before, rank
 from mnemesh_recall.model.search import MessageHit, MessageHits, MessageSearch, SearchMode
 from mnemesh_recall.model.searchable_text import searchable_text
-from mnemesh_recall.model.word_scores import Candidate
 from mnemesh_recall.store.base import MessageStore
 from mnemesh_recall.usecases.hit_surroundings import with_question
 from mnemesh_recall.usecases.message_candidates import CandidateFinder, FoundCandidates
@@ -54,11 +54,13 @@ class MessageFinder:
         ranges = [resolve(query, search.time_zone, search.reference_time) for query in search.queries]
         queries = zip(search.queries, ranges, strict=True)
         rankings = await asyncio.gather(*(self._ranked(caller, search, query, named) for query, named in queries))
-        ranked = best_of_queries([ranking for ranking, _ in rankings])
+        best = best_of_queries([ranking for ranking, _ in rankings])[: self._reranking.depth(search)]
+        ranked = [Ranked(id_of(each.id), *each[1:]) for each in best]
         mode = next((found.mode for _, found in rankings if found.mode is not search.mode), search.mode)
-        candidates = {candidate.id: candidate for _, found in rankings for candidate in found.candidates}
-        reranked = await self._reranking.rerank(caller, search, ranked, candidates.values())
-        hits = await self._hits(caller, (reranked or ranked)[: search.limit], candidates, mode)
+        asked = {key: asking for _, found in rankings for key, asking in asked_before(found.candidates).items()}
+        questions = {id_of(each.id): id_of(asked[each.id]) for each in best if each.id in asked}
+        reranked = await self._reranking.rerank(caller, search, ranked, questions)
+        hits = await self._hits(caller, (reranked or ranked)[: search.limit], questions, mode)
         is_complete = search.mode is SearchMode.TEXT or (mode is search.mode and self._vectors.is_complete())
         if search.mode is not SearchMode.VECTOR:
             is_complete = is_complete and await self._store.has_current_words(search.scope.agent_id)
@@ -71,7 +73,7 @@ class MessageFinder:
 
     async def _ranked(
         self, caller: Principal, search: MessageSearch, query: str, named_times: Sequence[TimeRange]
-    ) -> tuple[list[Ranked[str]], FoundCandidates]:
+    ) -> tuple[list[Ranked[Key]], FoundCandidates]:
         """Returns the ranking of one query, and what was ranked."""
         depth = self._reranking.depth(search)
         found = await self._candidates.find(caller.organization_id, search.scope, query, search.mode, depth)
@@ -90,11 +92,11 @@ class MessageFinder:
         return ranked, found
 
     async def _hits(
-        self, caller: Principal, ranked: Sequence[Ranked[str]], candidates: Mapping[str, Candidate], mode: SearchMode
+        self, caller: Principal, ranked: Sequence[Ranked[str]], questions: Mapping[str, str], mode: SearchMode
     ) -> tuple[MessageHit, ...]:
         """Returns the messages of a ranking with their questions, without those that were deleted meanwhile."""
-        questions = {each.id: asking for each in ranked if (asking := asked_before(candidates[each.id])) is not None}
-        ids = dict.fromkeys([*(each.id for each in ranked), *questions.values()])
+        asked = (questions[each.id] for each in ranked if each.id in questions)
+        ids = dict.fromkeys([*(each.id for each in ranked), *asked])
         messages = await self._store.get_messages(caller.organization_id, list(ids))
         found = {message.id: (message, searchable_text(message)) for message in messages}
         hits = (

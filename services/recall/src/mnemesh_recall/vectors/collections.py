@@ -48,7 +48,7 @@ class VectorCollection:
         """Compares the vector of a query. Raises VectorIndexUnavailable if the index cannot be read now."""
         return await self._reading(self.index.compare(self.schema.name, query))
 
-    async def similarities(self, comparison: Comparison, ids: AbstractCollection[str]) -> dict[str, float]:
+    async def similarities(self, comparison: Comparison, ids: AbstractCollection[bytes]) -> dict[bytes, float]:
         """Returns the similarities of points. Raises VectorIndexUnavailable if the index cannot be read now."""
         return await self._reading(comparison.similarities(ids))
 

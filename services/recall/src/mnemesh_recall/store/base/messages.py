@@ -10,6 +10,7 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_types.messages import Message
 
+from mnemesh_recall.model.candidates import Candidate
 from mnemesh_recall.model.contexts import (
     ContextFork,
     ContextReplacement,
@@ -21,7 +22,6 @@ from mnemesh_recall.model.contexts import (
 )
 from mnemesh_recall.model.messages import AgentErasure, AppendResult, MessageBatch, MessageFilter, SenderErasure
 from mnemesh_recall.model.search import SearchScope, Surroundings, WordCandidates, WordQuery
-from mnemesh_recall.model.word_scores import Candidate
 
 
 class MessageStore(Protocol):

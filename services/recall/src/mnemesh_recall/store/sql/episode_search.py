@@ -11,9 +11,10 @@ from mnemesh_retrieval.ranking.constants import DEFAULTS
 from mnemesh_retrieval.ranking.words import rarity
 from mnemesh_retrieval.words.analysis import indexed, terms
 
+from mnemesh_recall.model.candidates import Candidate, Candidates
 from mnemesh_recall.model.episode_operations import EpisodeFilter, MemoryFilter
 from mnemesh_recall.model.episodes import Scope
-from mnemesh_recall.model.word_scores import Candidate, word_scores
+from mnemesh_recall.model.word_scores import word_scores
 from mnemesh_recall.store.sql.episode_codec import AnyRow
 from mnemesh_recall.store.sql.episode_filters import episode_conditions, fact_conditions, in_scopes
 from mnemesh_recall.store.sql.episode_rows import Condition
@@ -69,7 +70,8 @@ def search(
         .limit(candidates)
     )
     texts = [_candidate(*row) for row in rows]
-    scored = [(text.id, score) for text, score in zip(texts, word_scores(texts, weights, DEFAULTS), strict=True)]
+    scores = word_scores(Candidates.of(texts, tuple(weights)), weights, DEFAULTS).tolist()
+    scored = [(text.id, score) for text, score in zip(texts, scores, strict=True)]
     return sorted((item for item in scored if item[1] > 0), key=lambda item: -item[1])[:limit]
 
 

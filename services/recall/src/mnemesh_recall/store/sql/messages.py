@@ -17,6 +17,7 @@ from mnemesh_kit.sql import Database
 from mnemesh_types.messages import Message, Role
 
 from mnemesh_recall.errors import no_message
+from mnemesh_recall.model.candidates import Candidate
 from mnemesh_recall.model.contexts import (
     ContextFork,
     ContextReplacement,
@@ -28,7 +29,6 @@ from mnemesh_recall.model.contexts import (
 )
 from mnemesh_recall.model.messages import AgentErasure, AppendResult, MessageBatch, MessageFilter, SenderErasure
 from mnemesh_recall.model.search import SearchScope, Surroundings, WordCandidates, WordQuery
-from mnemesh_recall.model.word_scores import Candidate
 from mnemesh_recall.store.sql import (
     contexts,
     episode_writes,

@@ -9,10 +9,10 @@ from typing import Final
 
 import numpy as np
 
+from mnemesh_recall.model.candidates import RECEIVED_SECTIONS, Candidates, Key, key_of, microseconds
 from mnemesh_recall.model.search import SearchScope
-from mnemesh_recall.model.word_scores import Candidate, ReceivedCount, TermCounts
 from mnemesh_recall.store.sql.fulltext.documents import CandidateQuery, filters_rows
-from mnemesh_recall.store.sql.word_segments.building import microseconds, time_of, valid
+from mnemesh_recall.store.sql.word_segments.building import valid
 from mnemesh_recall.store.sql.word_segments.format import (
     ASKED,
     HEADER,
@@ -21,8 +21,6 @@ from mnemesh_recall.store.sql.word_segments.format import (
     Array,
     Documents,
     Occurrences,
-    id_bytes,
-    id_text,
 )
 
 MOST_MATCHES: Final = 1_000
@@ -65,9 +63,8 @@ class AgentWords:
         """The number of messages of the agent."""
         self._scope = scope
         self._parts = parts
+        self._columns: dict[str, Array] = {}
         self._offsets: Array = np.cumsum([0, *(len(part.headers) for part in parts)])
-        headers = [part.headers for part in parts]
-        self._headers: Array = np.concatenate(headers) if parts else np.empty(0, HEADER)
         self._in_scope = self._scope_mask()
         self._matches = {term: self._matches_of(found) for term, found in of_terms.items()}
 
@@ -79,11 +76,9 @@ class AgentWords:
         counted = {term: len(_different(found.places)) for term, found in self._matches.items()}
         return {term: min(count, limit) for term, count in counted.items() if count}
 
-    def candidates(self, query: CandidateQuery, terms: Iterable[str]) -> list[Candidate]:
+    def candidates(self, query: CandidateQuery, terms: Sequence[str]) -> Candidates:
         """See FulltextIndex.candidates. The candidates have the counts of `terms`."""
-        if not self._parts:
-            return []
-        score = np.zeros(len(self._headers))
+        score = np.zeros(self._offsets[-1])
         newest_only = not query.are_few and not filters_rows(self._scope)
         for term, weight in query.weights.items():
             found = self._matches[term]
@@ -95,56 +90,54 @@ class AgentWords:
         score[~self._in_filter] = 0.0
         score[exact] += _EXACT
         places = np.flatnonzero(score)
-        row_ids = self._headers["row_id"]
+        row_ids = self._column("row_id")
         if len(places) > query.limit:
             places = places[np.lexsort((-row_ids[places], -score[places]))[: query.limit]]
         places = places[np.argsort(-row_ids[places])]
-        return self._read(places, terms, has_word=True, exact=set(exact.tolist()))
+        return self._read(places, terms, has_word=True, exact=exact)
 
-    def read(self, ids: Sequence[str], leaders: Sequence[str], terms: Iterable[str]) -> list[Candidate]:
+    def read(self, keys: Sequence[Key], leaders: Sequence[Key], terms: Sequence[str]) -> Candidates:
         """See FulltextIndex.read. The candidates have the counts of `terms`."""
-        if not self._parts:
-            return []
-        at = self._places_of(id_bytes(id_) for id_ in leaders)
-        followers = self._headers["after"][at[self._is_valid[at]]].tolist()
-        places = self._places_of([*(id_bytes(id_) for id_ in ids), *followers])
+        at = self._places_of(leaders)
+        followers = _keys(self._column("after")[at[self._is_valid[at]]])
+        places = self._places_of([*keys, *followers])
         places = places[self._in_filter[places]]
-        places = places[np.argsort(-self._headers["row_id"][places])]
-        return self._read(places, terms, has_word=False, exact=set())
+        places = places[np.argsort(-self._column("row_id")[places])]
+        return self._read(places, terms, has_word=False, exact=places[:0])
 
-    def _places_of(self, ids: Iterable[bytes]) -> Array:
-        """Returns the places of the documents with these ids."""
-        wanted = {id_.rstrip(b"\0") for id_ in ids}
-        # Numbers are compared in a fraction of the time that bytes take.
-        first = np.array([int.from_bytes(id_[:8].ljust(8, b"\0"), "little") for id_ in wanted], np.uint64)
-        near = np.flatnonzero(np.isin(self._first_halves, first))
-        return near[[id_ in wanted for id_ in self._headers["id"][near].tolist()]] if len(near) else near
+    def _column(self, name: str) -> Array:
+        """Returns a field of all documents."""
+        found = self._columns.get(name)
+        if found is None:
+            parts = [part.column(name) for part in self._parts]
+            found = self._columns[name] = np.concatenate(parts) if parts else np.empty(0, HEADER)[name]
+        return found
 
-    @cached_property
-    def _first_halves(self) -> Array:
-        """The first eight bytes of each id as a number."""
-        return np.ascontiguousarray(self._headers["id"]).view("<u8")[::2]
+    def _places_of(self, keys: Iterable[Key]) -> Array:
+        """Returns the places of the documents with these ids, ascending."""
+        wanted = {key for key in keys if key}
+        starts = self._offsets[:-1].tolist()
+        found = [part.places_of(wanted) + start for part, start in zip(self._parts, starts, strict=True)]
+        return np.concatenate(found) if found else np.empty(0, np.int64)
 
     def _newest(self, places: Array, count: int) -> Array:
         if len(places) <= count:
             return places
-        row_ids = self._headers["row_id"][places]
+        row_ids = self._column("row_id")[places]
         return places[np.argpartition(row_ids, -count)[-count:]]
 
     def _exact(self, fingerprint: str) -> Array:
         if not fingerprint:
             return np.empty(0, np.int64)
-        equal = self._headers["fingerprint"] == np.uint64(int(fingerprint, 16))
+        equal = self._column("fingerprint") == np.uint64(int(fingerprint, 16))
         return self._newest(np.flatnonzero(equal & self._in_filter), MOST_EXACT)
 
     @cached_property
     def _is_valid(self) -> Array:
-        return np.concatenate(valid(self._parts))
+        return np.concatenate(valid(self._parts)) if self._parts else np.empty(0, np.bool_)
 
     def _scope_mask(self) -> Array:
         """Returns the mask of the documents of the scope's conversation and roles."""
-        if not self._parts:
-            return np.empty(0, np.bool_)
         mask, scope = self._is_valid, self._scope
         if scope.conversation_id is not None:
             mask = mask & self._has_label("conversation", [scope.conversation_id])
@@ -157,12 +150,12 @@ class AgentWords:
         """The mask of the documents that match the scope."""
         mask, scope = self._in_scope, self._scope
         if scope.from_time is not None:
-            mask = mask & (self._headers["time"] >= microseconds(scope.from_time))
+            mask = mask & (self._column("time") >= microseconds(scope.from_time))
         if scope.before_time is not None:
-            mask = mask & (self._headers["time"] < microseconds(scope.before_time))
+            mask = mask & (self._column("time") < microseconds(scope.before_time))
         if scope.exclude_ids:
-            excluded = np.array([id_bytes(id_) for id_ in scope.exclude_ids], "S16")
-            mask = mask & ~np.isin(self._headers["id"], excluded)
+            mask = mask.copy()
+            mask[self._places_of(key_of(id_) for id_ in scope.exclude_ids)] = False
         if scope.speakers:
             mask = mask & self._has_label("speaker", [name.casefold() for name in scope.speakers])
         if scope.sender_ids:
@@ -171,10 +164,10 @@ class AgentWords:
 
     def _has_label(self, name: str, texts: Iterable[str]) -> Array:
         wanted, field = set(texts) - {""}, LABELS.index(name)
-        masks = []
+        masks = [np.empty(0, np.bool_)]
         for part in self._parts:
             codes = [code for code, text in enumerate(part.labels[field]) if text in wanted]
-            masks.append(np.isin(part.headers[name], np.array(codes, np.uint32)))
+            masks.append(np.isin(part.column(name), np.array(codes, np.uint32)))
         return np.concatenate(masks)
 
     def _matches_of(self, found: Sequence[tuple[int, Occurrences]]) -> _Matches:
@@ -188,54 +181,44 @@ class AgentWords:
         times = np.concatenate([times for _, (_, times) in found])
         return _Matches(joined[kept], sections[kept], times[kept])
 
-    def _read(self, places: Array, terms: Iterable[str], *, has_word: bool, exact: set[int]) -> list[Candidate]:
-        counts = self._term_counts(places, terms)
-        read: list[Candidate] = []
-        abouts = self._abouts(places)
-        for place, header, about, (own, received) in zip(
-            places.tolist(), self._headers[places].tolist(), abouts, counts, strict=True
-        ):
-            _, id_, before, after, time, _, length, lengths, ends_in_question, *_ = header
-            read.append(
-                Candidate(
-                    id=id_text(id_) or "",
-                    body="",
-                    body_characters=0,
-                    about=about,
-                    before_id=id_text(before),
-                    after_id=id_text(after),
-                    ends_in_question=ends_in_question,
-                    created_at=time_of(time),
-                    has_word=has_word,
-                    is_exact=place in exact,
-                    counts=TermCounts(own, received, length, lengths),
-                )
-            )
-        return read
+    def _read(self, places: Array, terms: Sequence[str], *, has_word: bool, exact: Array) -> Candidates:
+        own, received = self._term_counts(places, terms)
+        return Candidates(
+            keys=_keys(self._column("id")[places]),
+            before=_keys(self._column("before")[places]),
+            after=_keys(self._column("after")[places]),
+            abouts=self._abouts(places),
+            asks=self._column("ends_in_question")[places],
+            times=self._column("time")[places],
+            has_word=np.full(len(places), has_word),
+            is_exact=np.isin(places, exact) if len(exact) else np.zeros(len(places), np.bool_),
+            lengths=self._column("length")[places],
+            received_lengths=self._column("received")[places].astype(np.float64),
+            own=own,
+            received=received,
+        )
 
-    def _term_counts(self, places: Array, terms: Iterable[str]) -> list[tuple[dict[str, int], list[ReceivedCount]]]:
-        """Returns how often the terms occur in documents, and in what their neighbours share."""
-        found: list[tuple[dict[str, int], list[ReceivedCount]]] = [({}, []) for _ in range(len(places))]
-        numbers = np.full(len(self._headers), -1)
-        numbers[places] = np.arange(len(places))
-        for term in terms:
+    def _term_counts(self, places: Array, terms: Sequence[str]) -> tuple[Array, Array]:
+        """Returns how often the terms occur in documents, and in what their neighbours share; see Candidates."""
+        own = np.zeros((len(places), len(terms)))
+        received = np.zeros((len(places), RECEIVED_SECTIONS, len(terms)))
+        rows = np.full(self._offsets[-1], -1)
+        rows[places] = np.arange(len(places))
+        for column, term in enumerate(terms):
             matches = self._matches[term]
-            chosen = numbers[matches.places]
-            is_chosen = (chosen >= 0) & (matches.times > 0)
-            columns = (chosen, matches.sections, matches.times)
-            for number, section, times in zip(*(column[is_chosen].tolist() for column in columns), strict=True):
-                own, received = found[number]
-                if section < ASKED:  # the text, the speaker and the day
-                    own[term] = own.get(term, 0) + times
-                else:
-                    received.append((section - ASKED, term, times))
-        return found
+            chosen = rows[matches.places]
+            is_own = matches.sections < ASKED  # the text, the speaker and the day
+            in_own, in_received = (chosen >= 0) & is_own, (chosen >= 0) & ~is_own
+            np.add.at(own[:, column], chosen[in_own], matches.times[in_own])
+            sections = matches.sections[in_received] - ASKED
+            received[chosen[in_received], sections, column] = matches.times[in_received]
+        return own, received
 
     def _abouts(self, places: Array) -> list[str]:
         """Returns the speaker and the day of documents."""
         texts = [part.labels[_ABOUT] for part in self._parts]
         numbers = np.searchsorted(self._offsets, places, side="right") - 1
-        codes = self._headers["about"][places]
+        codes = self._column("about")[places]
         return [texts[number][code] for number, code in zip(numbers.tolist(), codes.tolist(), strict=True)]
 
 
@@ -243,3 +226,8 @@ def _different(places: Array) -> Array:
     """Returns the different ones of ascending places."""
     different: Array = places[np.diff(places, prepend=-1) != 0]
     return different
+
+
+def _keys(stored: Array) -> list[Key]:
+    """Returns ids with the zeros at their ends, which numpy takes for padding; empty ones stay empty."""
+    return [key.ljust(16, b"\0") if key else key for key in stored.tolist()]

@@ -11,8 +11,8 @@ from typing import Any, Final, Protocol
 import sqlalchemy as sa
 from mnemesh_retrieval.words.analysis import indexed
 
+from mnemesh_recall.model.candidates import SECTION, Candidate
 from mnemesh_recall.model.search import SearchScope
-from mnemesh_recall.model.word_scores import SECTION, Candidate
 from mnemesh_recall.store.sql.tables import messages
 from mnemesh_recall.store.sql.word_segments.building import DocumentRow
 from mnemesh_recall.store.sql.word_segments.changed import ChangedAgents

@@ -9,8 +9,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 from mnemesh_retrieval.words.analysis import MAX_TERMS
 
+from mnemesh_recall.model.candidates import Candidate
 from mnemesh_recall.model.search import SearchScope
-from mnemesh_recall.model.word_scores import Candidate
 from mnemesh_recall.store.sql.fulltext.documents import (
     CANDIDATE_COLUMNS,
     DOCUMENT_ROW_COLUMNS,

@@ -126,11 +126,16 @@ def _clean(agent_id: str, segment_id: int, conn: sa.Connection) -> None:
 
 
 def to_merge(documents: Sequence[int]) -> int:
-    """Returns how many of the newest segments are merged, given the numbers of their documents, the oldest first."""
-    total, count = 0, 0
-    for number in reversed(documents):
-        if count and (number > 2 * total or total + number > MOST_DOCUMENTS):
+    """Returns how many of the newest segments are merged, given the numbers of their documents, the oldest first.
+
+    Afterwards, each segment has more than twice as many documents as all newer ones, unless one of so many would be too
+    large. A small newest segment does not keep older ones from being merged.
+    """
+    total, chosen = 0, 1
+    for count, number in enumerate(reversed(documents), start=1):
+        if count > 1 and total + number > MOST_DOCUMENTS:
             break
+        if number <= 2 * total:
+            chosen = count
         total += number
-        count += 1
-    return count
+    return min(chosen, len(documents))

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from mnemesh_retrieval.ranking.words import rarity
 from mnemesh_retrieval.words.analysis import terms
 
+from mnemesh_recall.model.candidates import Candidates
 from mnemesh_recall.model.search import SearchScope, WordCandidates, WordQuery
 from mnemesh_recall.store.sql.fulltext.agent_reading import open_agent
 from mnemesh_recall.store.sql.fulltext.documents import CandidateQuery, FulltextIndex
@@ -47,11 +48,12 @@ def select(
     are_few = all(holders[term] <= MOST_HOLDERS for term in selected)
     fit = sum(holders[term] for term in selected) <= limit
     query = CandidateQuery(selected, words.fingerprint, limit, are_few=are_few, are_all_candidates=fit)
-    if agent is None:
-        return WordCandidates(tuple(index.candidates(conn, organization_id, scope, query)), rarities)
     terms_ = tuple(rarities)
+    if agent is None:
+        found = index.candidates(conn, organization_id, scope, query)
+        return WordCandidates(Candidates.of(found, terms_), rarities)
     return WordCandidates(
-        tuple(agent.candidates(query, terms_)), rarities, lambda ids, leaders: agent.read(ids, leaders, terms_)
+        agent.candidates(query, terms_), rarities, lambda keys, leaders: agent.read(keys, leaders, terms_)
     )
 
 

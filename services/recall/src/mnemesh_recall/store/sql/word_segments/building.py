@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from mnemesh_retrieval.ranking.exact import fingerprint
 from mnemesh_retrieval.words.cjk import CJK_CHARACTER
 
-from mnemesh_recall.model.word_scores import SECTION, asked_length, body_length, section_length
+from mnemesh_recall.model.candidates import (
+    SECTION,
+    asked_length,
+    body_length,
+    key_of,
+    microseconds,
+    section_length,
+)
 from mnemesh_recall.store.sql.word_segments.format import (
     BODY,
     HEADER,
@@ -22,12 +29,10 @@ from mnemesh_recall.store.sql.word_segments.format import (
     Documents,
     Postings,
     Segment,
-    id_bytes,
 )
 
 READ_CHARACTERS: Final = 8_000
 """The length of the part of a body that is read for the ranking."""
-_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 class DocumentRow(NamedTuple):
@@ -92,9 +97,9 @@ def described(rows: Sequence[DocumentRow], removed: Sequence[int] = ()) -> Docum
         asked, *others = row.received
         headers[place] = (
             row.row_id,
-            id_bytes(row.id),
-            id_bytes(row.before_id),
-            id_bytes(row.after_id),
+            key_of(row.id),
+            key_of(row.before_id),
+            key_of(row.after_id),
             microseconds(row.created_at),
             int(fingerprint(row.search_text), 16),
             body_length(row.body[:READ_CHARACTERS], len(row.body)),
@@ -160,16 +165,6 @@ def valid(parts: Sequence[Documents]) -> list[Array]:
         masks.append(mask)
         later = np.concatenate([later, part.masking])
     return masks[::-1]
-
-
-def microseconds(at: datetime) -> int:
-    """Returns the microseconds from 1970 to a time."""
-    return (at - _EPOCH) // timedelta(microseconds=1)
-
-
-def time_of(at: Any) -> datetime:
-    """Returns the time that is so many microseconds after 1970."""
-    return _EPOCH + timedelta(microseconds=int(at))
 
 
 def _term_counts(text: str) -> dict[str, int]:

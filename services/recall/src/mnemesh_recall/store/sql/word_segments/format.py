@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -17,9 +17,6 @@ Array = npt.NDArray[Any]
 Occurrences = tuple[Array, Array]
 """The keys and times of the postings of one term; see `Postings`."""
 
-ID_PREFIX: Final = "message-"
-"""The part of a message id before its UUID."""
-NO_ID: Final = b""
 SECTION_BITS: Final = 3
 BODY, ABOUT, ASKED, BEFORE, AFTER, SECOND_BEFORE, SECOND_AFTER = range(7)
 """The sections of a document, see `fulltext.documents.Document`. Those from BEFORE on are of neighbours."""
@@ -147,6 +144,26 @@ class Documents:
             "removed": self.removed.astype("<i8").tobytes(),
         }
 
+    def column(self, name: str) -> Array:
+        """Returns a field of all documents as an array of its own, which is read faster than a field of rows."""
+        found = self._columns.get(name)
+        if found is None:
+            found = self._columns[name] = np.ascontiguousarray(self.headers[name])
+        return found
+
+    def places_of(self, ids: Collection[bytes]) -> Array:
+        """Returns the places of the documents with these ids, ascending."""
+        is_near = np.zeros(1 << 16, np.bool_)
+        is_near[_pair(np.frombuffer(b"".join(ids), np.uint16))] = True
+        stored = self.column("id")
+        near = np.flatnonzero(is_near[_pair(stored.view(np.uint16))])
+        found = (id_.ljust(16, b"\0") in ids for id_ in stored[near].tolist())
+        return near[np.fromiter(found, np.bool_, len(near))]
+
+    @cached_property
+    def _columns(self) -> dict[str, Array]:
+        return {}
+
     @cached_property
     def masking(self) -> Array:
         """The row ids whose documents in earlier segments are not valid any more."""
@@ -204,14 +221,7 @@ def joined(parts: Sequence[Postings]) -> Postings:
     return Postings(terms, counts, keys, times)
 
 
-def id_bytes(id_: str | None) -> bytes:
-    """Returns the UUID of a message id."""
-    return NO_ID if id_ is None else bytes.fromhex(id_.removeprefix(ID_PREFIX).replace("-", ""))
-
-
-def id_text(stored: bytes) -> str | None:
-    """Returns the message id of a UUID as numpy returns it: without the zeros at its end."""
-    if not stored:
-        return None
-    text = stored.ljust(16, b"\0").hex()
-    return f"{ID_PREFIX}{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+def _pair(ids: Array) -> Array:
+    """Returns bytes 12 and 13 of ids, given as pairs of bytes. They are random in every version of UUIDs."""
+    pair: Array = ids[6::8]
+    return pair
