@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
+from mnemesh.agents.v1 import runs_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent
 from mnemesh_testkit.fakes.openai import FakeOpenAI
@@ -49,6 +51,16 @@ def fork_bomb() -> str:
     while True:
         os.fork()
 '''
+
+WAITS = '''
+def wait() -> str:
+    """Waits for long."""
+    import time
+    time.sleep(600)
+    return "waited"
+'''
+
+BEGINS = "archival_memory_insert(content='begun')\n"
 
 TAKES_NOTES = '''
 def take_note(agent_state: "AgentState", note: str) -> str:
@@ -111,6 +123,43 @@ async def test_fork_bomb_is_contained_and_the_turn_continues(mesh: Mesh, fake_op
         # Processes of the sandbox itself end a moment after the answer, when the kernel has removed their namespaces.
         while not descendants(os.getpid()) <= before:
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("code", "sandboxes"),
+    [(f"{BEGINS}import time\ntime.sleep(600)", 1), (f"{BEGINS}wait()", 2)],
+    ids=["in the program", "in a tool that it calls"],
+)
+async def test_cancelled_run_ends_its_program_and_the_tool_that_it_calls(
+    mesh: Mesh, fake_openai: FakeOpenAI, code: str, sandboxes: int
+) -> None:
+    before = descendants(os.getpid())
+    agent = await create(mesh, WAITS, tools=["run_code_with_tools", "archival_memory_insert"])
+    fake_openai.script = [Reply(tool_calls=[("run_code_with_tools", {"code": code})]), "Back."]
+    run = await mesh.client.runs.start(agent.id, "Work for long.")
+    async with asyncio.timeout(scaled(60)):
+        while [p.text async for p in mesh.client.passages.list()] != ["begun"] or _sandboxes() < sandboxes:
+            await asyncio.sleep(0.01)
+
+    assert await mesh.client.runs.cancel(run.id) == {run.id: runs_service_pb2.CANCEL_OUTCOME_CANCELLED}
+
+    async with asyncio.timeout(scaled(60)):
+        while not descendants(os.getpid()) <= before:
+            await asyncio.sleep(0.01)
+    rows = await window_of(mesh.client, agent)
+    assert_whole(rows)
+    assert [item.status for row in rows for item in row.tool_returns] == [message_pb2.TOOL_RETURN_STATUS_ERROR]
+    assert (await turn(agent, "Hello?")).said == "Back."
+    assert [p.text async for p in mesh.client.passages.list()] == ["begun"]
+
+
+def _sandboxes() -> int:
+    """Returns the number of sandboxes that this process has started and that have not ended."""
+    return sum(
+        "inside/start.py" in Path("/proc", pid, "cmdline").read_text()
+        for file in Path("/proc/self/task").glob("*/children")
+        for pid in file.read_text().split()
+    )
 
 
 async def test_tool_changes_the_blocks_of_its_agent(mesh: Mesh, fake_openai: FakeOpenAI) -> None:

@@ -149,3 +149,21 @@ def test_wide_json_is_not_deep_but_bounded() -> None:
     assert require_json("[" + ",".join(["[{}]"] * 5_000) + "]", "metadata")
     with pytest.raises(InvalidArgument, match="metadata"):
         require_json("[" + ",".join(["[]"] * 100_000) + "]", "metadata")
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "9" * 4_301, "9" * 5_000 + ".5"], ids=lambda text: text[:6])
+def test_numbers_that_cannot_be_represented_are_named(number: str) -> None:
+    for text in (f'{{"a": {number}}}', f'{{"a": [1, {{"b": {number}}}]}}'):
+        with pytest.raises(InvalidArgument, match=r"metadata must not contain a number that is out of range\."):
+            require_json_object(text, "metadata")
+
+
+@pytest.mark.parametrize("text", ["9" * 4_300, "1e308", "1e-400", '"out of range"'], ids=lambda text: text[:6])
+def test_other_values_are_in_range(text: str) -> None:
+    assert require_json(text, "metadata") == text
+
+
+@pytest.mark.parametrize("text", ['{"out of range": }', "NaN", '{"a": 1e}'])
+def test_malformed_json_is_not_called_a_number(text: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"metadata must be the text of a JSON"):
+        require_json(text, "metadata")

@@ -188,9 +188,10 @@ def _decoded(value: str, field: str, kind: str, max_bytes: int | None) -> object
         decoded = msgspec.json.decode(value)
     except RecursionError:
         raise InvalidArgument(deep, field=field) from None
-    except ValueError as error:
-        if "out of range" in str(error):
-            raise InvalidArgument(f"{field} must not contain a number that is out of range.", field=field) from None
+    except msgspec.ValidationError:
+        # Any value is valid here, except a number that no float or no integer of 4,300 digits can hold.
+        raise InvalidArgument(f"{field} must not contain a number that is out of range.", field=field) from None
+    except ValueError:
         if has_lone_surrogate(value):
             raise InvalidArgument(
                 f"{field} must not contain half of a character (a lone surrogate).", field=field

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,14 @@ class _Hostile(Sandbox):
         self._endings = sandbox._endings
         self._source = f"def parse(content, document_format, media_type, limits):\n    {body}\n"
 
-    async def run(self, task: Task, seconds: float, access: Access = Access()) -> Outcome:  # noqa: B008
-        return await super().run(replace(task, source=self._source), seconds, access)
+    async def run(
+        self,
+        task: Task,
+        seconds: float,
+        access: Access = Access(),  # noqa: B008
+        held: AsyncExitStack | None = None,
+    ) -> Outcome:
+        return await super().run(replace(task, source=self._source), seconds, access, held)
 
 
 def _opened(sandbox: Sandbox) -> Callable[[], Awaitable[Sandbox]]:

@@ -168,7 +168,7 @@ async def _insert_twice(answer: Answer) -> str:
 @pytest.mark.parametrize(
     ("point", "stored", "named"),
     [
-        ("archival.insert", ["one"], ""),
+        ("archival.insert", ["one"], " It was calling archival_memory_insert, whose outcome is unknown too."),
         (
             "tools.run_program",
             ["one", "two"],
@@ -190,6 +190,25 @@ async def test_program_is_not_run_again_after_a_crash(world: World, point: str, 
     assert (returned.status, returned.text) == (ToolStatus.ERROR, f"{INTERRUPTED}{named}")
     assert (await second.outcome(agent)).status is RunStatus.COMPLETED
     require_valid(world.window(agent).messages)
+
+
+async def test_custom_tool_that_a_program_was_calling_is_named(world: World) -> None:
+    """The orchestrator ends when the tool has run, and before it stores the result."""
+    world.tools.add("act", "done")
+    first = world.process()
+    agent = await _agent(world, first, names=(*TOOLS, "act"))
+
+    async def program(answer: Answer) -> str:
+        await _call(answer, "archival_memory_insert", content="one")
+        return (await _call(answer, "act")).text
+
+    world.tools.follow_program(program)
+    world.model.script = by_place(call("run_code_with_tools", code="..."), say("I do not know."))
+    await die_in(world, first, agent, "tools.execute")
+    await next_life(world)
+    before, running = "Before that it had called: archival_memory_insert.", "It was calling act"
+    assert _returned(world, agent).text == f"{INTERRUPTED} {before} {running}, whose outcome is unknown too."
+    assert [name for name, _ in world.tools.executed] == ["act"]
 
 
 async def test_tools_service_that_goes_away_leaves_the_outcome_unknown(world: World, process: Process) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -387,7 +387,9 @@ class FakeSandbox:
     async def close(self) -> None:
         """Holds nothing."""
 
-    async def run(self, task: Task, seconds: float, access: Access | None = None) -> Outcome:
+    async def run(
+        self, task: Task, seconds: float, access: Access | None = None, held: AsyncExitStack | None = None
+    ) -> Outcome:
         if task.is_program:
             self.programs.append(task)
             return await self.program(None if access is None else access.calls)

@@ -41,6 +41,8 @@ class CustomCalls:
         core: CoreMemory,
         item: PlannedCall,
         tool: CustomTool,
+        *,
+        is_started: bool = False,
     ) -> ToolResult:
         """Runs a tool and returns its result. Its progress becomes live events of the run.
 
@@ -51,6 +53,7 @@ class CustomCalls:
             core: the agent's blocks as the step began.
             item: the call.
             tool: its tool.
+            is_started: this process has recorded the start of the call.
 
         Raises:
             LeaseLost: another process holds the run now.
@@ -63,7 +66,7 @@ class CustomCalls:
             # Earlier calls of the same answer may have edited core memory.
             current = await self._retry.call(lambda: self._core_memory.get(agent.id, None, holder))
             core = current or core
-        if started is None:
+        if started is None and not is_started:
             entry = JournalEntry(step_id, EntryKind.STARTED, self._clock.now(), item.ordinal)
             await context.journal.record(entry)
         author = AgentAuthor(agent.id, item.call.id, context.run.id, holder)

@@ -38,6 +38,8 @@ class ProgramCalls:
     """The calls of a program, in order: the names of the tools and their results."""
 
     made: list[tuple[str, str]] = field(default_factory=list)
+    running: str | None = None
+    """The tool of a call that has begun and has no result yet."""
 
     def after(self, solver: RulesSolver) -> RulesSolver:
         """Returns the solver after these calls."""
@@ -50,12 +52,14 @@ def earlier_calls(context: TurnContext, step_id: str, ordinal: int) -> ProgramCa
     """Returns the calls of a program that an earlier holder of the run recorded."""
     first = (ordinal + 1) * _ORDINALS
     found = [
-        (entry.ordinal, entry.result)
-        for (step, kind, number), entry in context.journal.entries.items()
-        if step == step_id and kind is EntryKind.RESULT and first < number < first + _ORDINALS
+        entry
+        for (step, _, number), entry in context.journal.entries.items()
+        if step == step_id and first < number < first + _ORDINALS
     ]
-    ordered = sorted(found, key=lambda item: item[0])
-    return ProgramCalls([(result.name, result.text) for _, result in ordered if result is not None])
+    results = {entry.ordinal: entry.result for entry in found if entry.result is not None}
+    unfinished = [entry.tool for entry in found if entry.kind is EntryKind.STARTED and entry.ordinal not in results]
+    made = [(result.name, result.text) for _, result in sorted(results.items())]
+    return ProgramCalls(made, unfinished[0] if unfinished else None)
 
 
 class Programs:
@@ -75,7 +79,7 @@ class Programs:
             step_id: the step of the call.
             item: the call.
             solver: the rules as the calls before it leave them.
-            run_tool: runs a tool that the program calls.
+            run_tool: runs a tool that the program calls. The start of the call is recorded before.
 
         Returns:
             The result, and the calls that the program made.
@@ -132,11 +136,15 @@ class _Answers:
         problem = item.problem or _refusal(self._context, self._solver, item)
         if problem is not None:
             return ToolResult(ok=False, text=problem)
+        started = JournalEntry(self._step_id, EntryKind.STARTED, self._clock.now(), self._ordinal, tool=name)
+        await self._context.journal.record(started)
+        self.calls.running = name
         result = _as_text(name, await self._run_tool(item))
         returned = result.to_return(call.id, name)
         entry = JournalEntry(self._step_id, EntryKind.RESULT, self._clock.now(), self._ordinal, result=returned)
         await self._context.journal.record(entry)
         self.calls.made.append((name, result.text))
+        self.calls.running = None
         self._solver = self._solver.after(name, result.text)
         return result
 
@@ -173,4 +181,6 @@ def _signatures(context: TurnContext) -> dict[str, tuple[str, ...]]:
 
 def _interrupted(calls: ProgramCalls) -> str:
     names = ", ".join(name for name, _ in calls.made)
-    return f"{INTERRUPTED} Before that it had called: {names}." if names else INTERRUPTED
+    before = f" Before that it had called: {names}." if names else ""
+    running = f" It was calling {calls.running}, whose outcome is unknown too." if calls.running is not None else ""
+    return f"{INTERRUPTED}{before}{running}"

@@ -174,7 +174,10 @@ class ToolExecution:
         begun = journal.entry(calls.step_id, EntryKind.ANSWER) or journal.entry(calls.step_id, EntryKind.DECISION)
         return begun is not None and self._clock.now() - begun.at > EFFECT_RETENTION - RETENTION
 
-    async def _execute(self, calls: _Calls, item: PlannedCall, solver: RulesSolver) -> ToolResult:
+    async def _execute(
+        self, calls: _Calls, item: PlannedCall, solver: RulesSolver, *, is_started: bool = False
+    ) -> ToolResult:
+        """Executes a call. `is_started` says that this process has recorded its start."""
         context, name = calls.context, item.call.name
         custom = context.toolbox.custom_tool(name)
         if context.toolbox.schema(name) is None:
@@ -182,7 +185,7 @@ class ToolExecution:
         if context.toolbox.waits(name, item.arguments) and not isinstance(context.decision(item.call.id), Approve):
             return ToolResult(ok=False, text=approvals.UNASKED.format(name=name))
         if custom is not None:
-            return await self._execute_custom(calls, item, custom)
+            return await self._execute_custom(calls, item, custom, is_started=is_started)
         if name in CODE_TOOL_NAMES:
             return await self._execute_program(calls, item, solver)
         call = BuiltinCall(
@@ -207,7 +210,7 @@ class ToolExecution:
 
     async def _execute_program(self, calls: _Calls, item: PlannedCall, solver: RulesSolver) -> ToolResult:
         async def run_tool(called: PlannedCall) -> ToolResult:
-            result = await self._execute(calls, called, solver)
+            result = await self._execute(calls, called, solver, is_started=True)
             self._metrics.tool_called(called.call.name, self._builtin.names, ok=result.ok)
             return result
 
@@ -234,8 +237,12 @@ class ToolExecution:
         )
         return await self._processors.process_result(result, facts)
 
-    async def _execute_custom(self, calls: _Calls, item: PlannedCall, tool: CustomTool) -> ToolResult:
-        result = await self._custom.run(calls.context, calls.step_id, calls.seen, calls.core, item, tool)
+    async def _execute_custom(
+        self, calls: _Calls, item: PlannedCall, tool: CustomTool, *, is_started: bool
+    ) -> ToolResult:
+        result = await self._custom.run(
+            calls.context, calls.step_id, calls.seen, calls.core, item, tool, is_started=is_started
+        )
         return await self._processed(calls, item, result)
 
     async def _journal(

@@ -64,9 +64,9 @@ class JournalEntry:
 
     `ordinal` is that of the tool call, 0 for an answer, the version of the window for a compaction, and the number of a
     turn. The `step_id` of a turn is the id of its agent's run. Exactly one payload matches the kind; STARTED and
-    DECISION have none. `at` is the time of the messages that are made from the entry, so that a replay makes the same
-    ones. `seen` holds the block revisions that the agent knows from its own edit in this call, for the calls that
-    follow.
+    DECISION have none, but STARTED has the name of the `tool` if a program made the call. `at` is the time of the
+    messages that are made from the entry, so that a replay makes the same ones. `seen` holds the block revisions that
+    the agent knows from its own edit in this call, for the calls that follow.
     """
 
     step_id: str
@@ -78,6 +78,7 @@ class JournalEntry:
     seen: Mapping[str, int] | None = None
     compaction: Compaction | None = None
     turn: EndedTurn | None = None
+    tool: str | None = None
 
 
 def retried_plan(plan: GroupPlan, entries: Iterable[JournalEntry]) -> GroupPlan:
