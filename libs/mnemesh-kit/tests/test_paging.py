@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
+from mnemesh.blocks.v1.blocks_pb2 import Block
 from mnemesh.types.v1 import paging_pb2
 from mnemesh_kit.errors import InvalidArgument, NotFound, PageTokenInvalid
-from mnemesh_kit.paging import MAX_PAGE_BYTES, Cursor, Page, PageQuery, fitting, next_page_token, page_query, paginate
+from mnemesh_kit.paging import MAX_PAGE_BYTES, Cursor, Page, PageQuery, bounded, fitting, next_page_token, page_query
 from mnemesh_kit.sql import Database, UtcDateTime
+from mnemesh_kit.sql.pages import paginate
 
 metadata = sa.MetaData()
 things = sa.Table(
@@ -62,20 +64,38 @@ def test_page_of_bytes_has_at_least_one_item(sizes: list[int], count: int) -> No
 
 
 async def test_pages_that_are_bounded_by_bytes_cover_each_row_once(filled: Database) -> None:
-    query, seen = PageQuery(limit=100, ascending=True), []
-    half = MAX_PAGE_BYTES // 2
+    sizes = {"c": 60, "g": 150, "e": 60}
+    texts = [{"row_id": id_, "kind": "x" * sizes.get(id_, 40)} for id_, _ in ROWS]
+    change = things.update().where(things.c.id == sa.bindparam("row_id")).values(kind=sa.bindparam("kind"))
+    await filled.write(lambda conn: conn.execute(change, texts))
+    stmt = sa.select(things.c.kind, things.c.id)
+    query, seen = PageQuery(limit=100, ascending=True, max_bytes=150), []
     while True:
         page = await filled.read(
             lambda conn, query=query: paginate(  # type: ignore[misc]
-                conn, sa.select(things.c.id), query, key=things.c.rank, id=things.c.id, scope=sa.true(),
-                size_of=lambda row: half + 1 if row.id in "cg" else half,
+                conn, stmt, query, key=things.c.rank, id=things.c.id, scope=sa.true()
             )
-        )  # fmt: skip
+        )
         seen.append("".join(item.id for item in page.items))
         if page.next_cursor is None:
             break
         query = replace(query, cursor=page.next_cursor)
     assert seen == ["ad", "c", "g", "fb", "e"]
+
+
+def test_a_page_ends_before_the_items_of_the_response_exceed_its_bound() -> None:
+    query = page_query(rpc.ListBlocksRequest())
+    texts = "x" * (MAX_PAGE_BYTES // 2), "é" * (MAX_PAGE_BYTES // 4 - 8), "y"
+    positions = tuple(Cursor(number, str(number)) for number in range(3))
+    page = bounded(query, Page(texts, positions))
+    assert (page.items, page.next_cursor) == (texts[:2], positions[1])
+    blocks = page.map(lambda text: Block(value=text + "z" * 300))
+    assert bounded(query, blocks).items == blocks.items[:1]
+    assert bounded(query, Page(texts[:1], positions[:1], more=True)).next_cursor == positions[0]
+    assert bounded(query, Page(texts[2:], positions[2:])).next_cursor is None
+    assert bounded(query, Page((MAX_PAGE_BYTES, 0, 1), positions), int).items == (MAX_PAGE_BYTES, 0)
+    large = Block(value="x" * 2 * MAX_PAGE_BYTES)
+    assert bounded(query, Page((large, large), positions[:2])).items == (large,)
 
 
 @pytest.mark.parametrize(("ascending", "order"), [(True, ASCENDING), (False, DESCENDING)])
@@ -94,7 +114,7 @@ def test_token_is_bound_to_its_query() -> None:
     request = rpc.ListBlocksRequest(page_size=2, order=paging_pb2.SORT_ORDER_DESCENDING)
     query = page_query(request)
     assert (query.limit, query.ascending, query.cursor) == (2, False, None)
-    token = next_page_token(query, Page((1, 2), Cursor("2026-01-01", "x")))
+    token = next_page_token(query, Page((1,), (Cursor("2026-01-01", "x"),), more=True))
     request.page_token = token
     assert page_query(request).cursor == Cursor("2026-01-01", "x")
     request.page_size = 5
@@ -102,7 +122,7 @@ def test_token_is_bound_to_its_query() -> None:
     request.filter.label = "other"
     with pytest.raises(PageTokenInvalid):
         page_query(request)
-    assert next_page_token(query, Page((1,))) == ""
+    assert next_page_token(query, Page((1,), (Cursor(1, "x"),))) == ""
 
 
 @pytest.mark.parametrize("value", ["1", True, 1.5, 2**63, -(2**70), "\0"])

@@ -1,8 +1,4 @@
-"""Pages of lists: page sizes in rows and bytes, opaque tokens that are bound to their query, and keyset conditions.
-
-Rows are ordered by a key column and then by id, so the order is total. Rows whose key is NULL come last in both
-directions.
-"""
+"""Pages of lists: page sizes in rows and bytes, and opaque tokens that are bound to their query."""
 
 from __future__ import annotations
 
@@ -11,15 +7,13 @@ import binascii
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
-import sqlalchemy as sa
 from google.protobuf.message import Message
 from mnemesh.types.v1 import paging_pb2
 
-from mnemesh_kit.errors import InvalidArgument, NotFound, PageTokenInvalid
+from mnemesh_kit.errors import InvalidArgument, PageTokenInvalid
 from mnemesh_kit.text import require_no_nul
 
 T = TypeVar("T")
@@ -29,6 +23,8 @@ Scalar = str | int | float | bool | None
 
 MAX_PAGE_BYTES: Final = 3_000_000
 """The largest size of the items of a page. gRPC clients refuse responses above 4 MB unless they are configured."""
+_FIELD_BYTES: Final = 6
+"""The number and the length before each item of a response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +49,8 @@ class PageQuery:
     """The end of the previous page."""
     fingerprint: str = ""
     """A hash of the filters and the order, to which page tokens are bound."""
+    max_bytes: int | None = None
+    """The largest size of the items of the page together; None for no limit. A page has at least one item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +58,41 @@ class Page(Generic[T]):
     """One page of a list."""
 
     items: tuple[T, ...]
-    next_cursor: Cursor | None = None
-    """The start of the next page; None on the last one."""
+    positions: tuple[Cursor, ...] = ()
+    """The position of each item in the list: a page can end after any of them."""
+    more: bool = False
+    """Whether further items follow."""
+
+    def __post_init__(self) -> None:
+        if len(self.items) != len(self.positions):
+            raise ValueError("a page needs the position of each item")
+
+    @property
+    def next_cursor(self) -> Cursor | None:
+        """The start of the next page; None on the last one."""
+        return self.positions[-1] if self.more else None
 
     def map(self, convert: Callable[[T], U]) -> Page[U]:
         """Returns the page with `convert` applied to each item."""
-        return Page(tuple(convert(item) for item in self.items), self.next_cursor)
+        return self.with_items(convert(item) for item in self.items)
+
+    def with_items(self, items: Iterable[U]) -> Page[U]:
+        """Returns the page with other items, which stand for those of this page in the same order."""
+        return Page(tuple(items), self.positions, self.more)
+
+    def first(self, count: int) -> Page[T]:
+        """Returns the first items of the page; the others follow on the next one."""
+        if count >= len(self.items):
+            return self
+        return Page(self.items[:count], self.positions[:count], more=True)
 
 
 def page_query(
     request: Message, *, default_size: int = 50, max_size: int = 1000, default_ascending: bool = True
 ) -> PageQuery:
     """Returns the page that a List request asks for, from the paging fields that all of them have.
+
+    The page has at most MAX_PAGE_BYTES; see `bounded`.
 
     Args:
         request: the request. Its other fields are filters, to which page tokens are bound.
@@ -103,18 +124,35 @@ def page_query(
         before_id=fields.before_id if request.HasField("before_id") else None,
         cursor=_decode(fields.page_token, fingerprint) if fields.page_token else None,
         fingerprint=fingerprint,
+        max_bytes=MAX_PAGE_BYTES,
     )
 
 
 def next_page_token(query: PageQuery, page: Page[Any]) -> str:
     """Returns the token of the page after `page`; "" if it is the last one."""
-    if page.next_cursor is None:
-        return ""
-    return _encode(query.fingerprint, page.next_cursor)
+    return page_token(query, page.next_cursor)
 
 
-def fitting(items: Sequence[T], size_of: Callable[[T], int], max_bytes: int = MAX_PAGE_BYTES) -> int:
+def page_token(query: PageQuery, cursor: Cursor | None) -> str:
+    """Returns the token of the page after a position; "" if there is none."""
+    return "" if cursor is None else _encode(query.fingerprint, cursor)
+
+
+def bounded(query: PageQuery, page: Page[T], size_of: Callable[[T], int] | None = None) -> Page[T]:
+    """Returns the page as the response has it: it ends before its items exceed the largest size.
+
+    Args:
+        query: the page that the request asks for.
+        page: the items as the response has them: messages or strings.
+        size_of: returns the size of an item in the response, in bytes, if items are neither.
+    """
+    return page.first(fitting(page.items, size_of or _item_bytes, query.max_bytes))
+
+
+def fitting(items: Sequence[T], size_of: Callable[[T], int], max_bytes: int | None) -> int:
     """Returns how many items from the beginning fit into a page of `max_bytes`; at least one, if there is one."""
+    if max_bytes is None:
+        return len(items)
     total = 0
     for count, item in enumerate(items):
         total += size_of(item)
@@ -143,85 +181,8 @@ def offset_from_token(request: Message) -> int:
     return offset
 
 
-def paginate(
-    conn: sa.Connection,
-    stmt: sa.Select[Any],
-    query: PageQuery,
-    *,
-    key: sa.ColumnElement[Any],
-    id: sa.ColumnElement[str],  # noqa: A002  (it is the id column)
-    scope: sa.ColumnElement[bool],
-    size_of: Callable[[sa.Row[Any]], int] | None = None,
-) -> Page[sa.Row[Any]]:
-    """Reads one page of a select.
-
-    Args:
-        conn: the caller's transaction.
-        stmt: the select with its filters, without order and limit.
-        query: the page.
-        key: the column to sort by. If it is NOT NULL, an index on (key, id) serves the condition.
-        id: the id column, which breaks ties.
-        scope: the condition under which a row is visible to the caller. `after_id` and `before_id` may name any visible
-            row, also one that the filters of `stmt` exclude.
-        size_of: returns the size of a row in a response, in bytes; a page ends before it exceeds MAX_PAGE_BYTES.
-
-    Returns:
-        The rows of the page, in order.
-
-    Raises:
-        NotFound: `after_id` or `before_id` does not name a visible row.
-        PageTokenInvalid: the token's sort value does not fit the column.
-    """
-    named_key, named_id = key.label("_page_key"), id.label("_page_id")
-    paged = stmt.add_columns(named_key, named_id)
-    if query.cursor is not None:
-        paged = paged.where(_after(key, id, query.cursor, ascending=query.ascending))
-    visible = sa.select(named_key).where(scope)
-    if query.after_id is not None:
-        anchor = _anchor(conn, visible, id, "after_id", query.after_id)
-        paged = paged.where(_after(key, id, anchor, ascending=query.ascending))
-    if query.before_id is not None:
-        anchor = _anchor(conn, visible, id, "before_id", query.before_id)
-        paged = paged.where(_before(key, id, anchor, ascending=query.ascending))
-    order = (key.asc(), id.asc()) if query.ascending else (key.desc(), id.desc())
-    if _nullable(key):
-        order = (order[0].nulls_last(), order[1])
-    rows = conn.execute(paged.order_by(*order).limit(query.limit + 1)).all()
-    shown = tuple(rows[: query.limit])
-    if size_of is not None:
-        shown = shown[: fitting(shown, size_of)]
-    more = len(rows) > len(shown)
-    return Page(shown, Cursor(_scalar(shown[-1]._page_key), shown[-1]._page_id) if more else None)
-
-
-def _after(key: sa.ColumnElement[Any], id_: sa.ColumnElement[str], at: Cursor, *, ascending: bool) -> Any:
-    value = _typed(key, at.value)
-    tie = id_ > at.id if ascending else id_ < at.id
-    if value is None:
-        return sa.and_(key.is_(None), tie)
-    if not _nullable(key):
-        here, there = sa.tuple_(key, id_), sa.tuple_(sa.literal(value, key.type), sa.literal(at.id, id_.type))
-        return here > there if ascending else here < there
-    return sa.or_(key > value if ascending else key < value, sa.and_(key == value, tie), key.is_(None))
-
-
-def _before(key: sa.ColumnElement[Any], id_: sa.ColumnElement[str], at: Cursor, *, ascending: bool) -> Any:
-    value = _typed(key, at.value)
-    tie = id_ < at.id if ascending else id_ > at.id
-    if value is None:
-        return sa.or_(key.is_not(None), sa.and_(key.is_(None), tie))
-    return sa.or_(key < value if ascending else key > value, sa.and_(key == value, tie))
-
-
-def _anchor(conn: sa.Connection, rows: sa.Select[Any], id_: sa.ColumnElement[str], field: str, row_id: str) -> Cursor:
-    row = conn.execute(rows.where(id_ == row_id).limit(1)).first()
-    if row is None:
-        raise NotFound(f"{field} does not name a row of this list.", field=field, resource_id=row_id)
-    return Cursor(_scalar(row._page_key), row_id)
-
-
-def _nullable(key: sa.ColumnElement[Any]) -> bool:
-    return bool(getattr(key, "nullable", True))
+def _item_bytes(item: Any) -> int:
+    return _FIELD_BYTES + (item.ByteSize() if isinstance(item, Message) else len(item.encode()))
 
 
 def page_of(items: Iterable[T], query: PageQuery, id: Callable[[T], str]) -> Page[T]:  # noqa: A002
@@ -238,32 +199,7 @@ def page_of(items: Iterable[T], query: PageQuery, id: Callable[[T], str]) -> Pag
         ordered = [item for item in ordered if is_after(query.before_id, id(item))]
     shown = tuple(ordered[: query.limit])
     more = len(ordered) > len(shown)
-    return Page(shown, Cursor(id(shown[-1]), id(shown[-1])) if more else None)
-
-
-def _scalar(value: Any) -> Scalar:
-    return value.isoformat() if isinstance(value, datetime) else value
-
-
-def _typed(key: sa.ColumnElement[Any], value: Scalar) -> Any:
-    """Returns the value in the type of the column. A token may be forged, so the value is checked."""
-    kind = key.type.python_type
-    if value is None and _nullable(key):
-        return None
-    try:
-        if kind is datetime and isinstance(value, str):
-            return _aware(datetime.fromisoformat(value))
-        if type(value) is kind and not (kind is int and abs(int(value or 0)) >= 2**63) and "\0" not in str(value):
-            return value
-    except (ValueError, OverflowError):
-        pass
-    raise PageTokenInvalid("page_token was not issued by this server.", field="page_token")
-
-
-def _aware(value: datetime) -> datetime:
-    if value.tzinfo is None:
-        raise ValueError("a naive datetime")
-    return value.astimezone(UTC)
+    return Page(shown, tuple(Cursor(id(item), id(item)) for item in shown), more)
 
 
 def _fingerprint(request: Message) -> str:

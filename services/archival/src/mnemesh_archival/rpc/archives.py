@@ -9,7 +9,7 @@ from mnemesh.archival.v1 import archives_service_pb2 as pb
 from mnemesh.archival.v1 import archives_service_pb2_grpc as pb_grpc
 from mnemesh_kit.caller_roles import service_only
 from mnemesh_kit.idempotency import request_key
-from mnemesh_kit.paging import next_page_token, page_query
+from mnemesh_kit.paging import bounded, next_page_token, page_query
 from mnemesh_kit.principal import current_principal
 
 from mnemesh_archival.rpc.convert.archives import (
@@ -50,16 +50,14 @@ class ArchivesServicer(pb_grpc.ArchiveServiceServicer):
 
     async def ListArchives(self, request: pb.ListArchivesRequest, context: Any) -> pb.ListArchivesResponse:
         query = page_query(request, default_ascending=False)
-        page = await self._archives.list_page(
+        found = await self._archives.list_page(
             current_principal(),
             archive_filter_from_proto(request.filter),
             query,
             by_name=by_name_from_proto(request.order_by),
         )
-        return pb.ListArchivesResponse(
-            archives=[archive_to_proto(archive) for archive in page.items],
-            next_page_token=next_page_token(query, page),
-        )
+        page = bounded(query, found.map(archive_to_proto))
+        return pb.ListArchivesResponse(archives=page.items, next_page_token=next_page_token(query, page))
 
     async def CountArchives(self, request: pb.CountArchivesRequest, context: Any) -> pb.CountArchivesResponse:
         count = await self._archives.count(current_principal(), archive_filter_from_proto(request.filter))
@@ -103,5 +101,6 @@ class ArchivesServicer(pb_grpc.ArchiveServiceServicer):
     ) -> pb.ListArchiveAgentsResponse:
         require_agent_order(request.order_by)
         query = page_query(request)
-        page = await self._archives.list_agents(current_principal(), archive_id_from_proto(request.archive_id), query)
+        found = await self._archives.list_agents(current_principal(), archive_id_from_proto(request.archive_id), query)
+        page = bounded(query, found)
         return pb.ListArchiveAgentsResponse(agent_ids=page.items, next_page_token=next_page_token(query, page))

@@ -8,7 +8,7 @@ from mnemesh.archival.v1 import passages_service_pb2 as pb
 from mnemesh.archival.v1 import passages_service_pb2_grpc as pb_grpc
 from mnemesh_kit.caller_roles import service_only
 from mnemesh_kit.idempotency import request_key
-from mnemesh_kit.paging import next_page_token, offset_from_token, offset_token, page_query
+from mnemesh_kit.paging import bounded, next_page_token, offset_from_token, offset_token, page_query
 from mnemesh_kit.principal import current_principal
 
 from mnemesh_archival.model.archives import Erasure
@@ -67,17 +67,15 @@ class PassagesServicer(pb_grpc.PassageServiceServicer):
     async def ListPassages(self, request: pb.ListPassagesRequest, context: Any) -> pb.ListPassagesResponse:
         require_passage_order(request.order_by)
         query = page_query(request, default_ascending=False)
-        page = await self._search.list_page(
+        found = await self._search.list_page(
             current_principal(),
             passage_filter_from_proto(request.filter),
             query,
             text_search=request.text_search,
             with_embedding=request.include_embedding,
         )
-        return pb.ListPassagesResponse(
-            passages=[passage_to_proto(passage) for passage in page.items],
-            next_page_token=next_page_token(query, page),
-        )
+        page = bounded(query, found.map(passage_to_proto))
+        return pb.ListPassagesResponse(passages=page.items, next_page_token=next_page_token(query, page))
 
     async def UpdatePassage(self, request: pb.UpdatePassageRequest, context: Any) -> pb.UpdatePassageResponse:
         passage = await self._passages.update(

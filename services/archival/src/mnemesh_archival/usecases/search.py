@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from mnemesh_kit.paging import Page, PageQuery, fitting
+from mnemesh_kit.paging import MAX_PAGE_BYTES, Page, PageQuery, fitting
 from mnemesh_kit.principal import Principal
 from mnemesh_retrieval.ranking.constants import DEFAULTS, RankingConstants
 from mnemesh_retrieval.ranking.fusion import Ranked, best_of_queries
@@ -76,7 +76,7 @@ class PassageSearchService:
             newest = await self._passages.list_page(scope, PageQuery(limit=search.limit, ascending=False))
             hits = [PassageHit(passage, 0.0) for passage in newest.items]
         shown = await self._completed(caller.organization_id, hits[search.offset :], search)
-        fit = fitting(shown, _hit_bytes)
+        fit = fitting(shown, _hit_bytes, MAX_PAGE_BYTES)
         return SearchResult(
             tuple(shown[:fit]),
             degraded,
@@ -114,8 +114,7 @@ class PassageSearchService:
         found = await self._passages.list_page(scope, page, words=words, bytes_each=vector_bytes)
         if not with_embedding:
             return found
-        embedded = await with_embeddings(self._passages, self._index, caller.organization_id, found.items)
-        return Page(tuple(embedded), found.next_cursor)
+        return found.with_items(await with_embeddings(self._passages, self._index, caller.organization_id, found.items))
 
     async def _groups(self, organization_id: str, filter_: PassageFilter) -> tuple[list[EmbedderGroup], PassageScope]:
         """Returns the archives of a filter by embedder, and all of them as one scope."""

@@ -10,7 +10,7 @@ from mnemesh.blocks.v1 import blocks_service_pb2 as pb
 from mnemesh.blocks.v1 import blocks_service_pb2_grpc
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import request_key
-from mnemesh_kit.paging import next_page_token, page_query
+from mnemesh_kit.paging import bounded, next_page_token, page_query
 from mnemesh_kit.principal import current_principal
 from mnemesh_kit.time import optional_timestamp_from_proto
 
@@ -77,14 +77,14 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
     async def ListBlocks(self, request: pb.ListBlocksRequest, context: Context) -> pb.ListBlocksResponse:
         """Returns a page of blocks."""
         query = page_query(request)
-        page = await self._blocks.list_blocks(
+        found = await self._blocks.list_blocks(
             current_principal(),
             block_filter_from_proto(request.filter),
             block_order_from_proto(request.order_by),
             query,
         )
-        blocks = [block_to_proto(block) for block in page.items]
-        return pb.ListBlocksResponse(blocks=blocks, next_page_token=next_page_token(query, page))
+        page = bounded(query, found.map(block_to_proto))
+        return pb.ListBlocksResponse(blocks=page.items, next_page_token=next_page_token(query, page))
 
     async def CountBlocks(self, request: pb.CountBlocksRequest, context: Context) -> pb.CountBlocksResponse:
         """Returns the number of blocks that match a filter."""
@@ -111,7 +111,7 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
     async def ListBlockAgents(self, request: pb.ListBlockAgentsRequest, context: Context) -> pb.ListBlockAgentsResponse:
         """Returns a page of the agents that hold a block."""
         query = page_query(request)
-        page = await self._blocks.list_block_agents(current_principal(), request.block_id, query)
+        page = bounded(query, await self._blocks.list_block_agents(current_principal(), request.block_id, query))
         return pb.ListBlockAgentsResponse(agent_ids=page.items, next_page_token=next_page_token(query, page))
 
     async def AttachBlock(self, request: pb.AttachBlockRequest, context: Context) -> pb.AttachBlockResponse:
@@ -236,11 +236,11 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
     ) -> pb.ListBlockRevisionsResponse:
         """Returns a page of the revisions of a block."""
         query = page_query(request, default_ascending=False)
-        page = await self._revisions.list_block_revisions(
+        found = await self._revisions.list_block_revisions(
             current_principal(), request.block_id, query, with_previous=request.include_diff
         )
-        revisions = [revision_to_proto(revision, with_diff=request.include_diff) for revision in page.items]
-        return pb.ListBlockRevisionsResponse(revisions=revisions, next_page_token=next_page_token(query, page))
+        page = bounded(query, found.map(lambda revision: revision_to_proto(revision, with_diff=request.include_diff)))
+        return pb.ListBlockRevisionsResponse(revisions=page.items, next_page_token=next_page_token(query, page))
 
     async def RevertBlock(self, request: pb.RevertBlockRequest, context: Context) -> pb.RevertBlockResponse:
         """Writes an older value as a new revision."""

@@ -8,7 +8,7 @@ from mnemesh.files.v1 import agent_files_service_pb2 as pb
 from mnemesh.files.v1 import agent_files_service_pb2_grpc as pb_grpc
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import request_key
-from mnemesh_kit.paging import next_page_token, page_query
+from mnemesh_kit.paging import bounded, next_page_token, page_query
 from mnemesh_kit.principal import current_principal
 
 from mnemesh_files.model.windows import view_of
@@ -69,19 +69,18 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
 
     async def ListAgentFolders(self, request: pb.ListAgentFoldersRequest, context: Any) -> pb.ListAgentFoldersResponse:
         query = page_query(request)
-        page = await self._agents.list_folders(
+        found = await self._agents.list_folders(
             current_principal(),
             agent_id_from_proto(request.agent_id),
             query,
             by_name=folders_by_name(request.order_by),
         )
-        return pb.ListAgentFoldersResponse(
-            folders=[folder_to_proto(folder) for folder in page.items], next_page_token=next_page_token(query, page)
-        )
+        page = bounded(query, found.map(folder_to_proto))
+        return pb.ListAgentFoldersResponse(folders=page.items, next_page_token=next_page_token(query, page))
 
     async def ListAgentFiles(self, request: pb.ListAgentFilesRequest, context: Any) -> pb.ListAgentFilesResponse:
         query = page_query(request)
-        page = await self._agents.list_files(
+        found = await self._agents.list_files(
             current_principal(),
             agent_id_from_proto(request.agent_id),
             filter_from_proto(request),
@@ -89,10 +88,8 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
             file_order_from_proto(request.order_by),
             with_text=request.include_content,
         )
-        return pb.ListAgentFilesResponse(
-            files=[agent_file_to_proto(shown, with_text=request.include_content) for shown in page.items],
-            next_page_token=next_page_token(query, page),
-        )
+        page = bounded(query, found.map(lambda shown: agent_file_to_proto(shown, with_text=request.include_content)))
+        return pb.ListAgentFilesResponse(files=page.items, next_page_token=next_page_token(query, page))
 
     async def OpenFiles(self, request: pb.OpenFilesRequest, context: Any) -> pb.OpenFilesResponse:
         opening, shown = await self._agents.open_files(

@@ -8,7 +8,7 @@ from typing import Any
 from mnemesh.files.v1 import files_service_pb2 as pb
 from mnemesh.files.v1 import files_service_pb2_grpc as pb_grpc
 from mnemesh_kit.idempotency import request_key
-from mnemesh_kit.paging import next_page_token, page_query
+from mnemesh_kit.paging import bounded, next_page_token, page_query
 from mnemesh_kit.principal import current_principal
 
 from mnemesh_files.rpc.convert.fields import file_id_from_proto, optional_field, upload_id_from_proto
@@ -99,10 +99,9 @@ class FilesServicer(pb_grpc.FileServiceServicer):
         """Returns a page of files."""
         query, order = page_query(request), file_order_from_proto(request.order_by)
         filter_ = file_filter_from_proto(request.filter)
-        page = await self._files.list_page(current_principal(), filter_, query, order)
-        return pb.ListFilesResponse(
-            files=[file_to_proto(file) for file in page.items], next_page_token=next_page_token(query, page)
-        )
+        found = await self._files.list_page(current_principal(), filter_, query, order)
+        page = bounded(query, found.map(file_to_proto))
+        return pb.ListFilesResponse(files=page.items, next_page_token=next_page_token(query, page))
 
     async def CountFiles(self, request: pb.CountFilesRequest, context: Any) -> pb.CountFilesResponse:
         """Returns the number of files."""

@@ -7,7 +7,7 @@ from typing import Any
 from mnemesh.files.v1 import folders_service_pb2 as pb
 from mnemesh.files.v1 import folders_service_pb2_grpc as pb_grpc
 from mnemesh_kit.idempotency import request_key
-from mnemesh_kit.paging import next_page_token, page_query
+from mnemesh_kit.paging import bounded, next_page_token, page_query
 from mnemesh_kit.principal import current_principal
 
 from mnemesh_files.rpc.convert.fields import folder_id_from_proto
@@ -44,10 +44,9 @@ class FoldersServicer(pb_grpc.FolderServiceServicer):
         """Returns a page of folders."""
         query, order = page_query(request), folder_order_from_proto(request.order_by)
         filter_ = folder_filter_from_proto(request.filter)
-        page = await self._folders.list_page(current_principal(), filter_, query, order)
-        return pb.ListFoldersResponse(
-            folders=[folder_to_proto(folder) for folder in page.items], next_page_token=next_page_token(query, page)
-        )
+        found = await self._folders.list_page(current_principal(), filter_, query, order)
+        page = bounded(query, found.map(folder_to_proto))
+        return pb.ListFoldersResponse(folders=page.items, next_page_token=next_page_token(query, page))
 
     async def CountFolders(self, request: pb.CountFoldersRequest, context: Any) -> pb.CountFoldersResponse:
         """Returns the number of folders."""
@@ -75,5 +74,6 @@ class FoldersServicer(pb_grpc.FolderServiceServicer):
         """Returns a page of the agents that hold a folder."""
         require_agent_order(request.order_by)
         query = page_query(request)
-        page = await self._agents.holders(current_principal(), folder_id_from_proto(request.folder_id), query)
+        found = await self._agents.holders(current_principal(), folder_id_from_proto(request.folder_id), query)
+        page = bounded(query, found)
         return pb.ListFolderAgentsResponse(agent_ids=page.items, next_page_token=next_page_token(query, page))

@@ -79,7 +79,7 @@ class AgentFileService:
                 shown = [await self._views.shown(caller.organization_id, file, limits) for file in found.items]
             except TextGone:
                 continue
-            return Page(tuple(shown), found.next_cursor)
+            return found.with_items(shown)
         raise _changing()
 
     async def open_files(

@@ -22,7 +22,7 @@ from mnemesh_gateway.letta.convert.messages import Shown, messages_from_proto
 from mnemesh_gateway.letta.convert.models import find_embedder, find_model
 from mnemesh_gateway.letta.convert.tools import tool_from_proto
 from mnemesh_gateway.letta.mesh import Mesh
-from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed, order_to_proto
+from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed, order_to_proto, responses
 from mnemesh_gateway.letta.schemas.agents import AgentState, Source
 from mnemesh_gateway.letta.schemas.groups import Group
 from mnemesh_gateway.letta.schemas.identities import Identity
@@ -66,9 +66,10 @@ async def page_of_holders(
     page = cut(await listed(method, request, "agent_ids", every, default="asc"), query, str)
     if not page:
         return []
-    found = rpc.ListAgentsRequest(page_size=len(page), filter=rpc.AgentFilter(agent_ids=page), view=VIEW)
-    response = await mesh.agents.ListAgents(found, timeout=READ_SECONDS)
-    states = {state.id: state for state in await states_of(mesh, response.agents, response.core_memories)}
+    found = rpc.ListAgentsRequest(filter=rpc.AgentFilter(agent_ids=page), view=VIEW)
+    states: dict[str, AgentState] = {}
+    async for response in responses(mesh.agents.ListAgents, found):
+        states |= {state.id: state for state in await states_of(mesh, response.agents, response.core_memories)}
     return [states[agent_id] for agent_id in page if agent_id in states]
 
 
@@ -101,11 +102,10 @@ async def _sources(mesh: Mesh, agents: Sequence[pb.Agent]) -> dict[str, list[Sou
 
 async def folders_of(mesh: Mesh, agent_id: str) -> list[Source]:
     """Returns the folders that are attached to an agent, in the order of their attachment."""
-    request = agent_files_service_pb2.ListAgentFoldersRequest(
-        agent_id=agent_id, page_size=1000, order=order_to_proto("asc")
-    )
-    response = await mesh.agent_files.ListAgentFolders(request, timeout=READ_SECONDS)
-    return [folder_from_proto(folder, await find_embedder(mesh, folder.embedder)) for folder in response.folders]
+    request = agent_files_service_pb2.ListAgentFoldersRequest(agent_id=agent_id, order=order_to_proto("asc"))
+    pages = responses(mesh.agent_files.ListAgentFolders, request)
+    folders = [folder async for response in pages for folder in response.folders]
+    return [folder_from_proto(folder, await find_embedder(mesh, folder.embedder)) for folder in folders]
 
 
 async def _include(mesh: Mesh, state: AgentState, agent: pb.Agent, parts: frozenset[str]) -> None:

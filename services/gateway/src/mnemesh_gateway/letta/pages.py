@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
@@ -66,6 +66,17 @@ async def listed(
             break
         request.page_token = response.next_page_token
     return found[:wanted]
+
+
+async def responses(method: Callable[..., Awaitable[Any]], request: Any) -> AsyncIterator[Any]:
+    """Yields the pages of a list RPC until the last one. Sets the page of the request."""
+    request.page_size = MAX_PAGE
+    while True:
+        response = await method(request, timeout=READ_SECONDS)
+        yield response
+        if not response.next_page_token:
+            return
+        request.page_token = response.next_page_token
 
 
 def order_to_proto(order: str) -> paging_pb2.SortOrder.ValueType:

@@ -1,16 +1,17 @@
 """`mnemesh.agents.v1.AgentService`."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
 from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh.agents.v1 import agents_service_pb2 as rpc
 from mnemesh.agents.v1 import agents_service_pb2_grpc
+from mnemesh.blocks.v1.blocks_pb2 import CoreMemory
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.ids import require_id
-from mnemesh_kit.paging import next_page_token, page_of, page_query
+from mnemesh_kit.paging import PageQuery, bounded, next_page_token, page_of, page_query
 from mnemesh_kit.principal import current_principal
 from mnemesh_types.convert import tool_return_to_proto
 
@@ -95,13 +96,15 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         """Returns a page of agents with the parts of the view."""
         caller, order = current_principal(), agent_order_from_proto(request.order_by)
         query = page_query(request, default_ascending=False)
-        page = await self._service.list(caller, agent_filter_from_proto(request.filter), order, query)
-        agents = await self._agents_to_proto(page.items, request.view)
-        response = rpc.ListAgentsResponse(agents=agents, next_page_token=next_page_token(query, page))
+        found = await self._service.list(caller, agent_filter_from_proto(request.filter), order, query)
+        page = bounded(query, found.with_items(await self._agents_to_proto(found.items, request.view)))
+        memories: list[CoreMemory] = []
         if request.view.blocks:
-            for agent in page.items:
-                response.core_memories.append(core_memory_to_proto(await self._service.core_memory(caller, agent.id)))
-        return response
+            memories = await self._core_memories(page.items, query)
+            page = page.first(len(memories))
+        return rpc.ListAgentsResponse(
+            agents=page.items, core_memories=memories, next_page_token=next_page_token(query, page)
+        )
 
     async def CountAgents(self, request: rpc.CountAgentsRequest, context: Context) -> rpc.CountAgentsResponse:
         """Returns the number of agents."""
@@ -241,7 +244,9 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         if request.order_by not in rpc.TagOrderBy.values():
             raise InvalidArgument("order_by must be a known value of TagOrderBy.", field="order_by")
         query = page_query(request)
-        page = await self._service.tags(current_principal(), query, optional_field(request, "text_search"))
+        page = bounded(
+            query, await self._service.tags(current_principal(), query, optional_field(request, "text_search"))
+        )
         return rpc.ListTagsResponse(tags=page.items, next_page_token=next_page_token(query, page))
 
     async def GetSystemPrompt(
@@ -258,11 +263,9 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         if request.order_by not in rpc.SystemPromptOrderBy.values():
             raise InvalidArgument("order_by must be a known value of SystemPromptOrderBy.", field="order_by")
         query = page_query(request)
-        page = page_of(self._prompts.list(current_principal()), query, lambda prompt: prompt.key)
-        return rpc.ListSystemPromptsResponse(
-            system_prompts=[prompt_to_proto(prompt) for prompt in page.items],
-            next_page_token=next_page_token(query, page),
-        )
+        prompts = page_of(self._prompts.list(current_principal()), query, lambda prompt: prompt.key)
+        page = bounded(query, prompts.map(prompt_to_proto))
+        return rpc.ListSystemPromptsResponse(system_prompts=page.items, next_page_token=next_page_token(query, page))
 
     async def ExportAgent(
         self, request: rpc.ExportAgentRequest, context: Context
@@ -288,6 +291,18 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
             )
             for agent in agents
         ]
+
+    async def _core_memories(self, agents: Sequence[pb.Agent], query: PageQuery) -> list[CoreMemory]:
+        """Returns the core memory of each agent, of the first ones only if more do not fit into the page with them."""
+        memories: list[CoreMemory] = []
+        size = 0
+        for agent in agents:
+            memory = core_memory_to_proto(await self._service.core_memory(current_principal(), agent.id))
+            size += agent.ByteSize() + memory.ByteSize()
+            if memories and query.max_bytes is not None and size > query.max_bytes:
+                break
+            memories.append(memory)
+        return memories
 
     def _agent_to_proto(
         self,

@@ -7,7 +7,7 @@ from mnemesh.agents.v1 import conversations_service_pb2 as rpc
 from mnemesh.agents.v1 import conversations_service_pb2_grpc
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.ids import require_id
-from mnemesh_kit.paging import next_page_token, page_query
+from mnemesh_kit.paging import bounded, next_page_token, page_query
 from mnemesh_kit.principal import current_principal
 
 from mnemesh_orchestrator.rpc.convert.conversations import (
@@ -55,11 +55,9 @@ class ConversationsServicer(conversations_service_pb2_grpc.ConversationServiceSe
         order = conversation_order_from_proto(request.order_by)
         query = page_query(request, default_ascending=False)
         filter_ = conversation_filter_from_proto(request)
-        page = await self._service.list(current_principal(), filter_, order, query)
-        return rpc.ListConversationsResponse(
-            conversations=[conversation_to_proto(item) for item in page.items],
-            next_page_token=next_page_token(query, page),
-        )
+        found = await self._service.list(current_principal(), filter_, order, query)
+        page = bounded(query, found.map(conversation_to_proto))
+        return rpc.ListConversationsResponse(conversations=page.items, next_page_token=next_page_token(query, page))
 
     async def UpdateConversation(
         self, request: rpc.UpdateConversationRequest, context: Context

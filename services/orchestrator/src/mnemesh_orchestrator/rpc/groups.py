@@ -7,7 +7,7 @@ from mnemesh.agents.v1 import groups_service_pb2 as rpc
 from mnemesh.agents.v1 import groups_service_pb2_grpc
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.ids import require_id
-from mnemesh_kit.paging import next_page_token, page_query
+from mnemesh_kit.paging import bounded, next_page_token, page_query
 from mnemesh_kit.principal import current_principal
 from mnemesh_types.convert import message_to_proto
 
@@ -54,9 +54,9 @@ class GroupsServicer(groups_service_pb2_grpc.GroupServiceServicer):
     async def ListGroups(self, request: rpc.ListGroupsRequest, context: Context) -> rpc.ListGroupsResponse:
         """Returns a page of groups."""
         order, query = group_order_from_proto(request.order_by), page_query(request)
-        page = await self._service.list(current_principal(), group_filter_from_proto(request.filter), order, query)
-        groups = [group_to_proto(group) for group in page.items]
-        return rpc.ListGroupsResponse(groups=groups, next_page_token=next_page_token(query, page))
+        found = await self._service.list(current_principal(), group_filter_from_proto(request.filter), order, query)
+        page = bounded(query, found.map(group_to_proto))
+        return rpc.ListGroupsResponse(groups=page.items, next_page_token=next_page_token(query, page))
 
     async def CountGroups(self, request: rpc.CountGroupsRequest, context: Context) -> rpc.CountGroupsResponse:
         """Returns the number of groups."""

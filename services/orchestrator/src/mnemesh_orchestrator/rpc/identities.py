@@ -8,7 +8,7 @@ from mnemesh.agents.v1 import identities_service_pb2 as rpc
 from mnemesh.agents.v1 import identities_service_pb2_grpc
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.ids import require_id
-from mnemesh_kit.paging import next_page_token, page_of, page_query
+from mnemesh_kit.paging import bounded, next_page_token, page_of, page_query
 from mnemesh_kit.principal import current_principal
 
 from mnemesh_orchestrator.model.identities import Identity
@@ -55,9 +55,10 @@ class IdentitiesServicer(identities_service_pb2_grpc.IdentityServiceServicer):
         """Returns a page of identities with the parts of the view."""
         order, query = identity_order_from_proto(request.order_by), page_query(request)
         filter_, block_id = identity_filter_from_proto(request.filter)
-        page = await self._service.list(current_principal(), filter_, order, query, block_id=block_id)
-        identities = [await self._identity_to_proto(identity, request.view) for identity in page.items]
-        return rpc.ListIdentitiesResponse(identities=identities, next_page_token=next_page_token(query, page))
+        found = await self._service.list(current_principal(), filter_, order, query, block_id=block_id)
+        identities = [await self._identity_to_proto(identity, request.view) for identity in found.items]
+        page = bounded(query, found.with_items(identities))
+        return rpc.ListIdentitiesResponse(identities=page.items, next_page_token=next_page_token(query, page))
 
     async def CountIdentities(
         self, request: rpc.CountIdentitiesRequest, context: Context
@@ -113,7 +114,8 @@ class IdentitiesServicer(identities_service_pb2_grpc.IdentityServiceServicer):
     ) -> rpc.ListIdentityAgentsResponse:
         """Returns a page of the agents of an identity."""
         query = page_query(request)
-        page = await self._service.agent_ids(current_principal(), _identity_id(request.identity_id), query)
+        found = await self._service.agent_ids(current_principal(), _identity_id(request.identity_id), query)
+        page = bounded(query, found)
         return rpc.ListIdentityAgentsResponse(agent_ids=page.items, next_page_token=next_page_token(query, page))
 
     async def ListIdentityBlocks(
@@ -122,7 +124,7 @@ class IdentitiesServicer(identities_service_pb2_grpc.IdentityServiceServicer):
         """Returns a page of the blocks of an identity."""
         query = page_query(request)
         block_ids = await self._service.block_ids(current_principal(), _identity_id(request.identity_id))
-        page = page_of(block_ids, query, str)
+        page = bounded(query, page_of(block_ids, query, str))
         return rpc.ListIdentityBlocksResponse(block_ids=page.items, next_page_token=next_page_token(query, page))
 
     async def _create(

@@ -7,7 +7,7 @@ from mnemesh.agents.v1 import models_service_pb2 as rpc
 from mnemesh.agents.v1 import models_service_pb2_grpc
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import request_key
-from mnemesh_kit.paging import next_page_token, page_of, page_query
+from mnemesh_kit.paging import bounded, next_page_token, page_of, page_query
 from mnemesh_kit.principal import current_principal
 
 from mnemesh_orchestrator.model.embedding import EmbedderFilter
@@ -52,10 +52,8 @@ class ModelsServicer(models_service_pb2_grpc.ModelServiceServicer):
             raise InvalidArgument("order_by must be a known value of ModelOrderBy.", field="order_by")
         query = page_query(request)
         models = await self._models.list(current_principal(), model_filter_from_proto(request))
-        page = page_of(models, query, lambda model: model.handle)
-        return rpc.ListModelsResponse(
-            models=[model_to_proto(info) for info in page.items], next_page_token=next_page_token(query, page)
-        )
+        page = bounded(query, page_of(models, query, lambda model: model.handle).map(model_to_proto))
+        return rpc.ListModelsResponse(models=page.items, next_page_token=next_page_token(query, page))
 
     async def UpdateModel(self, request: rpc.UpdateModelRequest, context: Context) -> rpc.UpdateModelResponse:
         """Changes the organization's override of a model."""
@@ -73,10 +71,8 @@ class ModelsServicer(models_service_pb2_grpc.ModelServiceServicer):
         query = page_query(request)
         filter_ = EmbedderFilter(tuple(request.providers), request.handle)
         models = await self._models.embedders(current_principal(), filter_)
-        page = page_of(models, query, lambda model: model.handle)
-        return rpc.ListEmbeddingModelsResponse(
-            models=[embedder_to_proto(model) for model in page.items], next_page_token=next_page_token(query, page)
-        )
+        page = bounded(query, page_of(models, query, lambda model: model.handle).map(embedder_to_proto))
+        return rpc.ListEmbeddingModelsResponse(models=page.items, next_page_token=next_page_token(query, page))
 
     async def CreateProvider(self, request: rpc.CreateProviderRequest, context: Context) -> rpc.CreateProviderResponse:
         """Registers a provider of the organization."""
@@ -96,10 +92,8 @@ class ModelsServicer(models_service_pb2_grpc.ModelServiceServicer):
         filter_ = provider_filter_from_proto(request)
         visible = await self._providers.list(current_principal(), ProviderFilter())
         selected = await self._providers.list(current_principal(), filter_)
-        page = page_in_order(selected, visible, query, order.position)
-        return rpc.ListProvidersResponse(
-            providers=[provider_to_proto(view) for view in page.items], next_page_token=next_page_token(query, page)
-        )
+        page = bounded(query, page_in_order(selected, visible, query, order.position).map(provider_to_proto))
+        return rpc.ListProvidersResponse(providers=page.items, next_page_token=next_page_token(query, page))
 
     async def UpdateProvider(self, request: rpc.UpdateProviderRequest, context: Context) -> rpc.UpdateProviderResponse:
         """Changes the fields that the mask names, and the credentials of the request."""

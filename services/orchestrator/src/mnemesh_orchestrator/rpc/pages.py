@@ -42,4 +42,4 @@ def page_in_order(
         end = anchor("before_id", query.before_id)
         ordered = [item for item in ordered if (position(item) < end if query.ascending else position(item) > end)]
     page = tuple(ordered[: query.limit])
-    return Page(page, Cursor(*position(page[-1])) if len(ordered) > len(page) else None)
+    return Page(page, tuple(Cursor(*position(item)) for item in page), len(ordered) > len(page))

@@ -10,7 +10,7 @@ from mnemesh.agents.v1 import runs_service_pb2 as rpc
 from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.ids import require_id
-from mnemesh_kit.paging import next_page_token, page_query
+from mnemesh_kit.paging import bounded, next_page_token, page_query
 from mnemesh_kit.principal import current_principal
 
 from mnemesh_orchestrator.model.events import RunEvent
@@ -99,9 +99,9 @@ class RunsServicer(runs_service_pb2_grpc.RunServiceServicer):
     async def ListRuns(self, request: rpc.ListRunsRequest, context: Context) -> rpc.ListRunsResponse:
         """Returns a page of runs."""
         query = page_query(request, default_ascending=False)
-        page = await self._service.list(current_principal(), run_filter_from_proto(request.filter), query)
-        runs = [run_to_proto(run) for run in page.items]
-        return rpc.ListRunsResponse(runs=runs, next_page_token=next_page_token(query, page))
+        found = await self._service.list(current_principal(), run_filter_from_proto(request.filter), query)
+        page = bounded(query, found.map(run_to_proto))
+        return rpc.ListRunsResponse(runs=page.items, next_page_token=next_page_token(query, page))
 
     async def CancelRuns(self, request: rpc.CancelRunsRequest, context: Context) -> rpc.CancelRunsResponse:
         """Cancels runs and withdraws the approvals that they wait for."""
@@ -140,9 +140,9 @@ class RunsServicer(runs_service_pb2_grpc.RunServiceServicer):
     async def ListSteps(self, request: rpc.ListStepsRequest, context: Context) -> rpc.ListStepsResponse:
         """Returns a page of ended steps."""
         query = page_query(request)
-        page = await self._steps.list(current_principal(), step_filter_from_proto(request.filter), query)
-        steps = [step_to_proto(step) for step in page.items]
-        return rpc.ListStepsResponse(steps=steps, next_page_token=next_page_token(query, page))
+        found = await self._steps.list(current_principal(), step_filter_from_proto(request.filter), query)
+        page = bounded(query, found.map(step_to_proto))
+        return rpc.ListStepsResponse(steps=page.items, next_page_token=next_page_token(query, page))
 
     async def GetStep(self, request: rpc.GetStepRequest, context: Context) -> rpc.GetStepResponse:
         """Returns an ended step."""

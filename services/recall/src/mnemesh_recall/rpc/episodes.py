@@ -7,7 +7,7 @@ from typing import Any
 from mnemesh.recall.v1 import episodes_service_pb2 as rpc
 from mnemesh.recall.v1 import episodes_service_pb2_grpc
 from mnemesh_kit.idempotency import request_key
-from mnemesh_kit.paging import next_page_token
+from mnemesh_kit.paging import bounded, next_page_token
 from mnemesh_kit.principal import current_principal
 
 from mnemesh_recall.rpc.convert import episode_requests as requests
@@ -45,11 +45,9 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
         """Returns a page of episodes."""
         order, query = requests.episode_order_from_proto(request.order_by), requests.page_from_proto(request)
         filter_ = requests.episode_filter_from_proto(request.filter)
-        page = await self._service.list_episodes(current_principal(), filter_, order, query)
-        return rpc.ListEpisodesResponse(
-            episodes=[convert.episode_to_proto(episode) for episode in page.items],
-            next_page_token=next_page_token(query, page),
-        )
+        found = await self._service.list_episodes(current_principal(), filter_, order, query)
+        page = bounded(query, found.map(convert.episode_to_proto))
+        return rpc.ListEpisodesResponse(episodes=page.items, next_page_token=next_page_token(query, page))
 
     async def SearchEpisodes(self, request: rpc.SearchEpisodesRequest, context: Call) -> rpc.SearchEpisodesResponse:
         """Searches episodes."""
@@ -87,12 +85,11 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
     async def ListFacts(self, request: rpc.ListFactsRequest, context: Call) -> rpc.ListFactsResponse:
         """Returns a page of facts."""
         order, query = requests.fact_order_from_proto(request.order_by), requests.page_from_proto(request)
-        page = await self._service.list_facts(
+        found = await self._service.list_facts(
             current_principal(), requests.fact_filter_from_proto(request.filter), order, query
         )
-        return rpc.ListFactsResponse(
-            facts=[convert.fact_to_proto(fact) for fact in page.items], next_page_token=next_page_token(query, page)
-        )
+        page = bounded(query, found.map(convert.fact_to_proto))
+        return rpc.ListFactsResponse(facts=page.items, next_page_token=next_page_token(query, page))
 
     async def SearchFacts(self, request: rpc.SearchFactsRequest, context: Call) -> rpc.SearchFactsResponse:
         """Searches facts."""
@@ -143,10 +140,9 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
     async def ListFactHistory(self, request: rpc.ListFactHistoryRequest, context: Call) -> rpc.ListFactHistoryResponse:
         """Returns a page of the facts that superseded one another."""
         query = requests.page_from_proto(request)
-        page = await self._service.list_fact_history(current_principal(), request.fact_id, query)
-        return rpc.ListFactHistoryResponse(
-            facts=[convert.fact_to_proto(fact) for fact in page.items], next_page_token=next_page_token(query, page)
-        )
+        found = await self._service.list_fact_history(current_principal(), request.fact_id, query)
+        page = bounded(query, found.map(convert.fact_to_proto))
+        return rpc.ListFactHistoryResponse(facts=page.items, next_page_token=next_page_token(query, page))
 
     async def GetMemoryBundle(self, request: rpc.GetMemoryBundleRequest, context: Call) -> rpc.GetMemoryBundleResponse:
         """Returns the memories for the head of a compacted window."""
@@ -162,11 +158,9 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
         """Returns a page of scopes."""
         query = requests.page_from_proto(request)
         name_prefix = request.name_prefix if request.HasField("name_prefix") else None
-        page = await self._service.list_scopes(current_principal(), name_prefix, query)
-        return rpc.ListMemoryScopesResponse(
-            scopes=[convert.summary_to_proto(summary) for summary in page.items],
-            next_page_token=next_page_token(query, page),
-        )
+        found = await self._service.list_scopes(current_principal(), name_prefix, query)
+        page = bounded(query, found.map(convert.summary_to_proto))
+        return rpc.ListMemoryScopesResponse(scopes=page.items, next_page_token=next_page_token(query, page))
 
     async def EraseMemoryScope(
         self, request: rpc.EraseMemoryScopeRequest, context: Call

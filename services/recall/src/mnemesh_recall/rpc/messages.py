@@ -8,7 +8,7 @@ from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.recall.v1 import messages_service_pb2_grpc
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import request_key
-from mnemesh_kit.paging import next_page_token, page_query
+from mnemesh_kit.paging import bounded, next_page_token, page_query
 from mnemesh_kit.principal import current_principal
 from mnemesh_types.convert import message_to_proto
 
@@ -96,11 +96,9 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
         """Returns a page of messages."""
         query = page_query(request)
         filter_ = requests.message_filter_from_proto(request)
-        page = await self._service.list_messages(current_principal(), filter_, query)
-        return rpc.ListMessagesResponse(
-            messages=[message_to_proto(message) for message in page.items],
-            next_page_token=next_page_token(query, page),
-        )
+        found = await self._service.list_messages(current_principal(), filter_, query)
+        page = bounded(query, found.map(message_to_proto))
+        return rpc.ListMessagesResponse(messages=page.items, next_page_token=next_page_token(query, page))
 
     async def UpdateMessage(self, request: rpc.UpdateMessageRequest, context: Call) -> rpc.UpdateMessageResponse:
         """Changes a stored message."""

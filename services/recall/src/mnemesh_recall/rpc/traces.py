@@ -7,7 +7,7 @@ from typing import Any
 
 from mnemesh.recall.v1 import traces_service_pb2 as rpc
 from mnemesh.recall.v1 import traces_service_pb2_grpc
-from mnemesh_kit.paging import next_page_token
+from mnemesh_kit.paging import bounded, next_page_token
 from mnemesh_kit.principal import current_principal
 
 from mnemesh_recall.rpc.convert import trace_requests as requests
@@ -27,10 +27,9 @@ class TracesServicer(traces_service_pb2_grpc.TraceServiceServicer):
     async def ListTurns(self, request: rpc.ListTurnsRequest, context: Call) -> rpc.ListTurnsResponse:
         """Returns a page of turns."""
         query = requests.page_from_proto(request)
-        page = await self._service.list_turns(current_principal(), requests.turn_filter_from_proto(request), query)
-        return rpc.ListTurnsResponse(
-            turns=[convert.turn_to_proto(turn) for turn in page.items], next_page_token=next_page_token(query, page)
-        )
+        found = await self._service.list_turns(current_principal(), requests.turn_filter_from_proto(request), query)
+        page = bounded(query, found.map(convert.turn_to_proto))
+        return rpc.ListTurnsResponse(turns=page.items, next_page_token=next_page_token(query, page))
 
     async def ListToolInteractions(
         self, request: rpc.ListToolInteractionsRequest, context: Call
@@ -38,10 +37,10 @@ class TracesServicer(traces_service_pb2_grpc.TraceServiceServicer):
         """Returns a page of tool calls with their results."""
         query = requests.page_from_proto(request)
         filter_ = requests.interaction_filter_from_proto(request)
-        page = await self._service.list_interactions(current_principal(), filter_, query)
+        found = await self._service.list_interactions(current_principal(), filter_, query)
+        page = bounded(query, found.map(convert.interaction_to_proto))
         return rpc.ListToolInteractionsResponse(
-            tool_interactions=[convert.interaction_to_proto(interaction) for interaction in page.items],
-            next_page_token=next_page_token(query, page),
+            tool_interactions=page.items, next_page_token=next_page_token(query, page)
         )
 
     async def ExportTraces(

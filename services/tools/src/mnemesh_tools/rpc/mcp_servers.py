@@ -10,7 +10,7 @@ import grpc
 from mnemesh.tools.v1 import mcp_servers_pb2, mcp_servers_service_pb2_grpc
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as pb
 from mnemesh_kit.idempotency import request_key
-from mnemesh_kit.paging import next_page_token, page_query
+from mnemesh_kit.paging import bounded, next_page_token, page_query
 from mnemesh_kit.principal import current_principal
 from mnemesh_kit.time import timestamp_to_proto
 
@@ -79,9 +79,9 @@ class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
         """Returns a page of servers."""
         query = page_query(request)
         filter_, order = mcp_server_filter_from_proto(request), mcp_server_order_from_proto(request.order_by)
-        page = await self._servers.list_servers(current_principal(), filter_, order, query)
-        servers = [self._message(server) for server in page.items]
-        return pb.ListMcpServersResponse(mcp_servers=servers, next_page_token=next_page_token(query, page))
+        found = await self._servers.list_servers(current_principal(), filter_, order, query)
+        page = bounded(query, found.map(self._message))
+        return pb.ListMcpServersResponse(mcp_servers=page.items, next_page_token=next_page_token(query, page))
 
     async def UpdateMcpServer(self, request: pb.UpdateMcpServerRequest, context: Context) -> pb.UpdateMcpServerResponse:
         """Changes the fields that the mask names."""
@@ -108,9 +108,9 @@ class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
         query = page_query(request)
         statuses = schema_statuses_from_proto(request.schema_statuses)
         order = mcp_tool_order_from_proto(request.order_by)
-        page = await self._tools.list_tools(current_principal(), request.mcp_server_id, statuses, order, query)
-        tools = [mcp_tool_to_proto(tool) for tool in page.items]
-        return pb.ListMcpServerToolsResponse(tools=tools, next_page_token=next_page_token(query, page))
+        found = await self._tools.list_tools(current_principal(), request.mcp_server_id, statuses, order, query)
+        page = bounded(query, found.map(mcp_tool_to_proto))
+        return pb.ListMcpServerToolsResponse(tools=page.items, next_page_token=next_page_token(query, page))
 
     async def GetMcpServerTool(
         self, request: pb.GetMcpServerToolRequest, context: Context

@@ -11,7 +11,7 @@ from mnemesh.tools.v1 import tools_service_pb2 as pb
 from mnemesh_kit.caller_roles import service_only
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import RequestKey, request_key
-from mnemesh_kit.paging import next_page_token, page_query
+from mnemesh_kit.paging import bounded, next_page_token, page_query
 from mnemesh_kit.principal import current_principal
 
 from mnemesh_tools.model.packages import PackagesStatus
@@ -96,9 +96,9 @@ class ToolsServicer(tools_service_pb2_grpc.ToolServiceServicer):
         """Returns a page of tools."""
         query = page_query(request, default_ascending=False)
         filter_, order = tool_filter_from_proto(request.filter), tool_order_from_proto(request.order_by)
-        page = await self._service.list_tools(current_principal(), filter_, order, query)
-        tools = [self._to_proto(tool) for tool in page.items]
-        return pb.ListToolsResponse(tools=tools, next_page_token=next_page_token(query, page))
+        found = await self._service.list_tools(current_principal(), filter_, order, query)
+        page = bounded(query, found.map(self._to_proto))
+        return pb.ListToolsResponse(tools=page.items, next_page_token=next_page_token(query, page))
 
     async def CountTools(self, request: pb.CountToolsRequest, context: Context) -> pb.CountToolsResponse:
         """Returns the number of tools that match a filter."""

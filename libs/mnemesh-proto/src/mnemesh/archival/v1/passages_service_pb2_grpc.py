@@ -29,8 +29,7 @@ class PassageServiceStub:
     """Stores and searches the passages of archives.
 
     A passage is durable when the call that wrote it returns. The vector index is derived from the passages: it follows
-    within the call, or later if the index or the embedder is unavailable. Responses with passages are at most about
-    3 MB, so a page may have fewer rows than page_size.
+    within the call, or later if the index or the embedder is unavailable.
     """
 
     def __init__(self, channel):
@@ -90,8 +89,7 @@ class PassageServiceServicer:
     """Stores and searches the passages of archives.
 
     A passage is durable when the call that wrote it returns. The vector index is derived from the passages: it follows
-    within the call, or later if the index or the embedder is unavailable. Responses with passages are at most about
-    3 MB, so a page may have fewer rows than page_size.
+    within the call, or later if the index or the embedder is unavailable.
     """
 
     def InsertPassages(self, request, context):
@@ -245,8 +243,7 @@ class PassageService:
     """Stores and searches the passages of archives.
 
     A passage is durable when the call that wrote it returns. The vector index is derived from the passages: it follows
-    within the call, or later if the index or the embedder is unavailable. Responses with passages are at most about
-    3 MB, so a page may have fewer rows than page_size.
+    within the call, or later if the index or the embedder is unavailable.
     """
 
     @staticmethod

@@ -30,8 +30,7 @@ class PassageServiceStub:
     """Stores and searches the passages of archives.
 
     A passage is durable when the call that wrote it returns. The vector index is derived from the passages: it follows
-    within the call, or later if the index or the embedder is unavailable. Responses with passages are at most about
-    3 MB, so a page may have fewer rows than page_size.
+    within the call, or later if the index or the embedder is unavailable.
     """
 
     @_typing.overload
@@ -96,8 +95,7 @@ class PassageServiceAsyncStub(PassageServiceStub):
     """Stores and searches the passages of archives.
 
     A passage is durable when the call that wrote it returns. The vector index is derived from the passages: it follows
-    within the call, or later if the index or the embedder is unavailable. Responses with passages are at most about
-    3 MB, so a page may have fewer rows than page_size.
+    within the call, or later if the index or the embedder is unavailable.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -158,8 +156,7 @@ class PassageServiceServicer:
     """Stores and searches the passages of archives.
 
     A passage is durable when the call that wrote it returns. The vector index is derived from the passages: it follows
-    within the call, or later if the index or the embedder is unavailable. Responses with passages are at most about
-    3 MB, so a page may have fewer rows than page_size.
+    within the call, or later if the index or the embedder is unavailable.
     """
 
     def InsertPassages(

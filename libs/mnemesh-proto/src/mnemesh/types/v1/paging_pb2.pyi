@@ -39,8 +39,8 @@ class SortOrder(_SortOrder, metaclass=_SortOrderEnumTypeWrapper):
       SortOrder order = 5
       ... order_by = 6               an enum of the RPC; ties are broken by id
     and filters from field 10 on. after_id and before_id restrict the range; page_size rows are then returned from the
-    start of that range. A page token that is malformed or that belongs to a different query fails with
-    PAGE_TOKEN_INVALID. next_page_token is empty on the last page.
+    start of that range, or fewer: a page has at most 3 MB of rows, but at least one row. A page token that is malformed or
+    that belongs to a different query fails with PAGE_TOKEN_INVALID. next_page_token is empty on the last page.
     """
 
 SORT_ORDER_UNSPECIFIED: SortOrder.ValueType  # 0

@@ -10,8 +10,9 @@ from typing import Any
 import sqlalchemy as sa
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import Ledger, RequestKey
-from mnemesh_kit.paging import Page, PageQuery, paginate
+from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.pages import paginate
 
 from mnemesh_archival.errors import ArchiveNotFound
 from mnemesh_archival.model.archives import (

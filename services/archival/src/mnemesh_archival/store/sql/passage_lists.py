@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 import sqlalchemy as sa
-from mnemesh_kit.paging import Cursor, Page, PageQuery, fitting, paginate
+from mnemesh_kit.paging import Cursor, Page, PageQuery, fitting
+from mnemesh_kit.sql.pages import paginate
 
 from mnemesh_archival.model.passages import Passage
 from mnemesh_archival.store.base.passages import PassageScope
@@ -28,15 +29,12 @@ Rows = list[sa.Row[Any]]
 def list_page(conn: sa.Connection, scope: PassageScope, page: PageQuery, words: str, bytes_each: int) -> Page[Passage]:
     """Returns a page; see PassageStore.list_page."""
     found = _with_words(conn, scope, page, _words(words)) if words.strip() else _keys(conn, scope, page, [])
-    fit = fitting(found.items, lambda row: row.size + bytes_each)
-    shown, cursor = found.items[:fit], found.next_cursor
-    if fit < len(found.items):
-        cursor = _cursor(shown[-1])
+    shown = found.first(fitting(found.items, lambda row: row.size + bytes_each, page.max_bytes))
     stored = {
         row.id: rows.passage_from_row(row)
-        for row in rows.live_rows(conn, scope.organization_id, [row.id for row in shown])
+        for row in rows.live_rows(conn, scope.organization_id, [row.id for row in shown.items])
     }
-    return Page(tuple(stored[row.id] for row in shown), cursor)
+    return shown.map(lambda row: stored[row.id])
 
 
 def newest_sizes(conn: sa.Connection, scope: PassageScope, limit: int) -> list[tuple[str, int]]:
@@ -58,10 +56,11 @@ def _keys(
     mine = passages.c.organization_id == scope.organization_id
     conditions = [*_conditions(conn, scope), *also]
     query = sa.select(*_KEYS)
+    keys = replace(page, max_bytes=None)
 
     def page_of(*narrower: sa.ColumnElement[bool]) -> Page[sa.Row[Any]]:
         statement = query.where(*conditions, *narrower)
-        return paginate(conn, statement, page, key=passages.c.created_at, id=passages.c.id, scope=mine)
+        return paginate(conn, statement, keys, key=passages.c.created_at, id=passages.c.id, scope=mine)
 
     if scope.archive_ids is None:
         return page_of()
@@ -87,7 +86,7 @@ def _merged(pages: Sequence[Page[sa.Row[Any]]], page: PageQuery) -> Page[sa.Row[
     )
     shown = tuple(ordered[: page.limit])
     more = len(ordered) > len(shown) or any(each.next_cursor is not None for each in pages)
-    return Page(shown, _cursor(shown[-1]) if more and shown else None)
+    return _page(shown, more=more and bool(shown))
 
 
 def _with_words(conn: sa.Connection, scope: PassageScope, page: PageQuery, words: frozenset[str]) -> Page[sa.Row[Any]]:
@@ -107,7 +106,7 @@ def _with_words(conn: sa.Connection, scope: PassageScope, page: PageQuery, words
             break
         query = replace(query, cursor=batch.next_cursor)
     shown = tuple(found[: page.limit])
-    return Page(shown, _cursor(shown[-1]) if len(found) > len(shown) else None)
+    return _page(shown, more=len(found) > len(shown))
 
 
 def _may_contain(word: str, dialect: str) -> sa.ColumnElement[bool]:
@@ -125,5 +124,5 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(folded))
 
 
-def _cursor(row: sa.Row[Any]) -> Cursor:
-    return Cursor(row.created_at.isoformat(), row.id)
+def _page(shown: tuple[sa.Row[Any], ...], *, more: bool) -> Page[sa.Row[Any]]:
+    return Page(shown, tuple(Cursor(row.created_at.isoformat(), row.id) for row in shown), more)

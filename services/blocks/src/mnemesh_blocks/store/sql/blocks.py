@@ -9,8 +9,9 @@ from typing import Final, TypeVar
 import sqlalchemy as sa
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import Ledger, RequestKey
-from mnemesh_kit.paging import Page, PageQuery, paginate
+from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.pages import paginate
 
 from mnemesh_blocks.model.blocks import Block, BlockFilter, BlockOrder
 from mnemesh_blocks.model.revisions import BlockRevision

@@ -8,8 +8,9 @@ import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import Ledger, RequestKey
-from mnemesh_kit.paging import Page, PageQuery, paginate
+from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.pages import paginate
 
 from mnemesh_files.errors import FileNotFound, FileNotParsed, UploadNotFound
 from mnemesh_files.model.files import (
@@ -125,9 +126,7 @@ class SqlFileStore:
 
         def read(conn: sa.Connection) -> Page[File]:
             query = sa.select(files).where(_matches(organization_id, filter_))
-            found = paginate(
-                conn, query, page, key=_ORDERS[order], id=files.c.id, scope=rows.live(organization_id), size_of=_size
-            )
+            found = paginate(conn, query, page, key=_ORDERS[order], id=files.c.id, scope=rows.live(organization_id))
             return found.map(rows.file_from_row)
 
         return await self._database.read(read)
@@ -171,8 +170,3 @@ def _matches(organization_id: str, filter_: FileFilter) -> sa.ColumnElement[bool
     if filter_.statuses:
         conditions.append(files.c.status.in_([status.value for status in filter_.statuses]))
     return sa.and_(*conditions)
-
-
-def _size(row: sa.Row[*tuple[object, ...]]) -> int:
-    texts = (row.metadata, row.warnings, row.path, row.name, row.original_name, row.source_url)
-    return 500 + sum(len(text) * 2 for text in texts if isinstance(text, str))

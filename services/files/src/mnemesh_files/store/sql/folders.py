@@ -8,8 +8,9 @@ from typing import Any, Final
 import sqlalchemy as sa
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import Ledger, RequestKey
-from mnemesh_kit.paging import Page, PageQuery, paginate
+from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.pages import paginate
 
 from mnemesh_files.errors import FolderNameTaken, FolderNotFound
 from mnemesh_files.model.folders import Folder, FolderDraft, FolderFilter, FolderOrder

@@ -12,7 +12,7 @@ from mnemesh_kit.errors import MnemeshError, NotFound
 from mnemesh_gateway.letta.convert.values import json_from_text, json_to_text, present, set_present
 from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.mesh import Mesh
-from mnemesh_gateway.letta.pages import READ_SECONDS
+from mnemesh_gateway.letta.pages import READ_SECONDS, responses
 from mnemesh_gateway.letta.schemas.agents import ModelChoice
 from mnemesh_gateway.letta.schemas.models import EmbeddingConfig, GivenEmbeddingConfig, GivenLLMConfig, LLMConfig
 
@@ -43,8 +43,8 @@ async def find_embedder(mesh: Mesh, handle: str | None) -> models_pb2.EmbeddingM
     """Returns an embedder by its handle, or the default one for None; None if there is none."""
 
     async def read() -> list[models_pb2.EmbeddingModel]:
-        request = rpc.ListEmbeddingModelsRequest(page_size=1000)
-        return list((await mesh.models.ListEmbeddingModels(request, timeout=READ_SECONDS)).models)
+        pages = responses(mesh.models.ListEmbeddingModels, rpc.ListEmbeddingModelsRequest())
+        return [model async for page in pages for model in page.models]
 
     models = await mesh.cached("embedders", read)
     if handle is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from mnemesh.agents.v1 import agents_pb2
@@ -10,10 +10,9 @@ from mnemesh.agents.v1 import models_service_pb2 as rpc
 
 from mnemesh_gateway.letta.convert.models import embedding_config, llm_config
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
-from mnemesh_gateway.letta.pages import READ_SECONDS
+from mnemesh_gateway.letta.pages import responses
 
 operations = Operations()
-_PAGE: Final = 1000
 
 
 class ListModels(msgspec.Struct, kw_only=True):
@@ -28,10 +27,10 @@ class ListModels(msgspec.Struct, kw_only=True):
 async def list_models(call: Call[ListModels, None]) -> list[dict[str, Any]]:
     """Lists the models that agents can use."""
     query = call.query
-    request = rpc.ListModelsRequest(page_size=_PAGE)
+    request = rpc.ListModelsRequest()
     request.providers.extend([query.provider_name] if query.provider_name else ())
     request.provider_types.extend([query.provider_type] if query.provider_type else ())
-    found = (await call.mesh.models.ListModels(request, timeout=READ_SECONDS)).models
+    found = [model async for page in responses(call.mesh.models.ListModels, request) for model in page.models]
     rows = []
     for model in found:
         config = msgspec.to_builtins(llm_config(model, agents_pb2.ModelSettings()))
@@ -50,8 +49,9 @@ async def list_models(call: Call[ListModels, None]) -> list[dict[str, Any]]:
 @operations.get("/models/embedding", result=list[dict[str, Any]])
 async def list_embedding_models(call: Call[NoQuery, None]) -> list[dict[str, Any]]:
     """Lists the embedders that archives can use."""
-    request = rpc.ListEmbeddingModelsRequest(page_size=_PAGE)
-    found = (await call.mesh.models.ListEmbeddingModels(request, timeout=READ_SECONDS)).models
+    request = rpc.ListEmbeddingModelsRequest()
+    pages = responses(call.mesh.models.ListEmbeddingModels, request)
+    found = [model async for page in pages for model in page.models]
     rows = []
     for model in found:
         config = msgspec.to_builtins(embedding_config(model))

@@ -77,8 +77,12 @@ class BlockRecords:
             for hidden in (False, True):
                 filter_ = rpc.BlockFilter(block_ids=some, hidden=hidden)
                 request = rpc.ListBlocksRequest(page_size=_MAX_LIST, filter=filter_)
-                page = await self._stub.ListBlocks(request, timeout=deadlines.IMPORT)
-                found |= {ids[block.id]: block.id for block in page.blocks}
+                while True:
+                    page = await self._stub.ListBlocks(request, timeout=deadlines.IMPORT)
+                    found |= {ids[block.id]: block.id for block in page.blocks}
+                    if not page.next_page_token:
+                        break
+                    request.page_token = page.next_page_token
         return found
 
     async def restore(

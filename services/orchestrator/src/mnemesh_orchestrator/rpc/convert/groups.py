@@ -9,7 +9,7 @@ from mnemesh.agents.v1 import groups_pb2 as pb
 from mnemesh.agents.v1 import groups_service_pb2 as rpc
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
-from mnemesh_kit.paging import Cursor, Page, PageQuery, next_page_token
+from mnemesh_kit.paging import Cursor, PageQuery, page_token
 from mnemesh_kit.time import optional_timestamp_from_proto, optional_timestamp_to_proto, timestamp_to_proto
 from mnemesh_types.convert import provenance_from_proto, provenance_to_proto, role_from_proto
 
@@ -225,4 +225,4 @@ def message_query_from_proto(request: rpc.ListGroupMessagesRequest, page: PageQu
 def message_page_token(query: PageQuery, page: MessagePage) -> str:
     """Returns the token of the page after `page`, which contains that of recall; "" if it is the last one."""
     cursor = Cursor(page.next_page_token, "") if page.next_page_token else None
-    return next_page_token(query, Page((), cursor))
+    return page_token(query, cursor)

@@ -7,8 +7,9 @@ import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import Ledger, RequestKey
-from mnemesh_kit.paging import Cursor, Page, PageQuery, paginate
+from mnemesh_kit.paging import Cursor, Page, PageQuery
 from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.pages import paginate
 
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentOrder, AgentState
 from mnemesh_orchestrator.model.erasure import CREATED_FOR_AGENT, Deletion, DeletionStart, ErasureScope
@@ -190,4 +191,4 @@ class SqlAgentStore:
         query = query.order_by(order).limit(page.limit + 1)
         found = await self._database.read(lambda conn: conn.execute(query).scalars().all())
         tags = tuple(found[: page.limit])
-        return Page(tags, Cursor(tags[-1], tags[-1]) if len(found) > page.limit else None)
+        return Page(tags, tuple(Cursor(tag, tag) for tag in tags), len(found) > page.limit)

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 import sqlalchemy as sa
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import Ledger, RequestKey
-from mnemesh_kit.paging import Page, PageQuery, paginate
+from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.pages import paginate
 
 from mnemesh_orchestrator.errors import GroupChanged
 from mnemesh_orchestrator.model.group_changes import GroupChange, UnfinishedGroup
@@ -66,7 +67,7 @@ class SqlGroupStore:
 
         def read(conn: sa.Connection) -> Page[Group]:
             found = paginate(conn, query, page, key=_c[order_by], id=_c.id, scope=scope)
-            return Page(decode_groups(conn, found.items), found.next_cursor)
+            return found.with_items(decode_groups(conn, found.items))
 
         return await self._database.read(read)
 

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.ids import IdSource
-from mnemesh_kit.paging import Page, PageQuery, paginate
+from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.pages import paginate
 
 from mnemesh_recall.model.episode_operations import (
     EpisodeCommit,

@@ -12,8 +12,9 @@ from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import FailedPrecondition
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.ids import IdSource
-from mnemesh_kit.paging import Page, PageQuery, paginate
+from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.pages import paginate
 from mnemesh_types.messages import Message, Role
 
 from mnemesh_recall.errors import no_message
@@ -42,7 +43,7 @@ from mnemesh_recall.store.sql import (
 )
 from mnemesh_recall.store.sql.fulltext import dialogues, selection
 from mnemesh_recall.store.sql.fulltext.engines import fulltext_index
-from mnemesh_recall.store.sql.rows import COLUMNS, message_from_row, row_bytes
+from mnemesh_recall.store.sql.rows import COLUMNS, message_from_row
 from mnemesh_recall.store.sql.tables import messages, request_ledger
 from mnemesh_recall.store.sql.transaction import Transaction
 from mnemesh_recall.store.sql.word_rebuilds import WordRebuilds
@@ -138,9 +139,7 @@ class SqlMessageStore:
         key = _m.sequence_id if len(filter_.agent_ids) == 1 else _m.row_id
         scope = message_filters.owned(organization_id)
         return await self._database.read(
-            lambda conn: paginate(conn, statement, page, key=key, id=_m.id, scope=scope, size_of=row_bytes).map(
-                message_from_row
-            )
+            lambda conn: paginate(conn, statement, page, key=key, id=_m.id, scope=scope).map(message_from_row)
         )
 
     async def update_message(

@@ -32,8 +32,6 @@ _parts: Final = msgspec.json.Decoder(tuple[ContentPart, ...]).decode
 _calls: Final = msgspec.json.Decoder(tuple[ToolCall, ...]).decode
 _returns: Final = msgspec.json.Decoder(tuple[ToolReturn, ...]).decode
 _decisions: Final = msgspec.json.Decoder(tuple[ApprovalDecision, ...]).decode
-_FIXED_BYTES: Final = 500
-"""The size of the ids and times of a message."""
 _ROLES: Final = {role.value: role for role in Role}
 
 
@@ -115,11 +113,6 @@ def message_from_row(row: AnyRow) -> Message:
         updated_at=updated_at,
         sequence_id=sequence_id,
     )
-
-
-def row_bytes(row: AnyRow) -> int:
-    """Returns the approximate size in a response of the message of a row that selects COLUMNS first."""
-    return _FIXED_BYTES + sum(len(text) for text in row[17:21] if text)
 
 
 def _json(items: Sequence[Any]) -> str | None:

@@ -6,7 +6,8 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from mnemesh_kit.paging import Page, PageQuery, paginate
+from mnemesh_kit.paging import Page, PageQuery
+from mnemesh_kit.sql.pages import paginate
 
 from mnemesh_recall.model.episode_operations import ScopeSummary
 from mnemesh_recall.model.episodes import Scope, ScopeKind

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from mnemesh_kit.errors import NotFound
-from mnemesh_kit.paging import MAX_PAGE_BYTES, Cursor, Page, PageQuery, fitting, paginate
+from mnemesh_kit.paging import Cursor, Page, PageQuery, fitting
+from mnemesh_kit.sql.pages import paginate
 from mnemesh_types.messages import Message, Role
 
 from mnemesh_recall.model.tool_interactions import ToolInteraction, pair
@@ -55,45 +56,37 @@ def list_turns(conn: sa.Connection, organization_id: str, filter_: TurnFilter, p
         statement = statement.where(~in_window() if filter_.compacted else in_window())
     page_of_rows = paginate(conn, statement, page, key=_t.turn_index, id=_t.turn_id, scope=of_agent)
     if filter_.with_traces:
-        page_of_rows = _fitting_page(conn, filter_.agent_id, page_of_rows)
+        page_of_rows = _fitting_page(conn, filter_.agent_id, page_of_rows, page.max_bytes)
     rows = page_of_rows.items
     ids = [row.turn_id for row in rows]
     counts = _counts(conn, filter_.agent_id, ids)
     episode_ids = _covering_episodes(conn, filter_.agent_id, ids)
     archived = {row.turn_id: not row.in_window for row in rows}
     traces_of = traces_as_of(conn, filter_.agent_id, archived) if filter_.with_traces else {}
-    return Page(
-        tuple(
-            Turn(
-                id=row.turn_id,
-                agent_id=row.agent_id,
-                conversation_id=row.conversation_id,
-                index=row.turn_index,
-                compacted=not row.in_window,
-                episode_id=episode_ids.get(row.turn_id),
-                started_at=row.started_at,
-                imported_id=row.imported_id,
-                traces=traces_of.get(row.turn_id, ()),
-                **counts[row.turn_id],
-            )
-            for row in rows
-        ),
-        page_of_rows.next_cursor,
+    return page_of_rows.map(
+        lambda row: Turn(
+            id=row.turn_id,
+            agent_id=row.agent_id,
+            conversation_id=row.conversation_id,
+            index=row.turn_index,
+            compacted=not row.in_window,
+            episode_id=episode_ids.get(row.turn_id),
+            started_at=row.started_at,
+            imported_id=row.imported_id,
+            traces=traces_of.get(row.turn_id, ()),
+            **counts[row.turn_id],
+        )
     )
 
 
-def _fitting_page(conn: sa.Connection, agent_id: str, page: Page[Any]) -> Page[Any]:
+def _fitting_page(conn: sa.Connection, agent_id: str, page: Page[Any], max_bytes: int | None) -> Page[Any]:
     """Returns as much of a page of turns as fits into a response with the traces."""
     columns = (_m.content, _m.tool_calls, _m.tool_returns)
     size = sum((sa.func.coalesce(sa.func.sum(sa.func.length(column)), 0) for column in columns), sa.literal(0))
     ids = [row.turn_id for row in page.items]
     statement = sa.select(_m.turn_id, size).where(_m.agent_id == agent_id, _m.turn_id.in_(ids)).group_by(_m.turn_id)
     sizes = {turn_id: int(size) for turn_id, size in conn.execute(statement)}
-    count = fitting(page.items, lambda row: sizes.get(row.turn_id, 0))
-    if count == len(page.items):
-        return page
-    last = page.items[count - 1]
-    return Page(page.items[:count], Cursor(last.turn_index, last.turn_id))
+    return page.first(fitting(page.items, lambda row: sizes.get(row.turn_id, 0), max_bytes))
 
 
 def traces(conn: sa.Connection, agent_id: str, turn_ids: Sequence[str]) -> dict[str, tuple[Trace, ...]]:
@@ -155,11 +148,10 @@ def list_interactions(
             continue
         found.append((cursor, interaction))
         size += _interaction_bytes(interaction)
-        if len(found) > page.limit or size > MAX_PAGE_BYTES:
+        if len(found) > page.limit or (len(found) > 1 and page.max_bytes is not None and size > page.max_bytes):
             break
-    limit = min(page.limit, fitting(found, lambda item: _interaction_bytes(item[1])))
-    kept = found[:limit]
-    return Page(tuple(item for _, item in kept), kept[-1][0] if len(found) > limit else None)
+    all_found = Page(tuple(item for _, item in found), tuple(cursor for cursor, _ in found))
+    return all_found.first(min(page.limit, fitting(all_found.items, _interaction_bytes, page.max_bytes)))
 
 
 def _interaction_bytes(interaction: ToolInteraction) -> int:

@@ -9,7 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2
-from mnemesh_kit.paging import fitting
+from mnemesh_kit.paging import MAX_PAGE_BYTES, fitting
 from mnemesh_kit.time import timestamp_to_proto
 
 from mnemesh_tools.model.mcp_tools import (
@@ -57,7 +57,7 @@ def listed_tool_to_proto(tool: CheckedTool) -> pb.McpTool:
 def within_an_answer(tools: Iterable[pb.McpTool]) -> Sequence[pb.McpTool]:
     """Returns the tools; from the size of an answer on, without their schemas."""
     messages = list(tools)
-    count = fitting(messages, lambda message: message.ByteSize())
+    count = fitting(messages, lambda message: message.ByteSize(), MAX_PAGE_BYTES)
     for message in messages[count:]:
         for name in ("input_schema", "json_schema", "output_schema", "annotations", "description"):
             message.ClearField(name)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 from mnemesh_kit.errors import RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
-from mnemesh_kit.paging import Page, PageQuery, paginate
+from mnemesh_kit.paging import Page, PageQuery
+from mnemesh_kit.sql.pages import paginate
 
 from mnemesh_tools.model.mcp_servers import McpServer, McpServerFilter, McpServerOrder
 from mnemesh_tools.model.mcp_tools import McpRun, McpTool, McpToolOrder, SchemaStatus
@@ -47,7 +47,7 @@ class SqlMcpTransaction:
         if filter_.transports:
             stmt = stmt.where(mcp_servers.c.transport.in_([item.value for item in filter_.transports]))
         key = mcp_servers.c[order.value]
-        rows = paginate(self._conn, stmt, page, key=key, id=mcp_servers.c.id, scope=self._own_servers, size_of=_size)
+        rows = paginate(self._conn, stmt, page, key=key, id=mcp_servers.c.id, scope=self._own_servers)
         return rows.map(server_from_row)
 
     def insert_server(self, server: McpServer) -> None:
@@ -85,7 +85,7 @@ class SqlMcpTransaction:
         if statuses:
             stmt = stmt.where(mcp_tools.c.status.in_([status.value for status in statuses]))
         key = mcp_tools.c[order.value]
-        rows = paginate(self._conn, stmt, page, key=key, id=mcp_tools.c.id, scope=scope, size_of=_size)
+        rows = paginate(self._conn, stmt, page, key=key, id=mcp_tools.c.id, scope=scope)
         return rows.map(tool_from_row)
 
     def put_tool(self, tool: McpTool) -> None:
@@ -151,7 +151,3 @@ def purge_runs(conn: sa.Connection, before: datetime) -> int:
 
 def _of(key: RequestKey) -> sa.ColumnElement[bool]:
     return sa.and_(mcp_runs.c.organization_id == key.organization_id, mcp_runs.c.request_id == key.request_id)
-
-
-def _size(row: sa.Row[Any]) -> int:
-    return sum(len(str(value)) for value in row)

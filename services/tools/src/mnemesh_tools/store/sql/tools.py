@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import RETENTION, Ledger, RequestKey
-from mnemesh_kit.paging import Page, PageQuery, paginate
+from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.pages import paginate
 
 from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder, ToolSpec
 from mnemesh_tools.store.base import ToolTransaction
@@ -117,7 +118,7 @@ class SqlToolTransaction:
         stmt = sa.select(tools).where(self._in_organization, *conditions(self._organization_id, filter_))
         key = tools.c[order.value]
         rows = paginate(self._conn, stmt, page, key=key, id=tools.c.id, scope=self._in_organization)
-        return Page(self._with_tags(rows.items), rows.next_cursor)
+        return rows.with_items(self._with_tags(rows.items))
 
     def find_tools(self, filter_: ToolFilter, order: ToolOrder) -> Sequence[Tool]:
         """See `ToolTransaction.find_tools`."""

@@ -1,0 +1,180 @@
+"""Lists are bounded by bytes: each page ends in time, and its token continues without a gap or a repetition."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import MethodDescriptor
+from mnemesh.agents.v1 import agents_service_pb2, conversations_pb2
+from mnemesh.recall.v1 import episodes_pb2
+from mnemesh.types.v1 import paging_pb2
+from mnemesh_kit import paging
+from mnemesh_testkit.fakes.mcp_server import ECHO, running
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fuzzing.contract import new_request, service_of
+from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
+
+LISTS = [
+    method
+    for service in PROTO_SERVICES
+    for method in service_of(service).methods
+    if method.name.startswith("List") and "page_token" in method.input_type.fields_by_name
+]
+OVERHEAD = 1_000
+"""The bytes of a token, and of the number and length of each row."""
+ROWS = 4
+LARGE = 900_000
+
+
+async def pages_of(mesh: Mesh, method: MethodDescriptor, request: Any) -> AsyncIterator[Any]:
+    """Yields the pages of a list until the last one."""
+    service = method.containing_service
+    assert service is not None
+    call = getattr(mesh.stubs[service.full_name], method.name)
+    while True:
+        page = await call(request)
+        yield page
+        if not page.next_page_token:
+            return
+        request.page_token = page.next_page_token
+
+
+def rows_of(page: Any) -> list[tuple[Any, ...]]:
+    """Returns the rows of a page. The core memories of agents belong to their rows."""
+    parts = [getattr(page, field.name) for field in page.DESCRIPTOR.fields if field.is_repeated]
+    return list(zip(*(part for part in parts if part), strict=True))
+
+
+def listing(method: MethodDescriptor, ids: dict[str, str], order: int = paging_pb2.SORT_ORDER_ASCENDING) -> Any:
+    """Returns a request for all rows of a list with all their parts."""
+    request = new_request(method)
+    request.page_size, request.order = 1000, order
+    for name, value in ids.items():
+        field = method.input_type.fields_by_name.get(name)
+        if field is not None and not field.has_presence and not field.is_repeated:
+            setattr(request, name, value)
+    if method.name == "ListAgents":
+        request.view.CopyFrom(agents_service_pb2.AgentView(message_ids=True, blocks=True, identities=True, groups=True))
+    for name in ("include_diff", "include_embedding", "include_content", "include_traces"):
+        if name in method.input_type.fields_by_name:
+            setattr(request, name, True)
+    return request
+
+
+async def filled(mesh: Mesh, openai: FakeOpenAI, mcp_url: str) -> dict[str, str]:
+    """Creates at least ROWS rows for each list, and returns the ids that requests of lists need, by field."""
+    client, numbers = mesh.client, range(ROWS)
+    agents = [
+        await client.agents.create(
+            name=f"agent {number}", model="openai/gpt-4o", tags=[f"tag {number}"], blocks={f"notes-{number}": "x" * 200}
+        )
+        for number in numbers
+    ]
+    first, shared = agents[0], await client.blocks.create("shared", "x")
+    for agent in agents:
+        await client.blocks.attach(agent.id, shared.id)
+    for number in numbers:
+        openai.script = [Reply(tool_calls=[("memory_insert", {"label": "shared", "new_str": "y"})]), "Done."]
+        await first.ask(f"Hello {number}")
+    group = await client.groups.create([agent.id for agent in agents[:2]], description="A group.")
+    for number in numbers[1:]:
+        await client.groups.create([agents[number].id], description=f"Group {number}.")
+    openai.script = ["Hello."] * 8
+    await group.ask("What do you think?")
+    archive = await client.archives.create("notes")
+    folder = await client.folders.create("papers")
+    for number in numbers:
+        await client.conversations.create(conversations_pb2.Conversation(agent_id=first.id))
+        await client.archives.create(f"archive {number}", description="x" * 200)
+        await client.folders.create(f"folder {number}", description="x" * 200)
+        await client.archives.attach(agents[number].id, archive.id)
+        await client.passages.insert(f"passage {number}", archive_id=archive.id)
+        await client.tools.create(f'def tool_{number}() -> str:\n    """Answers."""\n    return "x"\n')
+        await client.mcp_servers.create(f"server-{number}", "http://127.0.0.1:9/mcp")
+        await client.providers.create(f"provider-{number}", type="vllm", base_url=openai.base_url)
+    for held in [folder.id, *[found.id async for found in client.folders.list(limit=3)]]:
+        if held not in [found.id async for found in first.files.folders()]:
+            await first.files.attach(held)
+    for agent in agents[1:]:
+        await agent.files.attach(folder.id)
+    uploads = [
+        await client.files.upload(folder.id, f"text {number}".encode(), name=f"{number}.txt") for number in numbers
+    ]
+    for upload in uploads:
+        await client.files.wait(upload.file.id)
+    person = await client.identities.create("ada", "Ada", agent_ids=[agent.id for agent in agents])
+    for number in numbers[1:]:
+        await client.identities.create(f"key {number}", f"Person {number}")
+    for number in numbers:
+        block = await client.blocks.create(f"person-{number}", "x")
+        await client.identities.attach(person.id, block_id=block.id)
+        scope = episodes_pb2.MemoryScope(name=f"scope {number}")
+        await client.episodes.commit(scope, f"Episode {number}")
+        await client.facts.create(f"The sea is deep {number}.", name="scope 0")
+    fact = (await client.facts.create("The sky is blue 0.", name="scope 0")).fact
+    for number in numbers[1:]:
+        fact = await client.facts.supersede(fact.id, f"The sky is blue {number}.")
+    remote = await client.mcp_servers.create("remote", mcp_url)
+    return {
+        "agent_id": first.id,
+        "archive_id": archive.id,
+        "block_id": shared.id,
+        "conversation_id": first.proto.default_conversation_id,
+        "fact_id": fact.id,
+        "folder_id": folder.id,
+        "group_id": group.id,
+        "identity_id": person.id,
+        "mcp_server_id": remote.id,
+    }
+
+
+async def test_every_list_can_be_followed_in_pages_of_any_size(
+    mesh: Mesh, fake_openai: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tools={f"echo_{number}": ECHO for number in range(ROWS)}) as remote:
+        ids = await filled(mesh, fake_openai, remote.url)
+        for method in LISTS:
+            for order in (paging_pb2.SORT_ORDER_ASCENDING, paging_pb2.SORT_ORDER_DESCENDING):
+                whole = [
+                    row async for page in pages_of(mesh, method, listing(method, ids, order)) for row in rows_of(page)
+                ]
+                assert len(whole) >= 2, f"{method.full_name} has too few rows for this test"
+                sizes = [sum(size_of(part) for part in row) for row in whole]
+                bound = sum(sizes) // 3
+                with monkeypatch.context() as patch:
+                    patch.setattr(paging, "MAX_PAGE_BYTES", bound)
+                    pages = [page async for page in pages_of(mesh, method, listing(method, ids, order))]
+                found = [rows_of(page) for page in pages]
+                assert len(found) > 1, f"{method.full_name} has no bound"
+                assert all(found), f"{method.full_name} has an empty page"
+                assert [row for rows in found for row in rows] == whole, method.full_name
+                for rows in found:
+                    size = sum(size_of(part) for row in rows for part in row)
+                    assert len(rows) == 1 or size <= bound, method.full_name
+
+
+async def test_large_rows_fill_pages_of_3_mb(mesh: Mesh) -> None:
+    client = mesh.client
+    for number in range(4):
+        block = await client.blocks.create(f"notes-{number}", "x" * LARGE, limit=LARGE)
+        await client.agents.create(name=f"agent {number}", block_ids=[block.id])
+    for letter in "abc":
+        await client.blocks.update(block.id, value=letter * LARGE)
+    for method in LISTS:
+        if method.name not in ("ListAgents", "ListBlocks", "ListBlockRevisions"):
+            continue
+        request = listing(method, {"block_id": block.id})
+        if method.name == "ListBlockRevisions":
+            request.include_diff = False
+        pages = [page async for page in pages_of(mesh, method, request)]
+        assert [len(rows_of(page)) for page in pages] == [3, 1], method.full_name
+        assert all(page.ByteSize() <= paging.MAX_PAGE_BYTES + OVERHEAD for page in pages), method.full_name
+
+
+def size_of(part: Any) -> int:
+    """Returns the size of a row in bytes."""
+    return len(part.encode()) if isinstance(part, str) else part.ByteSize()
