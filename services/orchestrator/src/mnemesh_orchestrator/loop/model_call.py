@@ -1,5 +1,6 @@
 """The call of a model for a step's answer."""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -175,9 +176,11 @@ class ModelCaller:
                 async for event in events:
                     if is_first:
                         on_first_event()
-                        is_first = False
                     if deltas is not None:
                         deltas.take(event)
+                        if is_first:
+                            await asyncio.sleep(0)  # sends the first words before the rest of the answer is read
+                    is_first = False
                     if isinstance(event, LlmAnswer):
                         answer = event
         finally:

@@ -14,6 +14,16 @@ from mnemesh_gateway.letta.convert.values import json_to_text, set_present
 from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.schemas.messages import SendMessages
 
+_SHOWN_EVENTS: Final = (
+    runs_pb2.EVENT_KIND_ASSISTANT_MESSAGE,
+    runs_pb2.EVENT_KIND_REASONING_MESSAGE,
+    runs_pb2.EVENT_KIND_HIDDEN_REASONING_MESSAGE,
+    runs_pb2.EVENT_KIND_TOOL_CALL_MESSAGE,
+    runs_pb2.EVENT_KIND_TOOL_RETURN_MESSAGE,
+    runs_pb2.EVENT_KIND_APPROVAL_REQUEST_MESSAGE,
+    runs_pb2.EVENT_KIND_APPROVAL_RESPONSE_MESSAGE,
+)
+"""The messages that streams have. Streams begin with the answer, and have summaries only if these are asked for."""
 _NO_PARAMETERS: Final = '{"type":"object","properties":{}}'
 
 
@@ -115,6 +125,7 @@ def config_to_proto(body: SendMessages) -> runs_pb2.RunConfig:
     config = runs_pb2.RunConfig(
         max_steps=body.max_steps,
         stream_tokens=body.stream_tokens,
+        include_events=_SHOWN_EVENTS,
         assistant_messages=body.use_assistant_message,
         assistant_tool_name=body.assistant_message_tool_name,
         assistant_tool_argument=body.assistant_message_tool_kwarg,
