@@ -120,14 +120,21 @@ class LettaImport:
                 self.notes.append(f"The MCP server {name} is registered without its token. Set it again.")
 
 
-async def export_letta(mnemesh: Mnemesh, agent_ids: Sequence[str]) -> dict[str, Any]:
+async def export_letta(
+    mnemesh: Mnemesh, agent_ids: Sequence[str], *, conversation_id: str | None = None
+) -> dict[str, Any]:
     """Returns the JSON of an agent file with these agents, and the texts of their files.
 
+    Args:
+        mnemesh: the mesh.
+        agent_ids: the agents.
+        conversation_id: the conversation whose messages, window and blocks the file has; None is the default one.
+
     Raises:
-        NotFound: there is no such agent.
+        NotFound: there is no such agent, or an agent does not have the conversation.
     """
     agents = [[record async for record in _records(mnemesh, agent_id)] for agent_id in agent_ids]
-    data = write_agent_file(agents)
+    data = write_agent_file(agents, conversation_id=conversation_id)
     folders = {record.folder.id: record.folder.name for records in agents for record in records if record.folder.id}
     sources = {source["name"]: source["id"] for source in data["sources"]}
     for folder_id, name in folders.items():

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final
 
-from mnemesh.agents.v1.agent_records_pb2 import AgentRecord
+from mnemesh.agents.v1.agent_records_pb2 import AgentRecord, BlockRecord
 from mnemesh.agents.v1.agents_pb2 import Agent
+from mnemesh.agents.v1.conversations_pb2 import Conversation
+from mnemesh.blocks.v1.blocks_pb2 import Block
 from mnemesh.tools.v1 import tools_pb2
+from mnemesh.types.v1.message_pb2 import Message
+from mnemesh_kit.errors import NotFound
 
 from mnemesh_client.letta_files.agents import AGENT_TYPES
 from mnemesh_client.letta_files.message_writing import letta_message
@@ -46,16 +50,20 @@ _TYPE_OF_BUILTIN: Final = {name: kind for kind, names in _BUILTIN_TYPES.items() 
 """Letta's type of each of its tools. Its importer refuses a tool of another type."""
 
 
-def write_agent_file(agents: Sequence[Sequence[AgentRecord]]) -> dict[str, Any]:
+def write_agent_file(agents: Sequence[Sequence[AgentRecord]], *, conversation_id: str | None = None) -> dict[str, Any]:
     """Returns the JSON of an agent file. What several agents share is in it once.
 
-    Left out, because the format has no place for it: passages, runs, steps, revisions of blocks, identities, and
-    conversations beside the default one.
+    Left out, because the format has no place for it: passages, runs, steps, revisions of blocks, identities, and all
+    conversations of an agent but one.
 
     Args:
         agents: the records of each agent, as ExportAgent sends them.
+        conversation_id: the conversation whose messages, window and blocks the file has; None is the default one.
+
+    Raises:
+        NotFound: an agent does not have the conversation.
     """
-    writer = _FileWriter()
+    writer = _FileWriter(conversation_id)
     for records in agents:
         writer.number(records)
     for records in agents:
@@ -64,7 +72,8 @@ def write_agent_file(agents: Sequence[Sequence[AgentRecord]]) -> dict[str, Any]:
 
 
 class _FileWriter:
-    def __init__(self) -> None:
+    def __init__(self, conversation_id: str | None) -> None:
+        self._conversation_id = conversation_id
         lists = ("agents", "groups", "blocks", "files", "sources", "tools", "mcp_servers", "skills")
         self.data: dict[str, Any] = {**{name: [] for name in lists}, "metadata": {"revision_id": _REVISION}}
         self.data["created_at"] = None
@@ -87,20 +96,18 @@ class _FileWriter:
     def add(self, records: Sequence[AgentRecord]) -> None:
         of = {kind: [record for record in records if record.WhichOneof("record") == kind] for kind in _KINDS}
         agent = of["agent"][0].agent
-        default = next((r.conversation for r in of["conversation"] if r.conversation.is_default), None)
-        shown = [r.message for r in of["message"] if r.message.conversation_id in ("", agent.default_conversation_id)]
+        conversation = self._conversation(agent, [record.conversation for record in of["conversation"]])
+        window = list(conversation.message_ids)
+        shown = [r.message for r in of["message"] if _is_shown(r.message, conversation, set(window))]
         messages = [
             letta_message(message, self._id("message", message.id), self._ids, agent.time_zone) for message in shown
         ]
-        window = list(default.message_ids) if default is not None else []
         self.data["agents"].append(
             {
                 **self._settings(agent),
                 "id": self._id("agent", agent.id),
                 "tool_ids": self._tools(agent, [record.tool for record in of["tool"]]),
-                "block_ids": [
-                    self._block(r.block.block) for r in of["block"] if not r.block.HasField("conversation_id")
-                ],
+                "block_ids": [self._block(block) for block in _held(conversation, [r.block for r in of["block"]])],
                 "source_ids": [self._source(r.folder) for r in of["folder"]],
                 "messages": messages,
                 "in_context_message_ids": [self._ids[id_] for id_ in window if id_ in self._ids],
@@ -108,6 +115,16 @@ class _FileWriter:
                 "group_ids": [self._group(r.group) for r in of["group"] if self._is_complete(r.group)],
             }
         )
+
+    def _conversation(self, agent: Agent, conversations: Sequence[Conversation]) -> Conversation:
+        """Returns the conversation that the file has of an agent."""
+        if self._conversation_id is None:
+            default = Conversation(id=agent.default_conversation_id, is_default=True)
+            return next((each for each in conversations if each.is_default), default)
+        for each in conversations:
+            if each.id == self._conversation_id:
+                return each
+        raise NotFound(f"{agent.id} has no conversation {self._conversation_id}.")
 
     def _settings(self, agent: Agent) -> dict[str, Any]:
         return {
@@ -249,6 +266,20 @@ class _FileWriter:
 
 
 _KINDS: Final = ("agent", "tool", "block", "folder", "conversation", "message", "group")
+
+
+def _is_shown(message: Message, conversation: Conversation, window: Container[str]) -> bool:
+    """Returns whether a message belongs to a conversation. A fork has messages of others in its window."""
+    own = message.conversation_id == conversation.id or (conversation.is_default and not message.conversation_id)
+    return own or message.id in window
+
+
+def _held(conversation: Conversation, records: Sequence[BlockRecord]) -> list[Block]:
+    """Returns the blocks that a conversation shows: its own in place of those of the agent with the same labels."""
+    own = [record.block for record in records if record.conversation_id == conversation.id]
+    labels = {block.label for block in own}
+    shared = [record.block for record in records if not record.HasField("conversation_id")]
+    return [*(block for block in shared if block.label not in labels), *own]
 
 
 def _requirements(values: Iterable[Any]) -> list[dict[str, Any]] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import letta_client
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from ..lab import Lab, drives
 
 
-@drives("agents.export_file", "agents.import_file")
+@drives("agents.import_file")
 def agent_files(lab: Lab) -> None:
     agents = lab.client.agents
     agent = lab.agent(name="traveller", tags=["kept"])
@@ -33,5 +34,28 @@ def agent_files(lab: Lab) -> None:
         agents.import_file(file=("traveller.af", b"{"))
     with pytest.raises(letta_client.BadRequestError, match="no agents"):
         agents.import_file(file=("traveller.af", b"{}"))
-    with pytest.raises(letta_client.InternalServerError, match="use_legacy_format"):
+    with pytest.raises(letta_client.BadRequestError, match="Legacy format"):
         agents.export_file(agent.id, use_legacy_format=True)
+
+
+@drives("agents.export_file")
+def one_conversation(lab: Lab) -> None:
+    agent = lab.agent(name="sailor")
+    lab.client.agents.messages.create(agent.id, input="Alone on deck.")
+    talk = lab.client.conversations.create(agent_id=agent.id, extra_body={"isolated_block_labels": ["human"]})
+    list(lab.client.conversations.messages.create(talk.id, input="Below deck."))
+
+    file = json.loads(lab.client.agents.export_file(agent.id, conversation_id=talk.id))
+    text = json.dumps(file["agents"][0]["messages"])
+    assert ("Below deck." in text, "Alone on deck." in text) == (True, False)
+    ids = [message["id"] for message in file["agents"][0]["messages"]]
+    assert file["agents"][0]["in_context_message_ids"] == ids
+    assert [block["label"] for block in file["blocks"]] == ["human"]
+    default = lab.client.agents.export_file(agent.id)
+    assert ("Below deck." in default, "Alone on deck." in default) == (False, True)
+    skill = {"name": "knots", "files": {"SKILL.md": "Tie."}}
+    body = {"skills": [skill], "conversation_id": talk.id, "scrub_messages": True}
+    bare: Any = lab.client.post(f"/v1/agents/{agent.id}/export", body=body, cast_to=object)
+    assert (bare["skills"], bare["agents"][0]["messages"]) == ([skill], [])
+    with pytest.raises(letta_client.NotFoundError, match="conversation"):
+        lab.client.agents.export_file(agent.id, conversation_id="conv-123e4567-e89b-42d3-8456-426614174000")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from mnemesh.agents.v1.agents_service_pb2 import ImportOptions
 from mnemesh_client.letta_files.transfer import LettaImport, export_letta
-from mnemesh_kit.errors import InvalidArgument, Unimplemented
+from mnemesh_kit.errors import InvalidArgument
 from starlette.datastructures import FormData, UploadFile
 from starlette.responses import Response
 
 from mnemesh_gateway.letta.convert.values import set_present
 from mnemesh_gateway.letta.errors import invalid_field, invalid_value
+from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
-from mnemesh_gateway.letta.schemas.agent_files import ExportOptions, ImportedAgents, ImportForm
+from mnemesh_gateway.letta.schemas.agent_files import ExportBody, ExportOptions, ImportedAgents, ImportForm
 from mnemesh_gateway.letta.uploads import form_with_file
 
 operations = Operations()
@@ -25,14 +27,19 @@ operations = Operations()
 async def export_agent(call: Call[ExportOptions, None]) -> Response:
     """Returns an agent file with the agent."""
     if call.query.use_legacy_format:
-        raise Unimplemented("Agent files have the format of Letta 0.16. Leave use_legacy_format out.")
-    if call.query.conversation_id is not None:
-        raise Unimplemented("An agent file has the agent's default conversation. Leave conversation_id out.")
-    data = await export_letta(call.mesh.client, [call.path["agent_id"]])
-    if call.query.scrub_messages:
-        for agent in data["agents"]:
-            agent.update(messages=[], in_context_message_ids=[])
-    return Response(json.dumps(data, ensure_ascii=False, indent=2), media_type="application/json")
+        raise InvalidArgument("Legacy format is not supported", field="use_legacy_format")
+    return await _exported(
+        call.mesh, call.path["agent_id"], call.query.conversation_id, scrub=call.query.scrub_messages
+    )
+
+
+@operations.post("/agents/{agent_id}/export", body=ExportBody, optional_body=True, result=dict[str, Any])
+async def export_agent_with_skills(call: Call[NoQuery, ExportBody]) -> Response:
+    """Returns an agent file with the agent, and with the skills of the body."""
+    body = call.body
+    return await _exported(
+        call.mesh, call.path["agent_id"], body.conversation_id, scrub=body.scrub_messages, skills=body.skills
+    )
 
 
 @operations.post("/agents/import", result=ImportedAgents)
@@ -43,6 +50,22 @@ async def import_agents(call: Call[NoQuery, None]) -> ImportedAgents:
         data = await _json(file)
     restored = LettaImport(call.mesh.client, data, call.request_id, options=_options(fields))
     return ImportedAgents(agent_ids=[agent.id for agent in await restored.run()])
+
+
+async def _exported(
+    mesh: Mesh,
+    agent_id: str,
+    conversation_id: str | None,
+    *,
+    scrub: bool,
+    skills: Sequence[dict[str, Any]] = (),
+) -> Response:
+    data = await export_letta(mesh.client, [agent_id], conversation_id=conversation_id)
+    data["skills"] = list(skills)
+    if scrub:
+        for agent in data["agents"]:
+            agent.update(messages=[], in_context_message_ids=[])
+    return Response(json.dumps(data, ensure_ascii=False, indent=2), media_type="application/json")
 
 
 def _fields(form: FormData) -> ImportForm:

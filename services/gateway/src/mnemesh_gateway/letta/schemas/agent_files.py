@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 
@@ -10,6 +12,14 @@ class ExportOptions(msgspec.Struct):
 
     scrub_messages: bool = False
     use_legacy_format: bool = False
+    conversation_id: str | None = None
+
+
+class ExportBody(msgspec.Struct):
+    """What an agent file has. Skills are objects, which are in the file as they are."""
+
+    skills: list[dict[str, Any]] = []
+    scrub_messages: bool = False
     conversation_id: str | None = None
 
 
