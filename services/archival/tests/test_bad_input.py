@@ -202,7 +202,7 @@ REQUESTS = st.one_of(
     st.builds(SearchPassagesRequest, query=HOSTILE, mode=st.integers(-1, 5), limit=NUMBERS, filter=FILTERS),
     st.builds(SearchPassagesRequest, query=HOSTILE, filter=FILTERS),
     st.builds(ListPassagesRequest, page_size=NUMBERS, page_token=HOSTILE, order=NUMBERS, filter=FILTERS),
-    st.builds(ListPassagesRequest, text_search=HOSTILE, filter=FILTERS),
+    st.builds(ListPassagesRequest, text_search=HOSTILE, text_contains=HOSTILE, filter=FILTERS),
     st.builds(CreateArchiveRequest, archive=st.builds(Archive, name=HOSTILE, metadata=HOSTILE, embedder=HOSTILE)),
     st.builds(ListArchivesRequest, page_size=NUMBERS, page_token=HOSTILE, after_id=HOSTILE, order_by=NUMBERS),
 )

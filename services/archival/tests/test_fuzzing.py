@@ -216,6 +216,7 @@ async def test_megabytes_of_text_are_refused(archival: ArchivalServer, agent: st
         ),
         (archival.passages.SearchPassages(SearchPassagesRequest(query=huge)), "query"),
         (archival.passages.ListPassages(ListPassagesRequest(text_search=huge)), "text_search"),
+        (archival.passages.ListPassages(ListPassagesRequest(text_contains=huge)), "text_contains"),
         (archival.passages.ListPassages(ListPassagesRequest(page_token=huge)), "page_token"),
         (
             archival.passages.SearchPassages(SearchPassagesRequest(query="x", filter=PassageFilter(tags=[huge]))),

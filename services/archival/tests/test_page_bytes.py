@@ -54,20 +54,43 @@ async def test_large_passages_are_returned_in_several_pages(archival: ArchivalSe
         await archival.passages.SearchPassages(search)
 
 
+async def texts_of(archival: ArchivalServer, request: ListPassagesRequest) -> list[str]:
+    """Returns the texts of all pages of a list, sorted."""
+    found = []
+    while True:
+        page = await archival.passages.ListPassages(request)
+        found += [passage.text for passage in page.passages]
+        if not page.next_page_token:
+            return sorted(found)
+        request.page_token = page.next_page_token
+
+
+async def test_parts_of_a_list_are_compared_without_case(archival: ArchivalServer) -> None:
+    archive = await archival.archive()
+    texts = ("The 9_30 train", "Éva's café", "Кошки и собаки", "100% rain")
+    await archival.insert(archive, *(Passage(text=text) for text in texts))
+
+    async def listed(part: str, words: str = "") -> list[str]:
+        return await texts_of(archival, ListPassagesRequest(text_contains=part, text_search=words, page_size=1))
+
+    assert await listed("rai") == sorted([texts[0], texts[3]])
+    assert await listed("E 9_3") == [texts[0]]
+    assert await listed("CAFÉ") == [texts[1]]
+    assert await listed("кошки И") == [texts[2]]
+    assert await listed("0%") == [texts[3]]
+    assert await listed("_") == [texts[0]]
+    assert await listed("tren") == []
+    assert await listed("rai", "train") == [texts[0]]
+    assert await listed("") == sorted(texts)
+
+
 async def test_words_of_a_list_are_compared_without_case_and_accents(archival: ArchivalServer) -> None:
     archive = await archival.archive()
     texts = ("Éva's café, at 9_30", "eva has a cafe", "evacuation of the café", "кошки и собаки")
     await archival.insert(archive, *(Passage(text=text) for text in texts))
 
     async def listed(words: str) -> list[str]:
-        request = ListPassagesRequest(text_search=words, page_size=1)
-        found = []
-        while True:
-            page = await archival.passages.ListPassages(request)
-            found += [passage.text for passage in page.passages]
-            if not page.next_page_token:
-                return sorted(found)
-            request.page_token = page.next_page_token
+        return await texts_of(archival, ListPassagesRequest(text_search=words, page_size=1))
 
     assert await listed("EVA cafe") == sorted(texts[:2])
     assert await listed("CAFÉ") == sorted(texts[:3])

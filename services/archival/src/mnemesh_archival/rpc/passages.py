@@ -72,6 +72,7 @@ class PassagesServicer(pb_grpc.PassageServiceServicer):
             passage_filter_from_proto(request.filter),
             query,
             text_search=request.text_search,
+            text_contains=request.text_contains,
             with_embedding=request.include_embedding,
         )
         page = bounded(query, found.map(passage_to_proto))

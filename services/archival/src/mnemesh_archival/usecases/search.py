@@ -92,6 +92,7 @@ class PassageSearchService:
         page: PageQuery,
         *,
         text_search: str = "",
+        text_contains: str = "",
         with_embedding: bool = False,
     ) -> Page[Passage]:
         """Returns a page of passages by creation time, from the record.
@@ -101,6 +102,7 @@ class PassageSearchService:
             filter_: the passages to list.
             page: the page.
             text_search: words that a passage must all contain; blank for no condition.
+            text_contains: a text that a passage must contain, in any case; empty for no condition.
             with_embedding: also return the vectors.
 
         Raises:
@@ -109,9 +111,10 @@ class PassageSearchService:
             NotFound: `after_id` or `before_id` is not a passage of the organization.
         """
         filter_, words = validate_filter(filter_), validate_query(text_search, "text_search")
+        contains = validate_query(text_contains, "text_contains")
         groups, scope = await self._groups(caller.organization_id, filter_)
         vector_bytes = max((4 * group.dimension for group in groups), default=0) if with_embedding else 0
-        found = await self._passages.list_page(scope, page, words=words, bytes_each=vector_bytes)
+        found = await self._passages.list_page(scope, page, words=words, contains=contains, bytes_each=vector_bytes)
         if not with_embedding:
             return found
         return found.with_items(await with_embeddings(self._passages, self._index, caller.organization_id, found.items))

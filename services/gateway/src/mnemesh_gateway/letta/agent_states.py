@@ -58,6 +58,22 @@ async def states_of(
     return states
 
 
+async def agents_of(
+    mesh: Mesh, request: rpc.ListAgentsRequest, limit: int, parts: frozenset[str] = frozenset()
+) -> list[AgentState]:
+    """Returns the first agents of a list, at most `limit`."""
+    request.view.CopyFrom(VIEW)
+    found: list[AgentState] = []
+    while len(found) < limit:
+        request.page_size = min(limit - len(found), 200)
+        page = await mesh.agents.ListAgents(request, timeout=READ_SECONDS)
+        found += await states_of(mesh, page.agents, page.core_memories, parts)
+        if not page.next_page_token:
+            break
+        request.page_token = page.next_page_token
+    return found
+
+
 async def page_of_holders(
     mesh: Mesh, method: Callable[..., Awaitable[Any]], request: Any, query: PageQuery
 ) -> list[AgentState]:

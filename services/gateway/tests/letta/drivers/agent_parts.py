@@ -81,6 +81,7 @@ def passages(lab: Lab) -> None:
     made = [passages.create(agent.id, text=text, tags=[text[4:7]])[0] for text in texts]
     assert [(item.text, item.tags) for item in passages.list(agent.id)] == [(text, [text[4:7]]) for text in texts]
     assert [item.id for item in passages.list(agent.id, ascending=False, limit=2)] == [made[2].id, made[1].id]
+    assert [item.text for item in passages.list(agent.id, search="OAT IS")] == [texts[1]], "a part of the text"
     found = passages.search(agent.id, query="red boat", top_k=1)
     assert (found.count, found.results[0].content) == (1, "The boat is red.")
     assert [item.content for item in passages.search(agent.id, query="grey", tags=["cat"]).results] == [texts[0]]

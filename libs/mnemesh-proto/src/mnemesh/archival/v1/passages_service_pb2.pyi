@@ -380,6 +380,7 @@ class ListPassagesRequest(_message.Message):
     FILTER_FIELD_NUMBER: _builtins.int
     TEXT_SEARCH_FIELD_NUMBER: _builtins.int
     INCLUDE_EMBEDDING_FIELD_NUMBER: _builtins.int
+    TEXT_CONTAINS_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     page_token: _builtins.str
     after_id: _builtins.str
@@ -389,6 +390,8 @@ class ListPassagesRequest(_message.Message):
     text_search: _builtins.str
     """Case-insensitive words of the text."""
     include_embedding: _builtins.bool
+    text_contains: _builtins.str
+    """A case-insensitive part of the text; at most 10,000 characters."""
     @_builtins.property
     def filter(self) -> Global___PassageFilter: ...
     def __init__(
@@ -403,21 +406,26 @@ class ListPassagesRequest(_message.Message):
         filter: Global___PassageFilter | None = ...,
         text_search: _builtins.str | None = ...,
         include_embedding: _builtins.bool = ...,
+        text_contains: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_after_id", b"_after_id", "_before_id", b"_before_id", "_text_search", b"_text_search", "after_id", b"after_id", "before_id", b"before_id", "filter", b"filter", "text_search", b"text_search"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after_id", b"_after_id", "_before_id", b"_before_id", "_text_contains", b"_text_contains", "_text_search", b"_text_search", "after_id", b"after_id", "before_id", b"before_id", "filter", b"filter", "text_contains", b"text_contains", "text_search", b"text_search"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after_id", b"_after_id", "_before_id", b"_before_id", "_text_search", b"_text_search", "after_id", b"after_id", "before_id", b"before_id", "filter", b"filter", "include_embedding", b"include_embedding", "order", b"order", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token", "text_search", b"text_search"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after_id", b"_after_id", "_before_id", b"_before_id", "_text_contains", b"_text_contains", "_text_search", b"_text_search", "after_id", b"after_id", "before_id", b"before_id", "filter", b"filter", "include_embedding", b"include_embedding", "order", b"order", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token", "text_contains", b"text_contains", "text_search", b"text_search"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after_id: _TypeAlias = _typing.Literal["after_id"]  # noqa: Y015
     _WhichOneofArgType__after_id: _TypeAlias = _typing.Literal["_after_id", b"_after_id"]  # noqa: Y015
     _WhichOneofReturnType__before_id: _TypeAlias = _typing.Literal["before_id"]  # noqa: Y015
     _WhichOneofArgType__before_id: _TypeAlias = _typing.Literal["_before_id", b"_before_id"]  # noqa: Y015
+    _WhichOneofReturnType__text_contains: _TypeAlias = _typing.Literal["text_contains"]  # noqa: Y015
+    _WhichOneofArgType__text_contains: _TypeAlias = _typing.Literal["_text_contains", b"_text_contains"]  # noqa: Y015
     _WhichOneofReturnType__text_search: _TypeAlias = _typing.Literal["text_search"]  # noqa: Y015
     _WhichOneofArgType__text_search: _TypeAlias = _typing.Literal["_text_search", b"_text_search"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__after_id) -> _WhichOneofReturnType__after_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__before_id) -> _WhichOneofReturnType__before_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__text_contains) -> _WhichOneofReturnType__text_contains | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__text_search) -> _WhichOneofReturnType__text_search | None: ...
 

@@ -165,3 +165,8 @@ class Finding(ArchivalCases):
         assert [passage.text for passage in (await client.passages.ListPassages(request)).passages] == [
             "Note 3 on Trees"
         ]
+        request.ClearField("text_search")
+        request.text_contains = "E 2 ON TR"
+        assert [passage.text for passage in (await client.passages.ListPassages(request)).passages] == [
+            "Note 2 on Trees"
+        ]

@@ -189,7 +189,7 @@ class PassageStore(Protocol):
         """Returns the points of the existing ones of these passages, by id."""
 
     async def list_page(
-        self, scope: PassageScope, page: PageQuery, *, words: str = "", bytes_each: int = 0
+        self, scope: PassageScope, page: PageQuery, *, words: str = "", contains: str = "", bytes_each: int = 0
     ) -> Page[Passage]:
         """Returns a page of passages by creation time, ties by id, bounded by rows and by bytes.
 
@@ -197,6 +197,7 @@ class PassageStore(Protocol):
             scope: the passages to list.
             page: the page. `after_id` and `before_id` may name deleted passages.
             words: words that a passage must all contain; empty for no condition.
+            contains: a text that a passage must contain, in any case; empty for no condition.
             bytes_each: what the caller adds to each passage, in bytes.
 
         Raises:

@@ -26,9 +26,14 @@ _WORD: Final = re.compile(r"[^\W_]+")
 Rows = list[sa.Row[Any]]
 
 
-def list_page(conn: sa.Connection, scope: PassageScope, page: PageQuery, words: str, bytes_each: int) -> Page[Passage]:
+def list_page(
+    conn: sa.Connection, scope: PassageScope, page: PageQuery, words: str, contains: str, bytes_each: int
+) -> Page[Passage]:
     """Returns a page; see PassageStore.list_page."""
-    found = _with_words(conn, scope, page, _words(words)) if words.strip() else _keys(conn, scope, page, [])
+    if words.strip() or contains:
+        found = _matching(conn, scope, page, _words(words) if words.strip() else None, contains.lower())
+    else:
+        found = _keys(conn, scope, page, [])
     shown = found.first(fitting(found.items, lambda row: row.size + bytes_each, page.max_bytes))
     stored = {
         row.id: rows.passage_from_row(row)
@@ -89,11 +94,16 @@ def _merged(pages: Sequence[Page[sa.Row[Any]]], page: PageQuery) -> Page[sa.Row[
     return _page(shown, more=more and bool(shown))
 
 
-def _with_words(conn: sa.Connection, scope: PassageScope, page: PageQuery, words: frozenset[str]) -> Page[sa.Row[Any]]:
-    """Returns a page of the passages with all words: the engine selects candidates, whose words are compared."""
-    if not words:
+def _matching(
+    conn: sa.Connection, scope: PassageScope, page: PageQuery, words: frozenset[str] | None, part: str
+) -> Page[sa.Row[Any]]:
+    """Returns a page of the passages with all words and a part: the engine selects candidates, which are compared.
+
+    None for words is no condition; no word matches nothing. An empty part is no condition.
+    """
+    if words is not None and not words:
         return Page(())
-    may_contain = [_may_contain(word, conn.dialect.name) for word in words]
+    may_contain = [_may_contain(text, conn.dialect.name) for text in (*(words or ()), *((part,) if part else ()))]
     found: Rows = []
     query = replace(page, limit=WORD_BATCH)
     while True:
@@ -101,7 +111,11 @@ def _with_words(conn: sa.Connection, scope: PassageScope, page: PageQuery, words
         texts = {
             row.id: row.text for row in rows.live_rows(conn, scope.organization_id, [row.id for row in batch.items])
         }
-        found += [row for row in batch.items if words <= _words(texts[row.id])]
+        found += [
+            row
+            for row in batch.items
+            if part in texts[row.id].lower() and (words is None or words <= _words(texts[row.id]))
+        ]
         if len(found) > page.limit or batch.next_cursor is None:
             break
         query = replace(query, cursor=batch.next_cursor)

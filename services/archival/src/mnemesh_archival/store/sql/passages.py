@@ -179,11 +179,11 @@ class SqlPassageStore:
         return await self._database.read(read)
 
     async def list_page(
-        self, scope: PassageScope, page: PageQuery, *, words: str = "", bytes_each: int = 0
+        self, scope: PassageScope, page: PageQuery, *, words: str = "", contains: str = "", bytes_each: int = 0
     ) -> Page[Passage]:
         """See PassageStore.list_page."""
         return await self._database.read(
-            lambda conn: passage_lists.list_page(conn, scope, page, words, bytes_each), name="passages.list"
+            lambda conn: passage_lists.list_page(conn, scope, page, words, contains, bytes_each), name="passages.list"
         )
 
     async def resolve(self, scope: PassageScope, point_ids: Sequence[UUID]) -> dict[UUID, Passage]:

@@ -116,7 +116,7 @@ async def list_passages(call: Call[ListPassages, None]) -> list[Passage]:
         order="desc" if query.ascending is False else "asc",
     )
     request = rpc.ListPassagesRequest(filter=rpc.PassageFilter(agent_id=agent_id))
-    set_present(request, text_search=query.search)
+    set_present(request, text_contains=query.search)
     rows = await listed(call.mesh.passages.ListPassages, request, "passages", order, default="asc", limit=100)
     return [passage_from_proto(row) for row in rows]
 

@@ -11,7 +11,7 @@ from mnemesh.blocks.v1 import blocks_service_pb2
 from mnemesh.files.v1 import agent_files_service_pb2
 from mnemesh_kit.ids import new_id
 
-from mnemesh_gateway.letta.agent_states import VIEW, folders_of, read_state, states_of
+from mnemesh_gateway.letta.agent_states import VIEW, agents_of, folders_of, read_state
 from mnemesh_gateway.letta.convert.agents import options_to_proto
 from mnemesh_gateway.letta.convert.blocks import block_to_proto
 from mnemesh_gateway.letta.convert.inputs import input_to_proto
@@ -51,19 +51,9 @@ async def list_agents(call: Call[ListAgents, None]) -> list[AgentState]:
         filter=_filter(query),
         order=order_to_proto(query.order or ("asc" if query.ascending else "desc")),
         order_by=_ORDERS.get(query.order_by or query.sort_by or "created_at", rpc.AGENT_ORDER_BY_CREATE_TIME),
-        view=VIEW,
     )
     set_present(request, after_id=query.after, before_id=query.before)
-    parts = parts_of(query.include, query.include_relationships)
-    found: list[AgentState] = []
-    while len(found) < limit:
-        request.page_size = min(limit - len(found), 200)
-        page = await call.mesh.agents.ListAgents(request, timeout=READ_SECONDS)
-        found += await states_of(call.mesh, page.agents, page.core_memories, parts)
-        if not page.next_page_token:
-            break
-        request.page_token = page.next_page_token
-    return found
+    return await agents_of(call.mesh, request, limit, parts_of(query.include, query.include_relationships))
 
 
 @operations.get("/agents/count", query=AgentFilters, result=int)

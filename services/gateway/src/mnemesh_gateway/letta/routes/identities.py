@@ -8,7 +8,7 @@ from mnemesh.agents.v1 import agents_service_pb2, identities_pb2
 from mnemesh.agents.v1 import identities_service_pb2 as rpc
 from mnemesh.blocks.v1 import blocks_service_pb2
 
-from mnemesh_gateway.letta.agent_states import VIEW, states_of
+from mnemesh_gateway.letta.agent_states import agents_of
 from mnemesh_gateway.letta.convert.blocks import block_from_proto
 from mnemesh_gateway.letta.convert.identities import (
     identity_from_proto,
@@ -116,14 +116,11 @@ async def list_agents_for_identity(call: Call[PageQuery, None]) -> list[AgentSta
     await _read(call.mesh, identity_id)
     limit = 50 if query.limit is None else query.limit
     request = agents_service_pb2.ListAgentsRequest(
-        page_size=limit,
         filter=agents_service_pb2.AgentFilter(identity_id=identity_id),
         order=order_to_proto(query.order or "desc"),
-        view=VIEW,
     )
     set_present(request, after_id=query.after, before_id=query.before)
-    found = await call.mesh.agents.ListAgents(request, timeout=READ_SECONDS)
-    return await states_of(call.mesh, found.agents, found.core_memories)
+    return await agents_of(call.mesh, request, limit)
 
 
 @operations.get("/identities/{identity_id}/blocks", query=PageQuery, result=list[Block])
