@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
+import msgspec
 from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 
 from mnemesh_gateway.letta.convert.values import json_from_text, present, set_present
 from mnemesh_gateway.letta.errors import invalid_field
-from mnemesh_gateway.letta.schemas.mcp_servers import McpConfig, McpServer
+from mnemesh_gateway.letta.schemas.mcp_servers import McpConfig, McpConfigChanges, McpServer
 from mnemesh_gateway.letta.schemas.tools import Tool
 
 
@@ -26,36 +28,86 @@ def server_from_proto(server: pb.McpServer) -> McpServer:
     return shown
 
 
-def transport_to_proto(config: McpConfig, current: str | None = None) -> tuple[str, pb.McpServer]:
-    """Returns the name of a transport and a server that has it.
-
-    Args:
-        config: what the client sends.
-        current: the transport of a server that is changed.
+def transport_to_proto(config: McpConfig) -> pb.McpServer:
+    """Returns a server with the transport of a request.
 
     Raises:
         ValidationFailed: the type is unknown, or a field that it needs is missing.
     """
-    kind = config.mcp_server_type or current or ("stdio" if config.command else "streamable_http")
+    kind = _valid_kind(config.mcp_server_type or ("stdio" if config.command else "streamable_http"))
+    server = pb.McpServer()
     if kind == "stdio":
-        if not config.command:
-            raise invalid_field("Field required", "body", "config", "command")
-        stdio = pb.StdioTransport(command=config.command, args=config.args or (), env=_secrets(config.env))
-        return kind, pb.McpServer(stdio=stdio)
-    if kind not in ("sse", "streamable_http"):
+        server.stdio.command = _required(config.command, "command")
+        server.stdio.args.extend(config.args or ())
+        server.stdio.env.extend(_secrets(config.env))
+        return server
+    transport = getattr(server, kind)
+    transport.url = _required(config.server_url, "server_url")
+    if config.auth_token is not None:
+        transport.auth.token.value = config.auth_token
+        set_present(transport.auth, header=config.auth_header)
+    transport.headers.extend(_secrets(config.custom_headers))
+    return server
+
+
+def changed_transport(current: pb.McpServer, changes: McpConfigChanges) -> tuple[str, pb.McpServer]:
+    """Returns the name of a transport and a server that has it: the current one with changes.
+
+    Stored secrets have no values in it, which keeps them.
+
+    Raises:
+        ValidationFailed: the type is unknown, or a field that it needs is missing.
+    """
+    before = current.WhichOneof("transport") or "streamable_http"
+    kind = _valid_kind(changes.mcp_server_type or before)
+    server = pb.McpServer()
+    transport = getattr(server, kind)
+    transport.SetInParent()
+    if (kind == "stdio") == (before == "stdio"):  # the transports over HTTP have the same fields
+        transport.ParseFromString(getattr(current, before).SerializeToString())
+    if kind == "stdio":
+        transport.command = _required(changes.command or transport.command, "command")
+        if changes.args is not None:
+            transport.args[:] = changes.args
+        _set_secrets(transport.env, changes.env)
+        return kind, server
+    transport.url = _required(changes.server_url or transport.url, "server_url")
+    if changes.auth_token is None:
+        transport.ClearField("auth")
+    else:
+        if changes.auth_token is not msgspec.UNSET:
+            transport.auth.token.value = changes.auth_token
+            transport.ClearField("oauth")
+        if changes.auth_header is not None:
+            transport.auth.header = changes.auth_header
+    _set_secrets(transport.headers, changes.custom_headers)
+    return kind, server
+
+
+def _valid_kind(kind: str) -> str:
+    if kind not in ("stdio", "sse", "streamable_http"):
         message = "Input should be 'stdio', 'sse' or 'streamable_http'"
         raise invalid_field(message, "body", "config", "mcp_server_type")
-    if not config.server_url:
-        raise invalid_field("Field required", "body", "config", "server_url")
-    auth = None
-    if config.auth_token is not None:
-        auth = pb.HttpAuth(token=pb.McpSecret(value=config.auth_token))
-        set_present(auth, header=config.auth_header)
-    headers = _secrets(config.custom_headers)
-    if kind == "sse":
-        return kind, pb.McpServer(sse=pb.SseTransport(url=config.server_url, auth=auth, headers=headers))
-    transport = pb.StreamableHttpTransport(url=config.server_url, auth=auth, headers=headers)
-    return kind, pb.McpServer(streamable_http=transport)
+    return kind
+
+
+def _required(value: str | None, field: str) -> str:
+    if not value:
+        raise invalid_field("Field required", "body", "config", field)
+    return value
+
+
+def _set_secrets(secrets: Any, values: dict[str, str] | msgspec.UnsetType | None) -> None:
+    """Replaces values by name; an empty one stands for the stored one."""
+    if values is msgspec.UNSET:
+        return
+    shown = {secret.name.lower(): secret for secret in secrets}
+    written = [
+        pb.McpSecret(name=name) if not value and name.lower() in shown else pb.McpSecret(name=name, value=value)
+        for name, value in (values or {}).items()
+    ]
+    del secrets[:]
+    secrets.extend(written)
 
 
 def mcp_tool_from_proto(tool: pb.McpTool) -> Tool:

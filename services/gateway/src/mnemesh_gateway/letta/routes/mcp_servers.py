@@ -11,7 +11,12 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import MnemeshError
 from starlette.responses import Response
 
-from mnemesh_gateway.letta.convert.mcp_servers import mcp_tool_from_proto, server_from_proto, transport_to_proto
+from mnemesh_gateway.letta.convert.mcp_servers import (
+    changed_transport,
+    mcp_tool_from_proto,
+    server_from_proto,
+    transport_to_proto,
+)
 from mnemesh_gateway.letta.convert.parts import text_of
 from mnemesh_gateway.letta.convert.values import json_to_text
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
@@ -36,7 +41,7 @@ _EVERY: Final = PageQuery(limit=10_000)
 @operations.post("/mcp-servers/", body=CreateMcpServer, result=McpServer)
 async def mcp_create_mcp_server(call: Call[NoQuery, CreateMcpServer]) -> McpServer:
     """Creates an MCP server and reads its tools. If it cannot be reached, a refresh reads them later."""
-    _, server = transport_to_proto(call.body.config)
+    server = transport_to_proto(call.body.config)
     server.name = call.body.server_name
     request = rpc.CreateMcpServerRequest(request_id=call.request_id, mcp_server=server)
     made = (await call.mesh.mcp_servers.CreateMcpServer(request, timeout=_SECONDS)).mcp_server
@@ -62,11 +67,11 @@ async def mcp_get_mcp_server(call: Call[NoQuery, None]) -> McpServer:
 
 @operations.patch("/mcp-servers/{mcp_server_id}", body=UpdateMcpServer, result=McpServer)
 async def mcp_update_mcp_server(call: Call[NoQuery, UpdateMcpServer]) -> McpServer:
-    """Updates the name and the settings of an MCP server."""
-    current = (await _server(call)).WhichOneof("transport")
-    kind, server = transport_to_proto(call.body.config, current)
-    server.id = call.path["mcp_server_id"]
-    request = rpc.UpdateMcpServerRequest(request_id=call.request_id, mcp_server=server)
+    """Updates the name and the settings of an MCP server. What the request does not name stays as it is."""
+    current = await _server(call)
+    kind, server = changed_transport(current, call.body.config)
+    server.id = current.id
+    request = rpc.UpdateMcpServerRequest(request_id=call.request_id, mcp_server=server, base_revision=current.revision)
     request.update_mask.paths.append(kind)
     if call.body.server_name is not None:
         request.mcp_server.name = call.body.server_name

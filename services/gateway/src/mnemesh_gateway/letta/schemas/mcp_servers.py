@@ -20,6 +20,23 @@ class McpConfig(msgspec.Struct, kw_only=True):
     custom_headers: dict[str, str] | None = None
 
 
+class McpConfigChanges(msgspec.Struct, kw_only=True):
+    """Changes of how a server is reached. What is absent stays as it is.
+
+    Null clears a token, headers and an environment, and leaves the other fields. An empty value of a header or a
+    variable stands for the stored one, which clients do not see.
+    """
+
+    mcp_server_type: str | None = None
+    command: str | None = None
+    args: list[str] | None = None
+    env: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
+    server_url: str | None = None
+    auth_header: str | None = None
+    auth_token: str | msgspec.UnsetType | None = msgspec.UNSET
+    custom_headers: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
+
+
 class CreateMcpServer(msgspec.Struct, kw_only=True):
     """A server to create."""
 
@@ -30,7 +47,7 @@ class CreateMcpServer(msgspec.Struct, kw_only=True):
 class UpdateMcpServer(msgspec.Struct, kw_only=True):
     """Changes of a server. The name stays if it is null or absent."""
 
-    config: McpConfig
+    config: McpConfigChanges
     server_name: str | None = None
 
 
