@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -60,7 +61,19 @@ def read_agent_file(data: object, namespace: str) -> AgentFile:
     for name in _LISTS:
         if not isinstance(data.get(name) or [], list):
             raise InvalidArgument(f"{name} must be a list.", field=name)
+        for index, row in enumerate(data.get(name) or ()):
+            if not isinstance(row, dict) or not isinstance(row.get("id"), str):
+                raise InvalidArgument(f"{name}[{index}] must be an object with an id.", field=f"{name}[{index}]")
     return _FileReader(data, namespace).read()
+
+
+@contextmanager
+def _place(place: str) -> Iterator[None]:
+    """Names the place of a value that cannot be read. Raises InvalidArgument."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidArgument(f"{place} cannot be read: {error}", field=place) from error
 
 
 class _FileReader:
@@ -75,17 +88,21 @@ class _FileReader:
     def read(self) -> AgentFile:
         agents = {}
         for index, row in enumerate(self._data["agents"]):
-            try:
+            with _place(f"agents[{index}]"):
                 agents[self._id("agent", row["id"])] = list(self._records(row))
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                message = f"agents[{index}] cannot be read: {error}"
-                raise InvalidArgument(message, field=f"agents[{index}]") from error
-        files = [
-            FolderText(self._rows["sources"][row["source_id"]]["name"], resources.file_name(row), row["content"])
-            for row in self._data.get("files") or ()
-            if row.get("content")
-        ]
+        files = []
+        for index, row in enumerate(self._data.get("files") or ()):
+            with _place(f"files[{index}]"):
+                if row.get("content") is not None and not isinstance(row["content"], str):
+                    raise TypeError("content must be a text")
+                if row.get("content"):
+                    folder = self._rows["sources"][row["source_id"]]["name"]
+                    files.append(FolderText(folder, resources.file_name(row), row["content"]))
         servers = list(self._data.get("mcp_servers") or ())
+        for index, row in enumerate(servers):
+            if not isinstance(row.get("server_name"), str):
+                place = f"mcp_servers[{index}]"
+                raise InvalidArgument(f"{place} has no server_name.", field=place)
         return AgentFile(agents, files, servers, self._left_out)
 
     def _time(self) -> Timestamp | None:

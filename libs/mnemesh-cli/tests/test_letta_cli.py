@@ -1,0 +1,160 @@
+"""Moving from Letta by the commands of a shell: a database of one and of several organizations, and agent files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mnemesh_kit.ids import derive_id
+from mnemesh_testkit.mesh.in_process import REHEARSAL
+from mnemesh_testkit.mesh.mesh_thread import MeshThread
+from mnemesh_testkit.timeouts import scaled
+
+from .command_line import CommandLine
+
+DATA = Path(__file__).parents[3] / "tests" / "letta" / "data"
+OTHER = derive_id("org", "other")
+MODEL = ("--model", REHEARSAL)
+
+
+@dataclass(frozen=True)
+class Shell:
+    """Runs the command in a process of its own, as a shell does."""
+
+    cli: CommandLine
+    directory: Path
+
+    def run(self, *arguments: object, code: int = 0) -> tuple[str, str]:
+        """Returns stdout and stderr of a command, which must end with a code."""
+        ended = subprocess.run(
+            [sys.executable, "-m", "mnemesh_cli", *map(str, arguments)],
+            env={**os.environ, **self.cli.environment()},
+            cwd=self.directory,
+            capture_output=True,
+            text=True,
+            timeout=scaled(120),
+            check=False,
+        )
+        assert ended.returncode == code, ended.stderr
+        return ended.stdout, ended.stderr
+
+    def report(self, *arguments: object, code: int = 0) -> dict[str, Any]:
+        """Returns the report of a migration."""
+        report: dict[str, Any] = json.loads(self.run("import", "letta", "--json", *MODEL, *arguments, code=code)[0])
+        return report
+
+
+@pytest.fixture
+def shell(cli: CommandLine, tmp_path: Path) -> Shell:
+    return Shell(cli, tmp_path)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """The database of a Letta server."""
+    path = tmp_path / "letta.db"
+    path.write_bytes(gzip.decompress((DATA / "letta-0.16.7.db.gz").read_bytes()))
+    return path
+
+
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+def names(running: MeshThread) -> list[str]:
+    async def listed() -> list[str]:
+        return sorted([agent.name async for agent in running.mesh.client.agents.list()])
+
+    return running.run(listed())
+
+
+def add_organization(path: Path) -> None:
+    """Adds an organization with one agent, its block, and one message."""
+    agent, block, message = derive_id("agent", "other"), derive_id("block", "other"), derive_id("message", "other")
+    with sqlite3.connect(path) as connection:
+        copy(connection, "organizations", "1", id=OTHER, name="Other")
+        copy(
+            connection,
+            "agents",
+            "name = 'Clerk'",
+            id=agent,
+            organization_id=OTHER,
+            name="Stranger",
+            message_ids=f'["{message}"]',
+        )
+        copy(connection, "block", "label = 'human'", id=block, organization_id=OTHER, value="Someone else.")
+        copy(connection, "blocks_agents", "block_label = 'human'", agent_id=agent, block_id=block)
+        kept = {"run_id": None, "step_id": None, "otid": None, "conversation_id": None, "sequence_id": 100_000}
+        copy(connection, "messages", "role = 'system'", id=message, agent_id=agent, organization_id=OTHER, **kept)
+
+
+def copy(connection: sqlite3.Connection, table: str, where: str, **changes: object) -> None:
+    """Copies one row of a table with changes."""
+    cursor = connection.execute(f"SELECT * FROM {table} WHERE {where} LIMIT 1")
+    row = dict(zip([column[0] for column in cursor.description], cursor.fetchone(), strict=True)) | changes
+    marks = ", ".join("?" for _ in row)
+    columns = ", ".join(f'"{name}"' for name in row)
+    connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", list(row.values()))
+
+
+def test_a_database_is_migrated_organization_by_organization(shell: Shell, database: Path, running: MeshThread) -> None:
+    add_organization(database)
+    refused, message = shell.run("import", "letta", "--database-url", url(database), *MODEL, code=1)
+    assert refused == ""
+    assert (OTHER in message, "--organization" in message, names(running)) == (True, True, [])
+
+    other = shell.report("--database-url", url(database), "--organization", OTHER)
+    assert names(running) == ["Stranger"]
+    assert [other["counts"][name]["created"] for name in ("agents", "blocks", "messages")] == [1, 1, 1]
+
+    first = "org-00000000-0000-4000-8000-000000000000"
+    table, _ = shell.run("import", "letta", "--database-url", url(database), "--organization", first, *MODEL)
+    assert "messages                  60        60         0         0" in table
+    assert len(names(running)) == 5
+    again = shell.report("--database-url", url(database), "--organization", first)
+    assert {name for name, row in again["counts"].items() if row["created"]} == set()
+    assert again["skipped"] == []
+
+
+def test_a_migration_names_what_is_wrong(shell: Shell, database: Path, tmp_path: Path) -> None:
+    cases: list[tuple[tuple[object, ...], str]] = [
+        ((), "--database-url"),
+        (("--database-url", url(tmp_path / "none.db")), "no database file"),
+        (("--database-url", url(database), "--organization", "org-1"), "org-1"),
+        (("--database-url", url(database), "--model", "openai/gpt-9"), "openai/gpt-9"),
+    ]
+    for arguments, words in cases:
+        _, message = shell.run("import", "letta", *arguments, code=1)
+        assert words in message, message
+
+
+def test_an_agent_file_is_imported_exported_and_imported_again(
+    shell: Shell, running: MeshThread, tmp_path: Path
+) -> None:
+    before = names(running)
+    out, _ = shell.run("import", DATA / "sleeper.af", *MODEL)
+    ids = dict(line.rsplit(": ", 1) for line in out.splitlines())
+    assert len(ids) >= 1
+    assert shell.run("import", DATA / "sleeper.af", *MODEL)[0] == out, "the same file is the same agents"
+    assert len(names(running)) == len(before) + len(ids)
+
+    agent_id = next(iter(ids.values()))
+    shown, _ = shell.run("export", agent_id, "--format", "letta", "--dir", tmp_path / "backup")
+    path = tmp_path / "backup" / f"{agent_id}.af"
+    assert str(path) in shown
+    file = json.loads(path.read_text())
+    given = json.loads((DATA / "sleeper.af").read_text())
+    assert file["agents"][0]["name"] in {agent["name"] for agent in given["agents"]}
+    copied, _ = shell.run("import", path, *MODEL)
+    assert copied.rsplit(": ", 1)[1].strip() != agent_id
+
+    path.write_text("{")
+    assert "JSON" in shell.run("import", path, code=1)[1]
