@@ -9,7 +9,7 @@ import letta_client
 import pytest
 from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
-from mnemesh_testkit.fakes.mcp_server import Remote
+from mnemesh_testkit.fakes.mcp_server import ECHO, Remote
 
 from .lab import Lab
 
@@ -122,3 +122,15 @@ def test_a_program_keeps_its_packages_and_its_environment(lab: Lab) -> None:
     shown = _update(lab, server.id, env={"TOKEN": "", "MODE": "{{ MODE | fast }}"})
     assert set(shown.env) == {"TOKEN", "MODE"}
     lab.client.mcp_servers.delete(server.id)
+
+
+def test_a_refresh_keeps_the_approval_of_a_tool(lab: Lab, remote: Remote, server_id: str) -> None:
+    (tool,) = lab.client.mcp_servers.tools.list(server_id)
+    lab.client.tools.update(tool.id, default_requires_approval=True)
+    unusable = {"type": "object", "properties": {"a": {"$ref": "https://example.com/a.json"}}}
+    for schema in ({"type": "object", "properties": {}}, unusable, ECHO):
+        remote.tools = {"echo": schema}
+        assert lab.client.mcp_servers.refresh(server_id)["updated"] == ["echo"]
+    (again,) = lab.client.mcp_servers.tools.list(server_id)
+    assert again.id == tool.id
+    assert lab.client.tools.retrieve(tool.id).default_requires_approval is True

@@ -101,7 +101,13 @@ async def assemble(
     tools = ToolsServicer(definitions, finder, packages.status, environments.fingerprint)
     slots = FairSlots(config.max_concurrent, config.slots_per_organization, config.max_wait_seconds)
     programs = McpPrograms(
-        config.programs, sandbox.with_settings(config.program_sandbox), networks, packages, clock, config.found_node[0]
+        config.programs,
+        store,
+        sandbox.with_settings(config.program_sandbox),
+        networks,
+        packages,
+        clock,
+        config.found_node[0],
     )
     await programs.sweep(store.existing_mcp_servers)
     limits = mcp_limits or McpLimits(idle_seconds=config.mcp_idle_seconds)

@@ -162,6 +162,27 @@ async def test_schemas_that_models_cannot_use_are_not_offered(embedded: Stubs) -
         assert [tool.name for tool in offered.tools] == ["echo"]
 
 
+async def test_a_tool_keeps_its_settings_while_its_schema_is_not_usable(stubs: Stubs) -> None:
+    unusable = {"type": "object", "properties": {"a": {"$ref": "https://example.com/a.json"}}}
+    async with running() as remote:
+        server = await _created(stubs, _server(remote))
+        tool_id = (await _tools(stubs, server))["echo"].tool_id
+        mine = tools_pb2.Tool(id=tool_id, default_requires_approval=True, return_char_limit=77, timeout_seconds=5)
+        mask = FieldMask(paths=["default_requires_approval", "return_char_limit", "timeout_seconds"])
+        await stubs.tools.UpdateTool(tools_service_pb2.UpdateToolRequest(tool=mine, update_mask=mask))
+        request, refresh = tools_service_pb2.GetToolRequest(tool_id=tool_id), rpc.RefreshMcpServerRequest
+        for _ in range(2):
+            remote.tools = {"echo": {**unusable, "description": f"{_}"}}
+            await stubs.mcp.RefreshMcpServer(refresh(mcp_server_id=server.id))
+            assert (await _refused(stubs.tools.GetTool(request))).reason == "NOT_FOUND"
+        remote.tools = {"echo": {"type": "object", "properties": {"number": {"type": "integer"}}}}
+        await stubs.mcp.RefreshMcpServer(refresh(mcp_server_id=server.id))
+        found = (await stubs.tools.GetTool(request)).tool
+        assert (found.default_requires_approval, found.return_char_limit, found.timeout_seconds) == (True, 77, 5)
+        assert "number" in found.json_schema
+        assert "example.com" not in found.json_schema
+
+
 async def test_a_server_with_too_many_schemas_is_refused(embedded: Stubs) -> None:
     schema = {"type": "object", "description": "x" * 90_000}
     async with running(tools={f"tool_{number}": schema for number in range(45)}) as remote:

@@ -67,6 +67,8 @@ class McpTool:
     reasons: tuple[str, ...]
     created_at: datetime
     updated_at: datetime
+    owner_settings: ToolSpec | None = None
+    """The definition that agents attached, while the schema is invalid: a valid one gets its approval and limits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from mnemesh_kit.paging import Page, PageQuery
 
 from mnemesh_tools.model.mcp_servers import McpServer, McpServerFilter, McpServerOrder
 from mnemesh_tools.model.mcp_tools import McpRun, McpTool, McpToolOrder, SchemaStatus
+from mnemesh_tools.model.requirements import PackageSet
 from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder, ToolSpec
 
 T = TypeVar("T")
@@ -74,6 +75,18 @@ class McpTransaction(Protocol):
 
     def delete_tools(self, tool_ids: Sequence[str]) -> None:
         """Deletes tools."""
+        ...
+
+    def get_package_lock(self, server_id: str, packages: PackageSet) -> str | None:
+        """Returns the lock of these packages that is stored with a server, or None."""
+        ...
+
+    def add_package_lock(self, server_id: str, packages: PackageSet, lock: str) -> str:
+        """Stores a lock with a server that has none for these packages. It replaces that of other requirements.
+
+        Returns:
+            The lock of these packages: one that was stored before, or this one.
+        """
         ...
 
     def begin_run(self, key: RequestKey, at: datetime) -> McpRun | None:

@@ -36,6 +36,7 @@ from mnemesh_tools.store.base import ToolStore
 from mnemesh_tools.usecases import lookups
 from mnemesh_tools.usecases.environments import ToolEnvironment, ToolEnvironments
 from mnemesh_tools.usecases.networks import ToolNetworks
+from mnemesh_tools.usecases.package_locks import ToolPackageLock
 from mnemesh_tools.usecases.packages import PackageService
 from mnemesh_tools.usecases.slots import FairSlots
 from mnemesh_tools.usecases.sources import SourceReader
@@ -110,12 +111,13 @@ class ExecutionService:
         seconds = time_limit(tool, invocation.timeout_seconds)
         agent = invocation.agent if tool.takes_agent else None
         variables = self._environments.of(stored, invocation)
+        lock = None if stored is None else ToolPackageLock(self._store, stored)
         task = _task(tool, arguments, variables, agent)
         proxy = self._networks.proxy(caller.organization_id, tool.function, tool.network, variables.secrets)
         await async_failpoint("sandbox.before_run", tool.function)
         try:
             async with (
-                self._packages.hold(caller.organization_id, tool.packages, stored) as packages,
+                self._packages.hold(caller.organization_id, tool.packages, lock) as packages,
                 AsyncExitStack() as slot,
             ):
                 await slot.enter_async_context(self._slots.hold(caller.organization_id))

@@ -87,11 +87,17 @@ class ListingWriter:
     def _written(self, item: CheckedTool, before: McpTool | None) -> McpTool:
         tool_id = self._new_id("tool") if before is None else before.tool_id
         changed = before is None or before.remote != item.remote
+        settings = None if before is None else before.owner_settings
+        if item.health.status is SchemaStatus.INVALID:
+            schema, settings = None, self._withdrawn(tool_id) or settings
+        else:
+            schema, settings = self._attachable(tool_id, item, settings, changed=changed), None
         after = McpTool(
             tool_id=tool_id,
             server_id=self._server.id,
             remote=item.remote,
-            json_schema=self._attachable(tool_id, item, changed=changed),
+            json_schema=schema,
+            owner_settings=settings,
             status=item.health.status,
             reasons=item.health.reasons,
             created_at=self._now if before is None else before.created_at,
@@ -101,19 +107,29 @@ class ListingWriter:
             self._tx.mcp.put_tool(after)
         return after
 
-    def _attachable(self, tool_id: str, item: CheckedTool, *, changed: bool) -> str | None:
-        """Writes the definition that agents attach, and returns its schema; deletes that of an invalid schema.
+    def _withdrawn(self, tool_id: str) -> ToolSpec | None:
+        """Deletes the definition of a tool whose schema is invalid, and returns what its owner had set."""
+        stored = self._tx.get_tool(tool_id)
+        if stored is None:
+            return None
+        self._tx.delete_tool(tool_id)
+        return replace(stored.spec, secrets=())
 
-        The owner's settings of the definition stay, such as the approval and the limits.
+    def _attachable(self, tool_id: str, item: CheckedTool, settings: ToolSpec | None, *, changed: bool) -> str:
+        """Writes the definition that agents attach, and returns its schema.
+
+        The owner's settings of the definition stay, such as the approval and the limits: those of `settings` if the
+        schema was invalid before.
         """
         stored = self._tx.get_tool(tool_id)
-        if item.health.status is SchemaStatus.INVALID:
-            if stored is not None:
-                self._tx.delete_tool(tool_id)
-            return None
         if stored is None:
-            name = tool_name(item.remote.name, self._server.name, lambda free: self._tx.get_tool_by_name(free) is None)
+            if settings is not None and self._is_free(settings.name):
+                name = settings.name
+            else:
+                name = tool_name(item.remote.name, self._server.name, self._is_free)
             spec = new_spec(self._server.id, name, item.remote)
+            if settings is not None:
+                spec = replace(settings, name=name, json_schema=spec.json_schema)
             self._tx.insert_tool(self._definition(tool_id, spec))
             return spec.json_schema
         if changed:
@@ -122,6 +138,9 @@ class ListingWriter:
             changes.update_tool(self._tx, stored, merged, self._subject_id, self._now)
             return schema
         return stored.spec.json_schema
+
+    def _is_free(self, name: str) -> bool:
+        return self._tx.get_tool_by_name(name) is None
 
     def _definition(self, tool_id: str, spec: ToolSpec) -> Tool:
         return Tool(

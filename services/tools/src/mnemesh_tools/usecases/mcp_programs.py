@@ -29,7 +29,9 @@ from mnemesh_tools.model.definitions import network_grant
 from mnemesh_tools.model.mcp_programs import McpProgram, ProgramHealth, ProgramSettings
 from mnemesh_tools.model.requirements import Ecosystem, PackageSet
 from mnemesh_tools.model.support import require_network_access
+from mnemesh_tools.store.base import ToolStore
 from mnemesh_tools.usecases.networks import ToolNetworks
+from mnemesh_tools.usecases.package_locks import ServerPackageLock
 from mnemesh_tools.usecases.packages import PackageService
 
 _LONGEST_DELAY_SECONDS: Final = 60.0
@@ -58,6 +60,7 @@ class McpPrograms:
     def __init__(
         self,
         settings: ProgramSettings,
+        store: ToolStore,
         sandbox: Sandbox,
         networks: ToolNetworks,
         packages: PackageService,
@@ -65,6 +68,7 @@ class McpPrograms:
         node: NodeProgram | None,
     ) -> None:
         self.settings = settings
+        self._store = store
         self._sandbox = sandbox
         self._networks = networks
         self._packages = packages
@@ -230,7 +234,10 @@ class McpPrograms:
 
     async def _held(self, stack: AsyncExitStack, target: McpTarget, packages: PackageSet) -> str | None:
         """Returns the directory of packages, which exists until the stack is closed; None if there are none."""
-        path = await stack.enter_async_context(self._packages.hold(target.organization_id, packages, None))
+        stored = None
+        if target.is_stored and packages.requirements:
+            stored = ServerPackageLock(self._store, target.organization_id, target.server_id, packages)
+        path = await stack.enter_async_context(self._packages.hold(target.organization_id, packages, stored))
         return None if path is None else str(path)
 
     def _serve(self, target: McpTarget) -> Serve | None:

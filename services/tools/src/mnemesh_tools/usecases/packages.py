@@ -23,6 +23,7 @@ from mnemesh_tools.model.tools import Tool
 from mnemesh_tools.packages.builder import Installer, PackagesUnavailable
 from mnemesh_tools.packages.cache import PackageCache
 from mnemesh_tools.store.base import ToolStore
+from mnemesh_tools.usecases.package_locks import PackageLock, ToolPackageLock
 from mnemesh_tools.usecases.slots import FairSlots
 
 _RETRY_SECONDS: Final = 60.0
@@ -80,7 +81,7 @@ class PackageService:
         """The builds that have a slot. No organization waits for the turn of another one with the same build."""
         self._failures: dict[str, _Failure] = {}
         self._locks: dict[str, str] = {}
-        """The locks of requirements of tools that are not stored."""
+        """The locks of requirements of tools and programs that are not stored."""
         self._preparing: set[asyncio.Task[None]] = set()
         self._seconds = Histogram("mnemesh_tools_package_build_seconds", "Builds of packages of tools.")
         self._size = Gauge(
@@ -102,7 +103,7 @@ class PackageService:
             with suppress(
                 ToolRequirementsUnmet, SandboxTooWeak, ToolSlotsBusy
             ):  # the status of the tool shows the error
-                await self._directory_key(tool.organization_id, packages, tool)
+                await self._directory_key(tool.organization_id, packages, ToolPackageLock(self._store, tool))
 
         task = asyncio.create_task(build())
         self._preparing.add(task)
@@ -126,13 +127,15 @@ class PackageService:
         return PackagesStatus(PackagesState.PENDING, locked)
 
     @asynccontextmanager
-    async def hold(self, organization_id: str, packages: PackageSet, stored: Tool | None) -> AsyncIterator[Path | None]:
+    async def hold(
+        self, organization_id: str, packages: PackageSet, stored: PackageLock | None
+    ) -> AsyncIterator[Path | None]:
         """Yields the directory of the packages, which exists until the block ends; None if there are no requirements.
 
         Args:
             organization_id: The organization that executes the tool.
-            packages: The packages that a tool needs.
-            stored: The tool, which keeps their lock; None for one that is not stored.
+            packages: The packages that a tool or a program needs.
+            stored: Where their lock is kept; None for a tool or a program that is not stored.
 
         Raises:
             ToolRequirementsUnmet: The packages cannot be installed, or not within the longest wait.
@@ -163,9 +166,9 @@ class PackageService:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _directory_key(self, organization_id: str, packages: PackageSet, stored: Tool | None) -> str:
+    async def _directory_key(self, organization_id: str, packages: PackageSet, stored: PackageLock | None) -> str:
         """Returns the key of the directory of these packages, and installs them if it does not exist."""
-        lock = None if stored is None else stored.package_lock
+        lock = None if stored is None else await stored.read()
         if lock is None:
             lock = await self._lock(organization_id, packages, stored)
         key = packages.directory_key(lock)
@@ -175,8 +178,8 @@ class PackageService:
             )
         return key
 
-    async def _lock(self, organization_id: str, packages: PackageSet, stored: Tool | None) -> str:
-        """Returns a new lock, and keeps it: with the tool, or in memory for a tool that is not stored."""
+    async def _lock(self, organization_id: str, packages: PackageSet, stored: PackageLock | None) -> str:
+        """Returns a new lock, and keeps it: where locks are stored, or in memory for what is not stored."""
         key = packages.key
         if stored is None and key in self._locks:
             return self._locks[key]
@@ -188,9 +191,7 @@ class PackageService:
                 self._locks.pop(next(iter(self._locks)))
             self._locks[key] = lock
             return lock
-        return await self._store.write(
-            stored.organization_id, lambda tx: tx.add_package_lock(stored.id, stored.spec, lock)
-        )
+        return await stored.add(lock)
 
     async def _once(
         self,

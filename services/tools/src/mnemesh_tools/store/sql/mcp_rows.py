@@ -6,6 +6,7 @@ import base64
 from datetime import datetime
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 
 from mnemesh_tools.model.mcp_oauth import McpOAuth, OAuthGrant, OAuthSession
@@ -13,7 +14,7 @@ from mnemesh_tools.model.mcp_programs import McpProgram
 from mnemesh_tools.model.mcp_secrets import McpSecret
 from mnemesh_tools.model.mcp_servers import McpContact, McpServer, McpServerStatus, McpTransport, TransportType
 from mnemesh_tools.model.mcp_tools import McpTool, RemoteTool, SchemaStatus
-from mnemesh_tools.model.tools import Requirement
+from mnemesh_tools.model.tools import Requirement, ToolSpec
 
 
 def server_to_row(server: McpServer) -> dict[str, Any]:
@@ -95,6 +96,7 @@ def tool_to_row(tool: McpTool, organization_id: str) -> dict[str, Any]:
         "json_schema": tool.json_schema,
         "status": tool.status.value,
         "reasons": list(tool.reasons),
+        "owner_settings": None if tool.owner_settings is None else msgspec.json.encode(tool.owner_settings).decode(),
         "created_at": tool.created_at,
         "updated_at": tool.updated_at,
     }
@@ -109,6 +111,7 @@ def tool_from_row(row: sa.Row[Any]) -> McpTool:
         json_schema=row.json_schema,
         status=SchemaStatus(row.status),
         reasons=tuple(row.reasons),
+        owner_settings=None if row.owner_settings is None else msgspec.json.decode(row.owner_settings, type=ToolSpec),
         created_at=row.created_at,
         updated_at=row.updated_at,
     )

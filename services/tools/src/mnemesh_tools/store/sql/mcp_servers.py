@@ -13,8 +13,9 @@ from mnemesh_kit.sql.pages import paginate
 
 from mnemesh_tools.model.mcp_servers import McpServer, McpServerFilter, McpServerOrder
 from mnemesh_tools.model.mcp_tools import McpRun, McpTool, McpToolOrder, SchemaStatus
+from mnemesh_tools.model.requirements import PackageSet
 from mnemesh_tools.store.sql.mcp_rows import server_from_row, server_to_row, tool_from_row, tool_to_row
-from mnemesh_tools.store.sql.tables import mcp_runs, mcp_servers, mcp_tools
+from mnemesh_tools.store.sql.tables import mcp_package_locks, mcp_runs, mcp_servers, mcp_tools
 
 _BATCH = 1_000
 """The number of ids in one statement."""
@@ -101,6 +102,29 @@ class SqlMcpTransaction:
             chosen = mcp_tools.c.id.in_(tool_ids[start : start + _BATCH])
             self._conn.execute(mcp_tools.delete().where(self._own_tools, chosen))
 
+    def get_package_lock(self, server_id: str, packages: PackageSet) -> str | None:
+        """See `McpTransaction.get_package_lock`."""
+        stmt = sa.select(mcp_package_locks.c.lock).where(
+            self._locks_of(server_id, packages), mcp_package_locks.c.requirements == packages.key
+        )
+        return self._conn.execute(stmt).scalar_one_or_none()
+
+    def add_package_lock(self, server_id: str, packages: PackageSet, lock: str) -> str:
+        """See `McpTransaction.add_package_lock`."""
+        known = self.get_package_lock(server_id, packages)
+        if known is not None or self.get_server(server_id) is None:
+            return known or lock
+        self._conn.execute(mcp_package_locks.delete().where(self._locks_of(server_id, packages)))
+        row = {
+            "server_id": server_id,
+            "ecosystem": packages.ecosystem.value,
+            "organization_id": self._organization_id,
+            "requirements": packages.key,
+            "lock": lock,
+        }
+        self._conn.execute(mcp_package_locks.insert().values(row))
+        return lock
+
     def begin_run(self, key: RequestKey, at: datetime) -> McpRun | None:
         """See `McpTransaction.begin_run`."""
         known = self._conn.execute(sa.select(mcp_runs).where(_of(key))).first()
@@ -128,6 +152,14 @@ class SqlMcpTransaction:
     def forget_run(self, key: RequestKey) -> None:
         """See `McpTransaction.forget_run`."""
         self._conn.execute(mcp_runs.delete().where(_of(key)))
+
+    def _locks_of(self, server_id: str, packages: PackageSet) -> sa.ColumnElement[bool]:
+        locks = mcp_package_locks.c
+        return sa.and_(
+            locks.organization_id == self._organization_id,
+            locks.server_id == server_id,
+            locks.ecosystem == packages.ecosystem.value,
+        )
 
     def _get_server(self, condition: sa.ColumnElement[bool]) -> McpServer | None:
         row = self._conn.execute(sa.select(mcp_servers).where(self._own_servers, condition)).first()

@@ -104,9 +104,22 @@ mcp_tools: Final = sa.Table(
     sa.Column("json_schema", sa.Text),
     sa.Column("status", sa.Text, nullable=False),
     sa.Column("reasons", sa.JSON, nullable=False),
+    # The definition of a tool as its owner left it, as JSON, while the schema is not valid and the tool has none.
+    sa.Column("owner_settings", sa.Text),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("updated_at", UtcDateTime, nullable=False),
     sa.UniqueConstraint("server_id", "name", name="uq_mcp_tools_server_name"),
+)
+
+# The exact versions of the packages of programs. A lock belongs to the requirements that it was resolved from.
+mcp_package_locks: Final = sa.Table(
+    "mcp_package_locks",
+    metadata,
+    sa.Column("server_id", sa.Text, sa.ForeignKey("mcp_servers.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("ecosystem", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("requirements", sa.Text, nullable=False),
+    sa.Column("lock", sa.Text, nullable=False),
 )
 
 # The runs of tools that have a request id.
