@@ -1,0 +1,203 @@
+"""The conversions between Letta's agent files and the contracts, one value at a time."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from mnemesh.types.v1 import message_pb2
+from mnemesh_client.letta_files.message_writing import letta_message
+from mnemesh_client.letta_files.messages import MessageReader
+from mnemesh_client.letta_files.parts import content_parts, letta_parts
+from mnemesh_client.letta_files.resources import block, group
+from mnemesh_client.letta_files.rules import letta_rule, tool_rule
+from mnemesh_kit.ids import derive_id
+
+AGENT = derive_id("agent", "conversions")
+NOON = "2026-03-01T12:00:00+00:00"
+
+
+def of(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"tool_name": "look", "type": kind, "prompt_template": None, **fields}
+
+
+RULES = [
+    of("run_first", args={"query": "x"}),
+    of("run_first", args=None),
+    of("exit_loop"),
+    of("continue_loop"),
+    of("required_before_exit"),
+    of("requires_approval"),
+    of("max_count_per_step", max_count_limit=3),
+    of("parent_last_tool", children=["act"]),
+    of("constrain_child_tools", children=["act", "rest"], child_arg_nodes=[{"name": "act", "args": {"n": 1}}]),
+    of("constrain_child_tools", children=["act"], child_arg_nodes=None),
+    of("conditional", default_child="rest", child_output_mapping={"go": "act"}, require_output_mapping=True),
+    of("conditional", default_child=None, child_output_mapping={"5": "act"}, require_output_mapping=False),
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["type"])
+def test_a_rule_comes_back_as_it_was(rule: dict[str, Any]) -> None:
+    assert letta_rule(tool_rule(rule)) == rule
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("true", "boolean", True),
+        ("5", "integer", 5),
+        ("1.5", "number", 1.5),
+        ("yes", "text", "yes"),
+        ("[1]", "text", "[1]"),
+    ],
+)
+def test_an_output_that_a_rule_names_has_the_type_of_its_value(text: str, kind: str, value: Any) -> None:
+    rule = tool_rule(of("conditional", child_output_mapping={text: "act"}))
+    (outcome,) = rule.conditional.outcomes
+    assert (outcome.WhichOneof("output"), getattr(outcome, kind), outcome.child) == (kind, value, "act")
+
+
+def test_a_rule_of_an_unknown_type_is_named() -> None:
+    with pytest.raises(ValueError, match=r"'look'.*'sometimes'"):
+        tool_rule(of("sometimes"))
+
+
+PARTS = [
+    {"type": "text", "text": "Grüße.", "signature": None},
+    {"type": "text", "text": "Signed.", "signature": "abc"},
+    {"type": "reasoning", "is_native": True, "reasoning": "Because.", "signature": "sig"},
+    {"type": "redacted_reasoning", "data": "xyz"},
+    {"type": "omitted_reasoning", "signature": None},
+    {
+        "type": "summarized_reasoning",
+        "id": "rs_1",
+        "summary": [{"index": 0, "text": "First."}, {"index": 1, "text": "Second."}],
+        "encrypted_content": "secret",
+    },
+    {"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": "/9j/", "detail": "low"}},
+    {"type": "image", "source": {"type": "url", "url": "https://images.example/a.png"}},
+]
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part["type"])
+def test_a_part_comes_back_as_it_was(part: dict[str, Any]) -> None:
+    assert letta_parts(content_parts([part])) == [part]
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ({"type": "video"}, "video"),
+        ({"type": "image", "source": {"data": "?"}}, "base64"),
+        ({"type": "image", "source": {}}, "neither data nor a URL"),
+    ],
+)
+def test_a_part_that_cannot_be_read_is_named(part: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        content_parts([part])
+
+
+def test_words_of_a_user_lose_their_envelope_and_other_json_stays() -> None:
+    packed = json.dumps({"type": "user_message", "message": "Ahoy", "time": "noon"})
+    for text, words in ((packed, "Ahoy"), ('{"type": "login"}', '{"type": "login"}'), ("{ no json", "{ no json")):
+        (part,) = content_parts([{"type": "text", "text": text}], unpack=True)
+        assert part.text.text == words
+    (kept,) = content_parts([{"type": "text", "text": packed}])
+    assert kept.text.text == packed
+
+
+def read(*rows: dict[str, Any]) -> list[message_pb2.Message]:
+    """Reads messages in their order, with ids by their positions."""
+    reader = MessageReader(AGENT, "openai")
+    common = {"created_at": NOON, "model": "gpt-4o"}
+    return [reader.read({"id": derive_id("message", str(n)), **common, **row}) for n, row in enumerate(rows)]
+
+
+def call(name: str) -> dict[str, Any]:
+    return {"id": f"call-{name}", "type": "function", "function": {"name": name, "arguments": '{"n": 1}'}}
+
+
+def test_a_return_gets_the_name_of_its_call_and_loses_its_envelope() -> None:
+    envelope = json.dumps({"status": "Failed", "message": "No wind.", "time": "noon"})
+    asked, returned = read(
+        {"role": "assistant", "content": [{"type": "text", "text": "I look."}], "tool_calls": [call("look")]},
+        {"role": "tool", "tool_call_id": "call-look", "content": [{"type": "text", "text": envelope}]},
+    )
+    assert (asked.role, asked.model, asked.tool_calls[0].arguments) == (
+        message_pb2.ROLE_ASSISTANT,
+        "openai/gpt-4o",
+        '{"n": 1}',
+    )
+    (item,) = returned.tool_returns
+    assert (item.name, item.tool_call_id, item.content[0].text.text) == ("look", "call-look", "No wind.")
+    assert item.status == message_pb2.TOOL_RETURN_STATUS_ERROR
+
+    ids = {asked.id: "message-0"}
+    written = letta_message(returned, "message-1", ids, "Europe/Berlin")
+    (given,) = written["tool_returns"]
+    inner = json.loads(given["func_response"])
+    assert (inner["status"], inner["message"], given["status"]) == ("Failed", "No wind.", "error")
+    assert inner["time"] == "2026-03-01 01:00:00 PM CET+0100"
+    assert [item.content[0].text.text for item in read(asked_row(), written)[1].tool_returns] == ["No wind."]
+
+
+def asked_row() -> dict[str, Any]:
+    return {"role": "assistant", "content": [], "tool_calls": [call("look")]}
+
+
+def test_one_decision_of_an_older_release_is_one_for_each_call() -> None:
+    request, answer = read(
+        {"role": "approval", "content": [], "tool_calls": [call("sail"), call("anchor")]},
+        {
+            "role": "approval",
+            "content": [],
+            "approval_request_id": derive_id("message", "0"),
+            "approve": False,
+            "denial_reason": "Storm.",
+        },
+    )
+    assert [item.tool_call_id for item in answer.approval_decisions] == ["call-sail", "call-anchor"]
+    assert {item.deny.reason for item in answer.approval_decisions} == {"Storm."}
+    assert answer.approval_request_id == request.id
+
+
+def test_a_result_of_the_client_is_a_decision() -> None:
+    item = {"type": "tool", "tool_call_id": "call-sail", "status": "success", "func_response": "Done.", "stdout": ["a"]}
+    _, answer = read(
+        {"role": "approval", "content": [], "tool_calls": [call("sail")]},
+        {"role": "approval", "content": [], "approvals": [item]},
+    )
+    (decision,) = answer.approval_decisions
+    assert decision.client_return.content[0].text.text == "Done."
+    assert (decision.client_return.name, list(decision.client_return.stdout)) == ("sail", ["a"])
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [({"role": "oracle"}, "oracle"), ({"role": "user", "content": "x", "created_at": "yesterday"}, "yesterday")],
+)
+def test_a_message_that_cannot_be_read_is_named(row: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        read(row)
+
+
+def test_the_limit_of_a_block_is_at_least_its_length() -> None:
+    row = {"id": "block-1", "label": "human", "value": "x" * 30, "limit": 10, "created_at": NOON}
+    assert block(row).limit == 30
+    assert block(row | {"limit": 50}).limit == 50
+    assert block(row | {"value": "a\0b"}).value == "a\ufffdb", "no database takes NUL characters"
+
+
+@pytest.mark.parametrize("kind", ["round_robin", "supervisor", "dynamic", "sleeptime", "voice_sleeptime", "swarm"])
+def test_each_kind_of_manager_is_kept(kind: str) -> None:
+    row = {"id": "group-1", "description": "", "manager_type": kind, "manager_agent_id": AGENT, "created_at": NOON}
+    found = group(row | {"sleeptime_agent_frequency": 4, "max_turns": 2}, [derive_id("agent", "member")], ())
+    config = found.manager_config
+    assert config.WhichOneof("config") == kind
+    manager = getattr(config, kind)
+    if kind not in ("round_robin", "swarm"):
+        assert manager.manager_agent_id == AGENT
+    if kind == "sleeptime":
+        assert manager.sleeptime_agent_frequency == 4
