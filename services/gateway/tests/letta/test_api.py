@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from mnemesh_gateway.config import Config
+from mnemesh_gateway.letta import uploads
 from mnemesh_kit.config import ConfigError
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply, status
@@ -58,6 +59,26 @@ def test_bodies_that_are_no_json_and_unknown_fields(http: httpx.Client) -> None:
     assert made.status_code == 200
 
 
+def test_a_file_that_is_too_large_is_refused_and_not_stored(
+    lab: Lab, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert uploads.MAX_BYTES == 256 << 20, "the documentation names it"
+    monkeypatch.setattr(uploads, "MAX_BYTES", 2000)
+    folder = lab.client.folders.create(name="large")
+    for size, expected in ((3000, 413), (1000, 200)):
+        answer = http.post(f"/v1/folders/{folder.id}/upload", files={"file": ("large.txt", b"a" * size)})
+        assert answer.status_code == expected, answer.text
+    assert [file.file_size for file in lab.client.folders.files.list(folder.id)] == [1000]
+
+
+def test_messages_are_not_changed(lab: Lab, http: httpx.Client) -> None:
+    agent = lab.agent()
+    said = lab.client.agents.messages.create(agent.id, input="Hi").messages[0]
+    change = {"message_type": "assistant_message", "content": "Never."}
+    refused = http.patch(f"/v1/agents/{agent.id}/messages/{said.id}", json=change)
+    assert (refused.status_code, "no longer supported" in refused.json()["detail"]) == (405, True)
+
+
 def test_a_repeated_request_with_the_same_key_is_one_agent(lab: Lab) -> None:
     first, second = (
         lab.client.agents.create(name="once", tags=["once"], extra_headers={"Idempotency-Key": "letta-once"})
@@ -90,7 +111,13 @@ async def test_the_profile_of_an_older_release(tmp_path: Path, fake_openai: Fake
         Mesh(tmp_path, openai_base_url=fake_openai.base_url, gateway=True, settings=settings) as mesh,
         httpx.AsyncClient(base_url=f"http://{mesh.addresses['gateway']}", timeout=scaled(60)) as http,
     ):
-        agent = (await http.post("/v1/agents/", json={})).json()
+        agent = (await http.post("/v1/agents/", json={"memory_blocks": [{"label": "human", "value": ""}]})).json()
+        block = (await http.post("/v1/blocks/", json={"label": "plan", "value": ""})).json()
+        for words in ("One.", "Two.", "Three."):
+            assert (await http.post(f"/v1/agents/{agent['id']}/messages", json={"input": words})).status_code == 200
+        compacted = await http.post(f"/v1/agents/{agent['id']}/summarize")
     assert agent["agent_type"] == "memgpt_v2_agent"
+    assert [agent["blocks"][0]["limit"], block["limit"]] == [20_000, 20_000]
+    assert (compacted.status_code, compacted.content) == (204, b"")
     with pytest.raises(ConfigError, match="LETTA_PROFILE"):
         Config.from_env({"MNEMESH_GATEWAY_LETTA_PROFILE": "0.15"})

@@ -10,3 +10,13 @@ class Profile(StrEnum):
 
     LETTA_0_16_1 = "0.16.1"
     LETTA_0_16_7 = "0.16.7"
+
+    @property
+    def agent_type(self) -> str:
+        """The type of agents that are created without one. Those of 0.16.1 speak with send_message."""
+        return "memgpt_v2_agent" if self is Profile.LETTA_0_16_1 else "letta_v1_agent"
+
+    @property
+    def block_limit(self) -> int:
+        """The limit of blocks that are created without one, in characters."""
+        return 20_000 if self is Profile.LETTA_0_16_1 else 100_000

@@ -156,6 +156,8 @@ def reset(lab: Lab) -> None:
     lab.fake.script = lambda _: "They talked."
     result = lab.client.agents.messages.compact(agent.id, compaction_settings={"mode": "all"})
     assert "They talked." in result.summary
+    shown = [message for message in lab.client.agents.messages.list(agent.id) if "They talked." in str(message)]
+    assert [message.message_type for message in shown] == ["user_message"]
     assert result.num_messages_before > result.num_messages_after
     state = lab.client.agents.messages.reset(agent.id)
     assert len(state.message_ids or ()) == 1

@@ -23,9 +23,9 @@ def blocks(lab: Lab) -> None:
     agents = lab.client.agents
     agent, other = lab.agent(), lab.agent(memory_blocks=[{"label": "plan", "value": "Rest."}])
     held = agents.blocks.retrieve("human", agent_id=agent.id)
-    assert (held.label, held.value, held.limit) == ("human", "Ada.", 20_000)
+    assert (held.label, held.value, held.limit) == ("human", "Ada.", 100_000)
     changed = agents.blocks.update("human", agent_id=agent.id, value="Grace.")
-    assert (changed.id, changed.value, changed.limit) == (held.id, "Grace.", 20_000)
+    assert (changed.id, changed.value, changed.limit) == (held.id, "Grace.", 100_000)
     plan = str(other.blocks[0].id)
     assert {block.label for block in agents.blocks.attach(plan, agent_id=agent.id).blocks} == {"human", "plan"}
     assert {block.label for block in agents.blocks.list(agent.id)} == {"human", "plan"}

@@ -36,7 +36,7 @@ def create(lab: Lab) -> None:
     assert agent.id.startswith("agent-")
     assert (agent.name, agent.agent_type, agent.system) == ("ada", "letta_v1_agent", "You are Ada.")
     assert {block.label: (block.value, block.limit) for block in agent.memory.blocks} == {
-        "human": ("Nothing yet.", 20_000),
+        "human": ("Nothing yet.", 100_000),
         "persona": ("Kind.", 50),
     }
     assert agent.blocks == agent.memory.blocks

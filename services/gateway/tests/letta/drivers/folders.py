@@ -61,6 +61,8 @@ def files(lab: Lab) -> None:
     assert list(files.list(other.id)) == []
     passages: Any = lab.client.get(f"/v1/folders/{folder.id}/passages", cast_to=object)
     assert any("comet" in item["text"] for item in passages)
+    replaced = files.upload(folder.id, file=("comet.txt", b"Fifth, and longer."), duplicate_handling="replace")
+    assert (replaced.id, replaced.file_name, replaced.file_size) == (made.id, "comet.txt", 18)
     with pytest.raises(letta_client.UnprocessableEntityError, match="file"):
         lab.client.post(f"/v1/folders/{folder.id}/upload", body={}, cast_to=object)
     for act in (files.retrieve, files.delete):

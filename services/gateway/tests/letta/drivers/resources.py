@@ -29,7 +29,7 @@ def blocks(lab: Lab) -> None:
     made = [blocks.create(label="shared", value=str(number), tags=["block-test"]) for number in range(3)]
     first = made[0]
     assert first.id.startswith("block-")
-    assert (first.label, first.value, first.limit, first.read_only) == ("shared", "0", 20_000, False)
+    assert (first.label, first.value, first.limit, first.read_only) == ("shared", "0", 100_000, False)
     assert blocks.retrieve(first.id) == first
     assert [block.id for block in blocks.list(tags=["block-test"], limit=2)] == [block.id for block in made]
     changed = blocks.update(first.id, value="changed", tags=[], metadata={"a": 1})

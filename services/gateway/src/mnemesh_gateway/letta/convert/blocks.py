@@ -30,8 +30,8 @@ def block_from_proto(block: pb.Block) -> Block:
     )
 
 
-def block_to_proto(block: CreateBlock) -> pb.Block:
-    """Returns the message of a block to create."""
+def block_to_proto(block: CreateBlock, default_limit: int) -> pb.Block:
+    """Returns the message of a block to create. A value that is longer than the default limit needs a limit."""
     message = pb.Block(
         label=block.label,
         value=block.value,
@@ -43,7 +43,7 @@ def block_to_proto(block: CreateBlock) -> pb.Block:
     )
     set_present(
         message,
-        limit=block.limit,
+        limit=default_limit if block.limit is None else block.limit,
         description=block.description,
         template_name=block.template_name,
         metadata=json_to_text(block.metadata),

@@ -48,7 +48,8 @@ def _parts(message: pb.Message, shown: Shown) -> list[dict[str, Any]]:
         case pb.ROLE_USER:
             return [base | {"message_type": "user_message", "content": content_from_proto(message.content)}]
         case pb.ROLE_SUMMARY:
-            return [base | {"message_type": "summary_message", "summary": text_of(message.content)}]
+            # Clients of Letta's read a stored summary as the user's; only streams have messages for summaries.
+            return [base | {"message_type": "user_message", "content": text_of(message.content)}]
         case pb.ROLE_TOOL:
             head = {"message_type": "tool_return_message"}
             return [

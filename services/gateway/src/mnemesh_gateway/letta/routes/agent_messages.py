@@ -18,8 +18,9 @@ from mnemesh_gateway.letta.convert.sending import config_to_proto, sent_of
 from mnemesh_gateway.letta.convert.values import json_from_text, set_present
 from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.mesh import Mesh
-from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, json_response
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
+from mnemesh_gateway.letta.profile import Profile
 from mnemesh_gateway.letta.schemas.agents import AgentState
 from mnemesh_gateway.letta.schemas.messages import (
     CancelRuns,
@@ -109,9 +110,18 @@ async def reset_messages(call: Call[NoQuery, ResetMessages]) -> AgentState:
 
 
 @operations.post("/agents/{agent_id}/summarize", body=Compact, optional_body=True, result=CompactionResponse)
-async def summarize_messages(call: Call[NoQuery, Compact]) -> CompactionResponse:
-    """Compacts the window of an agent."""
-    return await compacted(call.mesh, call.path["agent_id"], None, call.body, call.request_id)
+async def summarize_messages(call: Call[NoQuery, Compact]) -> CompactionResponse | Response:
+    """Compacts the window of an agent. The answer of the release 0.16.1 has no body."""
+    done = await compacted(call.mesh, call.path["agent_id"], None, call.body, call.request_id)
+    return Response(status_code=204) if call.profile is Profile.LETTA_0_16_1 else done
+
+
+@operations.patch("/agents/{agent_id}/messages/{message_id}")
+@operations.patch("/groups/{group_id}/messages/{message_id}")
+async def modify_message(_call: Call[NoQuery, None]) -> Response:
+    """Refuses to change a message, as the release 0.16.7 does."""
+    detail = "Message editing is no longer supported. Several conversations can have the same message."
+    return json_response({"detail": detail}, 405)
 
 
 def check_streaming(body: SendMessages, *, streams: bool) -> None:

@@ -22,7 +22,6 @@ from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
 from mnemesh_gateway.letta.pages import READ_SECONDS, order_to_proto
-from mnemesh_gateway.letta.profile import Profile
 from mnemesh_gateway.letta.schemas.agents import (
     AgentFilters,
     AgentState,
@@ -67,16 +66,14 @@ async def count_agents(call: Call[AgentFilters, None]) -> int:
 async def create_agent(call: Call[NoQuery, CreateAgent]) -> AgentState:
     """Creates an agent."""
     body = call.body
-    # In 0.16.1 an agent speaks with send_message unless its type says otherwise.
-    default = "memgpt_v2_agent" if call.profile is Profile.LETTA_0_16_1 else "letta_v1_agent"
-    agent = pb.Agent(type=AGENT_TYPES[body.agent_type or default])
+    agent = pb.Agent(type=AGENT_TYPES[body.agent_type or call.profile.agent_type])
     options_to_proto(body, agent)
     _drop_unset(agent)
     set_present(agent, name=body.name)
     request = rpc.CreateAgentRequest(
         request_id=call.request_id,
         agent=agent,
-        blocks=[block_to_proto(block) for block in body.memory_blocks or ()],
+        blocks=[block_to_proto(block, call.profile.block_limit) for block in body.memory_blocks or ()],
         block_ids=body.block_ids or (),
         tool_ids=body.tool_ids or (),
         tool_names=body.tools or (),

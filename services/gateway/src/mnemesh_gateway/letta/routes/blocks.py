@@ -45,7 +45,9 @@ class ListBlocks(msgspec.Struct, kw_only=True):
 @operations.post("/blocks/", body=CreateBlock, result=Block)
 async def create_block(call: Call[NoQuery, CreateBlock]) -> Block:
     """Creates a block."""
-    request = rpc.CreateBlockRequest(request_id=call.request_id, block=block_to_proto(call.body))
+    request = rpc.CreateBlockRequest(
+        request_id=call.request_id, block=block_to_proto(call.body, call.profile.block_limit)
+    )
     return block_from_proto((await call.mesh.blocks.CreateBlock(request, timeout=_WRITE_SECONDS)).block)
 
 
