@@ -20,6 +20,7 @@ KINDS = {
     "tool_return": runs_pb2.EVENT_KIND_TOOL_RETURN_MESSAGE,
     "user": runs_pb2.EVENT_KIND_USER_MESSAGE,
     "assistant": runs_pb2.EVENT_KIND_ASSISTANT_MESSAGE,
+    "step_started": runs_pb2.EVENT_KIND_STEP_STARTED,
     "reasoning": runs_pb2.EVENT_KIND_REASONING_MESSAGE,
 }
 ENDING = ["stop", "usage"]
@@ -63,6 +64,7 @@ def kinds(events: list[runs_pb2.RunEvent]) -> list[str]:
         (("assistant",), ["assistant"]),
         (("user", "assistant"), ["user", "assistant"]),
         (("tool_return", "tool_call"), ["tool_call", "tool_return"]),
+        (("step_started", "tool_call"), ["tool_call"]),
     ],
 )
 async def test_stream_has_the_requested_kinds_of_events(
@@ -75,6 +77,7 @@ async def test_stream_has_the_requested_kinds_of_events(
         "Kept.",
     ]
     events = await sent(mesh, agent, include_events=[KINDS[kind] for kind in wanted])
+    assert ("step_started" in kinds(events)) is (not wanted or "step_started" in wanted)
     entries = [kind for kind in kinds(events) if kind != "step_started"]
     assert entries == ["accepted", *expected, *ENDING]
     assert kinds(await attached(mesh, events[0].run_id)) == ["accepted", *expected, *ENDING]

@@ -166,11 +166,13 @@ class RunEvent:
     position: tuple[int, int] | None = None
 
     def is_included(self, kinds: Collection[str]) -> bool:
-        """Returns whether a stream that asked for these kinds of messages has the event. No kinds select all.
+        """Returns whether a stream that asked for these kinds of events has the event. No kinds select all.
 
         A delta belongs to its message. A summary is recorded only if the run asks for it, so it is always included.
         """
         body = self.body.body if isinstance(self.body, MemberEvent) else self.body
+        if isinstance(body, StepStarted):
+            return not kinds or "step_started" in kinds
         return not kinds or not isinstance(body, MessageEvent | Delta) or body.kind == "summary" or body.kind in kinds
 
 

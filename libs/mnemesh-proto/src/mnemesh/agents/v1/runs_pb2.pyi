@@ -69,6 +69,8 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     EVENT_KIND_APPROVAL_RESPONSE_MESSAGE: _EventKind.ValueType  # 9
     EVENT_KIND_SUMMARY_MESSAGE: _EventKind.ValueType  # 10
     EVENT_KIND_COMPACTION: _EventKind.ValueType  # 11
+    EVENT_KIND_STEP_STARTED: _EventKind.ValueType  # 12
+    """The live event step_started."""
 
 class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
     """The kinds of events that a client can select. Stop, usage and error events are always sent."""
@@ -85,6 +87,8 @@ EVENT_KIND_APPROVAL_REQUEST_MESSAGE: EventKind.ValueType  # 8
 EVENT_KIND_APPROVAL_RESPONSE_MESSAGE: EventKind.ValueType  # 9
 EVENT_KIND_SUMMARY_MESSAGE: EventKind.ValueType  # 10
 EVENT_KIND_COMPACTION: EventKind.ValueType  # 11
+EVENT_KIND_STEP_STARTED: EventKind.ValueType  # 12
+"""The live event step_started."""
 Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
 
 class _RunStatus:
@@ -298,7 +302,7 @@ class RunConfig(_message.Message):
     """Interval of keepalive events on an idle stream, in seconds. Absent means 30."""
     @_builtins.property
     def include_events(self) -> _containers.RepeatedScalarFieldContainer[Global___EventKind.ValueType]:
-        """Empty selects all kinds except compaction."""
+        """Empty selects all kinds except compaction. Events that are no kind, such as stop and usage, are in every stream."""
 
     @_builtins.property
     def client_tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClientTool]: ...
