@@ -140,18 +140,18 @@ async def command(mesh: Mesh, *arguments: str, stdin: str = "") -> tuple[int | N
 async def test_providers_on_the_command_line(mesh: Mesh) -> None:
     async with FakeOpenAI(models=["one", "two"]) as fake:
         place = ("--type", "vllm", "--base-url", fake.base_url)
-        code, created, err = await command(mesh, "add", "mine", *place, "--key-file", "-", stdin=f"{KEY}\n")
+        code, created, err = await command(mesh, "create", "mine", *place, "--key-file", "-", stdin=f"{KEY}\n")
         assert (code, err) == (0, "")
         code, listed, _ = await command(mesh, "list")
         row = next(line for line in listed.splitlines() if line.lstrip().startswith("mine"))
         assert row.split() == ["mine", "vllm", "own", "yes", "2", created.strip()]
         assert (await command(mesh, "check", "mine"))[:2] == (0, "MODEL\none\ntwo\n")
         assert KEY not in listed
-        code, _, err = await command(mesh, "add", "mine", *place)
+        code, _, err = await command(mesh, "create", "mine", *place)
         assert (code, "ALREADY_EXISTS" in err, len(err.splitlines())) == (1, True, 1)
     code, _, err = await command(mesh, "check", "mine")
     assert (code, "PROVIDER_UNAVAILABLE" in err) == (1, True)
-    assert (await command(mesh, "remove", "mine"))[0] == 1, "the removal was not confirmed"
-    assert (await command(mesh, "remove", "mine", "--yes"))[0] == 0
+    assert (await command(mesh, "delete", "mine"))[0] == 1, "the deletion was not confirmed"
+    assert (await command(mesh, "delete", "mine", "--yes"))[0] == 0
     code, _, err = await command(mesh, "check", "mine")
     assert (code, "NOT_FOUND" in err) == (3, True)

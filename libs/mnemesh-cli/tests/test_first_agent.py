@@ -78,5 +78,5 @@ async def test_mesh_with_an_unknown_model_is_stopped(mesh: FakeMesh, monkeypatch
     monkeypatch.setattr(up, "_client", lambda _: mesh.client())
 
     with pytest.raises(StartupError, match=r"MNEMESH_MODEL cannot be used\. There is no model"):
-        await up._up(up.mesh_config(None), chat=False)
+        await up._up(up.mesh_config(None), chat=False, as_json=False)
     assert calls == ["start", "stop", "kill"]

@@ -45,7 +45,6 @@ def test_every_command_takes_the_options_of_every_command() -> None:
     missing = {
         path: {"--target", "--profile", "--json"} - {name for each in command.params for name in each.opts}
         for path, command in all_commands().items()
-        if not command.context_settings.get("ignore_unknown_options")
     }
     assert {path for path, names in missing.items() if names} == set()
 
@@ -120,7 +119,7 @@ def test_blocks_are_created_changed_undone_and_shared(cli: CommandLine) -> None:
 def test_passages_and_archives_are_stored_found_and_deleted(cli: CommandLine) -> None:
     cli.agent("pam")
     archive = cli.run("archives", "create", "notes", "--agent", "pam")[1].strip()
-    passage = cli.run("passages", "add", "-", "--agent", "pam", stdin="The launch is on Friday.\n")[1].strip()
+    passage = cli.run("passages", "create", "-", "--agent", "pam", stdin="The launch is on Friday.\n")[1].strip()
 
     assert "launch" in cli.run("passages", "search", "launch", "--agent", "pam")[1]
     [row] = rows(cli.run("passages", "list", "--agent", "pam", "--json")[1])
@@ -181,7 +180,7 @@ def test_profiles_name_meshes(cli: CommandLine, monkeypatch: pytest.MonkeyPatch,
     assert "zoe" in cli.run("agents", "list")[1]
     [row] = rows(cli.run("profiles", "list", "--json")[1])
     assert (row["name"], row["is_current"], row["target"]) == ("team", True, address)
-    cli.run("profiles", "remove", "team")
+    cli.run("profiles", "delete", "team")
     assert not config_file().read_text().strip()
 
     config_file().write_text("[profiles.team]\nadress = 'x'\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,7 +16,7 @@ from .command_line import CommandLine
 
 
 def test_servers_are_added_listed_shown_and_deleted(cli: CommandLine) -> None:
-    code, created, err = cli.run("mcp-servers", "add", "tickets", "http://127.0.0.1:9/mcp")
+    code, created, err = cli.run("mcp-servers", "create", "tickets", "http://127.0.0.1:9/mcp")
     assert (code, "its tools were not read" in err) == (0, True)
     server_id = created.strip()
     _, listed, _ = cli.run("mcp-servers", "list")
@@ -40,20 +41,19 @@ def test_servers_are_added_listed_shown_and_deleted(cli: CommandLine) -> None:
 def test_a_person_authorizes_a_server(cli: CommandLine, running: MeshThread, monkeypatch: pytest.MonkeyPatch) -> None:
     servers = protected()
     remote = running.run(servers.__aenter__())
-    printed: list[str] = []
 
     def answer(*_: Any, **__: Any) -> str:
-        return f"http://127.0.0.1:8765/callback?{urlencode(running.run(remote.approve(printed[-1])))}"
+        url = sys.stdout.getvalue().strip()  # type: ignore[attr-defined]
+        return f"http://127.0.0.1:8765/callback?{urlencode(running.run(remote.approve(url)))}"
 
     try:
-        code, out, err = cli.run("mcp-servers", "add", "--oauth", "protected", remote.url)
+        code, out, err = cli.run("mcp-servers", "create", "--oauth", "protected", remote.url)
         assert (code, "its tools were not read" in err) == (0, True)
         server_id = out.strip()
         with monkeypatch.context() as patch:
-            patch.setattr(typer, "echo", lambda text, **_: printed.append(text))
             patch.setattr(typer, "prompt", answer)
             code, out, err = cli.run("mcp-servers", "authorize", "protected")
-            assert (code, out.strip(), err) == (0, f"authorized {server_id}, 2 tools", "")
+            assert (code, out.splitlines()[1:], err) == (0, [f"authorized {server_id}, 2 tools"], "")
             patch.setattr(typer, "prompt", lambda *_, **__: "http://127.0.0.1:8765/callback?error=access_denied")
             code, _, err = cli.run("mcp-servers", "authorize", "protected")
         cli.run("mcp-servers", "delete", "protected", "--yes")

@@ -6,6 +6,7 @@ Starting a mesh takes seconds of processor time, so each test checks several thi
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -135,8 +136,10 @@ async def test_mesh_runs_in_the_background_and_is_maintained_after_down(commands
 
     commands.directory.mkdir()
     commands.directory.chmod(0o755)
-    code, _, err = await commands.run("up", "--background")
+    code, out, err = await commands.run("up", "--background", "--json")
     assert code == 0, err
+    started = json.loads(out)
+    assert started["addresses"].keys() == set(SERVICE_NAMES)
     assert "ready after" in err
     assert f"other users had access to {commands.directory}" in err
     files = [commands.directory, *commands.directory.rglob("*")]
@@ -156,16 +159,18 @@ async def test_mesh_runs_in_the_background_and_is_maintained_after_down(commands
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert "Another mesh" in err
 
-    assert (await commands.run("down"))[0] == 0
+    code, out, _ = await commands.run("down", "--json")
+    assert (code, json.loads(out)["stopped_pid"]) == (0, started["pid"])
     code, out, _ = await commands.run("doctor")
     assert code == 1
     assert out.count("does not answer. Start a mesh with `mnemesh up`.") == len(SERVICE_NAMES)
     assert "no mesh is running" in (await commands.run("down"))[2]
 
-    code, out, err = await commands.run("maintain")
+    code, out, err = await commands.run("maintain", "--json")
     assert (code, err) == (0, "")
+    rows = [json.loads(line) for line in out.splitlines()]
     for name in STORE_NAMES:
-        report = [line.removeprefix(name).strip() for line in out.splitlines() if line.startswith(f"{name} ")]
+        report = [row["line"] for row in rows if row["service"] == name]
         assert any(line.startswith(f"{name}.db: ") for line in report), out
         assert any(line.startswith("idempotency keys deleted: ") for line in report), out
     (commands.directory / f"{STORE_NAMES[0]}.db").write_bytes(b"not a database" * 1000)

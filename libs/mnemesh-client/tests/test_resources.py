@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 from mnemesh.agents.v1 import agents_service_pb2, conversations_pb2
+from mnemesh.archival.v1 import archives_pb2
 from mnemesh.recall.v1 import episodes_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import InvalidArgument, NotFound, Unavailable
@@ -162,6 +163,11 @@ def test_passages_can_be_texts(client: Mnemesh, agent: Agent) -> None:
     assert [result.passage.text for result in results] == ["The sea is green.", "The sky is grey."]
     assert client.archives.update(archive.id, description="Colours.").description == "Colours."
     assert (list(client.archives.agents(archive.id)), client.archives.count(agent_id=agent.id)) == ([agent.id], 1)
+    client.passages.insert_many([f"colour {number}" for number in range(100)], archive_id=archive.id)
+    states: list[archives_pb2.Archive] = []
+    client.archives.update(archive.id, embedder="mnemesh/wordllama-256")
+    assert client.archives.wait(archive.id, on_progress=states.append).embedder == "mnemesh/wordllama-256"
+    assert not states[-1].HasField("reembedding")
     assert client.passages.delete_many(archive.id, [result.passage.id for result in results]).deleted_passages == 2
     with pytest.raises(InvalidArgument, match="list of texts"):
         client.passages.insert_many("one text", archive_id=archive.id)

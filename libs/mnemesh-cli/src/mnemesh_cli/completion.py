@@ -89,6 +89,11 @@ async def _conversations(mnemesh: Mnemesh) -> AsyncIterator[tuple[str, str]]:
         yield conversation.id, conversation.summary
 
 
+async def _identities(mnemesh: Mnemesh) -> AsyncIterator[tuple[str, str]]:
+    async for identity in mnemesh.identities.list(limit=_MOST):
+        yield identity.id, identity.name
+
+
 _SOURCES: Final = {
     "agent": _agents,
     "archive": _archives,
@@ -96,6 +101,7 @@ _SOURCES: Final = {
     "conversation": _conversations,
     "folder": _folders,
     "group": _groups,
+    "identity": _identities,
     "model": _models,
     "provider": _providers,
     "run": _runs,

@@ -42,9 +42,7 @@ def _add_to_all(command: Any) -> None:
 
 
 def _add_to(command: Any) -> None:
-    """Adds the options once, except to a command that passes unknown options on to another program."""
-    if command.context_settings.get("ignore_unknown_options"):
-        return
+    """Adds the options once."""
     taken = {name for parameter in command.params for name in parameter.opts}
     command.params += [option for option in _options() if not taken.intersection(option.opts)]
 

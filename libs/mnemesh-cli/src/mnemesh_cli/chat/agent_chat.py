@@ -29,8 +29,10 @@ _UNDONE_CHARS: Final = 60
 class AgentConversation(Conversation):
     """A chat of a person, or of a program that writes to stdin, with an agent."""
 
-    def __init__(self, mnemesh: Mnemesh, agent: Agent, conversation_id: str | None = None) -> None:
-        super().__init__(mnemesh, agent.name)
+    def __init__(
+        self, mnemesh: Mnemesh, agent: Agent, conversation_id: str | None = None, *, as_json: bool = False
+    ) -> None:
+        super().__init__(mnemesh, agent.name, as_json=as_json)
         self._agent = agent
         self._conversation_id = conversation_id
         self._pending: tuple[message_pb2.ToolCall, ...] = ()

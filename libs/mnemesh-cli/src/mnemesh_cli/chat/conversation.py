@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mnemesh.types.v1 import message_pb2
 from mnemesh_cli.chat.chat_commands import ChatCommand, ChatCommands, CommandError
+from mnemesh_cli.chat.json_renderer import JsonRenderer
 from mnemesh_cli.chat.render import LiveRenderer, PlainRenderer
 from mnemesh_cli.chat.stdin import pastes_marked, read_lines, typing_kept
 from mnemesh_cli.display.error_text import error_text
@@ -29,11 +30,12 @@ _QUESTION: Final = "  run {tool}? y, n, or a reason to deny › "
 class Conversation(ABC):
     """The exchange of messages with an agent or a group."""
 
-    def __init__(self, mnemesh: Mnemesh, name: str) -> None:
+    def __init__(self, mnemesh: Mnemesh, name: str, *, as_json: bool = False) -> None:
         self.mnemesh = mnemesh
-        self.live = sys.stdin.isatty()
+        self.live = sys.stdin.isatty() and not as_json
         self.console = output()
-        self.renderer = LiveRenderer(self.console) if self.live else PlainRenderer(self.console)
+        text = LiveRenderer(self.console) if self.live else PlainRenderer(self.console)
+        self.renderer = JsonRenderer(self.console) if as_json else text
         self.run_id = ""
         self._name = name
         self._ended = False

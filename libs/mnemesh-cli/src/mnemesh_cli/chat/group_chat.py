@@ -9,6 +9,7 @@ from typing import Final
 from mnemesh.agents.v1 import agents_pb2, runs_pb2
 from mnemesh_cli.chat.citations import show_sources
 from mnemesh_cli.chat.conversation import Conversation
+from mnemesh_cli.chat.json_renderer import JsonRenderer
 from mnemesh_cli.chat.memory_changes import MemoryTracker
 from mnemesh_cli.chat.render import LiveRenderer, PlainRenderer
 from mnemesh_cli.display.error_text import error_text
@@ -39,6 +40,10 @@ class GroupDisplay:
 
     def show(self, item: GroupEvent) -> None:
         """Displays an event."""
+        if isinstance(self._renderer, JsonRenderer):
+            with self.speaking(item):
+                self._renderer.show(item.event)
+            return
         if item.is_selection:
             self._show_selection(item)
             return
@@ -74,8 +79,8 @@ class GroupDisplay:
 class GroupConversation(Conversation):
     """A chat of a person, or of a program that writes to stdin, with a group."""
 
-    def __init__(self, mnemesh: Mnemesh, group: Group) -> None:
-        super().__init__(mnemesh, group.description or group.id)
+    def __init__(self, mnemesh: Mnemesh, group: Group, *, as_json: bool = False) -> None:
+        super().__init__(mnemesh, group.description or group.id, as_json=as_json)
         self._group = group
         self._display = GroupDisplay(self.renderer)
         self._trackers: dict[str, MemoryTracker] = {}

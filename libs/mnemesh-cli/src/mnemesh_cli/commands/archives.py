@@ -1,13 +1,15 @@
-"""`mnemesh archives`: list, show, create, attach, detach, delete."""
+"""`mnemesh archives`: list, show, create, update, attach, detach, delete."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 import typer
+from mnemesh.archival.v1 import archives_pb2
 from mnemesh_cli.commands.resources import Resource, id_column, resource_app, run, text_column
 from mnemesh_cli.completion import completer
-from mnemesh_cli.display.records import print_done
+from mnemesh_cli.display.count_progress import counted_bar
+from mnemesh_cli.display.records import print_done, print_record
 from mnemesh_cli.display.table import Column
 from mnemesh_cli.options import AgentArgument, AttachToOption
 from mnemesh_client.mnemesh import Mnemesh
@@ -26,7 +28,7 @@ ARCHIVES = Resource(
     consequence=" and its passages",
     of_agent=True,
 )
-app = resource_app(ARCHIVES, "Create, list, show, attach and delete archives of passages.")
+app = resource_app(ARCHIVES, "Create, list, show, change, attach and delete archives of passages.")
 
 ArchiveArgument = Annotated[
     str, typer.Argument(metavar="ARCHIVE", help="Id of the archive.", autocompletion=completer("archive"))
@@ -52,6 +54,46 @@ def create(
         print_done(archive.id, archive, as_json=context.obj.as_json)
 
     run(context, command)
+
+
+@app.command("update")
+def update(
+    context: typer.Context,
+    archive: ArchiveArgument,
+    name: Annotated[str | None, typer.Option(help="The new name.")] = None,
+    description: Annotated[
+        str | None, typer.Option("--description", "-d", help='The new description; "" removes it.')
+    ] = None,
+    embedder: Annotated[
+        str | None, typer.Option(help="The new embedder, as provider/model. All passages are embedded again.")
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", "-w", help="Wait until all passages have a vector of the new embedder.")
+    ] = False,
+) -> None:
+    """Change an archive. Until a new embedder has all passages, searches use the vectors of the one before."""
+    values = {"name": name, "description": description, "embedder": embedder}
+    fields = {field: value or None for field, value in values.items() if value is not None}
+    if not fields:
+        raise typer.BadParameter(
+            "Name at least one change. See `mnemesh archives update --help`.", param_hint="options"
+        )
+
+    async def command(mnemesh: Mnemesh) -> None:
+        updated = await mnemesh.archives.update(archive, **fields)
+        if wait and updated.HasField("reembedding"):
+            updated = await _reembedded(mnemesh, updated)
+        print_record(updated, as_json=context.obj.as_json)
+
+    run(context, command)
+
+
+async def _reembedded(mnemesh: Mnemesh, archive: archives_pb2.Archive) -> archives_pb2.Archive:
+    """Waits with a bar until an archive has its new embedder, and returns the archive."""
+    with counted_bar("Embedding", "passages", archive.reembedding.total_passages) as on_count:
+        return await mnemesh.archives.wait(
+            archive.id, on_progress=lambda state: on_count(state.reembedding.done_passages)
+        )
 
 
 @app.command("attach")

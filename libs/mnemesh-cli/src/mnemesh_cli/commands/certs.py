@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from mnemesh_cli.display.terminal import output
+from mnemesh_cli.display.records import print_done
 
 app = typer.Typer(no_args_is_help=True, help="Create certificates for TLS between the services of a mesh.")
 
@@ -18,6 +18,7 @@ def certs() -> None:
 
 @app.command("create")
 def create(
+    context: typer.Context,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the authority and the certificates.")],
     days: Annotated[float, typer.Option(min=0.001, help="Days until the certificates expire.")] = 365.0,
     host: Annotated[
@@ -36,5 +37,7 @@ def create(
     from mnemesh_cli.certificates import create_certificates  # noqa: PLC0415  (other commands need no cryptography)
 
     names = create_certificates(directory.expanduser(), days=days, hosts=host or (), readable=readable)
-    output().print(f"certificates for {', '.join(names)} in {directory}", markup=False, soft_wrap=True)
-    output().print(f"settings: set -a; . {directory}/mnemesh.env; set +a", markup=False, soft_wrap=True)
+    settings = f"{directory}/mnemesh.env"
+    text = f"certificates for {', '.join(names)} in {directory}\nsettings: set -a; . {settings}; set +a"
+    record = {"directory": str(directory), "certificates": list(names), "settings_file": settings}
+    print_done(text, record, as_json=context.obj.as_json)

@@ -30,7 +30,7 @@ def chat(
     """Chat with an agent or a group.
 
     If stdin is not a terminal, each line is a message, and only the replies are printed. The replies of a group begin
-    with the name of the speaker.
+    with the name of the speaker. With --json, each line is a message too, and each event of the turns is printed.
     """
     if agent is not None and group is not None:
         raise typer.BadParameter("use only one of --agent and --group")
@@ -54,11 +54,12 @@ async def _chat(connection: Connection, agent_key: str | None, group_key: str | 
         if group_key is not None:
             group = await mnemesh.groups.find(group_key)
             if not group.is_sleeptime:
-                return await GroupConversation(mnemesh, group).converse()
+                return await GroupConversation(mnemesh, group, as_json=connection.as_json).converse()
             agent_key = group.manager_agent_id  # It alone answers.
-        return await converse(mnemesh, await choose_agent(mnemesh, agent_key), conversation)
+        agent = await choose_agent(mnemesh, agent_key)
+        return await converse(mnemesh, agent, conversation, as_json=connection.as_json)
 
 
-async def converse(mnemesh: Mnemesh, agent: Agent, conversation_id: str | None = None) -> int:
+async def converse(mnemesh: Mnemesh, agent: Agent, conversation_id: str | None = None, *, as_json: bool = False) -> int:
     """Exchanges messages with an agent until the input ends. Returns the exit code; see `Conversation.converse`."""
-    return await AgentConversation(mnemesh, agent, conversation_id).converse()
+    return await AgentConversation(mnemesh, agent, conversation_id, as_json=as_json).converse()

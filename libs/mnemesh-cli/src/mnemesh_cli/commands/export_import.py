@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 from mnemesh.agents.v1 import agent_records_pb2
@@ -17,8 +18,9 @@ from mnemesh_cli.agent_exports.restore import AgentImport, ImportCounts
 from mnemesh_cli.commands.import_letta import import_letta
 from mnemesh_cli.commands.letta_files import ExportFormat, export_letta_file, import_letta_file
 from mnemesh_cli.connection import Connection
-from mnemesh_cli.display.record_progress import record_bar
-from mnemesh_cli.display.terminal import notice, output, print_error
+from mnemesh_cli.display.count_progress import counted_bar
+from mnemesh_cli.display.records import print_done
+from mnemesh_cli.display.terminal import notice, print_error
 from mnemesh_cli.options import AgentArgument
 from mnemesh_cli.trace_files.directory import ACTIVE, ARCHIVE, EPISODES, FACTS, TraceDirectory
 from mnemesh_cli.trace_files.mirror import Mirror
@@ -99,7 +101,6 @@ def import_(
     organization: Annotated[
         str | None, typer.Option(help="With letta: the organization, if several have data.", metavar="ID")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="With letta: print the report as JSON.")] = False,
 ) -> None:
     """Import exported files into an agent. What the agent already has is kept.
 
@@ -110,7 +111,7 @@ def import_(
     agent file of Letta. Both can be repeated, and create nothing twice.
     """
     if str(dir) == "letta":
-        _import_letta(context.obj, database_url, organization, model, as_json=as_json)
+        _import_letta(context.obj, database_url, organization, model)
         return
     if dir.suffix == ".af":
         asyncio.run(import_letta_file(context.obj, dir, model))
@@ -124,11 +125,11 @@ def import_(
 
 
 def _import_letta(
-    connection: Connection, database_url: str | None, organization: str | None, model: str | None, *, as_json: bool
+    connection: Connection, database_url: str | None, organization: str | None, model: str | None
 ) -> None:
     if database_url is None:
         raise InvalidArgument("Name the database of Letta with --database-url.", field="database-url")
-    migration = import_letta(connection, database_url, organization=organization, model=model, as_json=as_json)
+    migration = import_letta(connection, database_url, organization=organization, model=model)
     if not asyncio.run(migration).is_complete:
         raise typer.Exit(1)
 
@@ -144,18 +145,21 @@ async def _export(connection: Connection, key: str, base: Path, interval: float 
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().add_signal_handler(number, stop.set)
         count = await mirror.write()
+        record: dict[str, Any] = {"agent_id": agent.id, "path": str(directory.path), "lines": count}
         exported = ""
         if not traces_only:
             counts = await export_agent(mnemesh, agent, directory.path)
-            with record_bar("Exporting") as on_count:
-                await export_records(mnemesh, agent.id, directory.path / RECORDS, on_count)
+            with counted_bar("Exporting", "records") as on_count:
+                record["records"] = await export_records(mnemesh, agent.id, directory.path / RECORDS, on_count)
+            record |= asdict(counts)
             exported = (
                 f", {counts.blocks} blocks, {counts.tools} tools, {counts.conversations} conversations,"
                 f" {counts.passages} passages in {counts.archives} archives"
             )
             if counts.secrets:
                 notice(_secrets(counts.secrets))
-        output().print(f"{directory.path}: {count} lines of traces, episodes and facts{exported}", soft_wrap=True)
+        text = f"{directory.path}: {count} lines of traces, episodes and facts{exported}"
+        print_done(text, record, as_json=connection.as_json)
         if interval is not None:
             await mirror.follow(interval, stop, _report_stale)
 
@@ -163,9 +167,10 @@ async def _export(connection: Connection, key: str, base: Path, interval: float 
 async def _export_file(connection: Connection, key: str, path: Path) -> None:
     async with connection.open() as mnemesh:
         agent = await mnemesh.agents.find(key)
-        with record_bar("Exporting") as on_count:
+        with counted_bar("Exporting", "records") as on_count:
             count = await export_records(mnemesh, agent.id, path, on_count)
-        output().print(f"{path}: {count} records of {agent.name}", soft_wrap=True)
+        record = {"agent_id": agent.id, "path": str(path), "records": count}
+        print_done(f"{path}: {count} records of {agent.name}", record, as_json=connection.as_json)
         if agent.proto.secrets:
             notice(_secrets(secret.key for secret in agent.proto.secrets))
 
@@ -182,17 +187,18 @@ async def _import(connection: Connection, base: Path, key: str | None, model: st
         # All files are read first: a malformed line imports nothing.
         for directory, restored in [(each, AgentImport(mnemesh, each)) for each in directories]:
             if key is None and (directory / RECORDS).is_file() and not await _exists(mnemesh, directory.name):
-                await _import_file(mnemesh, directory / RECORDS, model)
+                await _import_file(mnemesh, directory / RECORDS, model, as_json=connection.as_json)
                 continue
             agent = await restored.run(key, model=model, window=window)
             for note in restored.counts.notes:
                 notice(note)
-            output().print(_import_report(agent, restored.counts), soft_wrap=True)
+            record = {"agent_id": agent.id, **asdict(restored.counts)}
+            print_done(_import_report(agent, restored.counts), record, as_json=connection.as_json)
 
 
 async def _open_and_import(connection: Connection, path: Path, model: str | None) -> None:
     async with connection.open() as mnemesh:
-        await _import_file(mnemesh, path, model)
+        await _import_file(mnemesh, path, model, as_json=connection.as_json)
 
 
 async def _exists(mnemesh: Mnemesh, agent_id: str) -> bool:
@@ -203,17 +209,17 @@ async def _exists(mnemesh: Mnemesh, agent_id: str) -> bool:
     return True
 
 
-async def _import_file(mnemesh: Mnemesh, path: Path, model: str | None) -> None:
+async def _import_file(mnemesh: Mnemesh, path: Path, model: str | None, *, as_json: bool) -> None:
     """Creates the agent of a file of records. A repeat changes nothing."""
     total, request_id = count_records(path)
-    with record_bar("Importing", total) as on_count:
+    with counted_bar("Importing", "records", total) as on_count:
         response = await import_records(mnemesh, path, request_id, on_count, model=model)
     for item in response.skipped:
         name = agent_records_pb2.RecordType.Name(item.type).removeprefix("RECORD_TYPE_").lower()
         notice(f"{name} {item.id}: {item.reason}")
     agent, verb = response.agent, "exists already as" if response.replayed else "created"
     parts = [_counted(item) for item in response.counts if item.type != agent_records_pb2.RECORD_TYPE_AGENT]
-    output().print(f"{agent.name}: {verb} {agent.id}: {', '.join(parts)}", soft_wrap=True)
+    print_done(f"{agent.name}: {verb} {agent.id}: {', '.join(parts)}", response, as_json=as_json)
 
 
 def _counted(item: agent_records_pb2.RecordCounts) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from mnemesh.files.v1 import agent_files_service_pb2
 from mnemesh_cli.connection import Connection, choose_agent
-from mnemesh_cli.display.file_views import print_json
+from mnemesh_cli.display.records import print_json
 from mnemesh_cli.display.terminal import notice, output
 from rich.text import Text
 

@@ -20,7 +20,8 @@ from mnemesh_cli.directories.parallel import for_each
 from mnemesh_cli.directories.scan import scan
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.file_progress import TransferBars, processing_bar, transfer_bars
-from mnemesh_cli.display.file_views import FolderNames, json_text
+from mnemesh_cli.display.file_views import FolderNames
+from mnemesh_cli.display.records import json_line
 from mnemesh_cli.display.terminal import notice, print_error
 from mnemesh_client.mnemesh import PATIENCE_SECONDS, Mnemesh
 from mnemesh_client.patience import is_broken_connection, patiently
@@ -241,7 +242,7 @@ class _Uploads:
         if done != "unchanged":
             self.outcome.uploaded.append(file)
         name = f"{self.folder.name}/{file.name}"
-        self.bars.print(json_text(file, outcome=done) if self.request.as_json else f"{done} {name}")
+        self.bars.print(json_line(file, outcome=done) if self.request.as_json else f"{done} {name}")
 
     async def _send(self, item: Item) -> tuple[files_pb2.File, str]:
         known = self.known.of(item.path) if item.path is not None else self.known.named(item.name)

@@ -6,13 +6,14 @@ import asyncio
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from mnemesh_cli.commands import file_searches, file_uploads
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.file_progress import transfer_bars
-from mnemesh_cli.display.file_views import FolderNames, file_fields, print_fields, print_files, print_json, status_text
+from mnemesh_cli.display.file_views import FolderNames, file_fields, print_fields, print_files, status_text
+from mnemesh_cli.display.records import print_done, print_json
 from mnemesh_cli.display.terminal import notice, output
 from mnemesh_cli.options import FileArgument, YesOption
 from mnemesh_kit.errors import InvalidArgument
@@ -29,6 +30,7 @@ class Status(StrEnum):
     ERROR = "error"
 
 
+_STDOUT: Final = Path("-")
 app = typer.Typer(no_args_is_help=True, help="Upload, list, search, show, download and delete files.")
 app.command("upload")(file_uploads.upload)
 app.command("import")(file_uploads.import_)
@@ -96,6 +98,9 @@ async def _text(connection: Connection, key: str, start: int, length: int | None
     async with connection.open() as mnemesh:
         file = await mnemesh.files.find(key)
         text = await mnemesh.files.text(file.id, offset=start - 1, length=length)
+    if connection.as_json:
+        print_json({"file_id": file.id, "start_line": start, "text": text})
+        return
     if numbers:
         text = "\n".join(f"{number}: {line}" for number, line in enumerate(text.split("\n"), start))
     output().print(text, markup=False, emoji=False, soft_wrap=True)
@@ -111,20 +116,22 @@ def download_file(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
     """Download a file as it was uploaded, after verifying its hash."""
+    if path == _STDOUT and context.obj.as_json:
+        raise typer.BadParameter("The contents on stdout are not JSON. Name a path.", param_hint="PATH")
     asyncio.run(_download(context.obj, file, path, force=force))
 
 
 async def _download(connection: Connection, key: str, path: Path | None, *, force: bool) -> None:
     async with connection.open() as mnemesh:
         file = await mnemesh.files.find(key)
-        if path == Path("-"):
+        if path == _STDOUT:
             sys.stdout.buffer.write(await mnemesh.files.read(file.id))
             sys.stdout.buffer.flush()
             return
         target = _target(path, file.name)
         with transfer_bars("downloading", file.size_bytes) as bars:
             await mnemesh.files.download(file.id, target, overwrite=force, on_progress=bars.of(file.name))
-        output().print(str(target), markup=False, soft_wrap=True)
+        print_done(str(target), {"file_id": file.id, "path": str(target)}, as_json=connection.as_json)
 
 
 @app.command("retry")
@@ -136,7 +143,7 @@ def retry_file(context: typer.Context, file: FileArgument) -> None:
 async def _retry(connection: Connection, key: str) -> None:
     async with connection.open() as mnemesh:
         file = await mnemesh.files.retry((await mnemesh.files.find(key)).id)
-        output().print(f"{await FolderNames(mnemesh).of(file)}: {status_text(file)}", markup=False)
+        print_done(f"{await FolderNames(mnemesh).of(file)}: {status_text(file)}", file, as_json=connection.as_json)
 
 
 @app.command("delete")
@@ -157,7 +164,7 @@ async def _delete(connection: Connection, keys: list[str], confirmed: bool) -> N
             typer.confirm(f"Delete {listed}?", abort=True, err=True)
         for file in files:
             await mnemesh.files.delete(file.id)
-            output().print(f"deleted {await names.of(file)}", markup=False)
+            print_done(f"deleted {await names.of(file)}", {"deleted": file.id}, as_json=connection.as_json)
 
 
 app.command("search")(file_searches.search)

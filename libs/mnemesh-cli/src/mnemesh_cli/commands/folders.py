@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 from mnemesh_cli.connection import Connection
-from mnemesh_cli.display.file_views import folder_fields, print_fields, print_folders, print_json
+from mnemesh_cli.display.file_views import folder_fields, print_fields, print_folders
 from mnemesh_cli.display.group_views import AgentNames
-from mnemesh_cli.display.records import print_done
+from mnemesh_cli.display.records import print_done, print_json
 from mnemesh_cli.display.terminal import notice
 from mnemesh_cli.options import AgentArgument, FolderArgument, YesOption
 

@@ -6,11 +6,13 @@ import asyncio
 from typing import Annotated
 
 import typer
-from mnemesh.agents.v1.runs_service_pb2 import CANCEL_OUTCOME_CANCELLED
+from mnemesh.agents.v1.runs_service_pb2 import CANCEL_OUTCOME_CANCELLED, CancelOutcome
 from mnemesh_cli.chat.group_chat import GroupDisplay
+from mnemesh_cli.chat.json_renderer import JsonRenderer
 from mnemesh_cli.chat.render import LiveRenderer, PlainRenderer
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.group_views import AgentNames, message_text, role_name
+from mnemesh_cli.display.records import print_done, print_json
 from mnemesh_cli.display.terminal import notice, output, print_error
 from mnemesh_cli.options import GroupArgument, YesOption
 from rich.text import Text
@@ -24,7 +26,7 @@ def send(
         bool, typer.Option("--background", help="Print the id of the run, and do not wait for the answers.")
     ] = False,
 ) -> None:
-    """Send a message to a group and print the answers, each with the name of the speaker."""
+    """Send a message to a group and print the answers, each with the name of the speaker; with --json each event."""
     raise typer.Exit(asyncio.run(_send(context.obj, group, message, background)))
 
 
@@ -32,11 +34,13 @@ async def _send(connection: Connection, key: str, message: str, background: bool
     async with connection.open() as mnemesh:
         group = await mnemesh.groups.find(key)
         if background:
-            output().print((await group.start(message)).id, markup=False)
+            started = await group.start(message)
+            print_done(started.id, started, as_json=connection.as_json)
             return 0
         console = output()
-        live = console.is_terminal
-        display, failed = GroupDisplay(LiveRenderer(console) if live else PlainRenderer(console)), False
+        live = console.is_terminal and not connection.as_json
+        text = LiveRenderer(console) if live else PlainRenderer(console)
+        display, failed = GroupDisplay(JsonRenderer(console) if connection.as_json else text), False
         async for item in group.send(message, stream_tokens=live):
             display.show(item)
             failed = failed or item.event.HasField("error")
@@ -57,6 +61,9 @@ async def _cancel(connection: Connection, key: str) -> None:
         group = await mnemesh.groups.find(key)
         outcomes = await group.cancel()
         cancelled = [run_id for run_id, outcome in outcomes.items() if outcome == CANCEL_OUTCOME_CANCELLED]
+        if connection.as_json:
+            print_json({run_id: CancelOutcome.Name(outcome) for run_id, outcome in outcomes.items()})
+            return
         for run_id in cancelled:
             output().print(f"cancelled {run_id}", markup=False)
         if not cancelled:
@@ -82,12 +89,15 @@ async def _messages(connection: Connection, key: str, agent: str | None, limit: 
         newest.reverse()
         # The server lists them as they were stored: those of a turn after those of the agents that it asked.
         for message in sorted(newest, key=lambda each: each.create_time.ToNanoseconds()):
+            if connection.as_json:
+                print_json(message)
+                continue
             time = message.create_time.ToJsonString()[:16].replace("T", " ")
             name = await names.name(message.agent_id)
             head = (Text(time, style="dim"), Text(name, style="bold"), Text(f"{role_name(message):9}", style="cyan"))
             console.print(*head, Text(message_text(message)))
         if not newest:
-            console.print("no messages", style="dim")
+            notice("The group has no messages.")
 
 
 def reset(context: typer.Context, group: GroupArgument, yes: YesOption = False) -> None:
@@ -102,4 +112,4 @@ async def _reset(connection: Connection, key: str, confirmed: bool) -> None:
             label = group.description or group.id
             typer.confirm(f"Remove all messages from the windows of the agents of {label}?", abort=True, err=True)
         await group.reset()
-        output().print(f"reset {group.id}", markup=False)
+        print_done(f"reset {group.id}", {"reset": group.id}, as_json=connection.as_json)

@@ -143,11 +143,14 @@ def show_group(context: typer.Context, group: GroupArgument) -> None:
 
 async def _show(connection: Connection, key: str) -> None:
     async with connection.open() as mnemesh:
-        group = await mnemesh.groups.find(key)
-        if connection.as_json:
-            print_json(group.proto)
-        else:
-            await print_group(mnemesh, group)
+        await _print_group(mnemesh, await mnemesh.groups.find(key), as_json=connection.as_json)
+
+
+async def _print_group(mnemesh: Mnemesh, group: Group, *, as_json: bool) -> None:
+    if as_json:
+        print_json(group.proto)
+    else:
+        await print_group(mnemesh, group)
 
 
 @app.command("update")
@@ -217,7 +220,7 @@ async def _update(
         fields |= await manager_fields(mnemesh, group.manager_type, options)
         if any(members):
             fields["agent_ids"] = await _changed_members(mnemesh, group, *members)
-        await print_group(mnemesh, await group.update(**fields))
+        await _print_group(mnemesh, await group.update(**fields), as_json=connection.as_json)
 
 
 async def _changed_members(mnemesh: Mnemesh, group: Group, add: list[str], remove: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`mnemesh identities`: list, show, upsert, delete, erase."""
+"""`mnemesh identities`: list, show, upsert, attach, detach, delete, erase."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from mnemesh.agents.v1 import identities_pb2
 from mnemesh_cli.commands.resources import Resource, enum_text, id_column, resource_app, run, text_column
+from mnemesh_cli.completion import completer
 from mnemesh_cli.display.records import print_done, print_record
 from mnemesh_cli.display.table import Column
 from mnemesh_cli.options import AttachToOption, YesOption
@@ -28,7 +29,13 @@ IDENTITIES = Resource(
     consequence=" (its agents and blocks are kept)",
     of_agent=True,
 )
-app = resource_app(IDENTITIES, "Create, list, show, delete and erase the people that agents belong to.")
+app = resource_app(IDENTITIES, "Create, list, show, attach, delete and erase the people that agents belong to.")
+
+
+OptionalAgent = Annotated[
+    str | None,
+    typer.Argument(metavar="[AGENT]", help="Id or name of the agent.", autocompletion=completer("agent")),
+]
 
 
 class IdentityType(StrEnum):
@@ -57,10 +64,50 @@ def upsert(
     run(context, command)
 
 
+IdentityArgument = Annotated[
+    str, typer.Argument(metavar="IDENTITY", help="Id of the identity.", autocompletion=completer("identity"))
+]
+OfBlockOption = Annotated[
+    str | None, typer.Option("--block", help="Id of a block, instead of an agent.", autocompletion=completer("block"))
+]
+
+
+@app.command("attach")
+def attach(
+    context: typer.Context, identity: IdentityArgument, agent: OptionalAgent = None, block: OfBlockOption = None
+) -> None:
+    """Attach an identity to an agent, or to a block with --block."""
+    _change(context, identity, agent, block, "attached")
+
+
+@app.command("detach")
+def detach(
+    context: typer.Context, identity: IdentityArgument, agent: OptionalAgent = None, block: OfBlockOption = None
+) -> None:
+    """Detach an identity from an agent, or from a block with --block. Both are kept."""
+    _change(context, identity, agent, block, "detached")
+
+
+def _change(context: typer.Context, identity: str, agent: str | None, block: str | None, verb: str) -> None:
+    if (agent is None) == (block is None):
+        raise typer.BadParameter("Name an agent, or a block with --block.", param_hint="AGENT")
+
+    async def command(mnemesh: Mnemesh) -> None:
+        agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
+        attaches = verb == "attached"
+        change = mnemesh.identities.attach if attaches else mnemesh.identities.detach
+        await change(identity, agent_id=agent_id, block_id=block)
+        target = {"block_id": block} if agent_id is None else {"agent_id": agent_id}
+        text = f"{verb} {identity} {'to' if attaches else 'from'} {agent or block}"
+        print_done(text, {verb: identity, **target}, as_json=context.obj.as_json)
+
+    run(context, command)
+
+
 @app.command("erase")
 def erase(
     context: typer.Context,
-    identity: Annotated[str, typer.Argument(metavar="IDENTITY", help="Id of the identity.")],
+    identity: IdentityArgument,
     yes: YesOption = False,
 ) -> None:
     """Erase an identity, its agents with their data, and its blocks, for good. Prints what was deleted."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 from mnemesh_cli.connection import Connection
+from mnemesh_cli.display.records import print_json
 from mnemesh_cli.display.terminal import notice, output
 from mnemesh_cli.letta.report import Report, problem_lines, table_lines
 from mnemesh_kit.errors import FailedPrecondition
@@ -35,7 +35,7 @@ class MigrationBar:
 
 
 async def import_letta(
-    connection: Connection, database_url: str, *, organization: str | None, model: str | None, as_json: bool
+    connection: Connection, database_url: str, *, organization: str | None, model: str | None
 ) -> Report:
     """Migrates a database and prints the report.
 
@@ -57,8 +57,8 @@ async def import_letta(
                 database, mnemesh, organization_id=organization, model=model, progress=MigrationBar(progress)
             )
             report = await migration.run()
-    if as_json:
-        output().print(json.dumps(report.as_json(), indent=2), markup=False, soft_wrap=True)
+    if connection.as_json:
+        print_json(report.as_json())
         return report
     for line in (*table_lines(report), *problem_lines(report)):
         output().print(line, markup=False, soft_wrap=True)

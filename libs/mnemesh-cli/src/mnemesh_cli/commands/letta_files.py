@@ -10,7 +10,8 @@ from pathlib import Path
 
 from mnemesh.agents.v1.agents_service_pb2 import ImportOptions
 from mnemesh_cli.connection import Connection
-from mnemesh_cli.display.terminal import notice, output
+from mnemesh_cli.display.records import print_done
+from mnemesh_cli.display.terminal import notice
 from mnemesh_client.letta_files.transfer import LettaImport, export_letta
 from mnemesh_kit.errors import InvalidArgument
 
@@ -36,7 +37,7 @@ async def import_letta_file(connection: Connection, path: Path, model: str | Non
     for note in restored.notes:
         notice(note)
     for agent in agents:
-        output().print(f"{agent.name}: {agent.id}", markup=False, soft_wrap=True)
+        print_done(f"{agent.name}: {agent.id}", agent, as_json=connection.as_json)
 
 
 async def export_letta_file(connection: Connection, key: str, directory: Path) -> None:
@@ -46,11 +47,14 @@ async def export_letta_file(connection: Connection, key: str, directory: Path) -
         data = await export_letta(mnemesh, [agent.id])
     path = directory / f"{agent.id}.af"
     await asyncio.to_thread(_write, path, json.dumps(data, ensure_ascii=False, indent=2) + "\n")
-    messages = len(data["agents"][0]["messages"])
+    counts = {
+        "messages": len(data["agents"][0]["messages"]),
+        "blocks": len(data["blocks"]),
+        "tools": len(data["tools"]),
+    }
     notice("passages, runs, revisions of blocks and values of secrets have no place in an agent file")
-    output().print(
-        f"{path}: {messages} messages, {len(data['blocks'])} blocks, {len(data['tools'])} tools", soft_wrap=True
-    )
+    text = f"{path}: {', '.join(f'{count} {name}' for name, count in counts.items())}"
+    print_done(text, {"agent_id": agent.id, "path": str(path), **counts}, as_json=connection.as_json)
 
 
 def _content(path: Path) -> bytes:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final
 
 import typer
+from mnemesh_cli.display.records import print_json
 from mnemesh_cli.machine import mesh_config
 from mnemesh_cli.options import DataDirOption
 from mnemesh_kit.errors import NotFound
@@ -23,6 +25,7 @@ def _complete(incomplete: str) -> list[str]:
 
 
 def logs(
+    context: typer.Context,
     service: Annotated[
         str | None,
         typer.Argument(
@@ -38,10 +41,11 @@ def logs(
         raise typer.BadParameter(f"There is no service {service!r}. Use {', '.join(_NAMES)}.", param_hint="SERVICE")
     directory = mesh_config(data_dir).data_path / "logs"
     names = _NAMES if service is None else (service,)
-    found = {name: directory / f"{name}.log" for name in names if (directory / f"{name}.log").exists()}
+    found = [name for name in names if (directory / f"{name}.log").exists()]
     if not found and not follow:
         raise NotFound(f"There are no logs in {directory}. Start the mesh with `mnemesh up`, or use --data-dir.")
-    followed = {name: _Log(path, f"{name:12} " if service is None else "") for name, path in found.items()}
+    logs_of = partial(_Log, directory, shows_name=service is None, as_json=context.obj.as_json)
+    followed = {name: logs_of(name) for name in found}
     for log in followed.values():
         log.print_last(lines)
         if not follow:
@@ -51,15 +55,16 @@ def logs(
         time.sleep(_POLL_SECONDS)
         for name in names:
             if name not in followed:
-                followed[name] = _Log(directory / f"{name}.log", f"{name:12} " if service is None else "")
+                followed[name] = logs_of(name)
             followed[name].print_new()
 
 
 class _Log:
     """A file to which lines are appended. It may be replaced by a new one, or not exist yet."""
 
-    def __init__(self, path: Path, prefix: str) -> None:
-        self._path, self._prefix = path, prefix
+    def __init__(self, directory: Path, service: str, *, shows_name: bool, as_json: bool) -> None:
+        self._path, self._service = directory / f"{service}.log", service
+        self._prefix, self._as_json = f"{service:12} " if shows_name else "", as_json
         self._file: BinaryIO | None = None
         self._inode = 0
         self._rest = b""
@@ -105,4 +110,8 @@ class _Log:
             return False
 
     def _print(self, line: bytes) -> None:
-        typer.echo(self._prefix + line.decode(errors="replace").rstrip("\n"))
+        text = line.decode(errors="replace").rstrip("\n")
+        if self._as_json:
+            print_json({"service": self._service, "line": text})
+        else:
+            typer.echo(self._prefix + text)

@@ -6,6 +6,8 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 
+import typer
+from mnemesh_cli.display.records import json_line
 from mnemesh_cli.display.step_progress import step_bar
 from mnemesh_cli.machine import mesh_config
 from mnemesh_cli.options import DataDirOption
@@ -17,7 +19,7 @@ from mnemesh_kit.services import STORE_NAMES
 _ERROR_PREFIX = "mnemesh: "
 
 
-def maintain(data_dir: DataDirOption = None) -> None:
+def maintain(context: typer.Context, data_dir: DataDirOption = None) -> None:
     """Purge expired data and compact the databases of a stopped mesh.
 
     Erased text is removed from the files on disk.
@@ -25,17 +27,17 @@ def maintain(data_dir: DataDirOption = None) -> None:
     config = mesh_config(data_dir)
     if not config.data_path.is_dir():
         raise StartupError(f"There is no data directory {config.data_path}. Choose one with MNEMESH_DATA_DIR.")
-    asyncio.run(_maintain_all(config))
+    asyncio.run(_maintain_all(config, as_json=context.obj.as_json))
 
 
-async def _maintain_all(config: MeshConfig) -> None:
+async def _maintain_all(config: MeshConfig, *, as_json: bool) -> None:
     lock = DataDirectoryLock.acquire(config.data_path)
     try:
         with step_bar(len(STORE_NAMES)) as bar:
             for name in STORE_NAMES:
                 bar.begin(name)
                 async for line in _maintain(name, config):
-                    bar.print(f"{name:12} {line}")
+                    bar.print(json_line({"service": name, "line": line}) if as_json else f"{name:12} {line}")
                 bar.end()
     finally:
         lock.release()

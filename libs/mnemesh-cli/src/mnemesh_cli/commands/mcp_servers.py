@@ -1,4 +1,4 @@
-"""`mnemesh mcp-servers`: add, list, show, update, delete, refresh, tools, authorize."""
+"""`mnemesh mcp-servers`: create, list, show, update, delete, refresh, tools, authorize."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import NotFound
 from rich.table import Column, Table
 
-app = typer.Typer(no_args_is_help=True, help="Add, list and authorize MCP servers, and read their tools.")
+app = typer.Typer(no_args_is_help=True, help="Create, list, change and authorize MCP servers, and read their tools.")
 
 ServerArgument = Annotated[str, typer.Argument(metavar="SERVER", help="Id or name of the MCP server.")]
 _REACHABLE = mcp_servers_pb2.MCP_SERVER_STATUS_REACHABLE
 _REDIRECT = "http://127.0.0.1:8765/callback"
 
 
-@app.command("add", context_settings={"ignore_unknown_options": True})
-def add_server(
+@app.command("create", context_settings={"allow_interspersed_args": False})
+def create_server(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the server.")],
     target: Annotated[str, typer.Argument(metavar="URL_OR_PROGRAM", help="URL, or program to start.")],
@@ -36,11 +36,11 @@ def add_server(
     host: Annotated[list[str] | None, typer.Option(help="Host that the program may connect to. Repeatable.")] = None,
     persistent: Annotated[bool, typer.Option("--persistent", help="Keep the home of the program.")] = False,
 ) -> None:
-    """Add an MCP server and print its id. Options come before NAME."""
+    """Create an MCP server and print its id. Options come before NAME."""
     token = None if token_file is None else token_file.read().strip()
     is_url = target.startswith(("http://", "https://"))
     if is_url and args:
-        raise typer.BadParameter("a URL has no arguments")
+        raise typer.BadParameter("A URL has no arguments, and options come before NAME.", param_hint="ARGS")
     if not is_url and (sse or oauth or token is not None):
         raise typer.BadParameter("a program has no --sse, --oauth and --token-file")
     if oauth and token is not None:
@@ -51,16 +51,16 @@ def add_server(
             fields["oauth"] = mcp_servers_pb2.McpOAuth()
     else:
         fields = {"args": args or [], "packages": package or [], "hosts": host or [], "persistent": persistent}
-    asyncio.run(_add(context.obj, name, target, is_url, fields))
+    asyncio.run(_create(context.obj, name, target, is_url, fields))
 
 
-async def _add(connection: Connection, name: str, target: str, is_url: bool, fields: dict[str, Any]) -> None:
+async def _create(connection: Connection, name: str, target: str, is_url: bool, fields: dict[str, Any]) -> None:
     async with connection.open() as mnemesh:
         create = mnemesh.mcp_servers.create if is_url else mnemesh.mcp_servers.create_program
         server = await create(name, target, **fields)
         print_done(server.id, server, as_json=connection.as_json)
         if server.status != _REACHABLE:
-            print_error(f"The server was added, but its tools were not read: {server.status_message}")
+            print_error(f"The server was created, but its tools were not read: {server.status_message}")
 
 
 @app.command("list")
@@ -121,7 +121,7 @@ async def _refresh(connection: Connection, key: str) -> None:
     async with connection.open() as mnemesh:
         answer = await mnemesh.mcp_servers.refresh((await _find(mnemesh, key)).id)
         changes = f"{len(answer.added)} added, {len(answer.updated)} updated, {len(answer.removed)} removed"
-        output().print(f"{answer.mcp_server.tool_count} tools: {changes}", markup=False)
+        print_done(f"{answer.mcp_server.tool_count} tools: {changes}", answer, as_json=connection.as_json)
 
 
 @app.command("update")
@@ -178,7 +178,7 @@ async def _authorize(connection: Connection, key: str, redirect_uri: str) -> Non
         started = await stub.StartMcpAuthorization(
             mcp_servers_service_pb2.StartMcpAuthorizationRequest(mcp_server_id=server.id, redirect_uri=redirect_uri)
         )
-        typer.echo(started.authorization_url)
+        print_done(started.authorization_url, started, as_json=connection.as_json)
         pasted = await asyncio.to_thread(typer.prompt, "URL in the browser afterwards", err=True)
         found = {name: values[0] for name, values in parse_qs(urlsplit(pasted.strip()).query).items()}
         if not {"code", "state"} <= found.keys():
@@ -187,7 +187,7 @@ async def _authorize(connection: Connection, key: str, redirect_uri: str) -> Non
             mcp_server_id=server.id, code=found["code"], state=found["state"], iss=found.get("iss")
         )
         done = (await stub.CompleteMcpAuthorization(request)).mcp_server
-        output().print(f"authorized {done.id}, {done.tool_count} tools", markup=False)
+        print_done(f"authorized {done.id}, {done.tool_count} tools", done, as_json=connection.as_json)
 
 
 async def _find(mnemesh: Mnemesh, key: str) -> mcp_servers_pb2.McpServer:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import click
 import typer
+from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh_cli.commands import memory_audit, memory_facts
 from mnemesh_cli.connection import Connection, choose_agent
 from mnemesh_cli.display.memory_view import print_memory
@@ -30,11 +31,14 @@ def show(context: typer.Context, agent: OptionalAgentArgument = None) -> None:
 
 async def _show(connection: Connection, key: str | None) -> None:
     async with connection.open() as mnemesh:
-        memory = await (await choose_agent(mnemesh, key)).memory()
-        if connection.as_json:
-            print_json(memory)
-        else:
-            print_memory(output(), memory)
+        _print(await (await choose_agent(mnemesh, key)).memory(), as_json=connection.as_json)
+
+
+def _print(memory: blocks_pb2.CoreMemory, *, as_json: bool) -> None:
+    if as_json:
+        print_json(memory)
+    else:
+        print_memory(output(), memory)
 
 
 @app.command("edit")
@@ -75,7 +79,7 @@ async def _edit(
             await mnemesh.blocks.rethink(agent.id, label, value)
         else:
             await _edit_in_editor(mnemesh, agent, label)
-        print_memory(output(), await agent.memory())
+        _print(await agent.memory(), as_json=connection.as_json)
 
 
 async def _edit_in_editor(mnemesh: Mnemesh, agent: Agent, label: str) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from typing import Annotated
 
 import typer
 from mnemesh_cli.connection import Connection, choose_agent
+from mnemesh_cli.display.records import print_done, print_json
 from mnemesh_cli.display.terminal import notice, output
 from mnemesh_cli.options import OptionalAgentArgument, YesOption
 from mnemesh_client.memory_audit import AuditFinding, apply_finding, audit_memory
@@ -64,32 +64,37 @@ async def _audit(
             _print_all(findings, as_json=as_json)
             return
         by_id = {finding.id: finding for finding in findings}
-        failed = [id_ for id_ in dict.fromkeys(wanted) if not await _apply(mnemesh, id_, by_id.get(id_), yes=yes)]
+        failed = [
+            id_
+            for id_ in dict.fromkeys(wanted)
+            if not await _apply(mnemesh, id_, by_id.get(id_), yes=yes, as_json=as_json)
+        ]
     if failed:
         raise typer.Exit(1)
 
 
-async def _apply(mnemesh: Mnemesh, finding_id: str, finding: AuditFinding | None, *, yes: bool) -> bool:
+async def _apply(mnemesh: Mnemesh, finding_id: str, finding: AuditFinding | None, *, yes: bool, as_json: bool) -> bool:
     """Applies a finding, and returns whether nothing failed. Others are applied in any case."""
     if finding is None:
         notice(f"there is no finding {finding_id} now: it was applied, or does not exist")
         return True
     if not yes:
-        _print(finding)
-        typer.confirm(f"{finding.action} this {finding.resource}?", abort=True)
+        if not as_json:
+            _print(finding)
+        typer.confirm(f"{finding.action} this {finding.resource}?", abort=True, err=True)
     try:
         await apply_finding(mnemesh, finding)
     except (FailedPrecondition, InvalidArgument, NotFound) as error:
         notice(f"{finding.id} was not applied: {error.message} Run the audit again.")
         return False
-    output().print(f"{finding.action}: {finding.id}", markup=False)
+    print_done(f"{finding.action}: {finding.id}", {"applied": finding.id, "action": finding.action}, as_json=as_json)
     return True
 
 
 def _print_all(findings: list[AuditFinding], *, as_json: bool) -> None:
     if as_json:
         for finding in findings:
-            print(json.dumps(finding.as_json(), ensure_ascii=False))  # noqa: T201
+            print_json(finding.as_json())
         return
     for finding in findings:
         _print(finding)

@@ -1,4 +1,4 @@
-"""`mnemesh passages`: list, search, show, add, delete."""
+"""`mnemesh passages`: list, search, show, create, delete."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PASSAGES = Resource(
     delete=lambda mnemesh, passage: mnemesh.passages.delete(passage.id),
     of_agent=True,
 )
-app = resource_app(PASSAGES, "Add, list, search, show and delete archived passages.")
+app = resource_app(PASSAGES, "Create, list, search, show and delete archived passages.")
 
 ArchiveOption = Annotated[str | None, typer.Option(help="Id of the archive.", autocompletion=completer("archive"))]
 TagOption = Annotated[list[str] | None, typer.Option("--tag", help="A tag. Can be repeated.")]
 
 
-@app.command("add")
-def add(
+@app.command("create")
+def create(
     context: typer.Context,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The passage; - reads stdin.")],
     agent: Annotated[
@@ -38,7 +38,7 @@ def add(
     archive: ArchiveOption = None,
     tag: TagOption = None,
 ) -> None:
-    """Store a passage in an archive, or in the first archive of an agent, and print its id."""
+    """Create a passage in an archive, or in the first archive of an agent, and print its id."""
     if (agent is None) == (archive is None):
         raise typer.BadParameter("use exactly one of --agent and --archive")
     content = text_or_stdin(text)

@@ -1,4 +1,4 @@
-"""`mnemesh profiles`: list, show, set, use, remove."""
+"""`mnemesh profiles`: list, show, set, use, delete."""
 
 from __future__ import annotations
 
@@ -96,11 +96,11 @@ def use(
     print_done(text, {"profile": name}, as_json=context.obj.as_json)
 
 
-@app.command("remove")
-def remove(context: typer.Context, name: NameArgument) -> None:
-    """Remove a profile. Its files stay."""
+@app.command("delete")
+def delete(context: typer.Context, name: NameArgument) -> None:
+    """Delete a profile. Its files stay."""
     profiles = read_profiles()
     profiles.get(name)
     named = {each: profile for each, profile in profiles.named.items() if each != name}
     Profiles(None if profiles.current == name else profiles.current, named).write()
-    print_done(f"removed {name}", {"removed": name}, as_json=context.obj.as_json)
+    print_done(f"deleted {name}", {"deleted": name}, as_json=context.obj.as_json)

@@ -1,4 +1,4 @@
-"""`mnemesh providers`: add, list, check, remove."""
+"""`mnemesh providers`: create, list, show, update, check, refresh, delete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mnemesh_cli.display.table import Column
 from mnemesh_cli.display.terminal import print_error
 from mnemesh_cli.options import YesOption
 
-app = typer.Typer(no_args_is_help=True, help="Add, list, check and remove model providers.")
+app = typer.Typer(no_args_is_help=True, help="Create, list, show, change, check and delete model providers.")
 
 ProviderArgument = Annotated[
     str,
@@ -33,8 +33,8 @@ _COLUMNS = (
 _MODELS = (Column("MODEL", lambda row: row["model"]),)
 
 
-@app.command("add")
-def add_provider(
+@app.command("create")
+def create_provider(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the provider: the first part of model handles.")],
     type: Annotated[  # noqa: A002
@@ -48,18 +48,18 @@ def add_provider(
         typer.Option(help="File with the API key, or - for stdin.", show_default="prompt on a terminal"),
     ] = None,
 ) -> None:
-    """Add a model provider for your organization and print its id."""
+    """Create a model provider for your organization and print its id."""
     options = {"base_url": base_url, "api_version": api_version, "region": region}
     fields = {field: value for field, value in options.items() if value is not None}
-    asyncio.run(_add(context.obj, name, type, _read_key(key_file), fields))
+    asyncio.run(_create(context.obj, name, type, _read_key(key_file), fields))
 
 
-async def _add(connection: Connection, name: str, kind: str, api_key: str | None, fields: dict[str, Any]) -> None:
+async def _create(connection: Connection, name: str, kind: str, api_key: str | None, fields: dict[str, Any]) -> None:
     async with connection.open() as mnemesh:
         provider = await mnemesh.providers.create(name, kind, api_key=api_key, **fields)
         print_done(provider.id, provider, as_json=connection.as_json)
         if provider.last_refresh_error:
-            print_error(f"The provider was added, but its models cannot be listed: {provider.last_refresh_error}")
+            print_error(f"The provider was created, but its models cannot be listed: {provider.last_refresh_error}")
 
 
 @app.command("list")
@@ -97,19 +97,61 @@ async def _check(connection: Connection, key: str) -> None:
         await print_list(rows, _MODELS, as_json=connection.as_json, empty="The provider works and lists no models.")
 
 
-@app.command("remove")
-def remove_provider(context: typer.Context, provider: ProviderArgument, yes: YesOption = False) -> None:
-    """Remove a provider of your organization, and its API key."""
-    asyncio.run(_remove(context.obj, provider, yes))
+@app.command("update")
+def update_provider(
+    context: typer.Context,
+    provider: ProviderArgument,
+    base_url: Annotated[str | None, typer.Option(help='The new base URL; "" is that of the vendor.')] = None,
+    api_version: Annotated[str | None, typer.Option(help="The new API version. Only for Azure.")] = None,
+    region: Annotated[str | None, typer.Option(help="The new region. Only for Bedrock.")] = None,
+    key_file: Annotated[typer.FileText | None, typer.Option(help="File with the new API key, or - for stdin.")] = None,
+    disabled: Annotated[
+        bool | None, typer.Option("--disable/--enable", help="Whether its models can be used.", show_default=False)
+    ] = None,
+) -> None:
+    """Change a provider of your organization. `refresh` reads its models again."""
+    options = {"base_url": base_url, "api_version": api_version, "region": region, "disabled": disabled}
+    fields = {field: value for field, value in options.items() if value is not None}
+    key = None if key_file is None else key_file.read().strip()
+    if not fields and not key:
+        raise typer.BadParameter(
+            "Name at least one change. See `mnemesh providers update --help`.", param_hint="options"
+        )
+    asyncio.run(_update(context.obj, provider, key, fields))
 
 
-async def _remove(connection: Connection, key: str, confirmed: bool) -> None:
+async def _update(connection: Connection, key: str, api_key: str | None, fields: dict[str, Any]) -> None:
+    async with connection.open() as mnemesh:
+        cleared = {field: value if value != "" else None for field, value in fields.items()}
+        provider = await mnemesh.providers.update(key, api_key=api_key or None, **cleared)
+        print_record(provider, as_json=connection.as_json)
+
+
+@app.command("refresh")
+def refresh_provider(context: typer.Context, provider: ProviderArgument) -> None:
+    """Read the models of a provider again."""
+    asyncio.run(_refresh(context.obj, provider))
+
+
+async def _refresh(connection: Connection, key: str) -> None:
+    async with connection.open() as mnemesh:
+        answer = await mnemesh.providers.refresh(key)
+        print_done(f"{answer.provider.model_count} models", answer, as_json=connection.as_json)
+
+
+@app.command("delete")
+def delete_provider(context: typer.Context, provider: ProviderArgument, yes: YesOption = False) -> None:
+    """Delete a provider of your organization, and its API key."""
+    asyncio.run(_delete(context.obj, provider, yes))
+
+
+async def _delete(connection: Connection, key: str, confirmed: bool) -> None:
     async with connection.open() as mnemesh:
         provider = await mnemesh.providers.get(key)
         if not confirmed:
-            typer.confirm(f"Remove {provider.name} ({provider.id}) and its API key?", abort=True, err=True)
+            typer.confirm(f"Delete {provider.name} ({provider.id}) and its API key?", abort=True, err=True)
         await mnemesh.providers.delete(provider.id)
-        print_done(f"removed {provider.id}", {"removed": provider.id}, as_json=connection.as_json)
+        print_done(f"deleted {provider.id}", {"deleted": provider.id}, as_json=connection.as_json)
 
 
 def _read_key(file: typer.FileText | None) -> str | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mnemesh_cli.display.records import print_json
 from mnemesh_cli.display.terminal import notice, output
 from mnemesh_kit.config import StartupError
 from mnemesh_retrieval.errors import EmbedderError, RankingMisconfigured
@@ -55,7 +55,7 @@ async def run(request: TuningRequest) -> None:
     if written is not None:
         _write(written, _fitted(tuning, request.embedder))
     if request.as_json:
-        output().print_json(json.dumps(_as_json(tuning, request.embedder)))
+        print_json(_as_json(tuning, request.embedder))
     else:
         output().print("\n".join(_lines(tuning, request, written)), markup=False)
 

@@ -13,6 +13,7 @@ from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.group_views import AgentNames
+from mnemesh_cli.display.records import as_dict, print_done, print_json
 from mnemesh_cli.display.terminal import notice, output, print_error
 from mnemesh_cli.options import AgentArgument
 from mnemesh_client.errors import FailedPrecondition, RunFailed
@@ -45,40 +46,47 @@ async def _sleep(connection: Connection, key: str, *, dry_run: bool, waits: bool
             advice = f"Create one with `mnemesh agents update {agent.id} --sleeptime`."
             raise FailedPrecondition(f"{agent.name} has no sleeptime partner. {advice}", resource_id=agent.id)
         if dry_run:
-            await _print_preview(mnemesh, await agent.preview_sleep())
+            await _print_preview(mnemesh, await agent.preview_sleep(), as_json=connection.as_json)
             return 0
         runs = await agent.sleep()
         if not runs:
             notice(_NOTHING_NEW)
         elif not waits:
             for run in runs:
-                output().print(run.id, markup=False)
+                print_done(run.id, run, as_json=connection.as_json)
         else:
-            return await _show_runs(mnemesh, runs)
+            return await _show_runs(mnemesh, runs, as_json=connection.as_json)
         return 0
 
 
-async def _show_runs(mnemesh: Mnemesh, runs: Sequence[runs_pb2.Run]) -> int:
+async def _show_runs(mnemesh: Mnemesh, runs: Sequence[runs_pb2.Run], *, as_json: bool) -> int:
     """Waits for runs and prints what each one wrote. Returns 1 if any failed, else 0."""
     names, failed = AgentNames(mnemesh), False
     for run in await _ended(mnemesh, runs):
-        name, console = await names.name(run.agent_id), output()
-        steps = "1 step" if run.step_count == 1 else f"{run.step_count} steps"
-        console.print(Text(f"{name}: ", style="bold cyan"), Text(f"{_status(run)} after {steps}"), sep="")
+        edits = [edit async for edit in _edits(mnemesh, run)]
+        if as_json:
+            print_json(run, edits=[as_dict(edit) for edit in edits])
+        else:
+            _print_run(await names.name(run.agent_id), run, edits)
         if run.status != runs_pb2.RUN_STATUS_COMPLETED:
             failed = True
             print_error(error_text(RunFailed(run.id, run.error)))
-        label, edits = None, [edit async for edit in _edits(mnemesh, run)]
-        for revision in edits:
-            if revision.label != label:
-                label = revision.label
-                console.print(Text(f"✎ memory [{label}]", style="bold magenta"))
-            for line in revision.diff.splitlines():
-                if line[:1] in ("+", "-") and line[:3] not in ("+++", "---"):
-                    console.print(Text(f"  {line[0]} {line[1:]}", style="green" if line[0] == "+" else "red"))
-        if not edits:
-            console.print(Text("  no edits of memory", style="dim"))
     return int(failed)
+
+
+def _print_run(name: str, run: runs_pb2.Run, edits: Sequence[blocks_pb2.BlockRevision]) -> None:
+    console, label = output(), None
+    steps = "1 step" if run.step_count == 1 else f"{run.step_count} steps"
+    console.print(Text(f"{name}: ", style="bold cyan"), Text(f"{_status(run)} after {steps}"), sep="")
+    for revision in edits:
+        if revision.label != label:
+            label = revision.label
+            console.print(Text(f"✎ memory [{label}]", style="bold magenta"))
+        for line in revision.diff.splitlines():
+            if line[:1] in ("+", "-") and line[:3] not in ("+++", "---"):
+                console.print(Text(f"  {line[0]} {line[1:]}", style="green" if line[0] == "+" else "red"))
+    if not edits:
+        console.print(Text("  no edits of memory", style="dim"))
 
 
 async def _ended(mnemesh: Mnemesh, runs: Sequence[runs_pb2.Run]) -> list[runs_pb2.Run]:
@@ -108,7 +116,12 @@ async def _edits(mnemesh: Mnemesh, run: runs_pb2.Run) -> AsyncIterator[blocks_pb
             yield revision
 
 
-async def _print_preview(mnemesh: Mnemesh, preview: groups_service_pb2.PreviewSleeptimeRunsResponse) -> None:
+async def _print_preview(
+    mnemesh: Mnemesh, preview: groups_service_pb2.PreviewSleeptimeRunsResponse, *, as_json: bool
+) -> None:
+    if as_json:
+        print_json(preview)
+        return
     if not preview.message_count:
         notice(_NOTHING_NEW)
         return

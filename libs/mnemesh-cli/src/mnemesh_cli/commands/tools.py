@@ -1,4 +1,4 @@
-"""`mnemesh tools`: list, show, create, upsert, delete, run, search, schema."""
+"""`mnemesh tools`: list, show, create, upsert, delete, run, search, schema; the others are in `tool_changes`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Annotated, Any, Final
 
 import typer
 from mnemesh.tools.v1 import execution_service_pb2, tools_pb2
+from mnemesh_cli.commands import tool_changes
+from mnemesh_cli.commands.tool_changes import ToolArgument
 from mnemesh_cli.connection import Connection
-from mnemesh_cli.display.file_views import print_fields, print_json
-from mnemesh_cli.display.records import print_done
+from mnemesh_cli.display.file_views import print_fields
+from mnemesh_cli.display.records import print_done, print_json
 from mnemesh_cli.display.terminal import notice, output, print_error
 from mnemesh_cli.options import YesOption
 from mnemesh_client.tools import Language, ToolTypeName
@@ -20,9 +22,8 @@ from mnemesh_kit.errors import InvalidArgument
 from rich.table import Column, Table
 from rich.text import Text
 
-app = typer.Typer(no_args_is_help=True, help="Create, list, show, run and delete tools.")
+app = typer.Typer(no_args_is_help=True, help="Create, list, show, change, attach, run and delete tools.")
 
-ToolArgument = Annotated[str, typer.Argument(metavar="TOOL", help="Id or name of the tool.")]
 SourceArgument = Annotated[
     Path,
     typer.Argument(
@@ -127,6 +128,11 @@ async def _write(connection: Connection, file: Path, settings: dict[str, Any], *
     print_done(tool.id, tool, as_json=connection.as_json)
 
 
+app.command("update")(tool_changes.update)
+app.command("attach")(tool_changes.attach)
+app.command("detach")(tool_changes.detach)
+
+
 @app.command("delete")
 def delete_tool(context: typer.Context, tool: ToolArgument, yes: YesOption = False) -> None:
     """Delete a tool."""
@@ -179,7 +185,7 @@ async def _schema(connection: Connection, file: Path) -> None:
     source = _read(file)
     async with connection.open() as mnemesh:
         schema = await mnemesh.tools.schema(source, language=_language(file))
-    typer.echo(json.dumps(schema, indent=2, ensure_ascii=False))
+    print_done(json.dumps(schema, indent=2, ensure_ascii=False), schema, as_json=connection.as_json)
 
 
 def _language(file: Path) -> Language:

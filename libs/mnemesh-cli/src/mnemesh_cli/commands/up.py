@@ -15,6 +15,7 @@ import typer
 from mnemesh_cli.commands.chat import converse
 from mnemesh_cli.commands.doctor import how_to_change
 from mnemesh_cli.commands.first_agent import ensure_first_agent
+from mnemesh_cli.display.records import print_json
 from mnemesh_cli.display.terminal import notice, print_error
 from mnemesh_cli.machine import mesh_config
 from mnemesh_cli.options import DataDirOption
@@ -33,29 +34,33 @@ _PREFIX: Final = "mnemesh: "
 
 
 def up(
+    context: typer.Context,
     chat: Annotated[bool, typer.Option("--chat", help="Chat with the first agent; stop the mesh afterwards.")] = False,
     background: Annotated[bool, typer.Option("--background", help="Return when the mesh is ready.")] = False,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Start all services of a mesh, and restart any that exits. Ctrl-C stops the mesh."""
+    """Start all services of a mesh, and restart any that exits. Ctrl-C stops the mesh.
+
+    With --json, one line on stdout says when the mesh is ready, and where its services listen.
+    """
     if chat and background:
         raise typer.BadParameter("use only one of --chat and --background")
     config = mesh_config(data_dir)
     if background:
-        raise typer.Exit(_start_in_background(config))
+        raise typer.Exit(_start_in_background(config, as_json=context.obj.as_json))
     try:
-        code = asyncio.run(_up(config, chat))
+        code = asyncio.run(_up(config, chat=chat, as_json=context.obj.as_json))
     except (KeyboardInterrupt, asyncio.CancelledError):
         code = 0
     raise typer.Exit(code)
 
 
-def down(data_dir: DataDirOption = None) -> None:
+def down(context: typer.Context, data_dir: DataDirOption = None) -> None:
     """Stop the mesh that is running on the data directory."""
     config = mesh_config(data_dir)
     holder = lock_holder(config.data_path)
     if holder is None:
-        notice(f"no mesh is running on {config.data_path}")
+        _print_stopped(config, None, f"no mesh is running on {config.data_path}", as_json=context.obj.as_json)
         return
     os.kill(holder.pid, signal.SIGTERM)
     deadline = time.monotonic() + 2 * config.stop_seconds
@@ -64,10 +69,18 @@ def down(data_dir: DataDirOption = None) -> None:
             print_error(f"pid {holder.pid} does not stop; see the logs in {config.data_path / 'logs'}")
             raise typer.Exit(1)
         time.sleep(_POLL_SECONDS)
-    notice("stopped")
+    _print_stopped(config, holder.pid, "stopped", as_json=context.obj.as_json)
 
 
-async def _up(config: MeshConfig, chat: bool) -> int:
+def _print_stopped(config: MeshConfig, pid: int | None, text: str, *, as_json: bool) -> None:
+    """Reports the process that was stopped; None if there was none."""
+    if as_json:
+        print_json({"data_dir": str(config.data_path), "stopped_pid": pid})
+    else:
+        notice(text)
+
+
+async def _up(config: MeshConfig, *, chat: bool, as_json: bool) -> int:
     """Runs a mesh until the chat ends or a signal cancels this task."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None  # noqa: S101  (a coroutine always runs in one)
@@ -81,11 +94,13 @@ async def _up(config: MeshConfig, chat: bool) -> int:
             model = await _default_model(mnemesh)
             _announce(config, model, time.monotonic() - started)
             supervisor.declare_ready()
+            if as_json:
+                _print_ready(config, os.getpid())
             if chat:
                 override = bool(os.environ.get("MNEMESH_MODEL"))
                 agent, line = await ensure_first_agent(mnemesh, model, config.data_path, override=override)
                 notice(line)
-                return await converse(mnemesh, agent)
+                return await converse(mnemesh, agent, as_json=as_json)
         return await asyncio.Future()
     finally:
         notice("stopping")
@@ -116,7 +131,12 @@ def _announce(config: MeshConfig, model: str, seconds: float) -> None:
     notice("run `mnemesh chat` to talk to an agent; Ctrl-C or `mnemesh down` stops the mesh")
 
 
-def _start_in_background(config: MeshConfig) -> int:
+def _print_ready(config: MeshConfig, pid: int) -> None:
+    addresses = {name: config.address(name) for name in SERVICE_NAMES}
+    print_json({"data_dir": str(config.data_path), "pid": pid, "addresses": addresses})
+
+
+def _start_in_background(config: MeshConfig, *, as_json: bool) -> int:
     """Starts `mnemesh up` in another session. Returns 0 when the mesh is ready, or the exit code if it exits before."""
     log = config.data_path / "logs" / "up.log"
     if private_directory(config.data_path):
@@ -144,6 +164,8 @@ def _start_in_background(config: MeshConfig) -> int:
             break
         time.sleep(_POLL_SECONDS)
     _repeat_notices(log, start)
+    if as_json and process.returncode is None:
+        _print_ready(config, process.pid)
     return process.returncode or 0
 
 

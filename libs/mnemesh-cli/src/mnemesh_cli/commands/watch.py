@@ -18,7 +18,8 @@ from mnemesh_cli.connection import Connection
 from mnemesh_cli.directories.ignore import IgnoreRules
 from mnemesh_cli.directories.sync import FolderSync, Pass, SyncReport
 from mnemesh_cli.display.error_text import error_text
-from mnemesh_cli.display.terminal import notice, output, print_error
+from mnemesh_cli.display.records import print_done
+from mnemesh_cli.display.terminal import notice, print_error
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import MnemeshError
 
@@ -84,7 +85,7 @@ async def _watch(
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with connection.open() as mnemesh:
         folder = await find_or_create_folder(mnemesh, folder_key)
-        printer = _Printer(folder.name)
+        printer = _Printer(folder.name, as_json=connection.as_json)
         sync = FolderSync(mnemesh, folder.id, directory, rules, printer.report, **options)
         watcher = Watch(sync, on_pass=printer.passed, on_outage=printer.outage, polls=poll)
         notice(f"{directory} → {folder.name}{'' if once else '; Ctrl-C ends the watch'}")
@@ -95,8 +96,8 @@ async def _watch(
 class _Printer:
     """Prints what happens: changes of the folder to stdout, problems and the state to stderr."""
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
+    def __init__(self, folder: str, *, as_json: bool) -> None:
+        self._folder, self._as_json = folder, as_json
         self._unreadable: dict[str, str] = {}
         self._answers = True
         self.failed = False
@@ -110,7 +111,8 @@ class _Printer:
             self.failed = True
             print_error(f"{report.path} cannot be processed: {report.file.error_message}")
         elif report.file is not None:
-            output().print(f"{report.done} {self._folder}/{report.file.name}", markup=False, soft_wrap=True)
+            text = f"{report.done} {self._folder}/{report.file.name}"
+            print_done(text, report.file, as_json=self._as_json, outcome=report.done)
 
     def passed(self, result: Pass) -> None:
         """Prints the result of a pass, and files that cannot be read, each once."""

@@ -1,13 +1,10 @@
-"""How files and folders are shown: as tables of 80 columns, as fields, and as JSON."""
+"""How files and folders are shown: as tables of 80 columns, and as fields."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
-from google.protobuf.json_format import MessageToDict
-from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 from mnemesh.files.v1 import agent_files_service_pb2, files_pb2
 from mnemesh_cli.display.terminal import output
@@ -31,17 +28,6 @@ class FolderNames:
         if file.folder_id not in self._known:
             self._known[file.folder_id] = (await self._mnemesh.folders.get(file.folder_id)).name
         return f"{self._known[file.folder_id]}/{file.name}"
-
-
-def json_text(message: Message, **others: Any) -> str:
-    """Returns a message as one line of JSON, with the names of its fields."""
-    fields = {**others, **MessageToDict(message, preserving_proto_field_name=True)}
-    return json.dumps(fields, ensure_ascii=False)
-
-
-def print_json(message: Message, **others: Any) -> None:
-    """Prints a message as one line of JSON."""
-    output().print(json_text(message, **others), markup=False, soft_wrap=True)
 
 
 def size_text(size: float) -> str:

@@ -47,17 +47,22 @@ def print_record(record: Record, *, as_json: bool) -> None:
         output().print(Text(line), soft_wrap=True)
 
 
-def print_done(text: str, record: Record, *, as_json: bool) -> None:
-    """Prints what a command did: the text, or the record as JSON."""
+def print_done(text: str, record: Record, *, as_json: bool, **others: Any) -> None:
+    """Prints what a command did: the text, or the record as JSON, with `others` as further fields."""
     if as_json:
-        print_json(record)
+        print_json(record, **others)
     else:
         output().print(Text(text), soft_wrap=True)
 
 
-def print_json(record: Record) -> None:
-    """Prints a record as one line of JSON."""
-    typer.echo(json.dumps(as_dict(record), ensure_ascii=False))
+def print_json(record: Record, **others: Any) -> None:
+    """Prints a record as one line of JSON. `others` are further fields, before its own."""
+    typer.echo(json_line(record, **others))
+
+
+def json_line(record: Record, **others: Any) -> str:
+    """Returns a record as one line of JSON. `others` are further fields, before its own."""
+    return json.dumps({**others, **as_dict(record)}, ensure_ascii=False)
 
 
 def as_dict(record: Record) -> dict[str, Any]:

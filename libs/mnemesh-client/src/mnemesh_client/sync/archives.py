@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from google.protobuf import field_mask_pb2
 from mnemesh.archival.v1 import (
@@ -18,10 +19,15 @@ from mnemesh.archival.v1 import (
 from mnemesh_client.hits import Hits
 from mnemesh_client.inputs import SearchModeName, json_text, optional_timestamp, present_fields
 from mnemesh_client.sync.paging import Order, paginate, sort_order
-from mnemesh_client.sync_transport import Channel
-from mnemesh_kit.errors import InvalidArgument
+from mnemesh_client.sync.patience import Patience
+from mnemesh_client.sync_transport import Channel, sleep
+from mnemesh_kit.backoff import Backoff
+from mnemesh_kit.errors import DeadlineExceeded, InvalidArgument, MnemeshError
 
 TagMatchName = Literal["any", "all"]
+
+
+_POLLS: Final = Backoff(first=0.1, maximum=2.0, jitter=0.0)
 
 
 class ArchivesClient:
@@ -30,7 +36,8 @@ class ArchivesClient:
     Errors: NotFound ARCHIVE_NOT_FOUND; InvalidArgument EMBEDDER_UNKNOWN.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, patience: float) -> None:
+        self._patience = patience
         self.stub = archives_service_pb2_grpc.ArchiveServiceStub(channel)
 
     def create(
@@ -72,7 +79,10 @@ class ArchivesClient:
         return self.stub.CountArchives(archives_service_pb2.CountArchivesRequest(filter=criteria)).count
 
     def update(self, archive_id: str, **fields: Any) -> archives_pb2.Archive:
-        """Updates the name, description or metadata of an archive. None clears a field."""
+        """Updates the name, description, metadata or embedder of an archive. None clears a field.
+
+        A new embedder embeds all passages again in the background. `wait` returns when that is done.
+        """
         if "metadata" in fields:
             fields["metadata"] = json_text(fields["metadata"])
         request = archives_service_pb2.UpdateArchiveRequest(
@@ -80,6 +90,40 @@ class ArchivesClient:
             update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
         )
         return self.stub.UpdateArchive(request).archive
+
+    def wait(
+        self,
+        archive_id: str,
+        *,
+        timeout: float | None = None,
+        on_progress: Callable[[archives_pb2.Archive], None] | None = None,
+    ) -> archives_pb2.Archive:
+        """Waits until an archive has the vectors of its new embedder, and returns the archive.
+
+        Args:
+            archive_id: the archive.
+            timeout: the maximum number of seconds; None waits without a limit.
+            on_progress: receives the archive after each request. Its `reembedding` has the numbers of passages.
+
+        Raises:
+            DeadlineExceeded: the time is over. The change continues.
+        """
+        left, end = Patience(self._patience), None if timeout is None else time.monotonic() + timeout
+        for delay in _POLLS.delays():
+            try:
+                archive = self.get(archive_id)
+            except MnemeshError as error:
+                left.wait(error)
+                continue
+            left.progressed()
+            if on_progress is not None:
+                on_progress(archive)
+            if not archive.HasField("reembedding"):
+                return archive
+            if end is not None and time.monotonic() + delay > end:
+                raise DeadlineExceeded(f"The passages of {archive_id} are still being embedded. Wait longer.")
+            sleep(delay)
+        raise AssertionError("the delays do not end")
 
     def agents(self, archive_id: str, *, limit: int | None = None) -> Iterator[str]:
         """Yields the ids of the agents that hold an archive."""

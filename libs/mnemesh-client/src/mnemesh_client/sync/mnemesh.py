@@ -150,7 +150,7 @@ class Mnemesh:
         self.episodes = EpisodesClient(recall_channel)
         self.facts = FactsClient(recall_channel)
         self.traces = TracesClient(recall_channel)
-        self.archives = ArchivesClient(archival_channel)
+        self.archives = ArchivesClient(archival_channel, patience)
         self.passages = PassagesClient(archival_channel)
         self.embeddings = EmbeddingsClient(archival_channel)
         self.tools = ToolsClient(self._channels.channel(self.addresses.tools))

@@ -1,4 +1,4 @@
-"""The progress bar of exports and imports of agents, on stderr if it is a terminal."""
+"""The progress bar of a command that counts what it has done, on stderr if it is a terminal."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 
 @contextmanager
-def record_bar(verb: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Shows a bar, and yields the function that moves it to a number of records.
+def counted_bar(verb: str, nouns: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Shows a bar, and yields the function that moves it to a count.
 
     Args:
         verb: what happens, such as "Importing".
-        total: the number of all records; None if it is not known.
+        nouns: what is counted, such as "records".
+        total: the count at the end; None if it is not known.
     """
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("records"),
+        TextColumn(nouns),
     )
     more = (TimeRemainingColumn(),) if total is not None else ()
     with Progress(
