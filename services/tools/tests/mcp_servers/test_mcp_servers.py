@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 from collections.abc import Awaitable
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,17 @@ async def test_a_server_with_too_many_schemas_is_refused(embedded: Stubs) -> Non
         server = await _created(embedded, _server(remote))
         assert server.status == pb.MCP_SERVER_STATUS_UNREACHABLE
         assert "4,000,000 characters" in server.status_message
+
+
+async def test_a_list_that_repeats_its_pages_is_refused(embedded: Stubs) -> None:
+    async with running(cursors=repeat("same")) as remote:
+        server = await _created(embedded, _server(remote))
+        assert server.status == pb.MCP_SERVER_STATUS_UNREACHABLE
+        assert "repeats the pages" in server.status_message
+        assert server.tool_count == 0
+        remote.cursors = iter(["second"])
+        request = rpc.RefreshMcpServerRequest(mcp_server_id=server.id)
+        assert (await embedded.mcp.RefreshMcpServer(request)).mcp_server.tool_count == 1
 
 
 async def test_secrets_are_kept_and_never_shown(embedded: Stubs, tmp_path: Path, capfd: Any) -> None:

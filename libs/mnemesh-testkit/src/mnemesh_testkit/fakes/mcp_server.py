@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +38,8 @@ class Remote:
     """Answers every request with a redirect to this URL."""
     hangs: bool = False
     """Lists of tools do not end."""
+    cursors: Iterator[str] = field(default_factory=lambda: iter(()))
+    """Each page of tools names the next of them as the cursor of another page."""
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     connections: int = 0
@@ -84,7 +86,8 @@ class Remote:
             tools=[
                 types.Tool(name=name, description=f"Runs {name}.", input_schema=schema)
                 for name, schema in self.tools.items()
-            ]
+            ],
+            next_cursor=next(self.cursors, None),
         )
 
     async def _call(self, context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:

@@ -93,10 +93,14 @@ class McpSession:
         async def read(client: Client) -> Listing:
             tools: list[RemoteTool] = []
             cursor: str | None = None
+            cursors: set[str | None] = set()
             while True:
                 page = await client.list_tools(cursor=cursor)
                 tools += listing_tools(page.tools)
+                cursors.add(cursor)
                 cursor = page.next_cursor
+                if cursor is not None and cursor in cursors:
+                    raise McpContactFailed("The server repeats the pages of its list of tools.")
                 if len(tools) > MAX_TOOLS:
                     raise McpContactFailed(f"The server has more than {MAX_TOOLS:,} tools.")
                 if sum(min(len(tool.input_schema), MAX_SCHEMA_CHARS) for tool in tools) > MAX_LISTING_CHARS:
