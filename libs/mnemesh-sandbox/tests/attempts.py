@@ -94,6 +94,7 @@ def tool(numbers, server, path):
         "memory": lambda: open(f"/proc/{server}/mem", "rb"),
         "environment": lambda: open(f"/proc/{server}/environ", "rb").read(),
         "measurement": lambda: libc.prctl(4, 0, 0, 0, 0) == 0 or os.stat("/gone"),
+        "preference of the kernel": lambda: os.write(os.open("/proc/self/oom_score_adj", os.O_WRONLY), b"0"),
         "namespace": lambda: call("unshare", 0x10000000),
         "io_uring": lambda: call("io_uring_setup", 1, b"\\0" * 120),
         "new system calls": lambda: call("new", 0) if ctypes.get_errno() != errno.ENOSYS else os.stat("/gone"),
@@ -103,6 +104,38 @@ def tool(numbers, server, path):
         try:
             attempt()
         except (OSError, ValueError):
+            continue
+        done.append(name)
+    return done
+"""
+
+# The attributes of a file that the tool must not reach, and of one that it may only read.
+ATTRIBUTES = """
+def tool(path, package):
+    import ctypes, fcntl, os, struct
+    libc = ctypes.CDLL(None, use_errno=True)
+    opened = os.open(package, os.O_RDONLY)
+
+    def call(number, *arguments):
+        if libc.syscall(ctypes.c_long(number), *arguments) == -1:
+            raise OSError(ctypes.get_errno(), "denied")
+
+    attempts = {
+        "flags": lambda: fcntl.ioctl(opened, 0x40086602, struct.pack("l", 0x40)),
+        "newest chmod": lambda: call(452, -100, path.encode(), 0o666, 0),
+        "mode of a directory": lambda: os.chmod(os.path.dirname(path), 0o777),
+        "link": lambda: os.utime(path, (1, 1), follow_symlinks=False),
+    }
+    for name, target in (("path", path), ("package", package), ("descriptor", opened)):
+        attempts[f"mode of {name}"] = lambda target=target: os.chmod(target, 0o666)
+        attempts[f"owner of {name}"] = lambda target=target: os.chown(target, -1, os.getgid())
+        attempts[f"times of {name}"] = lambda target=target: os.utime(target, (1, 1))
+        attempts[f"attribute of {name}"] = lambda target=target: os.setxattr(target, "user.mnemesh", b"x")
+    done = []
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+        except OSError:
             continue
         done.append(name)
     return done

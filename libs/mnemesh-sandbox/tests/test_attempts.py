@@ -31,6 +31,16 @@ async def test_kernel_and_service_are_out_of_reach(run: Run, tmp_path: Path) -> 
     assert done == []
 
 
+async def test_attributes_of_files_of_others_stay(sandbox: Sandbox, directories: Path) -> None:
+    directory, packages = directories / "service", directories / "packages"
+    for path in (directory / "file", packages / "package.py"):
+        path.parent.mkdir(mode=0o755)
+        path.touch(mode=0o644)
+    arguments = {"path": str(directory / "file"), "package": str(packages / "package.py")}
+    task = Task(attempts.ATTRIBUTES, "tool", arguments)
+    assert value_of(await sandbox.run(task, scaled(60), Access(packages=(str(packages),)))) == []
+
+
 async def test_disk_is_bounded_in_bytes(directories: Path, run: Run) -> None:
     """Also by files that are deleted and still open."""
     outcome = await run(attempts.MANY_BYTES)
@@ -126,5 +136,6 @@ async def test_tool_without_a_confined_directory_creates_no_file(unconfined: San
     outcome = await unconfined.run(Task(attempts.WRITE_ANYWHERE, "tool"), scaled(60))
     assert (value_of(outcome), outcome.stderr) == ([], "")
     arguments = {"numbers": attempts.numbers(), "server": os.getpid(), "path": "/gone"}
-    # The device is not hidden there.
-    assert value_of(await unconfined.run(Task(attempts.KERNEL, "tool", arguments), scaled(60))) == ["/dev/zero"]
+    # The device is not hidden there, and neither are the files of the tool's own process.
+    done = value_of(await unconfined.run(Task(attempts.KERNEL, "tool", arguments), scaled(60)))
+    assert done == ["/dev/zero", "preference of the kernel"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -108,6 +109,67 @@ async def test_interpreter_below_a_private_directory_disables_no_layer(
     """
     outcome = await sandbox.run(Task(source_of(body, "path"), "tool", {"path": str(library / "marker")}), scaled(60))
     assert value_of(outcome) == ["seen"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount file systems")
+async def test_file_system_that_is_mounted_below_a_visible_directory_is_read_only(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    volume = tmp_path / "library" / "a volume" / "inner"
+    volume.mkdir(parents=True)
+    for parent in (volume, *volume.parents[:5]):
+        parent.chmod(0o755)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=777", "tmpfs", str(volume)], check=False)
+    if mounted.returncode != 0:
+        pytest.skip("this host does not allow mounts")
+    request.addfinalizer(lambda: subprocess.run(["umount", str(volume)], check=True))
+    (volume / "file").write_text("before")
+    (volume / "file").chmod(0o666)
+    known = process.python_directories()
+    monkeypatch.setattr(process, "python_directories", lambda: [*known, str(tmp_path / "library")])
+    sandbox = await Sandbox.open(SandboxSettings(minimum=Level.MINIMAL))
+    body = """
+    import os
+    done = []
+    for name in ('file', 'new'):
+        try:
+            open(os.path.join(volume, name), 'w')
+            done.append(name)
+        except OSError:
+            pass
+    return [open(os.path.join(volume, 'file')).read(), *done]
+    """
+    task = Task(source_of(body, "volume"), "tool", {"volume": str(volume)})
+    assert value_of(await sandbox.run(task, scaled(60))) == ["before"]
+    assert [path.name for path in volume.iterdir()] == ["file"]
+
+
+async def test_tool_has_no_descriptors_of_the_service(run: Run) -> None:
+    """It has its standard streams and the pipe of the result; without a private root also directories of modules."""
+    body = """
+    import os, stat
+    kinds = []
+    for number in range(256):
+        try:
+            kinds.append(stat.S_IFMT(os.fstat(number).st_mode))
+        except OSError:
+            continue
+    return [kinds.count(stat.S_IFIFO), len([kind for kind in kinds if kind not in (stat.S_IFIFO, stat.S_IFDIR)])]
+    """
+    assert value_of(await run(source_of(body))) == [4, 0]
+
+
+async def test_crash_dumps_no_core(run: Run) -> None:
+    """A program of the host that receives core dumps is started unless the limit is 1."""
+    body = """
+    import os, resource
+    child = os.fork()
+    if child == 0:
+        os.abort()
+    _, status = os.waitpid(child, 0)
+    return [os.WTERMSIG(status), os.WCOREDUMP(status), os.listdir("."), *resource.getrlimit(resource.RLIMIT_CORE)]
+    """
+    assert value_of(await run(source_of(body))) == [6, False, [], 1, 1]
 
 
 async def test_standard_library_works_inside(run: Run) -> None:

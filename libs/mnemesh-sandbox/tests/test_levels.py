@@ -84,15 +84,19 @@ def test_level_of_a_set_of_layers(layers: set[str], level: Level) -> None:
 
 _AS_USER = """
 import asyncio, json, os, sys
-from mnemesh_sandbox import Sandbox, SandboxSettings, Level, Task
-layers, sources, arguments = json.load(sys.stdin)
+from mnemesh_sandbox import Access, Sandbox, SandboxSettings, Level, Task
+layers, sources, arguments, access = json.load(sys.stdin)
+access = Access(packages=tuple(access))
 async def main():
     settings = SandboxSettings(minimum=Level.MINIMAL, memory_mb=256, disk_mb=8, files=2000)
     box = await Sandbox.open(settings, layers=layers)
     if box.isolation.level is Level.NONE:
         return [0, dict(box.isolation.missing)]
     arguments["server"] = os.getpid()
-    out = [await box.run(Task(source, "tool", arguments if "numbers" in source else {}), 60) for source in sources]
+    def task(source):
+        names = source.partition(")")[0]
+        return Task(source, "tool", {name: value for name, value in arguments.items() if name in names})
+    out = [await box.run(task(source), 60, access) for source in sources]
     return [int(box.isolation.level), *([one.status.value, one.text] for one in out)]
 print(json.dumps(asyncio.run(main())))
 """
@@ -112,11 +116,24 @@ def test_ordinary_user_can_execute_tools(layers: list[str] | None) -> None:
         shutil.copytree(Path(mnemesh_sandbox.__file__).parent, package)
         temporary.mkdir()
         os.chown(temporary, 65534, 65534)
+        service, packages = copy / "service", copy / "packages"
+        for directory in (service, packages):
+            directory.mkdir(mode=0o755)
+            (directory / "file").touch(mode=0o600)
+            for path in (directory, directory / "file"):
+                os.chown(path, 65534, 65534)
         own_uid = source_of("import os; return os.getuid()")
         sources = [own_uid, attempts.KERNEL, attempts.MANY_BYTES, attempts.DEEP_TREE, attempts.MEMORY_OF_PROCESSES]
+        sources.append(attempts.ATTRIBUTES)
+        arguments = {
+            "numbers": attempts.numbers(),
+            "path": str(service / "file"),
+            "package": str(packages / "file"),
+        }
+        before = [path.stat() for path in (service, service / "file", packages / "file")]
         done = subprocess.run(
             [python, "-c", _AS_USER],
-            input=json.dumps([layers, sources, {"numbers": attempts.numbers(), "path": "/gone"}]),
+            input=json.dumps([layers, sources, arguments, [str(packages)]]),
             user=65534,
             group=65534,
             extra_groups=[],
@@ -131,7 +148,11 @@ def test_ordinary_user_can_execute_tools(layers: list[str] | None) -> None:
         level, *outcomes = json.loads(done.stdout)
         if level == Level.NONE:
             return
-        uid, kernel, disk, _, memory = outcomes
+        uid, kernel, disk, _, memory, attributes = outcomes
+        assert attributes == ["success", "[]"]
+        for path, known in zip((service, service / "file", packages / "file"), before, strict=True):
+            found = path.stat()
+            assert (found.st_mode, found.st_mtime_ns) == (known.st_mode, known.st_mtime_ns)
         assert uid == ["success", "65534" if level == Level.MINIMAL else "61000"]
         assert kernel == ["success", "[]"]
         assert disk[0] != "success"

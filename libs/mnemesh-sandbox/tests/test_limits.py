@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from pathlib import Path
 
 import pytest
-from mnemesh_sandbox import OutcomeStatus, Sandbox
+from mnemesh_sandbox import OutcomeStatus, Sandbox, Task
 from mnemesh_testkit.timeouts import growing, scaled
 
 from .support import MARK, Run, children_running, processes_with, source_of, value_of
@@ -143,3 +144,14 @@ async def test_descriptors_of_the_service_do_not_count_as_memory_of_a_tool(run: 
     finally:
         for number in held:
             os.close(number)
+
+
+async def test_endless_output_is_read_at_a_bounded_rate(sandbox: Sandbox) -> None:
+    """So that it does not occupy the event loop of the service."""
+    source = "import os\ndef tool():\n    while True:\n        os.write(1, b'x' * 65536)\n"
+    outcome = await sandbox.run(Task(source, "tool"), 1.0)
+    assert outcome.status is OutcomeStatus.TIMED_OUT
+    found = re.search(r"it has (\d+) bytes, and 100000 are kept", outcome.stdout)
+    assert found is not None
+    # At most the buffer of the reader for each pause.
+    assert int(found[1]) < 150_000_000 * max(outcome.duration, 1.0)

@@ -15,6 +15,8 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter, asyncio.StreamReade
 It returns when it needs the program no more, or when the streams have ended; then the standard input is closed.
 """
 _BUFFER_BYTES: Final = 65_536
+_DROPPED_SECONDS: Final = 0.002
+"""The pause after a part that is dropped, so that endless output does not occupy the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ async def collect(fd: int, limit: int, seen: Callable[[bytes], None] | None = No
             part = chunk[: limit - len(kept)]
             kept += part
             dropped += len(chunk) - len(part)
+            if not part:
+                await asyncio.sleep(_DROPPED_SECONDS)
     finally:
         transport.close()
     return Captured(bytes(kept), dropped)

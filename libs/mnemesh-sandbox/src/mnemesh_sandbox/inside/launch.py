@@ -303,6 +303,7 @@ def _restrict(plan: Plan) -> None:
         try:
             seccomp.restrict(
                 shares_processes=OWN_UID not in plan.layers and PID_NAMESPACE not in plan.layers,
+                shares_uid=OWN_UID not in plan.layers and PRIVATE_ROOT not in plan.layers,
                 shares_files=PRIVATE_ROOT not in plan.layers,
                 creates_files=directory is not None,
                 connects=plan.proxy_fd is not None,
@@ -347,7 +348,8 @@ def _limit(plan: Plan) -> None:
         (resource.RLIMIT_NPROC, limits.processes, limits.processes),
         (resource.RLIMIT_FSIZE, file_bytes, file_bytes),
         (resource.RLIMIT_NOFILE, limits.open_files, limits.open_files),
-        (resource.RLIMIT_CORE, 0, 0),
+        # With 0, a host that pipes core dumps to a program would still start it, outside the sandbox.
+        (resource.RLIMIT_CORE, 1, 1),
         (resource.RLIMIT_MEMLOCK, 0, 0),
         (resource.RLIMIT_MSGQUEUE, 0, 0),
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from . import linux
 from .plan import (
@@ -33,6 +34,7 @@ def enter(plan: Plan) -> None:
         linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWUTS)
         linux.mount(None, "/", None, linux.MS_REC | linux.MS_PRIVATE)
         visible = _visible_paths(plan)
+        mounts = _mounts()
         # A file system on /tmp contains the old root and the new one until the new one is complete.
         linux.mount("tmpfs", "/tmp", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=1m")  # noqa: S108
         links = {path: os.readlink(path) for path in SYSTEM_DIRECTORIES if os.path.islink(path)}
@@ -47,6 +49,9 @@ def enter(plan: Plan) -> None:
         _shared_memory()
         for path, source in visible.items():
             _bind(f"/old{source}", f"/new{path}")
+            for mount in mounts:
+                if mount.startswith(f"{source}/"):
+                    _restrict_nested(f"/new{path}{mount.removeprefix(source)}")
         for path, target in links.items():
             if not os.path.lexists(f"/new{path}"):
                 os.symlink(target, f"/new{path}")
@@ -80,6 +85,27 @@ def _bind(source: str, target: str) -> None:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
     linux.mount(source, target, None, linux.MS_BIND | linux.MS_REC)
+    _restrict(target)
+
+
+def _restrict_nested(target: str) -> None:
+    """Makes a mount read-only that came with the directory above it. One that another mount hides is out of reach."""
+    try:
+        _restrict(target)
+    except OSError:
+        if os.path.exists(target) and not os.statvfs(target).f_flag & os.ST_RDONLY:
+            raise
+
+
+def _mounts() -> list[str]:
+    """Returns the mount points of this namespace."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        points = [line.split(" ", 5)[4] for line in file]
+    return [re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), point) for point in points]
+
+
+def _restrict(target: str) -> None:
+    """Makes a mount read-only, and takes setuid programs and devices from it."""
     present = os.statvfs(target).f_flag
     flags = linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID
     if target.removeprefix("/new") not in DEVICES:
@@ -117,7 +143,9 @@ def _devices() -> None:
 
 def _proc() -> None:
     try:
-        linux.mount("proc", "/new/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+        # Read-only, because the owner of a process can make the kernel prefer another one when memory runs out.
+        flags = linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
+        linux.mount("proc", "/new/proc", "proc", flags)
     except OSError as error:
         raise LayerFailed(PRIVATE_PROC, str(error)) from error
 

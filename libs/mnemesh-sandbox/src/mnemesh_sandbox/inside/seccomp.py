@@ -30,6 +30,9 @@ _F_NOTIFY = 1026
 # They enlarge the buffers of a socket, whose memory belongs to no process.
 _SOL_SOCKET, _BUFFER_SIZES = 1, (7, 8, 32, 33)
 _FIOSETOWN, _SIOCSPGRP = 0x8901, 0x8902
+# They change attributes of a file that is open for reading, if the uid owns it: flags, version, project, encryption and
+# verity.
+_FILE_ATTRIBUTES = (0x4008_6602, 0x4008_7602, 0x401C_5820, 0x800C_6613, 0x4080_6685)
 # They write into a terminal's input.
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 
@@ -42,11 +45,15 @@ def supported() -> bool:
     return linux.machine() in _ARCHITECTURE
 
 
-def restrict(*, shares_processes: bool, shares_files: bool, creates_files: bool, connects: bool) -> None:
+def restrict(
+    *, shares_processes: bool, shares_uid: bool, shares_files: bool, creates_files: bool, connects: bool
+) -> None:
     """Denies these calls permanently to this process and its future descendants. Requires no_new_privs.
 
     Args:
         shares_processes: Also denies signals, because the tool shares its uid and its process table with others.
+        shares_uid: Also denies to change the attributes of files, because the tool has the uid of the service and sees
+            the names of its files.
         shares_files: Also denies to observe files, because the tool sees the names of the host's.
         creates_files: The tool has a directory of its own. Otherwise the calls that create files are denied.
         connects: The tool has a network namespace with a proxy. Otherwise it gets no sockets.
@@ -56,6 +63,7 @@ def restrict(*, shares_processes: bool, shares_files: bool, creates_files: bool,
         **syscalls.DENIED,
         **({} if connects else syscalls.CONNECTING),
         **(syscalls.DENIED_IN_SHARED_TABLE if shares_processes else {}),
+        **(syscalls.DENIED_WITH_SHARED_UID if shares_uid else {}),
         **(syscalls.DENIED_IN_SHARED_ROOT if shares_files else {}),
         **({} if creates_files else syscalls.DENIED_WITHOUT_DIRECTORY),
     }
@@ -90,7 +98,7 @@ def _argument_rules(*, creates_files: bool, connects: bool) -> list[tuple[syscal
         (syscalls.MMAP, [*_deny_bits(3, _MAP_HUGETLB), *_deny_all_bits(3, shared)]),
         (syscalls.PRCTL, _deny_values(0, _PR_SET_DUMPABLE)),
         (syscalls.FCNTL, _deny_values(1, _F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _F_NOTIFY, _F_OFD_SETLK, _F_OFD_SETLKW)),
-        (syscalls.IOCTL, _deny_values(1, _TIOCSTI, _TIOCLINUX, _FIOSETOWN, _SIOCSPGRP)),
+        (syscalls.IOCTL, _deny_values(1, _TIOCSTI, _TIOCLINUX, _FIOSETOWN, _SIOCSPGRP, *_FILE_ATTRIBUTES)),
         (syscalls.PRLIMIT64, _require_value(0, 0)),
         (syscalls.SETSOCKOPT, _ignore_values(1, _SOL_SOCKET, 2, *_BUFFER_SIZES)),
         # Datagram sockets could send to any address, and asyncio needs a pair of connected streams.

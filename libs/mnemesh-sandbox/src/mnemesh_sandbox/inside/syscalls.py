@@ -142,6 +142,28 @@ DENIED_IN_SHARED_TABLE: dict[str, Numbers] = {
     "rt_tgsigqueueinfo": (297, 240),
     "pidfd_send_signal": (424, 424),
 }
+# A tool that shares its uid with the service owns the service's files, as far as the kernel knows. Landlock does not
+# prevent a change of their attributes, by path or by the descriptor of a file that the tool can only read.
+DENIED_WITH_SHARED_UID: dict[str, Numbers] = {
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, None),
+    "fchown": (93, 55),
+    "lchown": (94, None),
+    "fchownat": (260, 54),
+    "utime": (132, None),
+    "utimes": (235, None),
+    "futimesat": (261, None),
+    "utimensat": (280, 88),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+}
 # A tool without a directory of its own must not create files.
 DENIED_WITHOUT_DIRECTORY: dict[str, Numbers] = {
     "creat": (85, None),
