@@ -224,7 +224,7 @@ def _inside(plan: Plan, go: int) -> NoReturn:
         if node is not None:
             node.execute(script, variables)
         if plan.waits:
-            runner.rehearse()
+            runner.warm_up()
         pipes = None if plan.calls_fd is None or plan.replies_fd is None else (plan.calls_fd, plan.replies_fd)
         runner.run(plan.result_fd, plan.limits.output_chars, variables, plan.package_directories, pipes, plan.input_fd)
     finally:

@@ -14,7 +14,7 @@ from typing import Any
 from . import programs, values
 
 MAX_ERROR_CHARS = 1000
-_REHEARSAL = json.dumps(
+_EMPTY_TASK = json.dumps(
     {
         "name": "tool",
         "source": "def tool(number: int, text: str = ''):\n    return [number, text]\n",
@@ -76,14 +76,14 @@ def run(
             continue  # the tool closed or replaced the stream
 
 
-def rehearse() -> None:
+def warm_up() -> None:
     """Executes a task that does nothing, in a process that waits for its task.
 
     The first use of a page of memory or of a module takes time. This spends it before the task arrives.
     """
     import asyncio  # noqa: F401, PLC0415 - tools and programs with `await` need it
 
-    task = json.loads(_REHEARSAL)
+    task = json.loads(_EMPTY_TASK)
     text = json.dumps(_answer(_call(task, b"", None), MAX_ERROR_CHARS))
     json.loads(text)
     del sys.modules["tool"]

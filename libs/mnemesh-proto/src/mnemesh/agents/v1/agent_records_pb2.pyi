@@ -169,8 +169,8 @@ class AgentRecord(_message.Message):
     @_builtins.property
     def message(self) -> _message_pb2.Message:
         """A message of any conversation, in a window or not, with exact content: reasoning with signatures, calls, returns
-        with output, decisions, sender, model, otid, turn, run and step. In the order of sequence_id, which is assigned
-        anew. turn_id is kept if given.
+        with output, decisions, sender, model, otid, turn, run and step. In the order of sequence_id; the import assigns new
+        ones. turn_id is kept if given.
         """
 
     @_builtins.property
