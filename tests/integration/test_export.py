@@ -43,6 +43,8 @@ SEED_LINES = """\
 class Opened:
     """The connection of a command, to a mesh in this process."""
 
+    as_json = False
+
     def __init__(self, client: Mnemesh) -> None:
         self._client = client
 

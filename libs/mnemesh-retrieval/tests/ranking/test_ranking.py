@@ -48,10 +48,11 @@ def test_no_text_has_no_neighbours() -> None:
     assert strands().received_words(np.zeros((0, 3)), np.zeros((0, 3), bool), DEFAULTS).shape == (0, 3)
 
 
-def test_a_word_weighs_at_most_as_much_as_where_it_weighs_most() -> None:
+def test_a_word_weighs_less_than_where_it_weighs_most() -> None:
     own = {1: {"dog": 1.0}, 2: {"dog": 0.5}, 3: {"dog": 1.0}}
     largest = largest_weights(own.values())
-    assert word_score(own[2], {"dog": 1.5}, largest, {"dog": 2.0}) == 2.0
+    assert word_score(own[2], {"dog": 1.5}, largest, {"dog": 2.0}) == pytest.approx(2.0)
+    assert word_score(own[2], {"dog": 1.5}, largest, {"dog": 2.0}) < word_score(own[1], {}, largest, {"dog": 2.0})
     assert word_score({}, {"dog": 0.3}, largest, {"dog": 2.0}) == pytest.approx(0.6)
     assert word_score({}, {"cat": 0.3}, largest, {"cat": 1.0}) == pytest.approx(0.3)
 

@@ -11,6 +11,9 @@ from mnemesh_retrieval.ranking.constants import RankingConstants
 Word = TypeVar("Word", bound=Hashable)
 REACH: Final = 2
 """The largest distance of neighbours that share words."""
+RECEIVED_PART: Final = 1 - 1e-9
+"""The part of the difference to the best text with a word that a text can receive from its neighbours. Without it, both
+could have the same score, and rounding would decide which is first."""
 
 
 def rarity(holders: int, size: int) -> float:
@@ -71,8 +74,8 @@ def word_score(
 ) -> float:
     """Returns the score of a text by words.
 
-    A word weighs at most as much as in the text where it weighs most: a text between two others with a word is not more
-    about it than they are.
+    A word weighs less than in the text where it weighs most: a text between two others with a word is not more about
+    it than they are.
 
     Args:
         own: the weights of the words of the query in the text, the name of its speaker and its day.
@@ -85,6 +88,6 @@ def word_score(
     for word, weight in own.items():
         score += rarities[word] * weight
     for word, weight in received.items():
-        missing = largest[word] - own.get(word, 0.0) if word in largest else weight
+        missing = RECEIVED_PART * (largest[word] - own.get(word, 0.0)) if word in largest else weight
         score += rarities[word] * (weight if weight < missing else missing)
     return score

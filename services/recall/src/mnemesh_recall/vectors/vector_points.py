@@ -11,13 +11,12 @@ from mnemesh_retrieval.filters import Filter, HasId, Match, MatchAny, Not, TimeR
 from mnemesh_retrieval.index import Collection, instant
 from mnemesh_types.messages import Message
 
+from mnemesh_recall.model.candidates import ID_PREFIX
 from mnemesh_recall.model.search import SearchScope
 from mnemesh_recall.model.searchable_text import searchable_text, speaker_of
 
 FORMAT: Final = 3
 """The version of the points. An index with points of another version is rebuilt."""
-ID_PREFIX: Final = "message-"
-"""The part of a message id before the UUID of its point."""
 # One list of values takes half the memory of as many fields.
 _SCOPE: Final = "scope"
 _TIME: Final = "created_at"

@@ -9,11 +9,11 @@ from typing import Final
 
 from mnemesh_recall.store.sql.word_segments.format import Documents
 
-MOST_BYTES: Final = 16 << 20
+MOST_BYTES: Final = 32 << 20
 
 
 class DocumentCache:
-    """Documents by segment id, at most 16 MB. SQLite's readers are threads."""
+    """Documents by segment id, at most 32 MB. SQLite's readers are threads."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most_bytes = most_bytes
