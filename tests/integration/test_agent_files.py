@@ -47,7 +47,7 @@ async def called(agent: Agent, fake: FakeOpenAI, tool: str, **arguments: Any) ->
 async def uploaded(mesh: Mesh, folder_id: str, name: str, content: bytes, **options: Any) -> str:
     """The id of a file that is processed."""
     stored = await mesh.client.files.upload(folder_id, content, name=name, **options)
-    return (await mesh.client.files.wait(stored.file.id, timeout=60)).id
+    return (await mesh.client.files.wait(stored.file.id, timeout=scaled(60))).id
 
 
 async def test_an_agent_opens_searches_and_cites_files(mesh: Mesh, fake_openai: FakeOpenAI) -> None:

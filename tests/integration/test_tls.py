@@ -27,7 +27,7 @@ from mnemesh_testkit.timeouts import scaled
 
 async def complete(gateway: str, text: str) -> str:
     """Returns the answer of the agent ada through the gateway."""
-    async with httpx.AsyncClient(base_url=f"http://{gateway}", timeout=60) as http:
+    async with httpx.AsyncClient(base_url=f"http://{gateway}", timeout=scaled(60)) as http:
         body: Any = {"model": "ada", "messages": [{"role": "user", "content": text}]}
         return str((await http.post("/v1/chat/completions", json=body)).json()["choices"][0]["message"]["content"])
 

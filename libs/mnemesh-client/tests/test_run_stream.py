@@ -9,6 +9,7 @@ import pytest
 from mnemesh_client import Agent, Mnemesh, approve, returned
 from mnemesh_client.errors import NotFound, Unavailable
 from mnemesh_testkit.awaited import Face, with_face
+from mnemesh_testkit.timeouts import scaled
 
 if TYPE_CHECKING:
     from mnemesh_testkit.mesh.fake_mesh import FakeMesh
@@ -102,7 +103,7 @@ async def test_run_that_has_ended_is_not_waited_for(mnemesh: Mnemesh, mesh: Fake
     agent = await _agent(mnemesh)
     sequences = await _sequences(agent, "remember the tea")
     run_id = next(iter(mesh.orchestrator.runs))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(scaled(20)):
         run = await mnemesh.runs.wait(run_id)
     assert (run.id, run.last_sequence, mesh.orchestrator.attached) == (run_id, max(sequences), 1)
 

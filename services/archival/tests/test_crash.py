@@ -130,7 +130,7 @@ class Process:
 
 @pytest.mark.full
 async def test_sigkill_under_load_loses_and_duplicates_nothing(tmp_path: Path) -> None:
-    service, channels, agent = Process(tmp_path), Channels(deadline=5), new_id("agent")
+    service, channels, agent = Process(tmp_path), Channels(deadline=scaled(5)), new_id("agent")
     await service.start()
     live: set[str] = set()
     deleted: set[str] = set()

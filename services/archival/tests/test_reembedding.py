@@ -256,7 +256,7 @@ async def test_passage_deleted_while_it_is_copied_leaves_no_copy(
 
 
 async def test_sigkill_during_a_change(tmp_path: Path) -> None:
-    service, channels = Process(tmp_path), Channels(deadline=10)
+    service, channels = Process(tmp_path), Channels(deadline=scaled(10))
     await service.start()
 
     def connect() -> ArchivalServer:

@@ -54,7 +54,7 @@ async def test_process_serves_and_stops_on_sigterm(tmp_path: Path) -> None:
         async with grpc.aio.insecure_channel(address) as channel:
             check = health_pb2_grpc.HealthStub(channel).Check
             for service in ("", "mnemesh.blocks.v1.BlockService"):
-                response = await check(health_pb2.HealthCheckRequest(service=service), timeout=5)
+                response = await check(health_pb2.HealthCheckRequest(service=service), timeout=scaled(5))
                 assert response.status == health_pb2.HealthCheckResponse.SERVING
         running.send_signal(signal.SIGTERM)
         assert await running.wait() == 0

@@ -69,12 +69,16 @@ async def test_process_serves_and_stops_cleanly(tmp_path: Path) -> None:
         async with grpc.aio.insecure_channel(address) as channel:
             health: Any = health_pb2_grpc.HealthStub(channel)
             for service in ("", *(f"mnemesh.recall.v1.{name}Service" for name in ("Message", "Trace", "Episode"))):
-                answer = await health.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
+                answer = await health.Check(health_pb2.HealthCheckRequest(service=service), timeout=scaled(5))
                 assert answer.status == health_pb2.HealthCheckResponse.SERVING
             episodes = episodes_service_pb2_grpc.EpisodeServiceStub(channel)
-            assert not (await episodes.ListEpisodes(episodes_service_pb2.ListEpisodesRequest(), timeout=5)).episodes
+            assert not (
+                await episodes.ListEpisodes(episodes_service_pb2.ListEpisodesRequest(), timeout=scaled(5))
+            ).episodes
             turns = TraceServiceStub(channel).ListTurns
-            assert not (await turns(traces_service_pb2.ListTurnsRequest(agent_id=new_id("agent")), timeout=5)).turns
+            assert not (
+                await turns(traces_service_pb2.ListTurnsRequest(agent_id=new_id("agent")), timeout=scaled(5))
+            ).turns
         assert "another process" in await refusal(tmp_path)
         running.send_signal(signal.SIGTERM)
         assert await running.wait() == 0

@@ -111,7 +111,12 @@ def test_tools_are_killed_with_a_killed_server(server: tuple[subprocess.Popen[st
 def test_invalid_setting_is_reported_in_one_line(tmp_path: Path) -> None:
     env = {**os.environ, "MNEMESH_DATA_DIR": str(tmp_path), "MNEMESH_TOOLS_MIN_SANDBOX": "none"}
     done = subprocess.run(
-        [sys.executable, "-m", "mnemesh_tools"], env=env, capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-m", "mnemesh_tools"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=scaled(30),
+        check=False,
     )
     assert done.returncode == 2
     assert "MNEMESH_TOOLS_MIN_SANDBOX" in done.stderr

@@ -8,6 +8,7 @@ from typing import Any, Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from mnemesh_kit.http_health import http_status
+from mnemesh_kit.outgoing import DEADLINE_SECONDS
 from mnemesh_kit.probe import health_status as channel_status
 from mnemesh_kit.services import Protocol, service
 from mnemesh_kit.tls.client import ClientTls
@@ -34,7 +35,9 @@ async def wait_until_ready(name: str, address: str, tls: TlsSettings | None = No
     return None
 
 
-async def service_status(name: str, address: str, timeout_seconds: float = 5.0, tls: TlsSettings | None = None) -> str:
+async def service_status(
+    name: str, address: str, timeout_seconds: float = DEADLINE_SECONDS, tls: TlsSettings | None = None
+) -> str:
     """Returns the health status of the service with this name, also at the address of a server that forwards its calls.
 
     The values are those of `health_status`.
