@@ -14,7 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from mnemesh.archival.v1.passages_service_pb2 import PassageHit
 from mnemesh.recall.v1.messages_service_pb2 import MessageHit
 from mnemesh_cli.display import styles
-from mnemesh_cli.display.terminal import output
+from mnemesh_cli.display.terminal import output, print_labelled
 from mnemesh_client.agent import Agent
 from mnemesh_client.hits import Hits, said, said_by
 from mnemesh_kit.time import timestamp_from_proto, zone_from_name
@@ -115,11 +115,12 @@ def _print_passage(hit: PassageHit, zone: tzinfo) -> None:
 
 
 def _print_hit(time: Timestamp, zone: tzinfo, kind: str, text: str) -> None:
-    output().print(Text(_time(time, zone), style="dim"), Text(f"{kind:9}", style=styles.TOOL), Text(_shortened(text)))
+    label = Text.assemble((_time(time, zone), "dim"), " ", (f"{kind:9}", styles.TOOL))
+    print_labelled(label, Text(_shortened(text)))
 
 
 def _print_beside(kind: str, text: str) -> None:
-    output().print(Text(" " * 16), Text(f"{kind:9} {_shortened(text)}", style="dim"))
+    print_labelled(Text(f"{'':16} {kind:9}", "dim"), Text(_shortened(text), "dim"))
 
 
 def _time(time: Timestamp, zone: tzinfo) -> str:

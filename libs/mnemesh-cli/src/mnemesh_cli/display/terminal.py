@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 import sys
+from typing import Final, TextIO
 
 from rich.console import Console
 from rich.text import Text
 
-_UNBOUNDED = 4096
+_UNBOUNDED: Final = 4096
+_LEAST_WIDTH: Final = 20
 
 
 def output() -> Console:
     """Returns the console for results. It does not wrap lines unless stdout is a terminal."""
-    width = None if sys.stdout.isatty() else _UNBOUNDED
-    return Console(file=sys.stdout, highlight=False, width=width, soft_wrap=width is not None)
+    return _console(sys.stdout)
 
 
 def notice(text: str) -> None:
-    """Prints one line about the program's progress to stderr."""
+    """Prints one line about the program's progress to stderr. A terminal wraps it between words."""
     _stderr().print(Text("mnemesh: ", style="dim"), Text(text), sep="", end="\n")
 
 
 def print_error(text: str) -> None:
-    """Prints an error to stderr, as one line."""
+    """Prints an error to stderr, as one line. A terminal wraps it between words."""
     line = " ".join(text.split())
     _stderr().print(Text("mnemesh: ", style="bold red"), Text(line), sep="", end="\n")
 
 
+def print_labelled(label: Text, text: Text) -> None:
+    """Prints a text after its label to stdout. In a terminal, further lines of the text begin below the first."""
+    console = output()
+    if console.soft_wrap:
+        console.print(label, text)
+        return
+    indent = label.cell_len + 1
+    for number, line in enumerate(text.wrap(console, max(_LEAST_WIDTH, console.width - indent))):
+        console.print(Text.assemble(label if not number else " " * (indent - 1), " ", line))
+
+
 def _stderr() -> Console:
-    return Console(file=sys.stderr, highlight=False, soft_wrap=True)
+    return _console(sys.stderr)
+
+
+def _console(file: TextIO) -> Console:
+    width = None if file.isatty() else _UNBOUNDED
+    return Console(file=file, highlight=False, width=width, soft_wrap=width is not None)
