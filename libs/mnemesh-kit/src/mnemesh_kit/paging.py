@@ -61,7 +61,7 @@ class Page(Generic[T]):
     positions: tuple[Cursor, ...] = ()
     """The position of each item in the list: a page can end after any of them."""
     more: bool = False
-    """Whether further items follow."""
+    """True if the list has more items after this page."""
 
     def __post_init__(self) -> None:
         if len(self.items) != len(self.positions):

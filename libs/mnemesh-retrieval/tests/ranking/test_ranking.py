@@ -11,7 +11,7 @@ from mnemesh_retrieval.ranking.constants import DEFAULTS, RankingConstants, load
 from mnemesh_retrieval.ranking.fusion import EXACT, Candidate, best_of_queries, factor, fuse_scores
 from mnemesh_retrieval.ranking.strands import Strands, shared_similarity
 from mnemesh_retrieval.ranking.times import time_factor
-from mnemesh_retrieval.ranking.words import largest_weights, word_score
+from mnemesh_retrieval.ranking.words import limited
 from mnemesh_retrieval.registry import make_embedder
 from mnemesh_retrieval.time_expressions.resolver import TimeRange, resolve
 
@@ -49,12 +49,11 @@ def test_no_text_has_no_neighbours() -> None:
 
 
 def test_a_word_weighs_less_than_where_it_weighs_most() -> None:
-    own = {1: {"dog": 1.0}, 2: {"dog": 0.5}, 3: {"dog": 1.0}}
-    largest = largest_weights(own.values())
-    assert word_score(own[2], {"dog": 1.5}, largest, {"dog": 2.0}) == pytest.approx(2.0)
-    assert word_score(own[2], {"dog": 1.5}, largest, {"dog": 2.0}) < word_score(own[1], {}, largest, {"dog": 2.0})
-    assert word_score({}, {"dog": 0.3}, largest, {"dog": 2.0}) == pytest.approx(0.6)
-    assert word_score({}, {"cat": 0.3}, largest, {"cat": 1.0}) == pytest.approx(0.3)
+    own = np.array([[1.0], [0.5], [1.0], [0.0]])
+    received = limited(np.array([[0.0], [1.5], [0.3], [0.3]]), own, np.array([1.0]))
+    assert (own + received).ravel().tolist() == pytest.approx([1.0, 1.0, 1.0, 0.3])
+    assert own[1] + received[1] < own[0] + received[0]
+    assert limited(np.array([[0.3]]), np.array([[0.0]]), np.array([np.inf])).tolist() == [[0.3]]
 
 
 def test_similarity_of_neighbours_counts_more_after_a_question() -> None:
@@ -64,7 +63,8 @@ def test_similarity_of_neighbours_counts_more_after_a_question() -> None:
     assert found[1] == pytest.approx(0.2 + 0.6 * 0.5 + 0.15 * 0.4)
     assert found[2] == pytest.approx(0.4 + 0.3 * 0.2)
     assert chain.shared_similarities(np.array([0.0, -0.5, 0.4]), asks, DEFAULTS)[2] == pytest.approx(0.4)
-    assert shared_similarity(0.2, 0.5, 0.4, DEFAULTS, before_asks=True) == pytest.approx(found[1])
+    row = [np.array([value]) for value in (0.2, 0.5, 0.4)]
+    assert shared_similarity(*row, DEFAULTS, before_asks=np.array([True])) == pytest.approx(found[1])
     assert chain.largest_nearby(np.array([0.5, 0.2, 0.4])).tolist() == [0.5, 0.5, 0.4]
 
 

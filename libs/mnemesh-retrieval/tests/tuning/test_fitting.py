@@ -16,7 +16,7 @@ from mnemesh_retrieval.ranking.fusion import Candidate, factor, fuse_scores
 from mnemesh_retrieval.ranking.strands import Strands
 from mnemesh_retrieval.ranking.times import time_factor
 from mnemesh_retrieval.ranking.utterances import utterance
-from mnemesh_retrieval.ranking.words import largest_weights, rarity, saturation, word_score
+from mnemesh_retrieval.ranking.words import limited, rarity, saturation
 from mnemesh_retrieval.registry import HASHING, make_embedder
 from mnemesh_retrieval.time_expressions.resolver import resolve
 from mnemesh_retrieval.tuning import fitting
@@ -30,10 +30,6 @@ from mnemesh_retrieval.words.analysis import indexed, terms
 WRITTEN = Path(__file__).parents[4] / "benchmarks" / "data" / "written.json"
 OTHER = RankingConstants(before_share=0.2, after_share=0.6, question_factor=0.7, speaker_factor=1.5, time_factor=2.0)
 FEW = {"speaker_factor": (1.0, 1.1), "after_share": (0.2, 0.4)}
-
-
-def _positive(words: Sequence[str], weights: Sequence[float]) -> dict[str, float]:
-    return {word: float(weight) for word, weight in zip(words, weights, strict=True) if weight > 0}
 
 
 def by_pure_functions(
@@ -63,13 +59,14 @@ def by_pure_functions(
         constants,
     )
     shared = near.shared_similarities(np.array(similarities), np.array([part.asks for part in parts]), constants)
-    largest = largest_weights(own)
+    weighed = np.array([[mine.get(word, 0.0) for word in words] for mine in own]).reshape(len(turns), len(words))
+    whole = weighed + limited(received, weighed, weighed.max(axis=0, initial=0.0))
     rarities = {word: rarity(sum(word in each for each in own), len(turns)) for word in words}
     named = set(indexed(question.text).split())
     candidates = [
         Candidate(
             turn.id,
-            word_score(mine, _positive(words, received[place]), largest, rarities),
+            float(whole[place] @ [rarities[word] for word in words]),
             float(shared[place]),
             factor(
                 constants,
@@ -79,7 +76,7 @@ def by_pure_functions(
             ),
             normalized(turn.text) == normalized(question.text),
         )
-        for place, (turn, mine, part) in enumerate(zip(turns, own, parts, strict=True))
+        for place, (turn, part) in enumerate(zip(turns, parts, strict=True))
     ]
     ranked = fuse_scores(candidates[::-1], trial.similarity_weight, constants, least_similarity=trial.least_similarity)
     return {each.id: round(each.score, 5) for each in ranked}

@@ -19,6 +19,7 @@ from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2
 from mnemesh_sandbox import OUTPUT_DIRECTORY, Level
+from mnemesh_sandbox.inside.root import WORK_DIRECTORY
 from mnemesh_testkit.mesh.probed_sandbox import probed_sandbox
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.config import Config
@@ -108,7 +109,7 @@ async def test_everything_over_stdio(stubs: Stubs) -> None:
 
 
 async def test_the_memory_server_keeps_its_graph(stubs: Stubs) -> None:
-    env = {"MEMORY_FILE_PATH": f"{OUTPUT_DIRECTORY}/memory.jsonl", "OWNER": "{{ AGENT_ID | nobody }}"}
+    env = {"MEMORY_FILE_PATH": f"{OUTPUT_DIRECTORY}/memory.jsonl", "OWNER": "{{ AGENT_ID | unknown }}"}
     settings = {"env": env, "persistent_directory": True}
     server = await _program(stubs, "memory", "npx", "-y", "@modelcontextprotocol/server-memory", **settings)
     entity = {"name": "Ada", "entityType": "person", "observations": ["likes tea"]}
@@ -128,9 +129,9 @@ async def test_the_memory_server_keeps_its_graph(stubs: Stubs) -> None:
 
 async def test_the_filesystem_server_stays_in_its_directory(stubs: Stubs) -> None:
     package = "@modelcontextprotocol/server-filesystem"
-    server = await _program(stubs, "files", "npx", "-y", package, "/tmp/work")
-    await _answered(stubs, server, "write_file", path="/tmp/work/a.txt", content="one\ntwo\n")
-    assert "two" in await _answered(stubs, server, "read_text_file", path="/tmp/work/a.txt")
+    server = await _program(stubs, "files", "npx", "-y", package, WORK_DIRECTORY)
+    await _answered(stubs, server, "write_file", path=f"{WORK_DIRECTORY}/a.txt", content="one\ntwo\n")
+    assert "two" in await _answered(stubs, server, "read_text_file", path=f"{WORK_DIRECTORY}/a.txt")
     refused = rpc.RunMcpServerToolRequest(
         mcp_server_id=server.id,
         tool=rpc.McpToolReference(name="read_text_file"),

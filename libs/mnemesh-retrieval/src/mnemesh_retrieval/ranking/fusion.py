@@ -19,7 +19,7 @@ class Candidate(NamedTuple, Generic[Id]):
 
     id: Id
     text_score: float = 0.0
-    """The score by words; see `words.word_score`. 0 if neither the text nor a neighbour has a word of the query."""
+    """The score by words; see `words.limited`. 0 if neither the text nor a neighbour has a word of the query."""
     vector_score: float = 0.0
     """The similarity with the shares of neighbours; see `strands.shared_similarity`. 0 if unknown or none."""
     factor: float = 1.0

@@ -90,15 +90,14 @@ class Strands:
             asks: whether each text has a question sentence.
             constants: the constants of the ranking.
         """
-        positive = np.maximum(similarities, 0.0)
         before, after = self.by_distance[-1], self.by_distance[1]
-        part = np.where(_of_neighbours(asks, before), constants.similarity_after_question, constants.similarity_before)
-        total: Floats = (
-            similarities
-            + part * _of_neighbours(positive, before)
-            + constants.similarity_after * _of_neighbours(positive, after)
+        return shared_similarity(
+            similarities,
+            _of_neighbours(similarities, before),
+            _of_neighbours(similarities, after),
+            constants,
+            before_asks=_of_neighbours(asks, before),
         )
-        return total
 
     def largest_nearby(self, values: Floats) -> Floats:
         """Returns the largest value of each text and the texts before and after it; values are at least 0."""
@@ -108,14 +107,15 @@ class Strands:
 
 
 def shared_similarity(
-    own: float, before: float, after: float, constants: RankingConstants, *, before_asks: bool
-) -> float:
-    """Returns the similarity of a text with the shares of the texts before and after it. All are cosines.
+    own: Floats, before: Floats, after: Floats, constants: RankingConstants, *, before_asks: Bools
+) -> Floats:
+    """Returns the similarities of texts with the shares of the texts before and after them. All are cosines.
 
     A negative similarity of a neighbour counts as 0.
     """
-    part = constants.similarity_after_question if before_asks else constants.similarity_before
-    return own + part * max(0.0, before) + constants.similarity_after * max(0.0, after)
+    part = np.where(before_asks, constants.similarity_after_question, constants.similarity_before)
+    total: Floats = own + part * np.maximum(0.0, before) + constants.similarity_after * np.maximum(0.0, after)
+    return total
 
 
 def _of_neighbours(values: npt.NDArray[Any], rows: Rows) -> npt.NDArray[Any]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Final, TypeVar
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from mnemesh_retrieval.ranking.constants import RankingConstants
 
-Word = TypeVar("Word", bound=Hashable)
+Floats = npt.NDArray[np.floating[Any]]
 REACH: Final = 2
 """The largest distance of neighbours that share words."""
-RECEIVED_PART: Final = 1 - 1e-9
+RECEIVED_PART: Final = 1 - 1e-6
 """The part of the difference to the best text with a word that a text can receive from its neighbours. Without it, both
 could have the same score, and rounding would decide which is first."""
 
@@ -56,38 +59,16 @@ def share(distance: int, constants: RankingConstants, *, is_asked: bool = False)
     return 0.0
 
 
-def largest_weights(texts: Iterable[Mapping[Word, float]]) -> dict[Word, float]:
-    """Returns the largest weight of each word among texts."""
-    largest: dict[Word, float] = {}
-    for words in texts:
-        for word, weight in words.items():
-            if weight > largest.get(word, 0.0):
-                largest[word] = weight
-    return largest
+def limited(received: Floats, own: Floats, largest: Floats) -> Floats:
+    """Returns the weights that texts receive from their neighbours, with the limit of each word.
 
-
-def word_score(
-    own: Mapping[Word, float],
-    received: Mapping[Word, float],
-    largest: Mapping[Word, float],
-    rarities: Mapping[Word, float],
-) -> float:
-    """Returns the score of a text by words.
-
-    A word weighs less than in the text where it weighs most: a text between two others with a word is not more about
-    it than they are.
+    A word weighs less than in the text where it weighs most: a text between two others with a word is not more about it
+    than they are.
 
     Args:
-        own: the weights of the words of the query in the text, the name of its speaker and its day.
-        received: the shares of its neighbours.
-        largest: the largest own weight of each word; see `largest_weights`. A word that no text has, because the search
-            excludes its holders, has no limit.
-        rarities: the rarity of each word; see `rarity`.
+        received: the weights that texts receive: any arrays that fit together, with an axis of texts and one of words.
+        own: the weights of the words of the query in each text, the name of its speaker and its day.
+        largest: the largest own weight of each word; infinite for a word without a limit.
     """
-    score = 0.0
-    for word, weight in own.items():
-        score += rarities[word] * weight
-    for word, weight in received.items():
-        missing = RECEIVED_PART * (largest[word] - own.get(word, 0.0)) if word in largest else weight
-        score += rarities[word] * (weight if weight < missing else missing)
-    return score
+    weights: Floats = np.minimum(received, RECEIVED_PART * (largest - own))
+    return weights

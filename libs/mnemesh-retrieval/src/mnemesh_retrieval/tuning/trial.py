@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from mnemesh_retrieval.ranking.constants import RankingConstants
 from mnemesh_retrieval.ranking.fusion import EXACT
-from mnemesh_retrieval.ranking.words import share
+from mnemesh_retrieval.ranking.words import limited, share
 from mnemesh_retrieval.tuning.analysis import DISTANCES, AnalysedQuestion, Floats, Marks
 from mnemesh_retrieval.tuning.metrics import Outcome
 
@@ -86,7 +86,7 @@ def _word_scores(question: AnalysedQuestion, constants: RankingConstants) -> Flo
             share(distance, constants),
         )
         received += part * _shifted(lent, distance) * question.dialogue.has_neighbour[distance]
-    received = np.minimum(received, own.max(axis=1, keepdims=True) - own)
+    received = limited(received, own, own.max(axis=1, keepdims=True))
     scores: Floats = (question.rarities @ (own + received)).astype(np.float32)
     return scores
 

@@ -18,7 +18,7 @@ from mnemesh_retrieval.ranking.constants import RankingConstants
 from mnemesh_retrieval.ranking.fusion import Candidate, Ranked, fuse_scores
 from mnemesh_retrieval.ranking.strands import Bools, Floats, Strands
 from mnemesh_retrieval.ranking.times import time_factor
-from mnemesh_retrieval.ranking.words import rarity
+from mnemesh_retrieval.ranking.words import limited, rarity
 from mnemesh_retrieval.time_expressions.resolver import TimeRange
 
 from mnemesh_archival.model.continuity import LINKED, Asking, Continuity
@@ -110,8 +110,7 @@ class PassageRanking:
     ) -> None:
         """Scores the passages by words, their own and those that they receive, and computes their factors.
 
-        The weight of a word in a passage is limited to its weight in the best match: a passage between two that contain
-        a word is not more relevant than they are.
+        The weight of a word in a passage is limited by its weight in the best match; see `ranking.words.limited`.
 
         Args:
             asked: the words of the query in the question sentences of passages.
@@ -126,7 +125,7 @@ class PassageRanking:
                 in_questions[row, [self._columns[word] for word in words if word in self._columns]] = True
         received = self._strands.received_words(lent, in_questions, self._constants)
         largest = self._own.max(axis=0, initial=0.0)
-        self._by_words = (self._own + np.minimum(received, largest - self._own)) @ self._rarities
+        self._by_words = (self._own + limited(received, self._own, largest)) @ self._rarities
         for id_, score in date_scores.items():
             if self._by_words[row := self._rows[id_]] > 0:
                 self._by_words[row] += score

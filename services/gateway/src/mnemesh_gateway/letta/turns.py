@@ -35,7 +35,7 @@ Events = AsyncGenerator[runs_pb2.RunEvent, None]
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """Who receives messages: an agent in its default or another conversation, a conversation alone, or a group."""
+    """The recipient of messages: an agent, optionally with a conversation; a conversation alone; or a group."""
 
     agent_id: str = ""
     conversation_id: str | None = None

@@ -47,9 +47,9 @@ class Candidate(NamedTuple):
     ends_in_question: bool = False
     created_at: datetime = EPOCH
     has_word: bool = True
-    """Whether the index found a term of the query in it or beside it."""
+    """True if the index found a term of the query in this text or in a neighbour."""
     is_exact: bool = False
-    """Whether its text equals the query."""
+    """True if the text equals the query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,13 @@ class Candidates:
     abouts: Sequence[str]
     """See Candidate.about."""
     asks: Array
-    """Whether the text ends in a question."""
+    """True for a text that ends in a question."""
     times: Array
     """The creation times in microseconds since 1970."""
     has_word: Array
-    """Whether the index found a term of the query in the text or beside it."""
+    """True if the index found a term of the query in the text or in a neighbour."""
     is_exact: Array
-    """Whether the text equals the query."""
+    """True if the text equals the query."""
     lengths: Array
     """The numbers of words of the texts."""
     received_lengths: Array

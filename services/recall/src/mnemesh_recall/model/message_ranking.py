@@ -10,6 +10,7 @@ import numpy.typing as npt
 from mnemesh_retrieval.ranking.constants import RankingConstants
 from mnemesh_retrieval.ranking.fusion import Candidate as Scored
 from mnemesh_retrieval.ranking.fusion import Ranked, factor, fuse_scores
+from mnemesh_retrieval.ranking.strands import shared_similarity
 from mnemesh_retrieval.ranking.times import time_factor
 from mnemesh_retrieval.time_expressions.resolver import TimeRange
 
@@ -70,13 +71,11 @@ def _similarities(candidates: Candidates, known: Mapping[Key, float], constants:
     """Returns similarities with the shares of neighbours; see `strands.shared_similarity`. 0 if the own is unknown."""
     if not known:
         return np.zeros(len(candidates))
-    own, before, after = (
-        np.array([known.get(key, np.nan) for key in keys], np.float64)
-        for keys in (candidates.keys, candidates.before, candidates.after)
+    own = np.array([known.get(key, np.nan) for key in candidates.keys], np.float64)
+    before, after = (
+        np.array([known.get(key, 0.0) for key in keys], np.float64) for keys in (candidates.before, candidates.after)
     )
-    part = np.where(candidates.follow_questions, constants.similarity_after_question, constants.similarity_before)
-    shared = part * np.fmax(0.0, before) + constants.similarity_after * np.fmax(0.0, after)
-    return np.nan_to_num(own + shared)
+    return np.nan_to_num(shared_similarity(own, before, after, constants, before_asks=candidates.follow_questions))
 
 
 def _factors(

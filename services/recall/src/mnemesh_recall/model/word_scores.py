@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 from mnemesh_retrieval.ranking.constants import RankingConstants
-from mnemesh_retrieval.ranking.words import RECEIVED_PART, share
+from mnemesh_retrieval.ranking.words import limited, share
 
 from mnemesh_recall.model.candidates import Candidates
 
@@ -20,8 +20,8 @@ _LEAST: Final = 1e-6
 def word_scores(candidates: Candidates, rarities: Mapping[str, float], constants: RankingConstants) -> Floats:
     """Returns the scores of candidates by words, in their order; 0 for one without a word.
 
-    A word weighs less than in the text where it weighs most: a text between two others with a word is not more about it
-    than they are. A word that no text has, because the search excludes its holders, has no limit.
+    What a text receives is limited; see `ranking.words.limited`. A word that no text has has no limit: the search
+    excludes its holders.
 
     Args:
         candidates: the candidates, with a column for each term of `rarities`.
@@ -33,7 +33,7 @@ def word_scores(candidates: Candidates, rarities: Mapping[str, float], constants
     own = _weights(candidates.own, lengths, average, constants)
     largest = own.max(axis=0, initial=0.0)
     largest[largest == 0] = np.inf
-    received = np.minimum(_received(candidates, average, constants), RECEIVED_PART * (largest - own))
+    received = limited(_received(candidates, average, constants), own, largest)
     scores: Floats = (own + received) @ np.array(list(rarities.values()), np.float64)
     return np.where(candidates.has_word, np.maximum(scores, _LEAST), scores)
 

@@ -16,7 +16,7 @@ class ExportOptions(msgspec.Struct):
 
 
 class ExportBody(msgspec.Struct):
-    """What an agent file has. Skills are objects, which are in the file as they are."""
+    """The options of an export. Skills are JSON objects; the file contains them unchanged."""
 
     skills: list[dict[str, Any]] = []
     scrub_messages: bool = False

@@ -86,7 +86,7 @@ class File(msgspec.Struct, kw_only=True):
 
 
 class MetadataQuery(msgspec.Struct, kw_only=True):
-    """Whether the sizes of folders come with those of their files."""
+    """The query of the sizes of folders; the response can include the size of each file."""
 
     include_detailed_per_source_metadata: bool = False
 

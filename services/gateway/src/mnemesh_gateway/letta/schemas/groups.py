@@ -78,7 +78,7 @@ class ListGroups(msgspec.Struct, kw_only=True):
 
 
 class GroupResult(msgspec.Struct, kw_only=True):
-    """What was done."""
+    """The result of a deletion."""
 
     message: str
 

@@ -66,6 +66,6 @@ class ListProviders(msgspec.Struct, kw_only=True):
 
 
 class ProviderResult(msgspec.Struct, kw_only=True):
-    """What was done."""
+    """The result of a check or a deletion."""
 
     message: str
