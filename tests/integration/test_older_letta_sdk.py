@@ -8,6 +8,7 @@ from asyncio.subprocess import PIPE, STDOUT
 from pathlib import Path
 
 import pytest
+from mnemesh_testkit.fakes.mcp_server import Remote
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.timeouts import scaled
@@ -30,9 +31,14 @@ async def test_programs_with_an_older_sdk_run(tmp_path: Path) -> None:
     await succeeds(sys.executable, "-m", "venv", environment)
     await succeeds(environment / "bin" / "pip", "install", "--quiet", RELEASE)
     (tmp_path / "mesh").mkdir()
+    remote = Remote()
     async with (
         FakeOpenAI(lambda _: "Hello.") as fake,
         Mesh(tmp_path / "mesh", openai_base_url=fake.base_url, gateway=True) as mesh,
     ):
-        url = f"http://{mesh.addresses['gateway']}"
-        await succeeds(environment / "bin" / "python", CALLS, url, fake.base_url)
+        await remote.start()
+        try:
+            url = f"http://{mesh.addresses['gateway']}"
+            await succeeds(environment / "bin" / "python", CALLS, url, fake.base_url, remote.url)
+        finally:
+            await remote.stop()

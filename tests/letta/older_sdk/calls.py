@@ -1,11 +1,18 @@
-"""Calls a gateway with letta-client 0.1, in an environment that has it: `python calls.py GATEWAY_URL PROVIDER_URL`."""
+"""Calls a gateway with letta-client 0.1, in an environment that has it: `calls.py GATEWAY PROVIDER MCP_SERVER`."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-from letta_client import DynamicManager, IdentityProperty, Letta, MessageCreate
+from letta_client import (
+    DynamicManager,
+    IdentityProperty,
+    Letta,
+    MessageCreate,
+    StreamableHttpServerConfig,
+    UpdateStreamableHttpmcpServer,
+)
 from letta_client.core.api_error import ApiError
 
 
@@ -102,7 +109,30 @@ def files(client: Letta) -> None:
     assert len(client.jobs.list_active()) <= 1
 
 
-def main(url: str, provider_url: str) -> None:
+def mcp_servers(client: Letta, url: str) -> None:
+    config = StreamableHttpServerConfig(server_name="remote", type="streamable_http", server_url=url)
+    assert client.tools.test_mcp_server(request=config)["status"] == "success"
+    events = [each.event for each in client.tools.connect_mcp_server(request=config)]
+    assert events == ["connection_attempt", "success"]
+    assert client.tools.list_mcp_servers() == {}
+    (added,) = client.tools.add_mcp_server(request=config)
+    assert (added.server_name, added.server_url) == ("remote", url)
+    assert list(client.tools.list_mcp_servers()) == ["remote"]
+    (offered,) = client.tools.list_mcp_tools_by_server("remote")
+    assert (offered.name, offered.input_schema["required"]) == ("echo", ["text"])
+    tool = client.tools.add_mcp_tool("remote", "echo")
+    assert tool.name == "echo"
+    held = agent(client, "with a tool")
+    client.agents.tools.attach(held.id, str(tool.id))
+    assert [each.name for each in client.agents.tools.list(held.id)] == ["echo"]
+    headers = UpdateStreamableHttpmcpServer(custom_headers={"x-one": "1"})
+    assert client.tools.update_mcp_server("remote", request=headers).server_url == url
+    refused(404, client.tools.add_mcp_tool, "remote", "absent")
+    assert client.tools.delete_mcp_server("remote") == []
+    refused(404, client.tools.list_mcp_tools_by_server, "remote")
+
+
+def main(url: str, provider_url: str, mcp_url: str) -> None:
     """Calls everything. An assertion fails, or an error is raised, at the first difference."""
     client = Letta(base_url=url, token="any", timeout=600)
     agents(client)
@@ -110,6 +140,7 @@ def main(url: str, provider_url: str) -> None:
     identities(client)
     providers(client, provider_url)
     files(client)
+    mcp_servers(client, mcp_url)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from mnemesh_kit.errors import FailedPrecondition, InvalidArgument, MnemeshError, NotFound, ResourceExhausted
+from mnemesh_kit.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    MnemeshError,
+    NotFound,
+    ResourceExhausted,
+    Unavailable,
+)
 
 
 class InvalidRequest(InvalidArgument):
@@ -92,6 +99,16 @@ class OtidReused(InvalidArgument):
     """A message was sent before, beside or with other content."""
 
     reason = "OTID_REUSED"
+
+
+class McpServerUnreachable(Unavailable):
+    """An MCP server does not answer, or refuses."""
+
+    reason = "MCP_SERVER_UNREACHABLE"
+    final = True
+
+    def __init__(self, name: str, cause: str) -> None:
+        super().__init__(f"The MCP server {name[:200]!r} cannot be used: {cause}")
 
 
 class EmbedderUnknown(InvalidArgument):

@@ -14,6 +14,7 @@ from mnemesh_testkit.mesh.mesh_thread import MeshThread
 from mnemesh_testkit.timeouts import scaled
 
 from .lab import Lab
+from .rest import Rest
 
 
 class FakedMesh:
@@ -67,6 +68,14 @@ def client(base_url: str) -> Iterator[Letta]:
     """Letta's SDK, without retries of its own."""
     with Letta(base_url=base_url, api_key="any", max_retries=0, timeout=scaled(60)) as client:
         yield client
+
+
+@pytest.fixture
+def rest(base_url: str) -> Iterator[Rest]:
+    """Plain HTTP."""
+    client = Rest(base_url)
+    yield client
+    client.close()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -18,31 +19,9 @@ from starlette.routing import Route
 from .conftest import FakedMesh
 from .drivers.tools import SOURCE
 from .lab import MODEL, Lab
+from .rest import Rest
 
 NOBODY = "group-123e4567-e89b-42d3-8456-426614174000"
-
-
-class Rest:
-    """Plain HTTP, as older SDKs send it."""
-
-    def __init__(self, base_url: str) -> None:
-        self._client = httpx.Client(base_url=f"{base_url}/v1", timeout=scaled(60))
-
-    def call(self, method: str, path: str, status: int = 200, **more: Any) -> Any:
-        """Returns the JSON of an answer, which must have a status."""
-        answer = self._client.request(method, path, **more)
-        assert answer.status_code == status, answer.text
-        return answer.json() if answer.content else None
-
-    def close(self) -> None:
-        self._client.close()
-
-
-@pytest.fixture
-def rest(base_url: str) -> Any:
-    client = Rest(base_url)
-    yield client
-    client.close()
 
 
 def test_a_group_is_made_changed_and_deleted(lab: Lab, rest: Rest) -> None:
@@ -78,6 +57,22 @@ def test_a_group_is_made_changed_and_deleted(lab: Lab, rest: Rest) -> None:
     assert made["id"] in rest.call("DELETE", f"/groups/{made['id']}")["message"]
     rest.call("GET", f"/groups/{made['id']}", 404)
     assert lab.client.agents.retrieve(first.id).id == first.id
+
+
+def test_blocks_that_are_attached_at_the_same_moment_are_all_shared(lab: Lab, rest: Rest) -> None:
+    agent = lab.agent()
+    blocks = [lab.client.blocks.create(label=f"part{number}", value="").id for number in range(8)]
+    group = rest.call("POST", "/groups/", json={"agent_ids": [agent.id], "description": ""})["id"]
+
+    def both(what: str) -> None:
+        with ThreadPoolExecutor(len(blocks)) as pool:
+            list(pool.map(lambda block: rest.call("PATCH", f"/groups/{group}/blocks/{what}/{block}"), blocks))
+
+    both("attach")
+    assert set(rest.call("GET", f"/groups/{group}")["shared_block_ids"]) == set(blocks)
+    assert {held.label for held in lab.client.agents.retrieve(agent.id).blocks} >= {f"part{n}" for n in range(8)}
+    both("detach")
+    assert rest.call("GET", f"/groups/{group}")["shared_block_ids"] == []
 
 
 def test_a_wrong_group_is_refused_and_nothing_is_made(lab: Lab, rest: Rest) -> None:

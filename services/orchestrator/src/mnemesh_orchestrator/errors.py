@@ -135,6 +135,19 @@ class GroupChanged(Aborted):
         super().__init__("Another request is changing the group. Repeat the call.", resource_id=group_id)
 
 
+class GroupRevisionMismatch(Aborted):
+    """The group has another revision than the caller saw."""
+
+    reason = "GROUP_REVISION_MISMATCH"
+
+    def __init__(self, group_id: str, revision: int) -> None:
+        super().__init__(
+            f"The group was changed since and has the revision {revision}. Read it again.",
+            resource_id=group_id,
+            revision=str(revision),
+        )
+
+
 class MessageCycle(FailedPrecondition):
     """An agent would wait for itself: the recipient of its message waits for its answer."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from mnemesh_kit.errors import Aborted, AlreadyExists, Internal, MnemeshError, Unavailable
+from mnemesh_orchestrator.errors import GroupRevisionMismatch
 from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.groups import Group, GroupFilter, ManagerConfig, ManagerType
 from mnemesh_testkit.plugin import Sample
@@ -235,6 +236,21 @@ async def test_sleeptime_group_survives_a_crash_at_any_point(tmp_path: Path, sam
             world.blocks.give(manager.id, later)
             assert all(later not in world.blocks.held.get(partner.id, ()) for partner in partners), point
             await world.blocks.detach_block("", manager.id, later)
+
+
+async def test_updates_of_one_revision_by_two_processes_change_it_once(world: World) -> None:
+    processes = [world.process("instance-1"), world.process("instance-2")]
+    cast = await new_cast(world, processes[0])
+    group = await first(processes[0], cast)
+
+    async def share(number: int, block_id: str) -> Group:
+        changes = {"shared_block_ids": (block_id,)}
+        return await processes[number].groups.update(ME, None, group.id, changes, if_revision=1)
+
+    results = await asyncio.gather(share(0, cast.plan), share(1, cast.notes), return_exceptions=True)
+    refused = [result for result in results if isinstance(result, GroupRevisionMismatch)]
+    assert [error.metadata["revision"] for error in refused] == ["2"]
+    assert await processes[1].groups.get(ME, group.id) in results
 
 
 async def test_concurrent_changes_of_two_processes_leave_the_blocks_of_the_last(world: World) -> None:

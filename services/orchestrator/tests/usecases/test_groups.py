@@ -10,6 +10,7 @@ from mnemesh_kit.errors import AlreadyExists, FailedPrecondition, InvalidArgumen
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.principal import Principal
+from mnemesh_orchestrator.errors import GroupRevisionMismatch
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.groups import (
@@ -149,6 +150,23 @@ async def test_repeat_returns_the_first_result(process: Process, cast: Cast) -> 
     assert (
         await process.groups.list(ME, GroupFilter(), GroupOrder.CREATED_AT, PageQuery(9, ascending=True))
     ).items == ()
+
+
+async def test_update_with_a_stale_revision_is_refused(process: Process, cast: Cast) -> None:
+    group = await process.groups.create(ME, None, cast.group(0, 1))
+    assert group.revision == 1
+    for _ in range(2):
+        changes = {"shared_block_ids": (cast.plan,)}
+        changed = await process.groups.update(ME, key("UpdateGroup"), group.id, changes, if_revision=1)
+        assert (changed.shared_block_ids, changed.revision) == ((cast.plan,), 2)
+    with pytest.raises(GroupRevisionMismatch) as refused:
+        await process.groups.update(ME, None, group.id, {"shared_block_ids": (cast.notes,)}, if_revision=1)
+    assert (refused.value.reason, refused.value.metadata) == (
+        "GROUP_REVISION_MISMATCH",
+        {"resource_id": group.id, "revision": "2"},
+    )
+    assert await process.groups.get(ME, group.id) == changed
+    assert (cast.holders(cast.plan), cast.holders(cast.notes)) == ("01", "")
 
 
 async def test_fields_of_the_manager_are_changed_one_by_one(process: Process, cast: Cast) -> None:

@@ -143,11 +143,12 @@ class GroupsClient:
         request = groups_service_pb2.CountGroupsRequest(filter=_criteria(agent_id, manager_types, hidden))
         return self.stub.CountGroups(request).count
 
-    def update(self, group_id: str, *, request_id: str = "", **fields: Any) -> Group:
+    def update(self, group_id: str, *, if_revision: int | None = None, request_id: str = "", **fields: Any) -> Group:
         """Updates a group, and returns it. None clears a field.
 
         Args:
             group_id: the group.
+            if_revision: the revision that the group must have (`proto.revision`); None changes any.
             request_id: the idempotency key; empty creates a new one.
             fields: fields of Group (`description`, `agent_ids`, `shared_block_ids`, `hidden`, `metadata`,
                 `manager_config`), and fields of its current manager config (such as `max_turns`).
@@ -155,6 +156,7 @@ class GroupsClient:
         Raises:
             NotFound: the group, an agent or a block does not exist.
             InvalidArgument: a field is invalid or does not belong to the type of manager (`error.field`).
+            Aborted: GROUP_REVISION_MISMATCH: the group has another revision.
         """
         group, paths = groups_pb2.Group(id=group_id), []
         manager = {name: fields.pop(name) for name in list(fields) if name in _all_manager_fields()}
@@ -167,7 +169,7 @@ class GroupsClient:
             group.manager_config.CopyFrom(manager_config(kind, **manager))
             paths += [f"manager_config.{kind}.{name}" for name in manager]
         group.MergeFrom(groups_pb2.Group(**present_fields(**fields)))
-        request = groups_service_pb2.UpdateGroupRequest(request_id=request_id, group=group)
+        request = groups_service_pb2.UpdateGroupRequest(request_id=request_id, group=group, if_revision=if_revision)
         request.update_mask.paths.extend([*fields, *paths])
         return Group(self._mnemesh, self.stub.UpdateGroup(request, timeout=_CHANGE_SECONDS).group)
 

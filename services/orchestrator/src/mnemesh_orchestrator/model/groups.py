@@ -92,6 +92,7 @@ class Group:
     turns_counter: int = 0
     last_processed_message_id: str | None = None
     last_sleeptime_at: datetime | None = None
+    revision: int = 1
 
     @property
     def conversation_id(self) -> str:

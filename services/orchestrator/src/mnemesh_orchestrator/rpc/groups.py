@@ -11,6 +11,7 @@ from mnemesh_kit.paging import bounded, next_page_token, page_query
 from mnemesh_kit.principal import current_principal
 from mnemesh_types.convert import message_to_proto
 
+from mnemesh_orchestrator.rpc.convert.fields import optional_field
 from mnemesh_orchestrator.rpc.convert.groups import (
     group_draft_from_proto,
     group_filter_from_proto,
@@ -66,7 +67,8 @@ class GroupsServicer(groups_service_pb2_grpc.GroupServiceServicer):
     async def UpdateGroup(self, request: rpc.UpdateGroupRequest, context: Context) -> rpc.UpdateGroupResponse:
         """Changes the fields that the mask names."""
         key, (group_id, changes) = request_key(request, "UpdateGroup"), group_update_from_proto(request)
-        group = await self._service.update(current_principal(), key, group_id, changes)
+        if_revision = optional_field(request, "if_revision")
+        group = await self._service.update(current_principal(), key, group_id, changes, if_revision=if_revision)
         return rpc.UpdateGroupResponse(group=group_to_proto(group))
 
     async def DeleteGroup(self, request: rpc.DeleteGroupRequest, context: Context) -> rpc.DeleteGroupResponse:

@@ -13,7 +13,7 @@ from mnemesh_kit.ids import IdSource
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
 
-from mnemesh_orchestrator.errors import GroupChanged
+from mnemesh_orchestrator.errors import GroupChanged, GroupRevisionMismatch
 from mnemesh_orchestrator.model.conversations import default_conversation_id
 from mnemesh_orchestrator.model.group_changes import GroupChange, background_manager
 from mnemesh_orchestrator.model.group_rules import require_valid_group, require_valid_group_filter
@@ -119,7 +119,13 @@ class GroupService:
         return await self._store.count(caller.organization_id, require_valid_group_filter(filter_))
 
     async def update(
-        self, caller: Principal, key: RequestKey | None, group_id: str, changes: Mapping[str, Any]
+        self,
+        caller: Principal,
+        key: RequestKey | None,
+        group_id: str,
+        changes: Mapping[str, Any],
+        *,
+        if_revision: int | None = None,
     ) -> Group:
         """Changes fields of a group, and returns the group. Shared blocks are attached and detached accordingly.
 
@@ -129,8 +135,10 @@ class GroupService:
             group_id: The group.
             changes: New values by the field names of `Group`. The value of `provenance` is a mapping of those of its
                 fields that change, that of `manager_fields` the kind of the manager and a mapping of its fields.
+            if_revision: The revision that the group must have; None changes any.
 
         Raises:
+            GroupRevisionMismatch: The group has another revision.
             InvalidArgument: A value breaks its rule, or `manager_fields` are those of another kind of manager.
             NotFound: The group, an agent that joins or a new shared block does not exist. Nothing is changed.
             BLOCK_LABEL_TAKEN: An agent holds another block under the label of a shared block. Nothing is changed.
@@ -145,7 +153,7 @@ class GroupService:
                 if key is not None and await self._agents.outcome(key) is not None:
                     break
                 try:
-                    await self._change_once(caller, key, group_id, changes)
+                    await self._change_once(caller, key, group_id, changes, if_revision)
                     break
                 except GroupChanged:
                     if attempt == _ATTEMPTS:
@@ -153,10 +161,17 @@ class GroupService:
             return await self._store.get(organization_id, group_id)
 
     async def _change_once(
-        self, caller: Principal, key: RequestKey | None, group_id: str, changes: Mapping[str, Any]
+        self,
+        caller: Principal,
+        key: RequestKey | None,
+        group_id: str,
+        changes: Mapping[str, Any],
+        if_revision: int | None,
     ) -> None:
         """Updates a group as it is now. Raises GroupChanged if another process changes it meanwhile."""
         before = await self._store.get(caller.organization_id, group_id)
+        if if_revision is not None and before.revision != if_revision:
+            raise GroupRevisionMismatch(group_id, before.revision)
         after = require_valid_group(_changed(before, changes), changes)
         provenance = replace(after.provenance, last_updated_by_id=caller.subject_id)
         after = replace(after, updated_at=self._clock.now(), provenance=provenance)

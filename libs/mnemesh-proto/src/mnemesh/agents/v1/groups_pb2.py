@@ -27,7 +27,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from mnemesh.types.v1 import audit_pb2 as mnemesh_dot_types_dot_v1_dot_audit__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1emnemesh/agents/v1/groups.proto\x12\x11mnemesh.agents.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cmnemesh/types/v1/audit.proto\"\x97\x04\n\x05Group\x12\n\n\x02id\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x11\n\tagent_ids\x18\x03 \x03(\t\x12\x38\n\x0emanager_config\x18\x04 \x01(\x0b\x32 .mnemesh.agents.v1.ManagerConfig\x12\x18\n\x10shared_block_ids\x18\x05 \x03(\t\x12\x0e\n\x06hidden\x18\x06 \x01(\x08\x12\x1a\n\rturns_counter\x18\x07 \x01(\x03H\x00\x88\x01\x01\x12&\n\x19last_processed_message_id\x18\x08 \x01(\tH\x01\x88\x01\x01\x12\x15\n\x08metadata\x18\t \x01(\tH\x02\x88\x01\x01\x12\x37\n\x0elast_sleeptime\x18\n \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x03\x88\x01\x01\x12/\n\x0b\x63reate_time\x18\x1e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x1f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\nprovenance\x18  \x01(\x0b\x32\x1c.mnemesh.types.v1.ProvenanceB\x10\n\x0e_turns_counterB\x1c\n\x1a_last_processed_message_idB\x0b\n\t_metadataB\x11\n\x0f_last_sleeptime\"\xf9\x02\n\rManagerConfig\x12;\n\x0bround_robin\x18\x01 \x01(\x0b\x32$.mnemesh.agents.v1.RoundRobinManagerH\x00\x12:\n\nsupervisor\x18\x02 \x01(\x0b\x32$.mnemesh.agents.v1.SupervisorManagerH\x00\x12\x34\n\x07\x64ynamic\x18\x03 \x01(\x0b\x32!.mnemesh.agents.v1.DynamicManagerH\x00\x12\x38\n\tsleeptime\x18\x04 \x01(\x0b\x32#.mnemesh.agents.v1.SleeptimeManagerH\x00\x12\x43\n\x0fvoice_sleeptime\x18\x05 \x01(\x0b\x32(.mnemesh.agents.v1.VoiceSleeptimeManagerH\x00\x12\x30\n\x05swarm\x18\x06 \x01(\x0b\x32\x1f.mnemesh.agents.v1.SwarmManagerH\x00\x42\x08\n\x06\x63onfig\"9\n\x11RoundRobinManager\x12\x16\n\tmax_turns\x18\x01 \x01(\x05H\x00\x88\x01\x01\x42\x0c\n\n_max_turns\"-\n\x11SupervisorManager\x12\x18\n\x10manager_agent_id\x18\x01 \x01(\t\"\x86\x01\n\x0e\x44ynamicManager\x12\x18\n\x10manager_agent_id\x18\x01 \x01(\t\x12\x1e\n\x11termination_token\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tmax_turns\x18\x03 \x01(\x05H\x01\x88\x01\x01\x42\x14\n\x12_termination_tokenB\x0c\n\n_max_turns\"\x9a\x02\n\x10SleeptimeManager\x12\x18\n\x10manager_agent_id\x18\x01 \x01(\t\x12&\n\x19sleeptime_agent_frequency\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x30\n\x08interval\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationH\x01\x88\x01\x01\x12\x32\n\ninactivity\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationH\x02\x88\x01\x01\x12\x16\n\tmax_steps\x18\x05 \x01(\x05H\x03\x88\x01\x01\x42\x1c\n\x1a_sleeptime_agent_frequencyB\x0b\n\t_intervalB\r\n\x0b_inactivityB\x0c\n\n_max_steps\"\xe3\x01\n\x15VoiceSleeptimeManager\x12\x18\n\x10manager_agent_id\x18\x01 \x01(\t\x12&\n\x19max_message_buffer_length\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12&\n\x19min_message_buffer_length\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12\x16\n\tmax_steps\x18\x04 \x01(\x05H\x02\x88\x01\x01\x42\x1c\n\x1a_max_message_buffer_lengthB\x1c\n\x1a_min_message_buffer_lengthB\x0c\n\n_max_steps\"\x0e\n\x0cSwarmManager*\xd6\x01\n\x0bManagerType\x12\x1c\n\x18MANAGER_TYPE_UNSPECIFIED\x10\x00\x12\x1c\n\x18MANAGER_TYPE_ROUND_ROBIN\x10\x01\x12\x1b\n\x17MANAGER_TYPE_SUPERVISOR\x10\x02\x12\x18\n\x14MANAGER_TYPE_DYNAMIC\x10\x03\x12\x1a\n\x16MANAGER_TYPE_SLEEPTIME\x10\x04\x12 \n\x1cMANAGER_TYPE_VOICE_SLEEPTIME\x10\x05\x12\x16\n\x12MANAGER_TYPE_SWARM\x10\x06\x42?\n\x11mnemesh.agents.v1P\x01Z(mnemesh.local/mnemesh/agents/v1;agentsv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1emnemesh/agents/v1/groups.proto\x12\x11mnemesh.agents.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cmnemesh/types/v1/audit.proto\"\xa9\x04\n\x05Group\x12\n\n\x02id\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x11\n\tagent_ids\x18\x03 \x03(\t\x12\x38\n\x0emanager_config\x18\x04 \x01(\x0b\x32 .mnemesh.agents.v1.ManagerConfig\x12\x18\n\x10shared_block_ids\x18\x05 \x03(\t\x12\x0e\n\x06hidden\x18\x06 \x01(\x08\x12\x1a\n\rturns_counter\x18\x07 \x01(\x03H\x00\x88\x01\x01\x12&\n\x19last_processed_message_id\x18\x08 \x01(\tH\x01\x88\x01\x01\x12\x15\n\x08metadata\x18\t \x01(\tH\x02\x88\x01\x01\x12\x37\n\x0elast_sleeptime\x18\n \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x03\x88\x01\x01\x12\x10\n\x08revision\x18\x0b \x01(\x03\x12/\n\x0b\x63reate_time\x18\x1e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x1f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\nprovenance\x18  \x01(\x0b\x32\x1c.mnemesh.types.v1.ProvenanceB\x10\n\x0e_turns_counterB\x1c\n\x1a_last_processed_message_idB\x0b\n\t_metadataB\x11\n\x0f_last_sleeptime\"\xf9\x02\n\rManagerConfig\x12;\n\x0bround_robin\x18\x01 \x01(\x0b\x32$.mnemesh.agents.v1.RoundRobinManagerH\x00\x12:\n\nsupervisor\x18\x02 \x01(\x0b\x32$.mnemesh.agents.v1.SupervisorManagerH\x00\x12\x34\n\x07\x64ynamic\x18\x03 \x01(\x0b\x32!.mnemesh.agents.v1.DynamicManagerH\x00\x12\x38\n\tsleeptime\x18\x04 \x01(\x0b\x32#.mnemesh.agents.v1.SleeptimeManagerH\x00\x12\x43\n\x0fvoice_sleeptime\x18\x05 \x01(\x0b\x32(.mnemesh.agents.v1.VoiceSleeptimeManagerH\x00\x12\x30\n\x05swarm\x18\x06 \x01(\x0b\x32\x1f.mnemesh.agents.v1.SwarmManagerH\x00\x42\x08\n\x06\x63onfig\"9\n\x11RoundRobinManager\x12\x16\n\tmax_turns\x18\x01 \x01(\x05H\x00\x88\x01\x01\x42\x0c\n\n_max_turns\"-\n\x11SupervisorManager\x12\x18\n\x10manager_agent_id\x18\x01 \x01(\t\"\x86\x01\n\x0e\x44ynamicManager\x12\x18\n\x10manager_agent_id\x18\x01 \x01(\t\x12\x1e\n\x11termination_token\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tmax_turns\x18\x03 \x01(\x05H\x01\x88\x01\x01\x42\x14\n\x12_termination_tokenB\x0c\n\n_max_turns\"\x9a\x02\n\x10SleeptimeManager\x12\x18\n\x10manager_agent_id\x18\x01 \x01(\t\x12&\n\x19sleeptime_agent_frequency\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x30\n\x08interval\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationH\x01\x88\x01\x01\x12\x32\n\ninactivity\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationH\x02\x88\x01\x01\x12\x16\n\tmax_steps\x18\x05 \x01(\x05H\x03\x88\x01\x01\x42\x1c\n\x1a_sleeptime_agent_frequencyB\x0b\n\t_intervalB\r\n\x0b_inactivityB\x0c\n\n_max_steps\"\xe3\x01\n\x15VoiceSleeptimeManager\x12\x18\n\x10manager_agent_id\x18\x01 \x01(\t\x12&\n\x19max_message_buffer_length\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12&\n\x19min_message_buffer_length\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12\x16\n\tmax_steps\x18\x04 \x01(\x05H\x02\x88\x01\x01\x42\x1c\n\x1a_max_message_buffer_lengthB\x1c\n\x1a_min_message_buffer_lengthB\x0c\n\n_max_steps\"\x0e\n\x0cSwarmManager*\xd6\x01\n\x0bManagerType\x12\x1c\n\x18MANAGER_TYPE_UNSPECIFIED\x10\x00\x12\x1c\n\x18MANAGER_TYPE_ROUND_ROBIN\x10\x01\x12\x1b\n\x17MANAGER_TYPE_SUPERVISOR\x10\x02\x12\x18\n\x14MANAGER_TYPE_DYNAMIC\x10\x03\x12\x1a\n\x16MANAGER_TYPE_SLEEPTIME\x10\x04\x12 \n\x1cMANAGER_TYPE_VOICE_SLEEPTIME\x10\x05\x12\x16\n\x12MANAGER_TYPE_SWARM\x10\x06\x42?\n\x11mnemesh.agents.v1P\x01Z(mnemesh.local/mnemesh/agents/v1;agentsv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,22 +35,22 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'mnemesh.agents.v1.groups_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\021mnemesh.agents.v1P\001Z(mnemesh.local/mnemesh/agents/v1;agentsv1'
-  _globals['_MANAGERTYPE']._serialized_start=1841
-  _globals['_MANAGERTYPE']._serialized_end=2055
+  _globals['_MANAGERTYPE']._serialized_start=1859
+  _globals['_MANAGERTYPE']._serialized_end=2073
   _globals['_GROUP']._serialized_start=149
-  _globals['_GROUP']._serialized_end=684
-  _globals['_MANAGERCONFIG']._serialized_start=687
-  _globals['_MANAGERCONFIG']._serialized_end=1064
-  _globals['_ROUNDROBINMANAGER']._serialized_start=1066
-  _globals['_ROUNDROBINMANAGER']._serialized_end=1123
-  _globals['_SUPERVISORMANAGER']._serialized_start=1125
-  _globals['_SUPERVISORMANAGER']._serialized_end=1170
-  _globals['_DYNAMICMANAGER']._serialized_start=1173
-  _globals['_DYNAMICMANAGER']._serialized_end=1307
-  _globals['_SLEEPTIMEMANAGER']._serialized_start=1310
-  _globals['_SLEEPTIMEMANAGER']._serialized_end=1592
-  _globals['_VOICESLEEPTIMEMANAGER']._serialized_start=1595
-  _globals['_VOICESLEEPTIMEMANAGER']._serialized_end=1822
-  _globals['_SWARMMANAGER']._serialized_start=1824
-  _globals['_SWARMMANAGER']._serialized_end=1838
+  _globals['_GROUP']._serialized_end=702
+  _globals['_MANAGERCONFIG']._serialized_start=705
+  _globals['_MANAGERCONFIG']._serialized_end=1082
+  _globals['_ROUNDROBINMANAGER']._serialized_start=1084
+  _globals['_ROUNDROBINMANAGER']._serialized_end=1141
+  _globals['_SUPERVISORMANAGER']._serialized_start=1143
+  _globals['_SUPERVISORMANAGER']._serialized_end=1188
+  _globals['_DYNAMICMANAGER']._serialized_start=1191
+  _globals['_DYNAMICMANAGER']._serialized_end=1325
+  _globals['_SLEEPTIMEMANAGER']._serialized_start=1328
+  _globals['_SLEEPTIMEMANAGER']._serialized_end=1610
+  _globals['_VOICESLEEPTIMEMANAGER']._serialized_start=1613
+  _globals['_VOICESLEEPTIMEMANAGER']._serialized_end=1840
+  _globals['_SWARMMANAGER']._serialized_start=1842
+  _globals['_SWARMMANAGER']._serialized_end=1856
 # @@protoc_insertion_point(module_scope)

@@ -64,6 +64,7 @@ class Group(_message.Message):
     LAST_PROCESSED_MESSAGE_ID_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
     LAST_SLEEPTIME_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
@@ -77,6 +78,10 @@ class Group(_message.Message):
     """Sleeptime groups: the last message of the manager that a transcript for the members contains. Output only."""
     metadata: _builtins.str
     """A JSON object as text."""
+    revision: _builtins.int
+    """Starts at 1 and increases with every update of the group. Runs, and agents that leave because they are deleted, do
+    not change it. Output only.
+    """
     @_builtins.property
     def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The members in order, without the manager. At most 100 agents, the manager included. A deleted agent leaves its
@@ -115,13 +120,14 @@ class Group(_message.Message):
         last_processed_message_id: _builtins.str | None = ...,
         metadata: _builtins.str | None = ...,
         last_sleeptime: _timestamp_pb2.Timestamp | None = ...,
+        revision: _builtins.int = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         provenance: _audit_pb2.Provenance | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_processed_message_id", b"_last_processed_message_id", "_last_sleeptime", b"_last_sleeptime", "_metadata", b"_metadata", "_turns_counter", b"_turns_counter", "create_time", b"create_time", "last_processed_message_id", b"last_processed_message_id", "last_sleeptime", b"last_sleeptime", "manager_config", b"manager_config", "metadata", b"metadata", "provenance", b"provenance", "turns_counter", b"turns_counter", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_processed_message_id", b"_last_processed_message_id", "_last_sleeptime", b"_last_sleeptime", "_metadata", b"_metadata", "_turns_counter", b"_turns_counter", "agent_ids", b"agent_ids", "create_time", b"create_time", "description", b"description", "hidden", b"hidden", "id", b"id", "last_processed_message_id", b"last_processed_message_id", "last_sleeptime", b"last_sleeptime", "manager_config", b"manager_config", "metadata", b"metadata", "provenance", b"provenance", "shared_block_ids", b"shared_block_ids", "turns_counter", b"turns_counter", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_processed_message_id", b"_last_processed_message_id", "_last_sleeptime", b"_last_sleeptime", "_metadata", b"_metadata", "_turns_counter", b"_turns_counter", "agent_ids", b"agent_ids", "create_time", b"create_time", "description", b"description", "hidden", b"hidden", "id", b"id", "last_processed_message_id", b"last_processed_message_id", "last_sleeptime", b"last_sleeptime", "manager_config", b"manager_config", "metadata", b"metadata", "provenance", b"provenance", "revision", b"revision", "shared_block_ids", b"shared_block_ids", "turns_counter", b"turns_counter", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_processed_message_id: _TypeAlias = _typing.Literal["last_processed_message_id"]  # noqa: Y015
     _WhichOneofArgType__last_processed_message_id: _TypeAlias = _typing.Literal["_last_processed_message_id", b"_last_processed_message_id"]  # noqa: Y015

@@ -323,7 +323,10 @@ class UpdateGroupRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    IF_REVISION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
+    if_revision: _builtins.int
+    """The revision that the caller saw. Absent changes the group whatever its revision is."""
     @_builtins.property
     def group(self) -> _groups_pb2.Group:
         """group.id identifies the group."""
@@ -341,12 +344,15 @@ class UpdateGroupRequest(_message.Message):
         request_id: _builtins.str = ...,
         group: _groups_pb2.Group | None = ...,
         update_mask: _field_mask_pb2.FieldMask | None = ...,
+        if_revision: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "update_mask", b"update_mask"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_if_revision", b"_if_revision", "group", b"group", "if_revision", b"if_revision", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "request_id", b"request_id", "update_mask", b"update_mask"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_revision", b"_if_revision", "group", b"group", "if_revision", b"if_revision", "request_id", b"request_id", "update_mask", b"update_mask"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__if_revision: _TypeAlias = _typing.Literal["if_revision"]  # noqa: Y015
+    _WhichOneofArgType__if_revision: _TypeAlias = _typing.Literal["_if_revision", b"_if_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__if_revision) -> _WhichOneofReturnType__if_revision | None: ...
 
 Global___UpdateGroupRequest: _TypeAlias = UpdateGroupRequest  # noqa: Y015
 

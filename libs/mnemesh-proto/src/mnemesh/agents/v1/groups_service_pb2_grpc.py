@@ -143,8 +143,8 @@ class GroupServiceServicer:
     def UpdateGroup(self, request, context):
         """Updates the fields in update_mask. A run in progress keeps the settings with which it started. The group is shown as
         before until the update is complete. A new manager of a sleeptime group must not hold other blocks under the labels
-        of the blocks that the members have. Errors: those of CreateGroup; ABORTED if other requests change the group at the
-        same time.
+        of the blocks that the members have. With if_revision, the group is changed only if it still has that revision.
+        Errors: those of CreateGroup; GROUP_REVISION_MISMATCH; ABORTED if other requests change the group at the same time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -54,8 +54,8 @@ class GroupServiceStub:
     UpdateGroup: _grpc.UnaryUnaryMultiCallable[_groups_service_pb2.UpdateGroupRequest, _groups_service_pb2.UpdateGroupResponse]
     """Updates the fields in update_mask. A run in progress keeps the settings with which it started. The group is shown as
     before until the update is complete. A new manager of a sleeptime group must not hold other blocks under the labels
-    of the blocks that the members have. Errors: those of CreateGroup; ABORTED if other requests change the group at the
-    same time.
+    of the blocks that the members have. With if_revision, the group is changed only if it still has that revision.
+    Errors: those of CreateGroup; GROUP_REVISION_MISMATCH; ABORTED if other requests change the group at the same time.
     """
     DeleteGroup: _grpc.UnaryUnaryMultiCallable[_groups_service_pb2.DeleteGroupRequest, _groups_service_pb2.DeleteGroupResponse]
     """Deletes the group, cancels its runs, and detaches the shared blocks from the agents that did not hold them before
@@ -115,8 +115,8 @@ class GroupServiceAsyncStub(GroupServiceStub):
     UpdateGroup: _aio.UnaryUnaryMultiCallable[_groups_service_pb2.UpdateGroupRequest, _groups_service_pb2.UpdateGroupResponse]  # type: ignore[assignment]
     """Updates the fields in update_mask. A run in progress keeps the settings with which it started. The group is shown as
     before until the update is complete. A new manager of a sleeptime group must not hold other blocks under the labels
-    of the blocks that the members have. Errors: those of CreateGroup; ABORTED if other requests change the group at the
-    same time.
+    of the blocks that the members have. With if_revision, the group is changed only if it still has that revision.
+    Errors: those of CreateGroup; GROUP_REVISION_MISMATCH; ABORTED if other requests change the group at the same time.
     """
     DeleteGroup: _aio.UnaryUnaryMultiCallable[_groups_service_pb2.DeleteGroupRequest, _groups_service_pb2.DeleteGroupResponse]  # type: ignore[assignment]
     """Deletes the group, cancels its runs, and detaches the shared blocks from the agents that did not hold them before
@@ -198,8 +198,8 @@ class GroupServiceServicer:
     ) -> _typing.Union[_groups_service_pb2.UpdateGroupResponse, _abc.Awaitable[_groups_service_pb2.UpdateGroupResponse]]:
         """Updates the fields in update_mask. A run in progress keeps the settings with which it started. The group is shown as
         before until the update is complete. A new manager of a sleeptime group must not hold other blocks under the labels
-        of the blocks that the members have. Errors: those of CreateGroup; ABORTED if other requests change the group at the
-        same time.
+        of the blocks that the members have. With if_revision, the group is changed only if it still has that revision.
+        Errors: those of CreateGroup; GROUP_REVISION_MISMATCH; ABORTED if other requests change the group at the same time.
         """
 
     def DeleteGroup(

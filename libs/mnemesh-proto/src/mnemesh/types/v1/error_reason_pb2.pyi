@@ -176,6 +176,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """ABORTED. The agent was changed since the caller read it. Metadata: resource_id, revision (the current one)."""
     ERROR_REASON_GROUP_UNUSABLE: _ErrorReason.ValueType  # 522
     """FAILED_PRECONDITION. The group cannot run: it has no members, or its manager was deleted. Metadata: resource_id."""
+    ERROR_REASON_GROUP_REVISION_MISMATCH: _ErrorReason.ValueType  # 523
+    """ABORTED. The group was changed since the caller read it. Metadata: resource_id, revision (the current one)."""
     ERROR_REASON_FILE_NOT_ATTACHED: _ErrorReason.ValueType  # 600
     """NOT_FOUND. The file is not attached to the agent. Metadata: file_name, file_names (of the agent's files)."""
     ERROR_REASON_FILE_OPEN_LIMIT_EXCEEDED: _ErrorReason.ValueType  # 601
@@ -373,6 +375,8 @@ ERROR_REASON_AGENT_REVISION_MISMATCH: ErrorReason.ValueType  # 521
 """ABORTED. The agent was changed since the caller read it. Metadata: resource_id, revision (the current one)."""
 ERROR_REASON_GROUP_UNUSABLE: ErrorReason.ValueType  # 522
 """FAILED_PRECONDITION. The group cannot run: it has no members, or its manager was deleted. Metadata: resource_id."""
+ERROR_REASON_GROUP_REVISION_MISMATCH: ErrorReason.ValueType  # 523
+"""ABORTED. The group was changed since the caller read it. Metadata: resource_id, revision (the current one)."""
 ERROR_REASON_FILE_NOT_ATTACHED: ErrorReason.ValueType  # 600
 """NOT_FOUND. The file is not attached to the agent. Metadata: file_name, file_names (of the agent's files)."""
 ERROR_REASON_FILE_OPEN_LIMIT_EXCEEDED: ErrorReason.ValueType  # 601

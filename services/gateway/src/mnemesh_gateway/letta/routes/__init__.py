@@ -25,6 +25,7 @@ from mnemesh_gateway.letta.routes import (
     runs,
     steps,
     tags,
+    tool_mcp_servers,
     tools,
 )
 
@@ -53,5 +54,6 @@ def resources() -> list[Operations]:
         models.operations,
         providers.operations,
         tags.operations,
+        tool_mcp_servers.operations,
         tools.operations,
     ]

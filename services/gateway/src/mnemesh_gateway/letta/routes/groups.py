@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from mnemesh.agents.v1 import groups_pb2 as pb
 from mnemesh.agents.v1 import groups_service_pb2 as rpc
+from mnemesh_kit.errors import Aborted
 from starlette.responses import Response
 
 from mnemesh_gateway.letta.convert.groups import group_from_proto, group_to_proto, group_update_to_proto
@@ -21,6 +23,7 @@ from mnemesh_gateway.letta.turns import Recipient, replied
 
 operations = Operations()
 _WRITE_SECONDS: Final = 60.0
+_ATTEMPTS: Final = 20
 
 
 @operations.get("/groups/", query=ListGroups, result=list[Group])
@@ -109,17 +112,15 @@ async def reset_group_messages(call: Call[NoQuery, None]) -> None:
 @operations.patch("/groups/{group_id}/blocks/attach/{block_id}")
 async def attach_block_to_group(call: Call[NoQuery, None]) -> None:
     """Attaches a block to all agents of a group."""
-    group, block_id = await _group(call), call.path["block_id"]
-    if block_id not in group.shared_block_ids:
-        await _share(call, [*group.shared_block_ids, block_id])
+    block_id = call.path["block_id"]
+    await _share(call, lambda shared: shared if block_id in shared else [*shared, block_id])
 
 
 @operations.patch("/groups/{group_id}/blocks/detach/{block_id}")
 async def detach_block_from_group(call: Call[NoQuery, None]) -> None:
     """Detaches a block from the agents of a group that did not hold it before."""
-    group, block_id = await _group(call), call.path["block_id"]
-    if block_id in group.shared_block_ids:
-        await _share(call, [shared for shared in group.shared_block_ids if shared != block_id])
+    block_id = call.path["block_id"]
+    await _share(call, lambda shared: [held for held in shared if held != block_id])
 
 
 @operations.get("/agents/{agent_id}/groups", query=ListGroups, result=list[Group])
@@ -138,11 +139,24 @@ async def _group(call: Call[Any, Any]) -> pb.Group:
     return (await call.mesh.groups.GetGroup(request, timeout=READ_SECONDS)).group
 
 
-async def _share(call: Call[NoQuery, None], block_ids: list[str]) -> None:
-    group = pb.Group(id=call.path["group_id"], shared_block_ids=block_ids)
-    request = rpc.UpdateGroupRequest(request_id=call.request_id, group=group)
-    request.update_mask.paths.append("shared_block_ids")
-    await call.mesh.groups.UpdateGroup(request, timeout=_WRITE_SECONDS)
+async def _share(call: Call[NoQuery, None], change: Callable[[list[str]], list[str]]) -> None:
+    """Changes the ids of the blocks of a group as it is now. Other requests may change it at the same time."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        group = await _group(call)
+        shared = list(group.shared_block_ids)
+        changed = change(shared)
+        if changed == shared:
+            return
+        request = rpc.UpdateGroupRequest(
+            group=pb.Group(id=group.id, shared_block_ids=changed), if_revision=group.revision
+        )
+        request.update_mask.paths.append("shared_block_ids")
+        try:
+            await call.mesh.groups.UpdateGroup(request, timeout=_WRITE_SECONDS)
+            return
+        except Aborted:
+            if attempt == _ATTEMPTS:
+                raise
 
 
 def _filter(query: ListGroups) -> rpc.GroupFilter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 from mnemesh.tools.v1 import mcp_servers_pb2
@@ -11,9 +12,11 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import MnemeshError
 from starlette.responses import Response
 
+from mnemesh_gateway.http.streams import event_stream, sse
 from mnemesh_gateway.letta.convert.mcp_servers import (
     changed_transport,
     mcp_tool_from_proto,
+    offered_tool_from_proto,
     server_from_proto,
     transport_to_proto,
 )
@@ -24,6 +27,7 @@ from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
 from mnemesh_gateway.letta.schemas.agent_parts import ToolResult
 from mnemesh_gateway.letta.schemas.mcp_servers import (
     CreateMcpServer,
+    McpConfigChanges,
     McpServer,
     Refreshed,
     RefreshQuery,
@@ -43,20 +47,13 @@ async def mcp_create_mcp_server(call: Call[NoQuery, CreateMcpServer]) -> McpServ
     """Creates an MCP server and reads its tools. If it cannot be reached, a refresh reads them later."""
     server = transport_to_proto(call.body.config)
     server.name = call.body.server_name
-    request = rpc.CreateMcpServerRequest(request_id=call.request_id, mcp_server=server)
-    made = (await call.mesh.mcp_servers.CreateMcpServer(request, timeout=_SECONDS)).mcp_server
-    with contextlib.suppress(MnemeshError):
-        refresh = rpc.RefreshMcpServerRequest(mcp_server_id=made.id)
-        await call.mesh.mcp_servers.RefreshMcpServer(refresh, timeout=_CONTACT_SECONDS)
-    return server_from_proto(made)
+    return server_from_proto(await created_server(call, server))
 
 
 @operations.get("/mcp-servers/", result=list[McpServer])
 async def mcp_list_mcp_servers(call: Call[NoQuery, None]) -> list[McpServer]:
     """Lists all MCP servers, oldest first."""
-    request = rpc.ListMcpServersRequest()
-    rows = await listed(call.mesh.mcp_servers.ListMcpServers, request, "mcp_servers", _EVERY, default="asc")
-    return [server_from_proto(row) for row in rows]
+    return [server_from_proto(server) for server in await all_servers(call)]
 
 
 @operations.get("/mcp-servers/{mcp_server_id}", result=McpServer)
@@ -69,37 +66,27 @@ async def mcp_get_mcp_server(call: Call[NoQuery, None]) -> McpServer:
 async def mcp_update_mcp_server(call: Call[NoQuery, UpdateMcpServer]) -> McpServer:
     """Updates the name and the settings of an MCP server. What the request does not name stays as it is."""
     current = await _server(call)
-    kind, server = changed_transport(current, call.body.config)
-    server.id = current.id
-    request = rpc.UpdateMcpServerRequest(request_id=call.request_id, mcp_server=server, base_revision=current.revision)
-    request.update_mask.paths.append(kind)
-    if call.body.server_name is not None:
-        request.mcp_server.name = call.body.server_name
-        request.update_mask.paths.append("name")
-    return server_from_proto((await call.mesh.mcp_servers.UpdateMcpServer(request, timeout=_SECONDS)).mcp_server)
+    return server_from_proto(await updated_server(call, current, call.body.config, call.body.server_name))
 
 
 @operations.delete("/mcp-servers/{mcp_server_id}")
 async def mcp_delete_mcp_server(call: Call[NoQuery, None]) -> Response:
     """Deletes an MCP server with its tools."""
-    await _server(call)
-    request = rpc.DeleteMcpServerRequest(request_id=call.request_id, mcp_server_id=call.path["mcp_server_id"])
-    await call.mesh.mcp_servers.DeleteMcpServer(request, timeout=_SECONDS)
+    await deleted_server(call, await _server(call))
     return Response(status_code=204)
 
 
 @operations.patch("/mcp-servers/{mcp_server_id}/refresh", query=RefreshQuery, result=Refreshed)
 async def mcp_refresh_mcp_server_tools(call: Call[RefreshQuery, None]) -> Refreshed:
     """Reads the tools of an MCP server again, and returns the names of those that changed."""
-    request = rpc.RefreshMcpServerRequest(request_id=call.request_id, mcp_server_id=call.path["mcp_server_id"])
-    if call.query.agent_id is not None:
-        request.caller.agent_id = call.query.agent_id
-    changed = await call.mesh.mcp_servers.RefreshMcpServer(request, timeout=_SECONDS)
-    return Refreshed(
-        added=[tool.name for tool in changed.added],
-        updated=[tool.name for tool in changed.updated],
-        deleted=[tool.name for tool in changed.removed],
-    )
+    return await refreshed_server(call, call.path["mcp_server_id"])
+
+
+@operations.get("/mcp-servers/connect/{mcp_server_id}")
+async def mcp_connect_mcp_server(call: Call[NoQuery, None]) -> Response:
+    """Contacts an MCP server, and streams what happens as server-sent events."""
+    server = await _server(call)
+    return contact_stream(call, server.name, rpc.TestMcpServerRequest(mcp_server_id=server.id))
 
 
 @operations.get("/mcp-servers/{mcp_server_id}/tools", result=list[Tool])
@@ -131,6 +118,78 @@ async def mcp_run_tool(call: Call[NoQuery, RunMcpTool]) -> ToolResult:
     result = await call.mesh.mcp_servers.RunMcpServerTool(request, timeout=_SECONDS)
     failed = result.status == message_pb2.TOOL_RETURN_STATUS_ERROR
     return ToolResult(status="error" if failed else "success", func_return=text_of(result.content))
+
+
+async def all_servers(call: Call[Any, Any]) -> list[mcp_servers_pb2.McpServer]:
+    """Returns all MCP servers, oldest first."""
+    request = rpc.ListMcpServersRequest()
+    return await listed(call.mesh.mcp_servers.ListMcpServers, request, "mcp_servers", _EVERY, default="asc")
+
+
+async def created_server(call: Call[Any, Any], server: mcp_servers_pb2.McpServer) -> mcp_servers_pb2.McpServer:
+    """Creates an MCP server and reads its tools. If it cannot be reached, a refresh reads them later."""
+    request = rpc.CreateMcpServerRequest(request_id=call.request_id, mcp_server=server)
+    made = (await call.mesh.mcp_servers.CreateMcpServer(request, timeout=_SECONDS)).mcp_server
+    with contextlib.suppress(MnemeshError):
+        refresh = rpc.RefreshMcpServerRequest(mcp_server_id=made.id)
+        await call.mesh.mcp_servers.RefreshMcpServer(refresh, timeout=_CONTACT_SECONDS)
+    return made
+
+
+async def updated_server(
+    call: Call[Any, Any], current: mcp_servers_pb2.McpServer, changes: McpConfigChanges, name: str | None
+) -> mcp_servers_pb2.McpServer:
+    """Updates the settings of an MCP server, and its name unless it is None. Returns the server."""
+    kind, server = changed_transport(current, changes)
+    server.id = current.id
+    request = rpc.UpdateMcpServerRequest(request_id=call.request_id, mcp_server=server, base_revision=current.revision)
+    request.update_mask.paths.append(kind)
+    if name is not None:
+        request.mcp_server.name = name
+        request.update_mask.paths.append("name")
+    return (await call.mesh.mcp_servers.UpdateMcpServer(request, timeout=_SECONDS)).mcp_server
+
+
+async def deleted_server(call: Call[Any, Any], server: mcp_servers_pb2.McpServer) -> None:
+    """Deletes an MCP server with its tools."""
+    request = rpc.DeleteMcpServerRequest(request_id=call.request_id, mcp_server_id=server.id)
+    await call.mesh.mcp_servers.DeleteMcpServer(request, timeout=_SECONDS)
+
+
+async def refreshed_server(call: Call[RefreshQuery, None], server_id: str) -> Refreshed:
+    """Reads the tools of an MCP server again, and returns the names of those that changed."""
+    request = rpc.RefreshMcpServerRequest(request_id=call.request_id, mcp_server_id=server_id)
+    if call.query.agent_id is not None:
+        request.caller.agent_id = call.query.agent_id
+    changed = await call.mesh.mcp_servers.RefreshMcpServer(request, timeout=_SECONDS)
+    return Refreshed(
+        added=[tool.name for tool in changed.added],
+        updated=[tool.name for tool in changed.updated],
+        deleted=[tool.name for tool in changed.removed],
+    )
+
+
+def contact_stream(call: Call[Any, Any], name: str, request: rpc.TestMcpServerRequest) -> Response:
+    """Returns a stream of events: `connection_attempt`, then `success` with the tools, or `error` with a message.
+
+    A server that asks for an authorization has the event `oauth_required` before the error.
+    """
+
+    async def events() -> AsyncGenerator[bytes, None]:
+        yield sse({"event": "connection_attempt", "server_name": name})
+        try:
+            found = await call.mesh.mcp_servers.TestMcpServer(request, timeout=_SECONDS)
+        except MnemeshError as error:
+            yield sse({"event": "error", "message": error.message})
+            return
+        if found.status == mcp_servers_pb2.MCP_SERVER_STATUS_REACHABLE:
+            yield sse({"event": "success", "tools": [offered_tool_from_proto(tool) for tool in found.tools]})
+            return
+        if found.status == mcp_servers_pb2.MCP_SERVER_STATUS_UNAUTHORIZED:
+            yield sse({"event": "oauth_required", "message": "The server asks for an authorization by OAuth."})
+        yield sse({"event": "error", "message": found.status_message or "The transport is disabled."})
+
+    return event_stream(events(), {})
 
 
 async def _server(call: Call[Any, Any]) -> mcp_servers_pb2.McpServer:

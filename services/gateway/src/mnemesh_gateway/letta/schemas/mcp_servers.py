@@ -84,3 +84,57 @@ class RunMcpTool(msgspec.Struct, kw_only=True):
     """The arguments of a tool."""
 
     args: dict[str, Any] = {}
+
+
+class ServerConfig(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A server under the paths that name it, as clients before 1.0 write and read it. Tokens are never shown."""
+
+    server_name: str
+    type: str | None = None
+    command: str | None = None
+    args: list[str] | None = None
+    env: dict[str, str] | None = None
+    server_url: str | None = None
+    auth_header: str | None = None
+    auth_token: str | None = None
+    custom_headers: dict[str, str] | None = None
+
+
+class UpdateServerConfig(msgspec.Struct, kw_only=True):
+    """Changes of such a server. What is absent stays as it is; a new stdio_config replaces the whole one.
+
+    Clients name the token of a server over SSE `token`, and that of another one `auth_token`.
+    """
+
+    server_name: str | None = None
+    stdio_config: ServerConfig | None = None
+    server_url: str | None = None
+    auth_header: str | None = None
+    auth_token: str | msgspec.UnsetType | None = msgspec.UNSET
+    token: str | msgspec.UnsetType | None = msgspec.UNSET
+    custom_headers: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class SchemaHealth(msgspec.Struct, kw_only=True):
+    """Whether providers can enforce the schema of a tool."""
+
+    status: str
+    reasons: list[str]
+
+
+class OfferedTool(msgspec.Struct, kw_only=True, rename="camel"):
+    """A tool as its server describes it."""
+
+    name: str
+    description: str | None
+    input_schema: dict[str, Any]
+    output_schema: dict[str, Any] | None
+    annotations: dict[str, Any] | None
+    health: SchemaHealth
+
+
+class TestedServer(msgspec.Struct, kw_only=True):
+    """The tools of a server that answers."""
+
+    status: str
+    tools: list[OfferedTool]

@@ -70,6 +70,7 @@ def group_to_proto(group: Group) -> pb.Group:
         turns_counter=group.turns_counter if background else None,
         last_processed_message_id=group.last_processed_message_id,
         metadata=group.metadata,
+        revision=group.revision,
         last_sleeptime=optional_timestamp_to_proto(group.last_sleeptime_at),
         create_time=timestamp_to_proto(group.created_at),
         update_time=timestamp_to_proto(group.updated_at),

@@ -119,9 +119,13 @@ def insert_group(conn: sa.Connection, group: Group, state: GroupState, **columns
     conn.execute(conversations.insert(), queue_row)
 
 
-def rewrite_group(conn: sa.Connection, before: Group, after: Group) -> None:
-    """Replaces the record of a group and its members. Raises the errors of `insert_group`."""
+def rewrite_group(conn: sa.Connection, before: Group, after: Group, *, is_creation: bool = False) -> None:
+    """Replaces the record of a group and its members, under its next revision unless this completes its creation.
+
+    Raises the errors of `insert_group`.
+    """
     require_change(conn, before, after)
+    after = replace(after, revision=before.revision + (not is_creation))
     conn.execute(groups.update().where(_c.id == after.id).values(group_columns(after)))
     if after.agent_ids != before.agent_ids:
         conn.execute(group_members.delete().where(group_members.c.group_id == after.id))
