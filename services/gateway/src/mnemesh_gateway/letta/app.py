@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from mnemesh_kit.errors import MnemeshError, Unimplemented
@@ -20,31 +21,19 @@ from mnemesh_gateway.letta.routes import resources
 
 _EXACT: Final = frozenset({"models"})
 """The resources that OpenAI's API has too: its paths have no slash at the end."""
-_FURTHER: Final = (
-    "archives",
-    "blocks",
-    "client-side-access-tokens",
-    "conversations",
-    "environments",
-    "folders",
-    "groups",
-    "identities",
-    "jobs",
-    "mcp-servers",
-    "messages",
-    "models",
-    "passages",
-    "providers",
-    "runs",
-    "sandbox-config",
-    "sources",
-    "steps",
-    "tags",
-    "telemetry",
-    "templates",
-    "tools",
-)
-"""Resources of Letta's API whose paths answer 501 in its form if they have no operation."""
+_CLOUD: Final = "This is a service of Letta's cloud."
+_NOT_SERVED: Final[Mapping[str, str]] = {
+    "client-side-access-tokens": _CLOUD,
+    "environments": _CLOUD,
+    "projects": _CLOUD,
+    "templates": _CLOUD,
+    "sandbox-config": (
+        "Tools run in the sandboxes of the tools service, which its operator configures. Variables of tools are the "
+        "`secrets` of an agent."
+    ),
+    "voice-beta": "Agents answer to clients of OpenAI's API at /v1/chat/completions, voice agents too.",
+}
+"""Resources of Letta's API without any operation, and the reasons. Their paths answer 501 in its form."""
 _DOCUMENTS: Final = ("/openapi.json", "/v1/openapi.json", "/docs")
 
 
@@ -54,7 +43,7 @@ class LettaApp:
     def __init__(self, mesh: Mesh, profile: Profile, max_bytes: int, following: ASGIApp) -> None:
         self._following = following
         self._operations: list[Operation] = [operation for module in resources() for operation in module.all]
-        by_resource: dict[str, list[Operation]] = {name: [] for name in _FURTHER}
+        by_resource: dict[str, list[Operation]] = {name: [] for name in _NOT_SERVED}
         for operation in self._operations:
             by_resource.setdefault(operation.path.split("/")[1], []).append(operation)
         self._routers = {
@@ -120,9 +109,9 @@ async def _left(_scope: Scope, _receive: Receive, _send: Send) -> None:
 
 
 async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
-    error = Unimplemented(
-        f"The gateway does not serve {scope['method']} {scope['path'][:200]}. See docs/letta-compatibility.md."
-    )
+    reason = _NOT_SERVED.get(scope["path"].split("/")[2])
+    wanted = f"The gateway does not serve {scope['method']} {scope['path'][:200]}."
+    error = Unimplemented(" ".join(filter(None, (wanted, reason, "See docs/letta-compatibility.md."))))
     await error_response(error)(scope, receive, send)
 
 

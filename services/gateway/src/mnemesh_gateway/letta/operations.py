@@ -148,7 +148,9 @@ class Operations:
         async def refused(_call: Call[Any, Any]) -> None:
             raise Unimplemented(f"{reason} See docs/letta-compatibility.md.")
 
-        refused.__name__ = "refuse" + _PARAMETER.sub(r"\1", path).replace("/", "_").replace("-", "_").rstrip("_")
+        refused.__name__ = f"refuse_{method.lower()}" + _PARAMETER.sub(r"\1", path).replace("/", "_").replace(
+            "-", "_"
+        ).rstrip("_")
         refused.__doc__ = reason
         self.add(method, path, ids=dict.fromkeys(_PARAMETER.findall(path), ""))(refused)
 

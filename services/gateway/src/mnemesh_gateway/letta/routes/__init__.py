@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mnemesh_gateway.letta.operations import Operations
 from mnemesh_gateway.letta.routes import (
+    administration,
     agent_files,
     agent_memory,
     agent_messages,
@@ -56,4 +57,5 @@ def resources() -> list[Operations]:
         tags.operations,
         tool_mcp_servers.operations,
         tools.operations,
+        administration.operations,
     ]
