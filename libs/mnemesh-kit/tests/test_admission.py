@@ -310,6 +310,15 @@ async def test_long_lists_within_lists_are_refused_with_their_place(key_file: st
     assert refused.value.field == "passages[1].tags"
 
 
+async def test_numbers_of_vectors_have_a_limit_of_their_own(key_file: str) -> None:
+    vectors = [{"text": "x", "embedding": [1.0] * number} for number in (16_384, 16_385)]
+    async with serving(key_file) as served:
+        await served.passages().InsertPassages(passages_service_pb2.InsertPassagesRequest(passages=vectors[:1] * 10))
+        with pytest.raises(InvalidArgument) as refused:
+            await served.passages().InsertPassages(passages_service_pb2.InsertPassagesRequest(passages=vectors))
+    assert refused.value.field == "passages[1].embedding"
+
+
 async def test_methods_without_a_token_accept_small_requests_only(key_file: str) -> None:
     async with serving(key_file) as served, grpc.aio.insecure_channel(served.address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)

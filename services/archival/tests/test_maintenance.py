@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
-from mnemesh.archival.v1.archives_pb2 import Archive, Passage
+from mnemesh.archival.v1.archives_pb2 import Archive, EmbedderIdentity, Passage
 from mnemesh.archival.v1.archives_service_pb2 import DeleteArchiveRequest, UpdateArchiveRequest
 from mnemesh.archival.v1.passages_service_pb2 import (
     DeletePassageRequest,
@@ -46,6 +47,9 @@ async def plant_and_erase(archival: ArchivalServer) -> None:
     own = await archival.archive(erased, name=f"of {CANARY}", description=CANARY, metadata=f'{{"a": "{CANARY}"}}')
     shared = await archival.archive(friend, erased)
     passage = Passage(text=f"it is {CANARY} indeed", tags=[CANARY], metadata=f'{{"a": "{CANARY}"}}', file_name=CANARY)
+    vector = np.frombuffer(f"{CANARY:1024}".encode(), dtype="<f4")
+    passage.embedding.extend(vector.tolist())
+    passage.embedded_by.CopyFrom(EmbedderIdentity(handle="mnemesh/hashing-256", dimension=256))
     await archival.insert(own, *[passage] * 20)
     written = Passage(text=f"{CANARY} in a shared one", agent_id=erased, tags=[CANARY])
     kept, deleted, changed, _ = (

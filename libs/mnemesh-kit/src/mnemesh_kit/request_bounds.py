@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from mnemesh_kit.access import RpcRule
@@ -27,8 +27,11 @@ MAX_TAGS: Final = 100
 """The largest number of values of a list of tags: each becomes a condition of a query."""
 MAX_TEXTS: Final = 2_048
 """The largest number of texts to embed, which is also that of OpenAI's API."""
+MAX_NUMBERS: Final = 16_384
+"""The largest number of numbers of a vector. Embedding models have less."""
 MAX_ALL_VALUES: Final = 100_000
-"""The largest number of values of all lists and maps of a request together."""
+"""The largest number of values of all lists and maps of a request together. The numbers of vectors do not count: they
+are bounded by the size of the request."""
 _LIMITS: Final = {
     **dict.fromkeys(("tags", "tags_any", "tags_all"), MAX_TAGS),
     **dict.fromkeys(("message_ids", "exclude_message_ids", "turn_ids"), MAX_IDS),
@@ -61,6 +64,7 @@ class _Field:
     name: str
     limit: int
     """The largest number of values; 0 for a single message."""
+    is_vector: bool
     inner: tuple[_Field, ...]
     """The fields with lists of the message, or of each message of the list."""
 
@@ -157,7 +161,7 @@ def _count(message: Any, fields: tuple[_Field, ...], above: str) -> int:
         if size > field.limit:
             path = above + field.name
             raise InvalidArgument(f"{path} must have at most {field.limit:,} values.", field=path)
-        total += size
+        total += 0 if field.is_vector else size
         if field.inner:
             for index, value in enumerate(values):
                 total += _count(value, field.inner, f"{above}{field.name}[{index}].")
@@ -180,7 +184,9 @@ def _fields(message: Descriptor, above: tuple[str, ...]) -> tuple[_Field, ...]:
         if field.message_type is not None and not field.message_type.GetOptions().map_entry:
             inner = _fields(field.message_type, (*above, message.full_name))
         if field.is_repeated:
-            found.append(_Field(field.name, _LIMITS.get(field.name, MAX_VALUES), inner))
+            is_vector = field.type == FieldDescriptor.TYPE_FLOAT
+            limit = MAX_NUMBERS if is_vector else _LIMITS.get(field.name, MAX_VALUES)
+            found.append(_Field(field.name, limit, is_vector, inner))
         elif inner:
-            found.append(_Field(field.name, 0, inner))
+            found.append(_Field(field.name, 0, False, inner))
     return tuple(found)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 Vector = npt.NDArray[np.float32]
+ROUNDING: Final = 1e-6
+"""How far the norm of a normalized vector is from 1 at most. Vector engines use the same limit."""
 
 
 class Embedder(Protocol):
@@ -68,6 +70,13 @@ class CountingEmbedder(Protocol):
 
     async def embed_counted(self, texts: Sequence[str]) -> CountedVectors:
         """Returns one vector per text, and the tokens of all. The errors are those of Embedder.embed."""
+
+
+def normalized(vector: Vector) -> Vector:
+    """Returns a vector with norm 1; the zero vector as it is, and one whose norm is 1 but for rounding, too."""
+    exact = vector.astype(np.float64)  # squares of 32-bit floats may overflow
+    norm = float(np.linalg.norm(exact))
+    return vector if norm == 0 or abs(norm - 1) <= ROUNDING else (exact / norm).astype(np.float32)
 
 
 async def embed_counted(embedder: Embedder, texts: Sequence[str]) -> CountedVectors:

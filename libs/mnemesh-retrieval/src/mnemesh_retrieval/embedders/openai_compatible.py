@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mnemesh_kit.backoff import Backoff
 
-from mnemesh_retrieval.embedder import CountedVectors, Vector
+from mnemesh_retrieval.embedder import CountedVectors, Vector, normalized
 from mnemesh_retrieval.errors import EmbedderError, EmbedderRejected, EmbedderUnavailable
 
 if TYPE_CHECKING:
@@ -127,10 +127,9 @@ class OpenAICompatibleEmbedder:
             raise EmbedderError(
                 f"embedder {self.handle}: a vector of shape {vector.shape}, not of {self.dimension} numbers"
             )
-        norm = float(np.linalg.norm(vector))
-        if not np.isfinite(norm):
+        if not np.isfinite(vector).all():
             raise EmbedderError(f"embedder {self.handle}: a vector with numbers that are not finite")
-        return vector / np.float32(norm) if norm > 0 else vector
+        return normalized(vector)
 
     def _delay(self, attempt: int, retry_after: float | None) -> float:
         return min(self._backoff.maximum, max(self._backoff.delay(attempt), retry_after or 0.0))

@@ -82,11 +82,13 @@ class Applier:
             return False
         await self._delete(source, [subject for subject in subjects if subject not in records])
         present = [(subject, records[subject]) for subject in subjects if subject in records]
-        vectors = await self._embed(source, present)
+        without = [(subject, record) for subject, record in present if record.vector is None]
+        embedded = iter(await self._embed(source, without))
         if not is_in_time():
             return False
         points, empty = [], []
-        for (subject, record), vector in zip(present, vectors, strict=True):
+        for subject, record in present:
+            vector = record.vector if record.vector is not None else next(embedded)
             if vector is None and not source.keep_without_vector:
                 empty.append(subject)
             else:

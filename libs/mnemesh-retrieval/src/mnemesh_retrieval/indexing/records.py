@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.index import Payload
 
 
@@ -47,3 +48,5 @@ class Record:
     payload: Payload = field(default_factory=dict)
     words: str = ""
     """The text that words are matched against, in an index with words."""
+    vector: Vector | None = None
+    """A vector of `text` that the collection's embedder made earlier: the text is not embedded again."""

@@ -9,6 +9,7 @@ from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument, MnemeshError
 
+from mnemesh_archival.model.given_vectors import EmbedderIdentity, VectorUse, decide_use
 from mnemesh_archival.model.passages import Passage, PassageDraft, PassageSource, content_hash, validate_draft
 
 MAX_BATCH: Final = 1_000
@@ -43,6 +44,7 @@ class InsertOutcome:
     archive_id: str = ""
     duplicate: bool = False
     """True if the archive already had this text; no second passage was stored."""
+    vector_use: VectorUse = VectorUse.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class InsertEntry:
     duplicate: bool = False
     reason: str = ""
     """ALREADY_EXISTS if the caller's id is taken."""
+    vector_use: VectorUse = VectorUse.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,7 @@ def new_passage(draft: PassageDraft, target: InsertTarget, passage_id: str, inde
         chunk_index=draft.chunk_index,
         created_at=draft.created_at or now + timedelta(microseconds=index),
         updated_at=draft.updated_at or now,
+        given_vector=draft.vector,
     )
 
 
@@ -126,6 +130,7 @@ def plan_inserts(
     caller_ids: Collection[str],
     duplicates: Mapping[str, str] | None,
     restored_ids: Collection[str] = (),
+    identities: Collection[EmbedderIdentity] = (),
 ) -> InsertPlan:
     """Decides which passages of a batch are new.
 
@@ -136,6 +141,7 @@ def plan_inserts(
         caller_ids: the ids that the caller supplied. One that is known is an error; one of ours is a replay.
         duplicates: the ids of the archive's passages by the hash of their text; None if it does not deduplicate.
         restored_ids: the ids of passages of the archive that an import may name again.
+        identities: those of the vectors that the archive keeps.
     """
     taken = set(known_ids)
     by_hash = dict(duplicates) if duplicates is not None else None
@@ -154,8 +160,10 @@ def plan_inserts(
         elif by_hash is not None and text_hash in by_hash:
             entries.append(InsertEntry(by_hash[text_hash], duplicate=True))
         else:
-            entries.append(InsertEntry(passage.id))
-            new.append(replace(passage, archive_id=archive_id))
+            use = decide_use(passage.given_vector, identities)
+            kept = passage.given_vector if use is VectorUse.KEPT else None
+            entries.append(InsertEntry(passage.id, vector_use=use))
+            new.append(replace(passage, archive_id=archive_id, given_vector=kept))
             taken.add(passage.id)
             if by_hash is not None:
                 by_hash[text_hash] = passage.id

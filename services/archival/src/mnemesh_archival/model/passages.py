@@ -16,6 +16,7 @@ from mnemesh_kit.text import require_json_object, require_line, require_text
 
 from mnemesh_archival.model.archives import MAX_METADATA_BYTES
 from mnemesh_archival.model.continuity import MAX_GAP, Asking, Continuity
+from mnemesh_archival.model.given_vectors import EmbedderIdentity, GivenVector
 from mnemesh_archival.model.texts import require_no_control_characters
 
 MAX_TEXT_BYTES: Final = 1_000_000
@@ -60,6 +61,8 @@ class PassageDraft:
     created_at: datetime | None = None
     updated_at: datetime | None = None
     """Set for a passage that was exported before."""
+    vector: GivenVector | None = None
+    """The vector of the text, if the caller has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,10 @@ class Passage:
     updated_at: datetime
     embedding: tuple[float, ...] = ()
     """Empty unless the caller requested it."""
+    embedded_by: EmbedderIdentity | None = None
+    """Set with `embedding`."""
+    given_vector: GivenVector | None = None
+    """The vector that an insert stores with the passage; None on passages that are read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from mnemesh_kit.paging import bounded, next_page_token, offset_from_token, offs
 from mnemesh_kit.principal import current_principal
 
 from mnemesh_archival.model.archives import Erasure
+from mnemesh_archival.model.given_vectors import VectorUse
 from mnemesh_archival.rpc.convert.archives import summary_to_proto
 from mnemesh_archival.rpc.convert.ids import (
     agent_id_from_proto,
@@ -54,7 +55,9 @@ class PassagesServicer(pb_grpc.PassageServiceServicer):
             continuity=continuity_from_proto(request.continuity),
             restores=restores,
         )
-        return pb.InsertPassagesResponse(results=[insert_outcome_to_proto(outcome) for outcome in outcomes])
+        kept = sum(outcome.vector_use is VectorUse.KEPT for outcome in outcomes)
+        results = [insert_outcome_to_proto(outcome) for outcome in outcomes]
+        return pb.InsertPassagesResponse(results=results, kept_vectors=kept)
 
     async def GetPassage(self, request: pb.GetPassageRequest, context: Any) -> pb.GetPassageResponse:
         passage = await self._passages.get(

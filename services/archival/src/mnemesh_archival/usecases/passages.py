@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from uuid import UUID
+from typing import Any
 
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError
@@ -14,6 +14,7 @@ from mnemesh_kit.principal import Principal
 
 from mnemesh_archival.errors import PassageExists, PassageNotFound
 from mnemesh_archival.model.continuity import Continuity
+from mnemesh_archival.model.given_vectors import EmbedderIdentity
 from mnemesh_archival.model.inserts import (
     InsertFailure,
     InsertOutcome,
@@ -176,10 +177,10 @@ class PassageService:
                 outcomes.append(InsertOutcome(failure=_failure(draft)))
             elif entry.reason:
                 outcomes.append(InsertOutcome(failure=_failure(PassageExists(draft.id or ""))))
-            elif entry.passage_id in passages:
-                outcomes.append(InsertOutcome(passage=passages[entry.passage_id], duplicate=entry.duplicate))
             else:
-                outcomes.append(InsertOutcome(deleted_id=entry.passage_id, duplicate=entry.duplicate))
+                passage = passages.get(entry.passage_id)
+                deleted_id = entry.passage_id if passage is None else None
+                outcomes.append(InsertOutcome(passage, None, deleted_id, "", entry.duplicate, entry.vector_use))
         return outcomes
 
 
@@ -188,14 +189,13 @@ async def with_embeddings(
 ) -> list[Passage]:
     """Returns passages with their vectors. One that the index has no vector of stays without."""
     points = await passages.points(organization_id, [passage.id for passage in found])
-    vectors: dict[UUID, tuple[float, ...]] = {}
+    ids = {point.point_id: passage_id for passage_id, point in points.items()}
+    embedded: dict[str, dict[str, Any]] = {}
     for embedder in {point.embedder for point in points.values()}:
         of_embedder = [point.point_id for point in points.values() if point.embedder == embedder]
-        vectors |= await index.vectors(embedder, of_embedder)
-    return [
-        replace(passage, embedding=vectors.get(points[passage.id].point_id, ())) if passage.id in points else passage
-        for passage in found
-    ]
+        for point_id, vector in (await index.vectors(embedder, of_embedder)).items():
+            embedded[ids[point_id]] = {"embedding": vector, "embedded_by": EmbedderIdentity(embedder, len(vector))}
+    return [replace(passage, **embedded.get(passage.id, {})) for passage in found]
 
 
 def _failure(error: MnemeshError) -> InsertFailure:

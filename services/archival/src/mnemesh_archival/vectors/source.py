@@ -6,13 +6,15 @@ from collections.abc import Collection as AbstractCollection
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from mnemesh_retrieval.embedder import Embedder
+import numpy as np
+from mnemesh_retrieval.embedder import Embedder, Vector, normalized
 from mnemesh_retrieval.filters import Filter, Match
 from mnemesh_retrieval.index import Collection
 from mnemesh_retrieval.indexing.records import Record
 from mnemesh_retrieval.words.sparse import VERSION
 
-from mnemesh_archival.store.base.index_records import IndexRecords
+from mnemesh_archival.model.given_vectors import NUMBER
+from mnemesh_archival.store.base.index_records import IndexedPassage, IndexRecords
 from mnemesh_archival.vectors.points import payload
 
 
@@ -30,7 +32,17 @@ class PassageSource:
     async def read(self, subjects: Sequence[str]) -> Mapping[str, Record]:
         """See Source.read."""
         found = await self._records.read(self.embedder.handle, [UUID(subject) for subject in subjects])
-        return {str(point): Record(each.text, payload(each), words=each.text) for point, each in found.items()}
+        return {
+            str(point): Record(each.text, payload(each), words=each.text, vector=self._given(each))
+            for point, each in found.items()
+        }
+
+    def _given(self, passage: IndexedPassage) -> Vector | None:
+        """Returns the vector that came with a passage; None if it has none of the collection's dimension."""
+        if passage.given_vector is None:
+            return None
+        vector = np.frombuffer(passage.given_vector, dtype=NUMBER).astype(np.float32)
+        return normalized(vector) if len(vector) == self.schema.dimension else None
 
     def point_id(self, subject: str) -> UUID:
         """See Source.point_id."""

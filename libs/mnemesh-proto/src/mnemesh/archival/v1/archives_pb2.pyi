@@ -154,6 +154,32 @@ class ReembeddingState(_message.Message):
 Global___ReembeddingState: _TypeAlias = ReembeddingState  # noqa: Y015
 
 @_typing.final
+class EmbedderIdentity(_message.Message):
+    """The identity of vectors: only those of one embedder and one dimension can be compared."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HANDLE_FIELD_NUMBER: _builtins.int
+    DIMENSION_FIELD_NUMBER: _builtins.int
+    handle: _builtins.str
+    """As "provider/model", at most 500 characters. Required."""
+    dimension: _builtins.int
+    """Number of dimensions of its vectors, at least 1."""
+    def __init__(
+        self,
+        *,
+        handle: _builtins.str = ...,
+        dimension: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dimension", b"dimension", "handle", b"handle"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EmbedderIdentity: _TypeAlias = EmbedderIdentity  # noqa: Y015
+
+@_typing.final
 class Passage(_message.Message):
     """A text in long-term memory."""
 
@@ -171,6 +197,7 @@ class Passage(_message.Message):
     FILE_NAME_FIELD_NUMBER: _builtins.int
     CHUNK_INDEX_FIELD_NUMBER: _builtins.int
     EMBEDDING_FIELD_NUMBER: _builtins.int
+    EMBEDDED_BY_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     id: _builtins.str
@@ -195,7 +222,11 @@ class Passage(_message.Message):
 
     @_builtins.property
     def embedding(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Returned only by requests that ask for it."""
+        """The vector of text. Returned only by requests that ask for it. A caller that has one may give it to InsertPassages."""
+
+    @_builtins.property
+    def embedded_by(self) -> Global___EmbedderIdentity:
+        """The embedder that made embedding. Returned and given with it."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
@@ -218,12 +249,13 @@ class Passage(_message.Message):
         file_name: _builtins.str | None = ...,
         chunk_index: _builtins.int | None = ...,
         embedding: _abc.Iterable[_builtins.float] | None = ...,
+        embedded_by: Global___EmbedderIdentity | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_chunk_index", b"_chunk_index", "_file_id", b"_file_id", "_file_name", b"_file_name", "_folder_id", b"_folder_id", "_metadata", b"_metadata", "agent_id", b"agent_id", "chunk_index", b"chunk_index", "create_time", b"create_time", "file_id", b"file_id", "file_name", b"file_name", "folder_id", b"folder_id", "metadata", b"metadata", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_chunk_index", b"_chunk_index", "_file_id", b"_file_id", "_file_name", b"_file_name", "_folder_id", b"_folder_id", "_metadata", b"_metadata", "agent_id", b"agent_id", "chunk_index", b"chunk_index", "create_time", b"create_time", "embedded_by", b"embedded_by", "file_id", b"file_id", "file_name", b"file_name", "folder_id", b"folder_id", "metadata", b"metadata", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_chunk_index", b"_chunk_index", "_file_id", b"_file_id", "_file_name", b"_file_name", "_folder_id", b"_folder_id", "_metadata", b"_metadata", "agent_id", b"agent_id", "archive_id", b"archive_id", "chunk_index", b"chunk_index", "create_time", b"create_time", "embedding", b"embedding", "file_id", b"file_id", "file_name", b"file_name", "folder_id", b"folder_id", "id", b"id", "metadata", b"metadata", "source", b"source", "tags", b"tags", "text", b"text", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_chunk_index", b"_chunk_index", "_file_id", b"_file_id", "_file_name", b"_file_name", "_folder_id", b"_folder_id", "_metadata", b"_metadata", "agent_id", b"agent_id", "archive_id", b"archive_id", "chunk_index", b"chunk_index", "create_time", b"create_time", "embedded_by", b"embedded_by", "embedding", b"embedding", "file_id", b"file_id", "file_name", b"file_name", "folder_id", b"folder_id", "id", b"id", "metadata", b"metadata", "source", b"source", "tags", b"tags", "text", b"text", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__agent_id: _TypeAlias = _typing.Literal["agent_id"]  # noqa: Y015
     _WhichOneofArgType__agent_id: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id"]  # noqa: Y015

@@ -51,6 +51,34 @@ PASSAGE_CONTINUITY_SEPARATE: PassageContinuity.ValueType  # 2
 """Every passage stands alone, such as a fact."""
 Global___PassageContinuity: _TypeAlias = PassageContinuity  # noqa: Y015
 
+class _VectorUse:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _VectorUseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_VectorUse.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    VECTOR_USE_UNSPECIFIED: _VectorUse.ValueType  # 0
+    """None was given, or this request did not store the passage."""
+    VECTOR_USE_KEPT: _VectorUse.ValueType  # 1
+    """The vector is kept, and the text is not embedded."""
+    VECTOR_USE_OTHER_EMBEDDER: _VectorUse.ValueType  # 2
+    """The archive has another embedder: the text is embedded."""
+    VECTOR_USE_OTHER_DIMENSION: _VectorUse.ValueType  # 3
+    """The archive has this embedder with another dimension: the text is embedded."""
+
+class VectorUse(_VectorUse, metaclass=_VectorUseEnumTypeWrapper):
+    """What became of the vector that was given with a passage."""
+
+VECTOR_USE_UNSPECIFIED: VectorUse.ValueType  # 0
+"""None was given, or this request did not store the passage."""
+VECTOR_USE_KEPT: VectorUse.ValueType  # 1
+"""The vector is kept, and the text is not embedded."""
+VECTOR_USE_OTHER_EMBEDDER: VectorUse.ValueType  # 2
+"""The archive has another embedder: the text is embedded."""
+VECTOR_USE_OTHER_DIMENSION: VectorUse.ValueType  # 3
+"""The archive has this embedder with another dimension: the text is embedded."""
+Global___VectorUse: _TypeAlias = VectorUse  # noqa: Y015
+
 class _PassageOrderBy:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -130,7 +158,8 @@ class InsertPassagesRequest(_message.Message):
     @_builtins.property
     def passages(self) -> _containers.RepeatedCompositeFieldContainer[_archives_pb2.Passage]:
         """The service reads text, tags, metadata, source, the file fields and create_time. An importer may set id; otherwise
-        the service assigns one.
+        the service assigns one. embedding and embedded_by may be set together: embedding has embedded_by.dimension finite
+        numbers, not all zero. It needs not have norm 1.
         """
 
     def __init__(
@@ -159,6 +188,9 @@ class InsertPassagesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RESULTS_FIELD_NUMBER: _builtins.int
+    KEPT_VECTORS_FIELD_NUMBER: _builtins.int
+    kept_vectors: _builtins.int
+    """Number of results with VECTOR_USE_KEPT."""
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___InsertResult]:
         """One result per passage, in request order."""
@@ -167,10 +199,11 @@ class InsertPassagesResponse(_message.Message):
         self,
         *,
         results: _abc.Iterable[Global___InsertResult] | None = ...,
+        kept_vectors: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kept_vectors", b"kept_vectors", "results", b"results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -184,10 +217,12 @@ class InsertResult(_message.Message):
     FAILURE_FIELD_NUMBER: _builtins.int
     DUPLICATE_FIELD_NUMBER: _builtins.int
     DELETED_FIELD_NUMBER: _builtins.int
+    VECTOR_USE_FIELD_NUMBER: _builtins.int
     duplicate: _builtins.bool
     """True if the archive already contained the text (see Archive.deduplicate)."""
     deleted: _builtins.bool
     """True if the passage was stored under this request_id and has been deleted since. passage then contains only ids."""
+    vector_use: Global___VectorUse.ValueType
     @_builtins.property
     def passage(self) -> _archives_pb2.Passage: ...
     @_builtins.property
@@ -199,10 +234,11 @@ class InsertResult(_message.Message):
         failure: Global___InsertFailure | None = ...,
         duplicate: _builtins.bool = ...,
         deleted: _builtins.bool = ...,
+        vector_use: Global___VectorUse.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "passage", b"passage", "result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "duplicate", b"duplicate", "failure", b"failure", "passage", b"passage", "result", b"result"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "duplicate", b"duplicate", "failure", b"failure", "passage", b"passage", "result", b"result", "vector_use", b"vector_use"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["passage", "failure"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015

@@ -102,7 +102,12 @@ class PassageServiceServicer:
         If the embedder is unavailable, the call succeeds: full-text search finds the passages, and vector search finds
         them once they are embedded.
 
-        Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNKNOWN, ERASED.
+        A passage may have the vector that an embedder made of its text earlier. It is kept, instead of embedding the text, if
+        the archive has that embedder with that dimension, or is changing to it; as long as the text stays as it is, the
+        vector index is also rebuilt from it. The text of any other passage is embedded. See InsertResult.vector_use.
+
+        Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNKNOWN, ERASED; INVALID_ARGUMENT for a bad vector of any passage, with the field
+        passages[i].embedding or passages[i].embedded_by: then none is stored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -123,7 +128,8 @@ class PassageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdatePassage(self, request, context):
-        """Updates the fields in update_mask. A changed text is embedded again, later if the embedder is unavailable.
+        """Updates the fields in update_mask. A changed text is embedded again, later if the embedder is unavailable; a vector
+        that was given for the former text is deleted.
         Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

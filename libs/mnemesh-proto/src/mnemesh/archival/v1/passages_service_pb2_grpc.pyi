@@ -47,14 +47,20 @@ class PassageServiceStub:
     If the embedder is unavailable, the call succeeds: full-text search finds the passages, and vector search finds
     them once they are embedded.
 
-    Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNKNOWN, ERASED.
+    A passage may have the vector that an embedder made of its text earlier. It is kept, instead of embedding the text, if
+    the archive has that embedder with that dimension, or is changing to it; as long as the text stays as it is, the
+    vector index is also rebuilt from it. The text of any other passage is embedded. See InsertResult.vector_use.
+
+    Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNKNOWN, ERASED; INVALID_ARGUMENT for a bad vector of any passage, with the field
+    passages[i].embedding or passages[i].embedded_by: then none is stored.
     """
     GetPassage: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.GetPassageRequest, _passages_service_pb2.GetPassageResponse]
     """Returns one passage. Errors: NOT_FOUND."""
     ListPassages: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.ListPassagesRequest, _passages_service_pb2.ListPassagesResponse]
     """Lists passages. The default order is descending."""
     UpdatePassage: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.UpdatePassageRequest, _passages_service_pb2.UpdatePassageResponse]
-    """Updates the fields in update_mask. A changed text is embedded again, later if the embedder is unavailable.
+    """Updates the fields in update_mask. A changed text is embedded again, later if the embedder is unavailable; a vector
+    that was given for the former text is deleted.
     Errors: NOT_FOUND.
     """
     DeletePassage: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.DeletePassageRequest, _passages_service_pb2.DeletePassageResponse]
@@ -109,14 +115,20 @@ class PassageServiceAsyncStub(PassageServiceStub):
     If the embedder is unavailable, the call succeeds: full-text search finds the passages, and vector search finds
     them once they are embedded.
 
-    Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNKNOWN, ERASED.
+    A passage may have the vector that an embedder made of its text earlier. It is kept, instead of embedding the text, if
+    the archive has that embedder with that dimension, or is changing to it; as long as the text stays as it is, the
+    vector index is also rebuilt from it. The text of any other passage is embedded. See InsertResult.vector_use.
+
+    Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNKNOWN, ERASED; INVALID_ARGUMENT for a bad vector of any passage, with the field
+    passages[i].embedding or passages[i].embedded_by: then none is stored.
     """
     GetPassage: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.GetPassageRequest, _passages_service_pb2.GetPassageResponse]  # type: ignore[assignment]
     """Returns one passage. Errors: NOT_FOUND."""
     ListPassages: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.ListPassagesRequest, _passages_service_pb2.ListPassagesResponse]  # type: ignore[assignment]
     """Lists passages. The default order is descending."""
     UpdatePassage: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.UpdatePassageRequest, _passages_service_pb2.UpdatePassageResponse]  # type: ignore[assignment]
-    """Updates the fields in update_mask. A changed text is embedded again, later if the embedder is unavailable.
+    """Updates the fields in update_mask. A changed text is embedded again, later if the embedder is unavailable; a vector
+    that was given for the former text is deleted.
     Errors: NOT_FOUND.
     """
     DeletePassage: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.DeletePassageRequest, _passages_service_pb2.DeletePassageResponse]  # type: ignore[assignment]
@@ -173,7 +185,12 @@ class PassageServiceServicer:
         If the embedder is unavailable, the call succeeds: full-text search finds the passages, and vector search finds
         them once they are embedded.
 
-        Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNKNOWN, ERASED.
+        A passage may have the vector that an embedder made of its text earlier. It is kept, instead of embedding the text, if
+        the archive has that embedder with that dimension, or is changing to it; as long as the text stays as it is, the
+        vector index is also rebuilt from it. The text of any other passage is embedded. See InsertResult.vector_use.
+
+        Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNKNOWN, ERASED; INVALID_ARGUMENT for a bad vector of any passage, with the field
+        passages[i].embedding or passages[i].embedded_by: then none is stored.
         """
 
     def GetPassage(
@@ -195,7 +212,8 @@ class PassageServiceServicer:
         request: _passages_service_pb2.UpdatePassageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_passages_service_pb2.UpdatePassageResponse, _abc.Awaitable[_passages_service_pb2.UpdatePassageResponse]]:
-        """Updates the fields in update_mask. A changed text is embedded again, later if the embedder is unavailable.
+        """Updates the fields in update_mask. A changed text is embedded again, later if the embedder is unavailable; a vector
+        that was given for the former text is deleted.
         Errors: NOT_FOUND.
         """
 

@@ -12,6 +12,7 @@ from mnemesh_kit.ids import require_id
 from mnemesh_kit.time import date_range, optional_timestamp_from_proto, timestamp_to_proto
 
 from mnemesh_archival.model.continuity import Continuity
+from mnemesh_archival.model.given_vectors import EmbedderIdentity, GivenVector, validated_vector
 from mnemesh_archival.model.inserts import InsertOutcome, InsertTarget
 from mnemesh_archival.model.passages import Passage, PassageDraft, PassageFilter, PassageSource
 from mnemesh_archival.rpc.convert.ids import agent_id_from_proto, archive_id_from_proto
@@ -32,6 +33,7 @@ def passage_to_proto(passage: Passage) -> archives_pb2.Passage:
         file_name=passage.file_name,
         chunk_index=passage.chunk_index,
         embedding=passage.embedding,
+        embedded_by=_identity_to_proto(passage.embedded_by),
         create_time=timestamp_to_proto(passage.created_at),
         update_time=timestamp_to_proto(passage.updated_at),
     )
@@ -65,16 +67,21 @@ def passage_draft_from_proto(message: archives_pb2.Passage, field: str) -> Passa
 def passage_drafts_from_proto(
     messages: Sequence[archives_pb2.Passage], *, restores: bool = False
 ) -> list[PassageDraft | InvalidArgument]:
-    """Returns the passages of a batch, with the error in place of each that cannot be converted."""
+    """Returns the passages of a batch, with the error in place of each that cannot be converted.
+
+    Raises:
+        InvalidArgument: a vector is bad. A caller that has such vectors has stored or read them wrongly.
+    """
     drafts: list[PassageDraft | InvalidArgument] = []
     for index, message in enumerate(messages):
+        field = f"passages[{index}]"
+        vector = _vector_from_proto(message, field)
         try:
-            field = f"passages[{index}]"
             draft = passage_draft_from_proto(message, field)
             if restores:
                 updated_at = optional_timestamp_from_proto(message, "update_time", f"{field}.update_time")
                 draft = replace(draft, updated_at=updated_at)
-            drafts.append(draft)
+            drafts.append(replace(draft, vector=vector) if vector is not None else draft)
         except InvalidArgument as error:
             drafts.append(error)
     return drafts
@@ -105,7 +112,8 @@ def insert_outcome_to_proto(outcome: InsertOutcome) -> passages_service_pb2.Inse
         return passages_service_pb2.InsertResult(failure=failure)
     if outcome.passage is not None:
         passage = passage_to_proto(outcome.passage)
-        return passages_service_pb2.InsertResult(passage=passage, duplicate=outcome.duplicate)
+        use = passages_service_pb2.VectorUse.ValueType(outcome.vector_use.value)
+        return passages_service_pb2.InsertResult(passage=passage, duplicate=outcome.duplicate, vector_use=use)
     deleted = archives_pb2.Passage(id=outcome.deleted_id or "", archive_id=outcome.archive_id)
     return passages_service_pb2.InsertResult(passage=deleted, duplicate=outcome.duplicate, deleted=True)
 
@@ -154,6 +162,22 @@ def require_passage_order(order_by: int) -> None:
     """Raises InvalidArgument if the order of passages is unknown. The only order is by creation time."""
     if order_by not in passages_service_pb2.PassageOrderBy.values():
         raise InvalidArgument("order_by is not a known order.", field="order_by")
+
+
+def _vector_from_proto(message: archives_pb2.Passage, field: str) -> GivenVector | None:
+    if not message.embedding and not message.HasField("embedded_by"):
+        return None
+    if not message.HasField("embedded_by"):
+        missing = f"{field}.embedded_by"
+        raise InvalidArgument(f"{missing} must name the embedder of {field}.embedding.", field=missing)
+    identity = message.embedded_by
+    return validated_vector(message.embedding, identity.handle, identity.dimension, field)
+
+
+def _identity_to_proto(identity: EmbedderIdentity | None) -> archives_pb2.EmbedderIdentity | None:
+    if identity is None:
+        return None
+    return archives_pb2.EmbedderIdentity(handle=identity.handle, dimension=identity.dimension)
 
 
 def _source_from_proto(value: int, field: str) -> PassageSource:

@@ -22,6 +22,8 @@ class IndexedPassage:
     file_id: str | None
     folder_id: str | None
     created_at: datetime
+    given_vector: bytes | None = None
+    """The vector that came with the passage, if the embedder of the collection made it; see model/given_vectors.py."""
 
 
 class IndexRecords(Protocol):

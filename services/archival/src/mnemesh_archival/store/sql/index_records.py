@@ -36,6 +36,8 @@ _CONTENT = (
     passages.c.file_id,
     passages.c.folder_id,
     passages.c.created_at,
+    # Only one that the collection can use is read.
+    sa.case((passages.c.given_embedder == sa.bindparam("embedder"), passages.c.given_vector)).label("given_vector"),
 )
 _READ = sa.select(*_CONTENT).join(archives, _ARCHIVE).where(_POINTS, rows.LIVE, _OF_COLLECTION)
 _EXISTING = sa.select(passages.c.point_id).join(archives, _ARCHIVE).where(_POINTS, rows.LIVE, _OF_COLLECTION)
@@ -91,6 +93,7 @@ class SqlIndexRecords:
                 file_id=row.file_id,
                 folder_id=row.folder_id,
                 created_at=row.created_at,
+                given_vector=row.given_vector,
             )
             for row in await self._rows(_READ, embedder, point_ids)
         }

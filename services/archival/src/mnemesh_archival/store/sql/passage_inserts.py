@@ -15,10 +15,11 @@ from mnemesh_retrieval.indexing.records import Change, Claim
 
 from mnemesh_archival.errors import PassageExists
 from mnemesh_archival.model.archives import Archive, Provenance
+from mnemesh_archival.model.given_vectors import EmbedderIdentity
 from mnemesh_archival.model.inserts import InsertTarget, plan_inserts
 from mnemesh_archival.model.passages import Passage, content_hash, point_of
 from mnemesh_archival.store.base.passages import DefaultArchive, InsertBatch
-from mnemesh_archival.store.sql import archive_rows, continuity_rows, index_changes
+from mnemesh_archival.store.sql import archive_rows, continuity_rows, index_changes, reembedding_rows
 from mnemesh_archival.store.sql import passage_rows as rows
 from mnemesh_archival.store.sql.tables import archives, passages
 
@@ -47,7 +48,8 @@ def store(
     own = rows.ids_in_archive(conn, organization_id, row.id, sorted(known)) if batch.restores else ()
     if row.deduplicate and batch.restores:
         duplicates = None  # an export has each text as often as the archive had it
-    plan = plan_inserts(batch.passages, row.id, known, batch.caller_ids, duplicates, own)
+    identities = _identities(conn, row) if any(passage.given_vector for passage in valid) else ()
+    plan = plan_inserts(batch.passages, row.id, known, batch.caller_ids, duplicates, own, identities)
     if not any(entry.passage_id for entry in plan.entries):
         raise PassageExists(next(passage.id for passage in valid))
     entries = [msgspec.json.encode(entry).decode() for entry in plan.entries]
@@ -58,6 +60,13 @@ def store(
     archive_rows.count_passages(conn, organization_id, row.id, len(plan.new), tags, now)
     collections = index_changes.collections_of(conn, organization_id, row.id, row.embedder)
     return entries, plan.new, index_changes.add(conn, collections, points, claim, now)
+
+
+def _identities(conn: sa.Connection, row: sa.Row[Any]) -> list[EmbedderIdentity]:
+    """Returns the identities of an archive's embedder, and of the one that it is changing to."""
+    serving = EmbedderIdentity(row.embedder, row.dimension)
+    target = reembedding_rows.target_identity(conn, row.organization_id, row.id)
+    return [serving] if target is None else [serving, target]
 
 
 def target_row(conn: sa.Connection, organization_id: str, target: InsertTarget) -> sa.Row[Any] | None:

@@ -31,7 +31,8 @@ _OF_ORGANIZATION = passages.c.organization_id == sa.bindparam("org")
 _BY_IDS = sa.and_(_OF_ORGANIZATION, passages.c.id.in_(sa.bindparam("ids", expanding=True)))
 _BY_POINTS = passages.c.point_id.in_(sa.bindparam("points", expanding=True))
 _DERIVED: Final = frozenset({"content_hash", "position", "strand", "continuity", "speaker", "asking", "fingerprint"})
-_CONTENT: Final = tuple(column for column in passages.c if column.name not in _DERIVED)
+_GIVEN: Final = frozenset({"given_embedder", "given_vector"})
+_CONTENT: Final = tuple(column for column in passages.c if column.name not in _DERIVED | _GIVEN)
 _ROWS = sa.select(*_CONTENT).where(_BY_IDS)
 _LIVE_ROWS = _ROWS.where(LIVE)
 # The organization is compared later: with it, SQLite would use an index that begins with it.
@@ -96,6 +97,7 @@ def new_row(
     organization_id: str, passage: Passage, point_id: UUID, position: int, continuity: Continuity
 ) -> dict[str, Any]:
     """Returns the row of a new passage."""
+    given = passage.given_vector
     return {
         "organization_id": organization_id,
         "id": passage.id,
@@ -103,6 +105,8 @@ def new_row(
         "point_id": str(point_id),
         "position": position,
         "continuity": continuity.value,
+        "given_embedder": given.identity.handle if given is not None else None,
+        "given_vector": given.values if given is not None else None,
         **content_values(passage),
     }
 
@@ -129,7 +133,8 @@ def passage_from_row(row: sa.Row[Any]) -> Passage:
 
 def tombstone_values(now: datetime) -> dict[str, Any]:
     """Returns the columns of a deleted passage, without anything of its content."""
-    emptied = dict.fromkeys(("agent_id", "file_id", "folder_id", "file_name", "chunk_index", "metadata"))
+    columns = ("agent_id", "file_id", "folder_id", "file_name", "chunk_index", "metadata", *_GIVEN)
+    emptied = dict.fromkeys(columns)
     return {
         "deleted_at": now,
         "tags": "",
@@ -143,6 +148,11 @@ def tombstone_values(now: datetime) -> dict[str, Any]:
         "fingerprint": "",
         **emptied,
     }
+
+
+def without_given_vector() -> dict[str, Any]:
+    """Returns the columns of a passage whose text is no longer the one that its vector was made of."""
+    return dict.fromkeys(_GIVEN)
 
 
 def rows(conn: sa.Connection, organization_id: str, ids: Sequence[str]) -> list[sa.Row[Any]]:
@@ -166,7 +176,7 @@ def selected(
         passages.c.file_id == selection,
         passages.c.archive_id == archive_id,
     )
-    return list(conn.execute(sa.select(passages).where(*of_file, LIVE).limit(limit)).all())
+    return list(conn.execute(sa.select(*_CONTENT).where(*of_file, LIVE).limit(limit)).all())
 
 
 def rows_of_points(

@@ -98,6 +98,8 @@ class SqlPassageStore:
                 before = rows.passage_from_row(row)
                 after = changed(before, change)
                 values = rows.content_values(after)
+                if after.text != before.text:
+                    values |= rows.without_given_vector()
                 conn.execute(passages.update().where(rows.by_ids(organization_id, [passage_id])).values(**values))
                 tags = Counter(after.tags)
                 tags.subtract(before.tags)

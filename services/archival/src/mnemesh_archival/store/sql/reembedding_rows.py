@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from mnemesh_archival.model.archives import Archive, EmbedderChange, Reembedding, decide_embedder_change
+from mnemesh_archival.model.given_vectors import EmbedderIdentity
 from mnemesh_archival.store.sql.passage_rows import next_position
 from mnemesh_archival.store.sql.tables import archives, left_collections, passages, reembeddings
 
@@ -19,6 +20,7 @@ _BY_ARCHIVE = sa.and_(
     reembeddings.c.organization_id == sa.bindparam("org"), reembeddings.c.archive_id == sa.bindparam("archive")
 )
 _TARGET = sa.select(reembeddings.c.embedder).where(_BY_ARCHIVE)
+_TARGET_IDENTITY = sa.select(reembeddings.c.embedder, reembeddings.c.dimension).where(_BY_ARCHIVE)
 
 
 def of(organization_id: str, archive_id: str) -> sa.ColumnElement[bool]:
@@ -30,6 +32,12 @@ def target(conn: sa.Connection, organization_id: str, archive_id: str) -> str | 
     """Returns the new embedder of an archive; None if its embedder is not being changed."""
     found: str | None = conn.execute(_TARGET, {"org": organization_id, "archive": archive_id}).scalar()
     return found
+
+
+def target_identity(conn: sa.Connection, organization_id: str, archive_id: str) -> EmbedderIdentity | None:
+    """Returns the identity of the new embedder of an archive; None if its embedder is not being changed."""
+    row = conn.execute(_TARGET_IDENTITY, {"org": organization_id, "archive": archive_id}).first()
+    return EmbedderIdentity(row.embedder, row.dimension) if row is not None else None
 
 
 def start(

@@ -113,6 +113,10 @@ passages = sa.Table(
     sa.Column("asking", sa.SmallInteger, nullable=False, server_default="0"),
     # The same for texts that are equal in words; see mnemesh_retrieval.ranking.exact.
     sa.Column("fingerprint", sa.Text, nullable=False, server_default=""),
+    # The vector of the text that came with the passage, and its embedder; see model/given_vectors.py. They are here so
+    # that the statements that read, change and delete the text also do that with them.
+    sa.Column("given_embedder", sa.Text),
+    sa.Column("given_vector", sa.LargeBinary),
 )
 
 
