@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +21,7 @@ from mnemesh_retrieval.errors import IndexClosed, IndexDamaged, IndexLocked, Poi
 from mnemesh_retrieval.filters import EVERYTHING, HasWords, Match, MatchAny, TimeRange, all_of
 from mnemesh_retrieval.flat import FlatIndex, connections, search
 from mnemesh_retrieval.flat.connections import READER_THREADS, Connections
+from mnemesh_retrieval.flat.segment import CAPACITY
 from mnemesh_retrieval.index import Collection, Point, SearchMode, SearchQuery
 from mnemesh_testkit.suites.nearest_index import NOON, PLANTS, NearestIndexSuite, pid, point, unit
 
@@ -74,10 +76,10 @@ async def test_search_reads_no_segment_of_another_tenant(plants: FlatIndex, sear
     for start in range(0, 600, 20):  # in turns, so that the points of the tenants alternate
         await plants.write("plants", [point(1 + start + n, tenant=f"t{start // 20 % 3}") for n in range(20)])
     await plants.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=Match("tenant", "t1")))
-    assert (searches[-1].points, searches[-1].segments) == (200, 4)
+    assert (searches[-1].points, searches[-1].segments) == (200, 2)
     among = SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=MatchAny("tenant", ("t1", "t2", "t9")))
     await plants.search("plants", among)
-    assert (searches[-1].points, searches[-1].segments) == (400, 8)
+    assert (searches[-1].points, searches[-1].segments) == (400, 4)
 
 
 async def test_search_with_two_labels_reads_the_segments_of_the_rarer(
@@ -107,11 +109,11 @@ async def test_bounded_search_covers_the_newest_and_the_additional_points(
         await plants.write("plants", points)
         hits = {hit.id.int for hit in await plants.search("plants", query)}
         assert hits >= {3, *range(last - 300, last)}
-        assert hits <= {3, *range(last - 300 - 64, last)}
+        assert hits <= {3, *range(last - 300 - CAPACITY, last)}
         counted.append((searches[-1].points, searches[-1].segments))
-        assert searches[-1].points <= 300 + 2 * 64
-        assert searches[-1].segments <= 300 // 64 + 3
-    assert abs(counted[0][0] - counted[1][0]) <= 64
+        assert searches[-1].points <= 300 + 2 * CAPACITY
+        assert searches[-1].segments <= 300 // CAPACITY + 3
+    assert abs(counted[0][0] - counted[1][0]) <= CAPACITY
     # The filter applies to the points in `also`, too.
     early = replace(query, filter=all_of(query.filter, TimeRange("created_at", gte=at(4_990))))
     assert {hit.id.int for hit in await plants.search("plants", early)} == set(range(4_990, 5_001))
@@ -127,6 +129,20 @@ async def test_bounded_search_reads_few_segments_even_if_they_are_nearly_empty(
     query = SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=Match("tags", "all"), newest=160)
     await plants.search("plants", query)
     assert searches[-1].segments == 160 // search.MIN_POINTS
+
+
+async def test_full_segment_of_vectors_of_256_numbers_is_one_page(tmp_path: Path) -> None:
+    index = await FlatIndex.open(tmp_path)
+    await index.ensure_collection(
+        Collection("wide", 256, tenant_field="agent", keyword_fields=("agent", "conversation"))
+    )
+    payload = {"agent": f"agent-{pid(1)}", "conversation": f"conv-{pid(2)}"}
+    vectors = np.random.default_rng(6).standard_normal((20 * CAPACITY, 256), dtype=np.float32)
+    await index.write("wide", [Point(pid(n), vector, "", payload) for n, vector in enumerate(vectors)])
+    await index.close()
+    with closing(sqlite3.connect(tmp_path / "vectors.db")) as conn:
+        (pages,) = conn.execute("PRAGMA page_count").fetchone()
+    assert 20 < pages < 20 + 14  # The other tables and indexes are small.
 
 
 async def test_similarity_is_exact_to_two_thousandths(tmp_path: Path) -> None:
@@ -163,7 +179,7 @@ async def test_unsupported_points_filters_and_modes_are_refused(plants: FlatInde
 async def test_points_with_many_labels_are_each_found_by_their_own(plants: FlatIndex) -> None:
     await plants.write("plants", [point(n, tags=[f"g{n}", f"h{n}"]) for n in range(1, 151)])
     assert await plants.count("plants", EVERYTHING) == 150
-    for number in (1, 64, 150):
+    for number in (1, 32, 150):
         assert await plants.scan("plants", Match("tags", f"h{number}")) == [pid(number)]
 
 
@@ -213,59 +229,6 @@ async def test_sigkill_loses_no_acknowledged_write(tmp_path: Path, enough: int) 
     assert found - expected <= {acknowledged + 1}
     hits = await index.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), limit=1_000_000))
     assert {hit.id.int for hit in hits} == found
-    await index.close()
-
-
-VERSION_1 = """
-    CREATE TABLE collections (collection INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, dimension INTEGER NOT NULL);
-    CREATE TABLE blocks (
-        block INTEGER PRIMARY KEY, collection INTEGER NOT NULL, tenant TEXT NOT NULL,
-        oldest INTEGER NOT NULL, newest INTEGER NOT NULL,
-        labels TEXT NOT NULL, head BLOB NOT NULL, vectors BLOB NOT NULL
-    );
-    CREATE INDEX ix_blocks_tenant ON blocks (collection, tenant, block);
-    CREATE TABLE block_labels (
-        collection INTEGER NOT NULL, label TEXT NOT NULL, newest INTEGER NOT NULL, block INTEGER NOT NULL,
-        oldest INTEGER NOT NULL, PRIMARY KEY (collection, label, newest, block)
-    ) WITHOUT ROWID;
-    CREATE TABLE points (
-        collection INTEGER NOT NULL, id BLOB NOT NULL, block INTEGER NOT NULL, PRIMARY KEY (collection, id)
-    ) WITHOUT ROWID;
-"""
-
-
-async def test_file_of_version_1_is_upgraded(tmp_path: Path) -> None:
-    index = await FlatIndex.open(tmp_path / "new")
-    await index.ensure_collection(PLANTS)
-    await index.write("plants", [point(n, tenant=f"t{n % 2}") for n in range(1, 101)])
-    await index.close()
-    (tmp_path / "old").mkdir()
-    with sqlite3.connect(tmp_path / "old" / "vectors.db") as old:
-        old.executescript(f"PRAGMA journal_mode = WAL; {VERSION_1} PRAGMA user_version = 1")
-        old.execute("ATTACH ? AS new", (str(tmp_path / "new" / "vectors.db"),))
-        tables = {"collections": "collections", "segments": "blocks", "segment_labels": "block_labels"}
-        for new, name in {**tables, "points": "points"}.items():
-            columns = "segment, collection, tenant, oldest, newest, labels, headers, vectors"
-            old.execute(f"INSERT INTO main.{name} SELECT {columns if new == 'segments' else '*'} FROM new.{new}")
-    old.close()
-    index = await FlatIndex.open(tmp_path / "old")
-    await index.ensure_collection(PLANTS)
-    assert await index.count("plants", Match("tenant", "t1")) == 50
-    await index.write("plants", [point(101, tenant="t1")])
-    await index.delete("plants", [pid(1)])
-    hits = await index.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), limit=1_000))
-    assert {hit.id.int for hit in hits} == set(range(2, 102))
-    await index.close()
-
-
-async def test_file_of_an_unknown_version_is_replaced(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "vectors.db") as old:
-        old.execute("CREATE TABLE collections (name TEXT)")
-        old.execute("INSERT INTO collections VALUES ('old')")
-        old.execute("PRAGMA user_version = 99")
-    old.close()
-    index = await FlatIndex.open(tmp_path)
-    assert await index.collections() == ()
     await index.close()
 
 

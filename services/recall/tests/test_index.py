@@ -28,6 +28,7 @@ from mnemesh_recall.usecases.message_search import MessageFinder
 from mnemesh_recall.vectors.messages import MessageSource, MessageVectors
 from mnemesh_retrieval.filters import EVERYTHING
 from mnemesh_retrieval.flat import FlatIndex
+from mnemesh_retrieval.flat.segment import CAPACITY
 from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.indexing.outbox import SqlOutbox
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
@@ -131,7 +132,7 @@ async def test_organization_search_compares_the_newest_vectors_and_full_text_hit
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The number of compared vectors is bounded. A search of one agent compares more of them."""
-    monkeypatch.setattr(search, "MAX_COMPARED_IN_ORGANIZATION", 128)
+    monkeypatch.setattr(search, "MAX_COMPARED_IN_ORGANIZATION", 256)
     org, agents = CALLER.organization_id, [new_id("agent") for _ in range(3)]
     created = {
         agent: [
@@ -163,7 +164,7 @@ async def test_organization_search_compares_the_newest_vectors_and_full_text_hit
     # Full text searches only for the zebra, because "the" is a stop word. The embedder knows "the".
     everywhere = await ranked("the zebra", None)
     assert everywhere >= newest
-    assert len(everywhere) <= 128 + 64
+    assert len(everywhere) <= 256 + CAPACITY
     assert not everywhere & oldest
     assert await ranked("the heron", None) >= oldest
     assert len(await ranked("the zebra", agents[0])) == 300

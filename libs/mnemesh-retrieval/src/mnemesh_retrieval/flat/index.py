@@ -50,8 +50,8 @@ class RewriteReport:
 class FlatIndex:
     """See NearestIndex. One process owns the directory.
 
-    The points of a tenant are stored together in segments of up to 64, each a row of an SQLite file: a search of an
-    agent's 5,000 points reads about 80 rows. Vectors are stored as eight-bit integers, so cosines are off by about
+    The points of a tenant are stored together in segments of up to 108, each a row of an SQLite file: a search of an
+    agent's 5,000 points reads about 47 rows. Vectors are stored as eight-bit integers, so cosines are off by about
     0.001. The only memory is SQLite's cache, at most 4 MB for each of three connections.
 
     A search with `newest` ends with the segment that contains the last of these points, or after one segment for every

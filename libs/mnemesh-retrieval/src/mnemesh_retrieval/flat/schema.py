@@ -6,9 +6,16 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
+import structlog
+
+_log = structlog.get_logger("mnemesh.retrieval")
+
 NAME: Final = "vectors.db"
-VERSION: Final = 3
-"""The version of the tables. A file of an unknown version is replaced by an empty one."""
+VERSION: Final = 4
+"""The version of the file. A file of an unknown version is replaced by an empty one."""
+PAGE_BYTES: Final = 32_768
+"""The size of SQLite's pages. A full segment of vectors of 256 numbers is one page, and a read of a page that is not
+cached costs about as much as one of a small page."""
 _TABLES: Final = f"""
     CREATE TABLE collections (collection INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, dimension INTEGER NOT NULL);
     CREATE TABLE segments (
@@ -26,9 +33,11 @@ _TABLES: Final = f"""
     ) WITHOUT ROWID;
     PRAGMA user_version = {VERSION};
 """
+_UPGRADE_FROM_3: Final = f"PRAGMA user_version = {VERSION};"
+"""Segments of version 3 have at most 64 points, in smaller pages."""
 _UPGRADE_FROM_2: Final = f"""
     ALTER TABLE segments ADD COLUMN checksum INTEGER;
-    PRAGMA user_version = {VERSION};
+    {_UPGRADE_FROM_3}
 """
 """Rows of version 2 have no checksum until they are written again."""
 _UPGRADE_FROM_1: Final = f"""
@@ -43,7 +52,7 @@ _UPGRADE_FROM_1: Final = f"""
     {_UPGRADE_FROM_2}
 """
 """Version 1 has other names for the same tables."""
-_UPGRADES: Final = {1: _UPGRADE_FROM_1, 2: _UPGRADE_FROM_2}
+_UPGRADES: Final = {1: _UPGRADE_FROM_1, 2: _UPGRADE_FROM_2, 3: _UPGRADE_FROM_3}
 _CACHE_KILOBYTES: Final = 4_096
 
 
@@ -60,7 +69,31 @@ def open_writer(directory: Path) -> sqlite3.Connection:
             part.unlink(missing_ok=True)
         connection = _connect(path)
         connection.executescript(f"BEGIN; {_TABLES} COMMIT;")
+    try:
+        _resize_pages(connection)
+    except BaseException:
+        connection.close()
+        raise
     return connection
+
+
+def _resize_pages(connection: sqlite3.Connection) -> None:
+    """Rewrites a file of an earlier version with pages of the current size: some seconds for each million points.
+
+    Searches work with any size. If there is no space for the copy, or if someone reads the file, it stays as it is
+    until the next start.
+    """
+    (size,) = connection.execute("PRAGMA page_size").fetchone()
+    if size == PAGE_BYTES:
+        return
+    try:
+        # SQLite changes the size of pages only without a log.
+        for command in ("PRAGMA journal_mode = DELETE", f"PRAGMA page_size = {PAGE_BYTES}", "VACUUM"):
+            connection.execute(command).fetchall()
+    except sqlite3.OperationalError as error:
+        _log.warning("vector_pages_not_resized", error=str(error), page_bytes=size)
+    finally:
+        connection.execute("PRAGMA journal_mode = WAL").fetchall()
 
 
 def parts(directory: Path) -> tuple[Path, ...]:
@@ -80,8 +113,7 @@ def _connect(path: Path, mode: str = "rwc") -> sqlite3.Connection:
     connection = sqlite3.connect(uri, isolation_level=None, check_same_thread=False, cached_statements=256, uri=True)
     try:
         for pragma in (
-            # For a new file. A segment takes three pages of this size, and five of the default size.
-            "page_size = 8192",
+            f"page_size = {PAGE_BYTES}",  # for a new file
             "journal_mode = WAL",
             # A crash of the process loses nothing; a power loss loses what no flush has written to disk.
             "synchronous = NORMAL",

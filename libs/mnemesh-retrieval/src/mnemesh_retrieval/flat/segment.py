@@ -1,4 +1,4 @@
-"""Segments: up to 64 points of one tenant, as arrays and as the columns of a row."""
+"""Segments: up to 108 points of one tenant, as arrays and as the columns of a row."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from mnemesh_retrieval.errors import PointInvalid
 
-CAPACITY: Final = 64
-"""The largest number of points in a segment. Adding to a segment rewrites it; reading costs about as much per segment
-as per 64 points."""
+CAPACITY: Final = 108
+"""The largest number of points in a segment: so many vectors of 256 numbers, their headers and some labels are one page
+of the file. Adding to a segment rewrites it; reading costs about as much per segment as per 64 points."""
 MAX_LABELS: Final = 64
 """The largest number of different labels in a segment: each point has one bit for each label."""
 HEADER: Final = np.dtype([("id", "S16"), ("time", "<i8"), ("inverse", "<f4"), ("bits", "<u8")])

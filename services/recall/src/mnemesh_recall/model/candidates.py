@@ -175,10 +175,10 @@ def section_length(section: str) -> int:
     return section.count(" ") if len(section) > 1 else 0
 
 
-def body_length(read: str, characters: int) -> float:
+def body_length(read: str, characters: int) -> int:
     """Returns the number of words of a body of so many characters, estimated from the part of it that was read."""
     words = read.count(" ") + 1
-    return words * characters / len(read) if characters > len(read) > 0 else words
+    return round(words * characters / len(read)) if characters > len(read) > 0 else words
 
 
 def _count(counts: Array, text: str, terms: Sequence[str]) -> None:

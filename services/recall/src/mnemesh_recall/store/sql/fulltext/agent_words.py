@@ -13,15 +13,8 @@ from mnemesh_recall.model.candidates import RECEIVED_SECTIONS, Candidates, Key, 
 from mnemesh_recall.model.search import SearchScope
 from mnemesh_recall.store.sql.fulltext.documents import CandidateQuery, filters_rows
 from mnemesh_recall.store.sql.word_segments.building import valid
-from mnemesh_recall.store.sql.word_segments.format import (
-    ASKED,
-    HEADER,
-    LABELS,
-    SECTION_BITS,
-    Array,
-    Documents,
-    Occurrences,
-)
+from mnemesh_recall.store.sql.word_segments.documents import COLUMNS, LABELS, Array, Documents
+from mnemesh_recall.store.sql.word_segments.format import ASKED, SECTION_BITS, Occurrences
 
 MOST_MATCHES: Final = 1_000
 """The number of newest matches of a term, in messages and beside them, that are candidates if a term is common."""
@@ -64,7 +57,7 @@ class AgentWords:
         self._scope = scope
         self._parts = parts
         self._columns: dict[str, Array] = {}
-        self._offsets: Array = np.cumsum([0, *(len(part.headers) for part in parts)])
+        self._offsets: Array = np.cumsum([0, *(len(part) for part in parts)])
         self._in_scope = self._scope_mask()
         self._matches = {term: self._matches_of(found) for term, found in of_terms.items()}
 
@@ -109,8 +102,8 @@ class AgentWords:
         """Returns a field of all documents."""
         found = self._columns.get(name)
         if found is None:
-            parts = [part.column(name) for part in self._parts]
-            found = self._columns[name] = np.concatenate(parts) if parts else np.empty(0, HEADER)[name]
+            parts = [part.columns[name] for part in self._parts]
+            found = self._columns[name] = np.concatenate(parts) if parts else np.empty(0, COLUMNS[name])
         return found
 
     def _places_of(self, keys: Iterable[Key]) -> Array:
@@ -167,7 +160,7 @@ class AgentWords:
         masks = [np.empty(0, np.bool_)]
         for part in self._parts:
             codes = [code for code, text in enumerate(part.labels[field]) if text in wanted]
-            masks.append(np.isin(part.column(name), np.array(codes, np.uint32)))
+            masks.append(np.isin(part.columns[name], np.array(codes, COLUMNS[name])))
         return np.concatenate(masks)
 
     def _matches_of(self, found: Sequence[tuple[int, Occurrences]]) -> _Matches:

@@ -102,7 +102,7 @@ class SqlWordSegments:
             if [row.id for row in rows.segments_of(conn, agent_id)] != list(known):
                 return False
             rows.delete(conn, old)
-            if len(segment.documents.headers) or len(segment.documents.removed):
+            if len(segment.documents) or len(segment.documents.removed):
                 rows.insert(conn, agent_id, segment)
             return True
 

@@ -20,16 +20,8 @@ from mnemesh_recall.model.candidates import (
     microseconds,
     section_length,
 )
-from mnemesh_recall.store.sql.word_segments.format import (
-    BODY,
-    HEADER,
-    LABELS,
-    SECTION_BITS,
-    Array,
-    Documents,
-    Postings,
-    Segment,
-)
+from mnemesh_recall.store.sql.word_segments.documents import COLUMNS, LABELS, Array, Documents
+from mnemesh_recall.store.sql.word_segments.format import BODY, SECTION_BITS, Postings, Segment
 
 READ_CHARACTERS: Final = 8_000
 """The length of the part of a body that is read for the ranking."""
@@ -57,7 +49,7 @@ class DocumentRow(NamedTuple):
 
     @property
     def received(self) -> tuple[str, str, str, str, str]:
-        """The texts of the sections of neighbours, in the order of RECEIVED."""
+        """The texts of the sections of neighbours, from ASKED on."""
         before, _, after = self.beside.partition(SECTION)
         second_before, _, second_after = self.around.partition(SECTION)
         return self.asked, before, after, second_before, second_after
@@ -89,13 +81,11 @@ def built(rows: Sequence[DocumentRow], removed: Sequence[int] = (), *, only: Col
 
 def described(rows: Sequence[DocumentRow], removed: Sequence[int] = ()) -> Documents:
     """Returns documents without their words."""
+    columns = {name: np.zeros(len(rows), kind) for name, kind in COLUMNS.items()}
     labels: tuple[dict[str, int], ...] = tuple({"": 0} for _ in LABELS)
-    headers = np.zeros(len(rows), HEADER)
     for place, row in enumerate(rows):
-        texts = (row.conversation_id, row.role, row.speaker, row.sender_id, row.about)
-        codes = (numbers.setdefault(text or "", len(numbers)) for numbers, text in zip(labels, texts, strict=True))
         asked, *others = row.received
-        headers[place] = (
+        values = (
             row.row_id,
             key_of(row.id),
             key_of(row.before_id),
@@ -105,9 +95,12 @@ def described(rows: Sequence[DocumentRow], removed: Sequence[int] = ()) -> Docum
             body_length(row.body[:READ_CHARACTERS], len(row.body)),
             (asked_length(asked), *map(section_length, others)),
             row.ends_in_question,
-            *codes,
         )
-    return Documents(headers, tuple(map(tuple, labels)), np.array(removed, np.int64))
+        texts = (row.conversation_id, row.role, row.speaker, row.sender_id, row.about)
+        codes = (numbers.setdefault(text or "", len(numbers)) for numbers, text in zip(labels, texts, strict=True))
+        for column, value in zip(columns.values(), (*values, *codes), strict=True):
+            column[place] = value
+    return Documents(columns, tuple(map(tuple, labels)), np.array(removed, np.int64))
 
 
 def merged(segments: Sequence[Segment], masks: Sequence[Array], *, keep_removed: bool) -> Segment:
@@ -119,17 +112,22 @@ def merged(segments: Sequence[Segment], masks: Sequence[Array], *, keep_removed:
         keep_removed: whether earlier segments may have documents that these replace or remove.
     """
     offsets = np.cumsum([0, *(int(mask.sum()) for mask in masks)])
-    headers = np.concatenate([segment.documents.headers[mask] for segment, mask in zip(segments, masks, strict=True)])
+    columns = {
+        name: np.concatenate(
+            [segment.documents.columns[name][mask] for segment, mask in zip(segments, masks, strict=True)]
+        )
+        for name in COLUMNS
+    }
     labels: tuple[dict[str, int], ...] = tuple({"": 0} for _ in LABELS)
     terms: dict[str, int] = {}
     of_terms, keys, times = [], [], []
     for (documents, postings), mask, offset in zip(segments, masks, offsets[:-1], strict=True):
-        part = headers[offset : offset + int(mask.sum())]
         for name, numbers, texts in zip(LABELS, labels, documents.labels, strict=True):
-            codes = np.zeros(len(texts), np.uint32)
-            for code in np.unique(part[name]).tolist():  # No name of a removed document is kept.
+            part = columns[name][offset : offset + int(mask.sum())]
+            codes = np.zeros(len(texts), part.dtype)
+            for code in np.unique(part).tolist():  # No name of a removed document is kept.
                 codes[code] = numbers.setdefault(texts[code], len(numbers))
-            part[name] = codes[part[name]]
+            part[:] = codes[part]
         places = np.cumsum(mask) - 1 + offset
         numbers_of_terms = [terms.setdefault(term, len(terms)) for term in postings.terms]
         of_document = postings.keys >> SECTION_BITS
@@ -147,8 +145,8 @@ def merged(segments: Sequence[Segment], masks: Sequence[Array], *, keep_removed:
         names, counts[present], all_keys[order].astype(np.uint32), np.concatenate(times)[order].astype(np.uint16)
     )
     removed = np.unique(np.concatenate([segment.documents.removed for segment in segments]))
-    removed = np.setdiff1d(removed, headers["row_id"]) if keep_removed else removed[:0]
-    return Segment(Documents(headers, tuple(map(tuple, labels)), removed), postings)
+    removed = np.setdiff1d(removed, columns["row_id"]) if keep_removed else removed[:0]
+    return Segment(Documents(columns, tuple(map(tuple, labels)), removed), postings)
 
 
 def valid(parts: Sequence[Documents]) -> list[Array]:
@@ -156,7 +154,7 @@ def valid(parts: Sequence[Documents]) -> list[Array]:
     masks: list[Array] = []
     later: Array = np.empty(0, np.int64)
     for part in reversed(parts):
-        row_ids = part.headers["row_id"]
+        row_ids = part.columns["row_id"]
         mask: Array = np.ones(len(row_ids), np.bool_)
         if len(later) and len(row_ids):
             near = later[later <= row_ids.max()]

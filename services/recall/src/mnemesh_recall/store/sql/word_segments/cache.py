@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from mnemesh_recall.store.sql.word_segments.format import Documents
+from mnemesh_recall.store.sql.word_segments.documents import Documents
 
 MOST_BYTES: Final = 32 << 20
 

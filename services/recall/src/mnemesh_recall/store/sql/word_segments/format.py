@@ -1,18 +1,15 @@
-"""Segments of a word index: documents and postings as arrays, and as the columns of rows."""
+"""Segments of a word index: their postings as arrays, and as the columns of rows."""
 
 from __future__ import annotations
 
-import json
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from mnemesh_recall.store.sql.word_segments.documents import Array, Documents
 
 Occurrences = tuple[Array, Array]
 """The keys and times of the postings of one term; see `Postings`."""
@@ -20,25 +17,6 @@ Occurrences = tuple[Array, Array]
 SECTION_BITS: Final = 3
 BODY, ABOUT, ASKED, BEFORE, AFTER, SECOND_BEFORE, SECOND_AFTER = range(7)
 """The sections of a document, see `fulltext.documents.Document`. Those from BEFORE on are of neighbours."""
-RECEIVED: Final = (ASKED, BEFORE, AFTER, SECOND_BEFORE, SECOND_AFTER)
-LABELS: Final = ("conversation", "role", "speaker", "sender", "about")
-"""The fields of a document that are numbers of texts in the segment's labels."""
-HEADER: Final = np.dtype(
-    [
-        ("row_id", "<i8"),
-        ("id", "S16"),
-        ("before", "S16"),
-        ("after", "S16"),
-        ("time", "<i8"),
-        ("fingerprint", "<u8"),
-        ("length", "<f8"),
-        ("received", "<u2", (len(RECEIVED),)),
-        ("ends_in_question", "?"),
-        *((name, "<u4") for name in LABELS),
-    ]
-)
-"""The stored fields of a document other than its words. `time` is in microseconds since 1970, `length` is the number of
-its words, and `received` are those of RECEIVED."""
 DOCUMENTS_PER_BUCKET: Final = 16
 MOST_DOCUMENTS: Final = 16_384
 """The largest number of documents of a segment that is merged from others."""
@@ -120,62 +98,6 @@ class Bucket:
         )
 
 
-@dataclass(frozen=True)
-class Documents:
-    """The documents of a segment without their words."""
-
-    headers: Array
-    labels: tuple[tuple[str, ...], ...]
-    """The texts of each of LABELS. The first is "", which stands for none."""
-    removed: Array
-    """The row ids of documents of earlier segments that do not exist any more."""
-
-    @classmethod
-    def from_row(cls, labels: str, headers: bytes, removed: bytes) -> Documents:
-        """Returns the documents of a row."""
-        texts = tuple(map(tuple, json.loads(labels)))
-        return cls(np.frombuffer(headers, HEADER), texts, np.frombuffer(removed, "<i8"))
-
-    def to_row(self) -> dict[str, str | bytes]:
-        """Returns the columns `labels`, `headers` and `removed`."""
-        return {
-            "labels": json.dumps(self.labels, ensure_ascii=False, separators=(",", ":")),
-            "headers": self.headers.tobytes(),
-            "removed": self.removed.astype("<i8").tobytes(),
-        }
-
-    def column(self, name: str) -> Array:
-        """Returns a field of all documents as an array of its own, which is read faster than a field of rows."""
-        found = self._columns.get(name)
-        if found is None:
-            found = self._columns[name] = np.ascontiguousarray(self.headers[name])
-        return found
-
-    def places_of(self, ids: Collection[bytes]) -> Array:
-        """Returns the places of the documents with these ids, ascending."""
-        is_near = np.zeros(1 << 16, np.bool_)
-        is_near[_pair(np.frombuffer(b"".join(ids), np.uint16))] = True
-        stored = self.column("id")
-        near = np.flatnonzero(is_near[_pair(stored.view(np.uint16))])
-        found = (id_.ljust(16, b"\0") in ids for id_ in stored[near].tolist())
-        return near[np.fromiter(found, np.bool_, len(near))]
-
-    @cached_property
-    def _columns(self) -> dict[str, Array]:
-        return {}
-
-    @cached_property
-    def masking(self) -> Array:
-        """The row ids whose documents in earlier segments are not valid any more."""
-        return np.concatenate([self.headers["row_id"], self.removed])
-
-    @property
-    def size(self) -> int:
-        """The number of bytes in memory, approximately, with a copy of each column."""
-        texts = sum(64 + len(text) for each in self.labels for text in each)
-        return 2 * self.headers.nbytes + self.removed.nbytes + texts
-
-
 class Segment(NamedTuple):
     """Documents with their words."""
 
@@ -185,7 +107,7 @@ class Segment(NamedTuple):
     @property
     def buckets(self) -> int:
         """The number of rows that its postings are divided into, a power of two."""
-        return 1 << max(0, (len(self.documents.headers) - 1) // DOCUMENTS_PER_BUCKET).bit_length()
+        return 1 << max(0, (len(self.documents) - 1) // DOCUMENTS_PER_BUCKET).bit_length()
 
     def rows(self) -> Iterator[tuple[int, bytes]]:
         """Yields the number and the data of each bucket that has postings."""
@@ -220,9 +142,3 @@ def joined(parts: Sequence[Postings]) -> Postings:
     arrays = ([getattr(part, name) for part in parts] for name in ("counts", "keys", "times"))
     counts, keys, times = (np.concatenate(each) if each else np.empty(0, _COUNT) for each in arrays)
     return Postings(terms, counts, keys, times)
-
-
-def _pair(ids: Array) -> Array:
-    """Returns bytes 12 and 13 of ids, given as pairs of bytes. They are random in every version of UUIDs."""
-    pair: Array = ids[6::8]
-    return pair

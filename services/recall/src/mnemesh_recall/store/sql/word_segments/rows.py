@@ -12,7 +12,8 @@ from mnemesh_kit.sql import after_commit
 
 from mnemesh_recall.store.sql.tables import agents, word_postings, word_segments, word_tail
 from mnemesh_recall.store.sql.word_segments.changed import ChangedAgents
-from mnemesh_recall.store.sql.word_segments.format import KEYS_PER_SEGMENT, Bucket, Documents, Postings, Segment, joined
+from mnemesh_recall.store.sql.word_segments.documents import Documents
+from mnemesh_recall.store.sql.word_segments.format import KEYS_PER_SEGMENT, Bucket, Postings, Segment, joined
 
 _s = word_segments.c
 _p = word_postings.c
@@ -110,7 +111,7 @@ def insert(conn: sa.Connection, agent_id: str, segment: Segment) -> int:
     """Stores a segment. Returns its id, which is larger than those of all earlier segments."""
     values = {
         "agent_id": agent_id,
-        "documents": len(segment.documents.headers),
+        "documents": len(segment.documents),
         "buckets": segment.buckets,
         **segment.documents.to_row(),
     }
