@@ -22,7 +22,13 @@ _AGENT: Final[sa.BindParameter[Any]] = sa.bindparam("agent", type_=sa.Text)
 _IDS: Final[sa.BindParameter[Any]] = sa.bindparam("ids", expanding=True)
 
 # A statement that is built for each call would take longer to build than to run.
-_NOTE: Final = sa.text("INSERT INTO word_tail (agent_id, row_id) VALUES (:agent, :row_id) ON CONFLICT DO NOTHING")
+#
+# A row that the tail already has is updated with its own value. PostgreSQL then refuses this transaction or the one
+# that moves this row to a segment. Otherwise, that one could read the document as it was, and remove its row.
+_NOTE: Final = sa.text(
+    "INSERT INTO word_tail (agent_id, row_id) VALUES (:agent, :row_id)"
+    " ON CONFLICT (agent_id, row_id) DO UPDATE SET row_id = excluded.row_id"
+)
 _TAIL: Final = (
     sa.select(_t.row_id).where(_t.agent_id == _AGENT).order_by(_t.row_id).limit(sa.bindparam("most", type_=sa.Integer))
 )
