@@ -139,7 +139,7 @@ async def test_long_results_are_cut_with_a_note(embedded: Any) -> None:
     request = pb.ExecuteToolRequest(tool_id=tool_id, arguments='{"text": "abc", "times": 4}')
     answer = await embedded.executions.ExecuteTool(request)
     assert answer.truncated
-    assert answer.result == "abcab\n[The result was cut: it has 12 characters, and the limit is 5.]"
+    assert answer.result == "abcab\n[The function output was truncated from 12 to 5 characters.]"
 
 
 async def test_error_of_a_tool_is_a_result(embedded: Any) -> None:

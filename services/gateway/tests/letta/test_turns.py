@@ -9,6 +9,7 @@ import threading
 from typing import Any
 
 import httpx
+import letta_client
 import pytest
 from mnemesh_gateway.letta import turns
 from mnemesh_testkit.fakes.script import Reply, hang
@@ -126,3 +127,19 @@ def test_a_turn_that_is_cancelled_answers_its_client(lab: Lab) -> None:
     metrics: Any = lab.client.get(f"/v1/runs/{done.messages[0].run_id}/metrics", cast_to=object)
     assert metrics["num_steps"] == 1
     assert metrics["run_ns"] > 0
+
+
+def test_a_run_remembers_which_types_of_messages_it_returns(lab: Lab) -> None:
+    agent, runs = lab.agent(), lab.client.runs
+    types: list[Any] = ["assistant_message"]
+    run = lab.client.agents.messages.create_async(agent.id, input="Hi.", include_return_message_types=types)
+    ended(lab, run.id)
+    config = runs.retrieve(run.id).request_config
+    assert config is not None
+    assert config.include_return_message_types == types
+    assert [message.message_type for message in runs.messages.list(run.id)] == types
+    plain = lab.client.agents.messages.create_async(agent.id, input="Hi.")
+    ended(lab, plain.id)
+    assert "user_message" in [message.message_type for message in runs.messages.list(plain.id)]
+    with pytest.raises(letta_client.UnprocessableEntityError, match="include_return_message_types"):
+        lab.client.agents.messages.create(agent.id, input="Hi.", include_return_message_types=["poem"])  # type: ignore[list-item]

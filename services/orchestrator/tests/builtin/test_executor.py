@@ -70,6 +70,32 @@ async def test_edit_is_one_effect_of_the_agent(
     assert tiers.asked == [("edit", "step-1/0/0", AUTHOR, "human", edit)]
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "edit"),
+    [
+        ("memory_replace", {"old_string": "a", "new_string": "b", "label": "human"}, ReplaceUnique("a", "b")),
+        ("memory_insert", {"new_string": "x", "label": "human"}, InsertLine(-1, "x")),
+        (
+            "memory",
+            {"command": "str_replace", "path": "/memories/human", "old_string": "a", "new_string": "b"},
+            ReplaceUnique("a", "b"),
+        ),
+    ],
+)
+async def test_memory_tools_take_the_argument_names_of_letta(
+    tools: BuiltinTools, tiers: Any, call: Make, name: str, given: dict[str, Any], edit: BlockEdit
+) -> None:
+    assert (await tools.execute(call(name, given))).ok
+    assert tiers.asked == [("edit", "step-1/0/0", AUTHOR, "human", edit)]
+
+
+async def test_an_argument_under_two_names_is_refused(tools: BuiltinTools, tiers: Any, call: Make) -> None:
+    result = await tools.execute(call("memory_insert", label="human", new_str="x", new_string="y"))
+    assert not result.ok
+    assert "new_string" in result.text
+    assert tiers.asked == []
+
+
 async def test_rethink_memory_names_its_block_by_another_argument(tools: BuiltinTools, tiers: Any, call: Make) -> None:
     """Agents of earlier systems have this form of memory_rethink."""
     result = await tools.execute(call("rethink_memory", new_memory="whole", target_block_label="human"))

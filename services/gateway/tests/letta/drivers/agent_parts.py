@@ -32,7 +32,7 @@ def blocks(lab: Lab) -> None:
     assert [block.label for block in agents.blocks.detach(plan, agent_id=agent.id).blocks] == ["human"]
     with pytest.raises(letta_client.NotFoundError):
         agents.blocks.retrieve("plan", agent_id=agent.id)
-    with pytest.raises(letta_client.BadRequestError, match="10"):
+    with pytest.raises(letta_client.UnprocessableEntityError, match="10"):
         agents.blocks.update("human", agent_id=agent.id, limit=10, value="Much longer than that.")
     assert agents.blocks.retrieve("human", agent_id=agent.id).value == "Grace."
     assert "Grace." in agents.recompile(agent.id)

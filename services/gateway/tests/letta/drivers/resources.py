@@ -41,6 +41,6 @@ def blocks(lab: Lab) -> None:
     assert lab.client.agents.retrieve(agent.id).blocks == [], "deleting detaches"
     with pytest.raises(letta_client.NotFoundError):
         blocks.retrieve(first.id)
-    with pytest.raises(letta_client.BadRequestError, match="5"):
+    with pytest.raises(letta_client.UnprocessableEntityError, match="5"):
         blocks.update(made[1].id, limit=5, value="Too long for that.")
     assert blocks.retrieve(made[1].id).value == "1"

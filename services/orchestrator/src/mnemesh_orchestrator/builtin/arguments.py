@@ -22,6 +22,9 @@ _KINDS: Final[Mapping[str, str]] = {
     "null": "null",
 }
 
+_LETTA_NAMES: Final[Mapping[str, str]] = {"old_string": "old_str", "new_string": "new_str"}
+"""Arguments of the memory tools in Letta 0.16.7, and their names here and in earlier releases of Letta."""
+
 _INT32: Final = 2**31 - 1
 _MAX_QUOTED_CHARACTERS: Final = 2000
 _RESERVED_BYTES: Final = 100
@@ -66,6 +69,13 @@ def parse(text: str, schema: ToolSchema) -> Arguments | ParseFailure:
     heartbeat = values.pop(HEARTBEAT, False) if HEARTBEAT not in own else False
     thinking = values.pop(THINKING, None) if THINKING not in own else None
     return Arguments(values, _is_true(heartbeat), thinking if isinstance(thinking, str) and thinking else None)
+
+
+def with_own_names(tool: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the arguments of a built-in tool with those renamed that Letta's memory tools name otherwise."""
+    if tool not in ("memory", "memory_insert", "memory_replace"):
+        return values
+    return {own if (own := _LETTA_NAMES.get(name, name)) not in values else name: values[name] for name in values}
 
 
 def check(values: Mapping[str, Any], schema: ToolSchema) -> Mapping[str, Any] | ParseFailure:

@@ -1,6 +1,7 @@
 """Runs the built-in tools over the ports of the other services."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ from mnemesh_kit.errors import MnemeshError
 
 from mnemesh_orchestrator.builtin import code, core_memory, episodic, search, voice, web
 from mnemesh_orchestrator.builtin.agent_messages import AgentMessages
-from mnemesh_orchestrator.builtin.arguments import ParseFailure, check
+from mnemesh_orchestrator.builtin.arguments import ParseFailure, check, with_own_names
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused, WithImages
 from mnemesh_orchestrator.builtin.code_schemas import RUN_CODE, RUN_CODE_WITH_TOOLS
 from mnemesh_orchestrator.builtin.files import FileTools
@@ -100,6 +101,7 @@ class BuiltinTools:
             MnemeshError: a service could not be reached, exceeded its deadline or failed. The effect may have taken
                 place. The same call may be repeated.
         """
+        call = replace(call, arguments=with_own_names(call.name, call.arguments))
         arguments = check(call.arguments, self.schema(call.name))
         if isinstance(arguments, ParseFailure):
             return _failed(call, "ARGUMENTS_INVALID", arguments.text)

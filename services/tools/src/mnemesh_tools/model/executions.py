@@ -265,5 +265,5 @@ def execution_from_outcome(return_chars: int, outcome: Outcome, connections: Seq
     total = max(outcome.chars, len(outcome.text))
     if outcome.status is not OutcomeStatus.SUCCESS or total <= return_chars:
         return Execution(outcome, outcome.text, truncated=False, connections=tuple(connections))
-    note = f"[The result was cut: it has {total} characters, and the limit is {return_chars}.]"
+    note = f"[The function output was truncated from {total} to {return_chars} characters.]"
     return Execution(outcome, f"{outcome.text[:return_chars]}\n{note}", truncated=True, connections=tuple(connections))

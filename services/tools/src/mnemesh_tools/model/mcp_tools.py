@@ -285,7 +285,7 @@ def bounded_content(
         else:
             kept.append(f"[An image of {len(part.data):,} bytes was left out.]")
     if total > limit:
-        kept.append(f"[The result was cut: it has {total} characters, and the limit is {limit}.]")
+        kept.append(f"[The function output was truncated from {total} to {limit} characters.]")
     text = None if structured is None else json.dumps(structured, ensure_ascii=False)
     if text is not None and len(text) > limit:
         kept.append(f"[The structured result was left out: it has {len(text)} characters, and the limit is {limit}.]")

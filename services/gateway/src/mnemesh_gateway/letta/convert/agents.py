@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh.agents.v1 import models_pb2
@@ -31,6 +31,8 @@ from mnemesh_gateway.letta.convert.values import (
 from mnemesh_gateway.letta.schemas.agents import AgentOptions, AgentState, Memory, Source, Variable
 from mnemesh_gateway.letta.schemas.tools import Tool
 
+_OPENAI_OUTPUT_TOKENS: Final = 16384
+
 
 def state_from_proto(
     agent: pb.Agent,
@@ -50,7 +52,7 @@ def state_from_proto(
         agent_type=kind,
         system=agent.system,
         model=agent.model or None,
-        model_settings=settings_to_json(model.provider_type, agent.effective_model_settings),
+        model_settings=_settings_in_effect(model, agent),
         embedding=present(agent, "embedder"),
         llm_config=llm_config(model, agent.effective_model_settings),
         embedding_config=embedding_config(embedder, agent.embedder) if embedder or agent.HasField("embedder") else None,
@@ -85,6 +87,20 @@ def state_from_proto(
         updated_at=moment(agent, "update_time"),
         **provenance(agent),
     )
+
+
+def _settings_in_effect(model: models_pb2.Model, agent: pb.Agent) -> dict[str, Any]:
+    """Returns the settings of an agent's model, with Letta's defaults for what neither of them sets."""
+    found = settings_to_json(model.provider_type, agent.effective_model_settings)
+    defaults: dict[str, Any] = {"temperature": 1.0, "parallel_tool_calls": True, "strict": False}
+    if found["provider_type"] == "openai":
+        reasons = model.HasField("capabilities") and not model.capabilities.temperature
+        defaults["reasoning"] = {"reasoning_effort": "medium" if reasons else "minimal"}
+        defaults["max_output_tokens"] = _OPENAI_OUTPUT_TOKENS
+        defaults["response_format"] = format_from_proto(agent)
+    if model.max_output_tokens:
+        defaults["max_output_tokens"] = model.max_output_tokens
+    return defaults | found
 
 
 def options_to_proto(body: AgentOptions, message: pb.Agent) -> set[str]:

@@ -47,6 +47,21 @@ RUN_STATUSES: Final = {
     "cancelled": runs_pb2.RUN_STATUS_CANCELLED,
 }
 RUN_STATUS_NAMES: Final = {value: name for name, value in RUN_STATUSES.items()}
+MESSAGE_EVENTS: Final = {
+    "system_message": runs_pb2.EVENT_KIND_SYSTEM_MESSAGE,
+    "user_message": runs_pb2.EVENT_KIND_USER_MESSAGE,
+    "assistant_message": runs_pb2.EVENT_KIND_ASSISTANT_MESSAGE,
+    "reasoning_message": runs_pb2.EVENT_KIND_REASONING_MESSAGE,
+    "hidden_reasoning_message": runs_pb2.EVENT_KIND_HIDDEN_REASONING_MESSAGE,
+    "tool_call_message": runs_pb2.EVENT_KIND_TOOL_CALL_MESSAGE,
+    "tool_return_message": runs_pb2.EVENT_KIND_TOOL_RETURN_MESSAGE,
+    "approval_request_message": runs_pb2.EVENT_KIND_APPROVAL_REQUEST_MESSAGE,
+    "approval_response_message": runs_pb2.EVENT_KIND_APPROVAL_RESPONSE_MESSAGE,
+    "summary_message": runs_pb2.EVENT_KIND_SUMMARY_MESSAGE,
+    "event_message": runs_pb2.EVENT_KIND_COMPACTION,
+}
+"""The kinds of the events of a run, by the types of messages that show them."""
+MESSAGE_EVENT_NAMES: Final = {value: name for name, value in MESSAGE_EVENTS.items()}
 IDENTITY_TYPES: Final = {
     "org": identities_pb2.IDENTITY_TYPE_ORG,
     "user": identities_pb2.IDENTITY_TYPE_USER,

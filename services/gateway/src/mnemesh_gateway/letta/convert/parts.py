@@ -75,9 +75,15 @@ def return_from_proto(item: pb.ToolReturn) -> dict[str, Any]:
         "tool_return": content_from_proto(item.content),
         "status": "error" if item.status == pb.TOOL_RETURN_STATUS_ERROR else "success",
         "tool_call_id": item.tool_call_id,
-        "stdout": list(item.stdout) or None,
-        "stderr": list(item.stderr) or None,
+        "stdout": output_of(item.stdout),
+        "stderr": output_of(item.stderr),
     }
+
+
+def output_of(lines: Iterable[str]) -> list[str] | None:
+    """Returns what a tool printed as one text; None if it printed nothing."""
+    text = "\n".join(lines)
+    return [text] if text else None
 
 
 def decisions_from_proto(decisions: Sequence[pb.ApprovalDecision]) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Any
 from mnemesh.agents.v1 import runs_pb2 as pb
 from mnemesh.types.v1 import message_pb2
 
-from mnemesh_gateway.letta.convert.names import RUN_STATUS_NAMES, STOP_REASON_NAMES
+from mnemesh_gateway.letta.convert.names import MESSAGE_EVENT_NAMES, RUN_STATUS_NAMES, STOP_REASON_NAMES
+from mnemesh_gateway.letta.convert.sending import SHOWN_EVENTS
 from mnemesh_gateway.letta.convert.values import json_from_text, metadata, moment, present
 from mnemesh_gateway.letta.schemas.runs import ProviderTrace, Run, RunMetrics, RunUsage, Step, StepMetrics
 
@@ -50,8 +51,15 @@ def _request_config(config: pb.RunConfig) -> dict[str, Any]:
         "use_assistant_message": config.assistant_messages if config.HasField("assistant_messages") else True,
         "assistant_message_tool_name": present(config, "assistant_tool_name") or "send_message",
         "assistant_message_tool_kwarg": present(config, "assistant_tool_argument") or "message",
-        "include_return_message_types": None,
+        "include_return_message_types": returned_types(config),
     }
+
+
+def returned_types(config: pb.RunConfig) -> list[str] | None:
+    """Returns the types of messages that a run returns; None if its request selected none."""
+    if tuple(config.include_events) in ((), SHOWN_EVENTS):
+        return None
+    return [MESSAGE_EVENT_NAMES[kind] for kind in config.include_events if kind in MESSAGE_EVENT_NAMES]
 
 
 def _nanoseconds(message: Any, name: str) -> int | None:

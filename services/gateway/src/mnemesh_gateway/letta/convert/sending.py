@@ -10,11 +10,12 @@ from mnemesh.types.v1 import message_pb2
 
 from mnemesh_gateway.letta.convert.inputs import content_to_proto, input_to_proto
 from mnemesh_gateway.letta.convert.messages import Shown
+from mnemesh_gateway.letta.convert.names import MESSAGE_EVENTS
 from mnemesh_gateway.letta.convert.values import json_to_text, set_present
 from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.schemas.messages import SendMessages
 
-_SHOWN_EVENTS: Final = (
+SHOWN_EVENTS: Final = (
     runs_pb2.EVENT_KIND_ASSISTANT_MESSAGE,
     runs_pb2.EVENT_KIND_REASONING_MESSAGE,
     runs_pb2.EVENT_KIND_HIDDEN_REASONING_MESSAGE,
@@ -122,10 +123,15 @@ def config_to_proto(body: SendMessages) -> runs_pb2.RunConfig:
     """Returns the configuration of a run."""
     if body.max_steps < 1:
         raise invalid_field("Input should be greater than 0", "body", "max_steps")
+    types = body.include_return_message_types or ()
+    for index, name in enumerate(types):
+        if name not in MESSAGE_EVENTS:
+            known = ", ".join(MESSAGE_EVENTS)
+            raise invalid_field(f"Input should be one of {known}", "body", "include_return_message_types", index)
     config = runs_pb2.RunConfig(
         max_steps=body.max_steps,
         stream_tokens=body.stream_tokens,
-        include_events=_SHOWN_EVENTS,
+        include_events=[MESSAGE_EVENTS[name] for name in types] if types else SHOWN_EVENTS,
         assistant_messages=body.use_assistant_message,
         assistant_tool_name=body.assistant_message_tool_name,
         assistant_tool_argument=body.assistant_message_tool_kwarg,
@@ -148,4 +154,4 @@ def config_to_proto(body: SendMessages) -> runs_pb2.RunConfig:
 def shown_of(body: SendMessages) -> Shown:
     """Returns which messages an answer shows."""
     types = body.include_return_message_types
-    return Shown(types=frozenset(types) if types is not None else None)
+    return Shown(types=frozenset(types) if types else None)

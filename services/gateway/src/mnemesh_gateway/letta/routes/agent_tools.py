@@ -13,7 +13,7 @@ from mnemesh.tools.v1 import tools_service_pb2
 from mnemesh.types.v1 import message_pb2
 
 from mnemesh_gateway.letta.agent_states import folders_of, read_state
-from mnemesh_gateway.letta.convert.parts import text_of
+from mnemesh_gateway.letta.convert.parts import output_of, text_of
 from mnemesh_gateway.letta.convert.values import json_to_text, moment, present, set_present
 from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
@@ -100,12 +100,11 @@ async def run_tool_for_agent(call: Call[NoQuery, RunTool]) -> ToolResult:
         arguments=json_to_text(call.body.args) or "{}",
     )
     result = (await call.mesh.agents.RunTool(request, timeout=_RUN_SECONDS)).tool_return
-    return ToolResult(
-        status="error" if result.status == message_pb2.TOOL_RETURN_STATUS_ERROR else "success",
-        func_return=text_of(result.content),
-        stdout=list(result.stdout),
-        stderr=list(result.stderr),
-    )
+    text, stdout, stderr = text_of(result.content), output_of(result.stdout), output_of(result.stderr)
+    failed = result.status == message_pb2.TOOL_RETURN_STATUS_ERROR
+    # The error of a built-in tool is on stderr alone.
+    returned = None if failed and any(text in output for output in stderr or ()) else text
+    return ToolResult(status="error" if failed else "success", func_return=returned, stdout=stdout, stderr=stderr)
 
 
 @operations.get("/agents/{agent_id}/folders", query=PageQuery, result=list[Source])

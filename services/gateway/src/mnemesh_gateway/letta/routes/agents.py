@@ -34,6 +34,8 @@ from mnemesh_gateway.letta.schemas.agents import (
 
 operations = Operations()
 WRITE_SECONDS: Final = 60.0
+_CREATED_PARTS: Final = frozenset({"identities", "multi_agent_group"})
+"""What the answer to a creation includes."""
 _ORDERS: Final = {
     "created_at": rpc.AGENT_ORDER_BY_CREATE_TIME,
     "updated_at": rpc.AGENT_ORDER_BY_UPDATE_TIME,
@@ -93,7 +95,7 @@ async def create_agent(call: Call[NoQuery, CreateAgent]) -> AgentState:
         ]
         request.initial_messages.CopyFrom(rpc.InitialMessages(messages=messages))
     created = await call.mesh.agents.CreateAgent(request, timeout=WRITE_SECONDS)
-    return await read_state(call.mesh, created.agent.id)
+    return await read_state(call.mesh, created.agent.id, _CREATED_PARTS)
 
 
 @operations.get("/agents/{agent_id}", query=Included, result=AgentState)

@@ -11,7 +11,13 @@ from starlette.responses import Response
 
 from mnemesh_gateway.letta.convert.messages import Shown, messages_from_proto
 from mnemesh_gateway.letta.convert.names import RUN_STATUSES, STOP_REASONS
-from mnemesh_gateway.letta.convert.runs import metrics_of_run, run_from_proto, step_from_proto, usage_of_run
+from mnemesh_gateway.letta.convert.runs import (
+    metrics_of_run,
+    returned_types,
+    run_from_proto,
+    step_from_proto,
+    usage_of_run,
+)
 from mnemesh_gateway.letta.convert.spans import spans_of_run
 from mnemesh_gateway.letta.convert.values import set_present
 from mnemesh_gateway.letta.errors import invalid_field
@@ -94,7 +100,8 @@ async def list_messages_for_run(call: Call[PageQuery, None]) -> list[dict[str, A
     """Lists the messages of a run, oldest first."""
     run = await read_run(call.mesh, call.path["run_id"])
     rows = await _messages(call.mesh, run.id, call.query)
-    return messages_from_proto(rows, Shown())
+    types = returned_types(run.config)
+    return messages_from_proto(rows, Shown(types=frozenset(types) if types else None))
 
 
 @operations.get("/runs/{run_id}/steps", query=PageQuery, result=list[Step])

@@ -144,9 +144,10 @@ async def modify_tool(call: Call[NoQuery, ToolFields]) -> Tool:
 
 @operations.delete("/tools/{tool_id}")
 async def delete_tool(call: Call[NoQuery, None]) -> None:
-    """Deletes a tool."""
+    """Deletes a tool. A built-in tool is kept: on the Letta server, the next list restores it."""
     get = rpc.GetToolRequest(tool_id=call.path["tool_id"])
-    await call.mesh.tools.GetTool(get, timeout=READ_SECONDS)
+    if (await call.mesh.tools.GetTool(get, timeout=READ_SECONDS)).tool.type == pb.TOOL_TYPE_BUILTIN:
+        return
     request = rpc.DeleteToolRequest(request_id=call.request_id, tool_id=call.path["tool_id"])
     await call.mesh.tools.DeleteTool(request, timeout=_WRITE_SECONDS)
 

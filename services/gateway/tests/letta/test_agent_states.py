@@ -1,0 +1,45 @@
+"""What the state of an agent says about the settings of its model and about its group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .lab import MODEL, Lab
+
+DEFAULTS: dict[str, Any] = {
+    "provider_type": "openai",
+    "max_output_tokens": 16384,
+    "temperature": 1.0,
+    "parallel_tool_calls": True,
+    "strict": False,
+    "reasoning": {"reasoning_effort": "minimal"},
+    "response_format": None,
+}
+
+
+def settings(state: Any) -> Any:
+    """Returns the settings of a state's model as JSON."""
+    return state.to_dict()["model_settings"]
+
+
+def test_settings_that_nobody_set_have_lettas_defaults(lab: Lab) -> None:
+    agent = lab.agent()
+    assert settings(agent) == DEFAULTS
+    changed = lab.client.agents.update(agent.id, model_settings={"provider_type": "openai", "temperature": 0.5})
+    assert settings(changed) == DEFAULTS | {"temperature": 0.5}
+    assert settings(lab.client.agents.update(agent.id, name="renamed")) == DEFAULTS | {"temperature": 0.5}
+
+
+def test_defaults_that_are_shown_are_not_sent_to_the_provider(lab: Lab) -> None:
+    lab.client.agents.messages.create(lab.agent().id, input="Hi.")
+    assert (
+        not {"temperature", "max_tokens", "max_completion_tokens", "reasoning_effort"}
+        & lab.fake.requests[-1].body.keys()
+    )
+
+
+def test_the_answer_to_a_creation_has_the_group_of_the_agent(lab: Lab) -> None:
+    agent = lab.client.agents.create(model=MODEL, enable_sleeptime=True)
+    assert agent.multi_agent_group is not None
+    assert len(set(agent.multi_agent_group.agent_ids) - {agent.id}) == 1
+    assert lab.agent().multi_agent_group is None
