@@ -102,6 +102,76 @@ def test_a_number_is_the_same_event_in_every_stream_of_a_run(lab: Lab, tokens: b
         assert events(lab, f"/runs/{run_id}/stream", {"starting_after": number}) == whole[number:]
 
 
+def test_an_answer_to_a_request_begins_with_the_return_and_is_in_the_history(lab: Lab) -> None:
+    agent = lab.agent()
+    tools: Any = {"client_tools": [WEATHER]}
+
+    def asked() -> dict[str, Any]:
+        lab.fake.script = [Reply(tool_calls=[("weather", {"city": "Bonn"})]), "Rain."]
+        call: Any = lab.client.agents.messages.create(agent.id, input="Weather?", **tools).messages[-1]
+        returned = {"type": "tool", "tool_call_id": call.tool_call.tool_call_id, "tool_return": "9 °C"}
+        return {"messages": [{"type": "approval", "approvals": [returned]}], **tools}
+
+    kinds = ["tool_return_message", "assistant_message"]
+    done = lab.client.agents.messages.create(agent.id, **asked())
+    assert [message.message_type for message in done.messages] == kinds
+    streamed = events(lab, f"/agents/{agent.id}/messages/stream", asked() | {"stream_tokens": True})
+    assert list(dict.fromkeys(event["message_type"] for event in streamed))[:2] == kinds
+    replayed = events(lab, f"/runs/{streamed[0]['run_id']}/stream", {})
+    assert replayed[0]["message_type"] == "tool_return_message"
+    rows = [message.message_type for message in lab.client.agents.messages.list(agent.id).items]
+    assert rows[-3:] == ["approval_response_message", *kinds]
+
+
+def test_the_returns_of_parallel_calls_are_one_message_in_their_order(lab: Lab) -> None:
+    agent = lab.agent(model_settings={"provider_type": "openai", "parallel_tool_calls": True}, include_base_tools=True)
+    calls = [("memory", {"command": "view"}), ("conversation_search", {"query": "tea"}), ("nothing", {})]
+    lab.fake.script = [Reply(tool_calls=calls), "Done."]
+    done: Any = lab.client.agents.messages.create(agent.id, input="Look.").messages
+    assert [message.message_type for message in done] == [
+        "tool_call_message",
+        "tool_return_message",
+        "assistant_message",
+    ]
+    call_ids = [call.tool_call_id for call in done[0].tool_calls]
+    assert len(call_ids) == 3
+    assert [returned.tool_call_id for returned in done[1].tool_returns] == call_ids
+    assert done[1].tool_call_id == call_ids[0], "what older clients read is the first"
+    (stored,) = lab.client.agents.messages.list(agent.id, include_return_message_types=["tool_return_message"]).items
+    assert stored.tool_returns == done[1].tool_returns  # type: ignore[union-attr]
+
+
+def test_skills_of_the_client_reach_the_model_and_are_not_stored(lab: Lab) -> None:
+    agent = lab.agent()
+    skill = {"name": "review", "description": "Reads a diff.", "location": "/skills/review.md"}
+    lab.client.agents.messages.create(agent.id, input="Hi", client_skills=[skill])  # type: ignore[list-item]
+    assert "- review (/skills/review.md): Reads a diff." in lab.fake.requests[-1].body["messages"][0]["content"]
+    lab.client.agents.messages.create(agent.id, input="Hi")
+    assert "review" not in lab.fake.requests[-1].body["messages"][0]["content"]
+    with pytest.raises(letta_client.UnprocessableEntityError, match="client_skills"):
+        lab.client.agents.messages.create(agent.id, input="Hi", extra_body={"client_skills": [{"name": "review"}]})
+
+
+def test_the_own_conversation_is_named_by_the_agent_in_the_body(lab: Lab) -> None:
+    agent = lab.agent()
+    called, gate = threading.Event(), asyncio.Event()
+
+    def answer(_: Any) -> Reply:
+        called.set()
+        return Reply(text="Hello.", gates=[gate])
+
+    lab.fake.script = answer
+    with pytest.raises(letta_client.BadRequestError, match="No active runs found"):
+        lab.client.conversations.messages.stream("default", agent_id=agent.id)
+    run = lab.client.agents.messages.create_async(agent.id, input="Hi")
+    assert called.wait(scaled(60))
+    with lab.client.conversations.messages.stream("default", agent_id=agent.id) as followed:
+        lab.run(_set(gate))
+        assert {event.run_id for event in followed if event.message_type == "assistant_message"} == {run.id}
+    text = lab.client.conversations.recompile("default", agent_id=agent.id, dry_run=True)
+    assert "Ada." in text
+
+
 def test_a_turn_that_is_cancelled_answers_its_client(lab: Lab) -> None:
     agent = lab.agent()
     called = threading.Event()

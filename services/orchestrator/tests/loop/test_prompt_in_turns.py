@@ -6,7 +6,7 @@ import pytest
 from mnemesh_orchestrator.model.agents import AgentType, PromptPolicy
 from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
-from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.run_config import ClientSkill, RunConfig
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 from mnemesh_types.messages import Role, TextPart
 
@@ -96,6 +96,20 @@ async def test_system_prompt_of_one_run_is_not_stored(world: World, process: Pro
     await process.send(agent)
     pirate, plain = world.model.requests
     assert pirate.messages[0].text.startswith("You are a pirate. <memory_blocks>")
+    assert plain.messages[0] == before
+    assert world.window(agent).messages[0] == before
+
+
+async def test_skills_of_the_client_are_listed_in_the_requests_only(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    before = world.window(agent).messages[0]
+    world.model.follow(call("archival_memory_insert", content="x"), say("Done."), say("Hello."))
+    await process.send(agent, client_skills=(ClientSkill("review", "Reads\na diff.", "/skills/review.md"),))
+    await process.send(agent)
+    first, second, plain = world.model.requests
+    for request in (first, second):
+        assert request.messages[0].text.startswith(f"{before.text}\n\n<available_skills>\n")
+        assert "\n- review (/skills/review.md): Reads a diff.\n</available_skills>" in request.messages[0].text
     assert plain.messages[0] == before
     assert world.window(agent).messages[0] == before
 

@@ -24,7 +24,8 @@ from mnemesh_orchestrator.model.rules import (
     RequiresApproval,
     RunFirst,
 )
-from mnemesh_orchestrator.prompt.assembly import compose, memory_section, metadata_section, shows
+from mnemesh_orchestrator.prompt import assembly
+from mnemesh_orchestrator.prompt.assembly import compose, memory_section, metadata_section
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -32,7 +33,8 @@ PERSONA = Block("block-1", "persona", "I am Ada.\nI like {braces} and <tags>.", 
 HUMAN = Block("block-2", "human", "Name: Zoë", 20000, "Who the user is.")
 POLICY = Block("block-3", "team/policy", "", 100, None, read_only=True)
 
-NO_METADATA = metadata_section(date(2026, 1, 5), None, 0, 0, ())
+IDENTITY = "- AGENT_ID: agent-1\n- CONVERSATION_ID: default"
+NO_METADATA = metadata_section(IDENTITY, date(2026, 1, 5), None, 0, 0, ())
 EVERY_RULE = (
     RunFirst("look"),
     ExitLoop("send_message"),
@@ -45,6 +47,10 @@ EVERY_RULE = (
     RequiresApproval("pay"),
     ContinueLoop("memory_replace"),
 )
+
+
+def shows(system_text: str, template: str, memory: str, identity: str = IDENTITY) -> bool:
+    return assembly.shows(system_text, template, memory, identity)
 
 
 def memory(*blocks: Block, rules: str = "", numbered: bool = False, show_blocks: bool = True) -> str:
@@ -62,13 +68,16 @@ CASES = {
     "blocks_and_every_rule": memory(HUMAN, rules=RulesSolver(EVERY_RULE).prompt()),
     "metadata_least": NO_METADATA,
     "metadata_all": metadata_section(
+        IDENTITY,
         date(2026, 1, 20),
         datetime(2026, 1, 20, 22, 13, 45, tzinfo=UTC).astimezone(ZoneInfo("America/Los_Angeles")),
         12,
         3,
         ("food", "a\nb"),
     ),
-    "metadata_untagged": metadata_section(date(2026, 12, 1), datetime(2026, 11, 30, 1, 2, 3, tzinfo=UTC), 1, 1, ()),
+    "metadata_untagged": metadata_section(
+        IDENTITY, date(2026, 12, 1), datetime(2026, 11, 30, 1, 2, 3, tzinfo=UTC), 1, 1, ()
+    ),
     "composed_in_place": compose("Before {CORE_MEMORY} behind {x} {} {CORE_MEMORY}end.", memory(HUMAN), NO_METADATA),
     "composed_at_the_end": compose("You are {name}. {}", memory(PERSONA), NO_METADATA),
 }
@@ -113,6 +122,23 @@ def test_changed_memory_rules_numbering_or_template_is_a_change(template: str) -
     assert not shows("", template, memory(HUMAN))
 
 
+def test_message_of_another_agent_or_conversation_is_a_change() -> None:
+    stored = compose("T", memory(HUMAN), NO_METADATA)
+    for agent, conversation in (("agent-2", "default"), ("agent-1", "conv-1")):
+        assert not shows(stored, "T", memory(HUMAN), f"- AGENT_ID: {agent}\n- CONVERSATION_ID: {conversation}")
+
+
+def test_message_of_an_earlier_release_is_no_change() -> None:
+    earlier = "- The current system date is: January 05, 2026"
+    stored = compose(
+        "T",
+        memory(HUMAN),
+        NO_METADATA.replace(IDENTITY + "\n", "").replace("- System prompt last recompiled: January 05, 2026", earlier),
+    )
+    assert earlier in stored
+    assert shows(stored, "T", memory(HUMAN))
+
+
 def test_block_that_imitates_the_end_of_memory_is_detected() -> None:
     """The stored message starts with the complete new one, because a description imitates the rest of it."""
     fresh = memory(Block("block-1", "human", "", 10, "plain"))
@@ -131,7 +157,7 @@ fragments = st.sampled_from(
         "\n</memory_metadata>",
         "\n</memory_blocks>",
         "\n\n",
-        "- The current system date is: x",
+        "- System prompt last recompiled: x",
         "a",
         NO_METADATA,
     ]

@@ -99,15 +99,15 @@ def test_the_section_follows_the_rules_and_is_found_again() -> None:
     section = directories_section(FOUND, is_react=False)
     memory = memory_section(CoreMemory("agent-1", 1), "One rule.", section, numbered=False, show_blocks=True)
     metadata = (
-        "<memory_metadata>\n- The current system date is: May 1, 2026\n"
+        "<memory_metadata>\n- System prompt last recompiled: May 1, 2026\n"
         "- 0 previous messages between you and the user are stored in recall memory (use tools to access them)\n"
         "</memory_metadata>"
     )
     system = compose("You.\n{CORE_MEMORY}\nEnd.", memory, metadata)
     assert "One rule.\n</tool_usage_rules>\n\n<directories>\n<file_limits>" in system
     assert directories_of(system) == section
-    assert shows(system, "You.\n{CORE_MEMORY}\nEnd.", memory)
-    assert not shows(system, "You.\n{CORE_MEMORY}\nEnd.", memory.replace("1: test", "1: other"))
+    assert shows(system, "You.\n{CORE_MEMORY}\nEnd.", memory, "")
+    assert not shows(system, "You.\n{CORE_MEMORY}\nEnd.", memory.replace("1: test", "1: other"), "")
     assert directories_of("You.\n\n<memory_metadata>\n") == ""
 
 

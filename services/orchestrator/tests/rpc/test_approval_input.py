@@ -71,13 +71,31 @@ BAD_TOOLS: list[tuple[list[dict[str, Any]], str]] = [
 ]
 
 
+BAD_SKILLS: list[tuple[list[dict[str, Any]], str]] = [
+    ([{"location": "/a"}], "config.client_skills[0].name"),
+    ([{"name": "a\nb"}], "config.client_skills[0].name"),
+    ([{"name": "a", "location": "b\nc"}], "config.client_skills[0].location"),
+    ([{"name": "a", "description": "x" * 4_001}], "config.client_skills[0].description"),
+    ([{"name": "a"}] * 257, "config.client_skills"),
+]
+
+
 @pytest.mark.parametrize(("tools", "field"), BAD_TOOLS, ids=lambda value: value if isinstance(value, str) else "")
 async def test_invalid_client_tool_is_refused(wire: Wire, tools: list[dict[str, Any]], field: str) -> None:
+    assert await refused(wire, {"client_tools": tools}) == field
+
+
+@pytest.mark.parametrize(("skills", "field"), BAD_SKILLS, ids=lambda value: value if isinstance(value, str) else "")
+async def test_invalid_client_skill_is_refused(wire: Wire, skills: list[dict[str, Any]], field: str) -> None:
+    assert await refused(wire, {"client_skills": skills}) == field
+
+
+async def refused(wire: Wire, config: Any) -> str | None:
+    """Returns the field that the refusal of a configuration names."""
     said = runs_pb2.InputMessage(content=[message_pb2.ContentPart(text=message_pb2.TextPart(text="Hi"))])
-    config: Any = {"client_tools": tools}
     with pytest.raises(InvalidArgument) as raised:
         await wire.runs.StartRun(runs_service_pb2.StartRunRequest(agent_id=AGENT, messages=[said], config=config))
-    assert raised.value.field == field
+    return raised.value.field
 
 
 async def test_set_tool_approval_requires_a_tool_name(wire: Wire) -> None:

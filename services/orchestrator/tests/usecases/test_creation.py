@@ -64,7 +64,8 @@ async def test_agent_is_created_with_all_its_parts(world: World, process: Proces
     assert "Ada." in text
     assert "A friend." in text
     assert "- read_only=true" in text
-    assert "The current system date is: January 01, 2026" in text
+    assert f"- AGENT_ID: {agent.id}\n- CONVERSATION_ID: default\n" in text
+    assert "- System prompt last recompiled: January 01, 2026" in text
 
 
 async def test_repeated_creation_returns_the_same_agent(world: World, process: Process) -> None:

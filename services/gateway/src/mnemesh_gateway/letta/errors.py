@@ -128,7 +128,10 @@ def _body(error: MnemeshError) -> dict[str, Any]:
         if error.example is not None:
             body["examples"] = [error.example]
     elif error.reason == "PENDING_APPROVAL":
-        body["detail"] = f"The agent is waiting for approval of a tool call. {error.message}"
+        body["detail"] = (
+            "The agent is waiting for approval of a tool call. "
+            "Please approve or deny the pending request before continuing."
+        )
         body["error_code"] = error.reason
         body["pending_request_id"] = error.metadata.get("approval_request_id")
     elif error.reason == "CONVERSATION_BUSY":

@@ -68,6 +68,20 @@ async def listed(
     return found[:wanted]
 
 
+async def chronological(
+    method: Callable[..., Awaitable[Any]], request: Any, rows: str, query: PageQuery, *, limit: int
+) -> list[Any]:
+    """Returns the rows of a page, oldest first.
+
+    By default these are the newest rows of the range, and the oldest for `order=asc`. The range is always the rows that
+    are newer than `after` and older than `before`. The arguments are those of `listed`.
+    """
+    if query.order == "asc":
+        return await listed(method, request, rows, query, default="asc", limit=limit)
+    newest = PageQuery(before=query.after, after=query.before, limit=query.limit)
+    return (await listed(method, request, rows, newest, default="desc", limit=limit))[::-1]
+
+
 async def responses(method: Callable[..., Awaitable[Any]], request: Any) -> AsyncIterator[Any]:
     """Yields the pages of a list RPC until the last one. Sets the page of the request."""
     request.page_size = MAX_PAGE

@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 
 from mnemesh_gateway.errors import RunFailed
 from mnemesh_gateway.http.streams import DONE, sse
-from mnemesh_gateway.letta.convert.events import Conversion, stop_reason, usage_from_proto
+from mnemesh_gateway.letta.convert.events import Conversion, stop_reason, usage_from_proto, with_whole_returns
 from mnemesh_gateway.letta.convert.messages import Shown
 from mnemesh_gateway.letta.convert.sending import Sent, blanket_decisions, config_to_proto, sent_of, shown_of
 from mnemesh_gateway.letta.errors import invalid_field
@@ -131,7 +131,7 @@ async def answered(events: Events, shown: Shown) -> LettaResponse:
                     message = conversion.message(event)
                     if message is not None and shown.has(message["message_type"]):
                         messages.append(message)
-    return LettaResponse(messages=messages, stop_reason=StopReason(stop_reason=reason), usage=usage)
+    return LettaResponse(messages=with_whole_returns(messages), stop_reason=StopReason(stop_reason=reason), usage=usage)
 
 
 def run_failed(error: runs_pb2.RunError) -> RunFailed:

@@ -119,6 +119,13 @@ def list_messages(lab: Lab) -> None:
     page = lab.client.agents.messages.list(agent.id, limit=4)
     said = [getattr(message, "content", None) for message in page.items]
     assert said == ["Question 1", "Answer 1.", "Question 2", "Answer 2."], "the newest, in chronological order"
+    cursor = page.items[2].id
+    newer = lab.client.agents.messages.list(agent.id, after=page.items[1].id)
+    assert newer.items == page.items[2:], "a cursor is a position in time"
+    assert lab.client.agents.messages.list(agent.id, before=cursor, limit=2).items == page.items[:2]
+    assert [message.id for message in lab.client.agents.messages.list(agent.id)] == [
+        message.id for message in lab.client.agents.messages.list(agent.id, limit=100).items
+    ], "no message twice"
     every = list(lab.client.agents.messages.list(agent.id, order="asc", limit=2))
     assert every[0].message_type == "system_message"
     assert [message.content for message in every if message.message_type == "user_message"] == [
@@ -178,7 +185,7 @@ def approvals(lab: Lab) -> None:
     pending = lab.client.agents.retrieve(agent.id, include=["agent.pending_approval"]).pending_approval
     assert pending is not None
     assert pending.id == request.id
-    with pytest.raises(letta_client.ConflictError, match="waiting for approval"):
+    with pytest.raises(letta_client.ConflictError, match="approve or deny the pending request"):
         lab.client.agents.messages.create(agent.id, input="Hello?")
     returned = {"type": "tool", "tool_call_id": call.tool_call_id, "status": "success", "tool_return": "Rain, 9 °C"}
     approval = {"type": "approval", "approvals": [returned]}

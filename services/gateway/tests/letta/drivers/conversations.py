@@ -52,9 +52,11 @@ def messages(lab: Lab) -> None:
     assert kinds == ["assistant_message", "stop_reason", "usage_statistics"]
     more = client.conversations.messages.create(conversation.id, messages=[user("Again")], background=True)  # type: ignore[list-item]
     again = list(more)
-    replayed = list(client.conversations.messages.stream(conversation.id, starting_after=1))
-    assert [chunk.message_type for chunk in replayed] == kinds[1:]
-    assert replayed == again[1:]
+    run_id = again[0].run_id  # type: ignore[union-attr]
+    assert [chunk.message_type for chunk in again] == kinds
+    assert list(client.conversations.messages.stream(conversation.id, run_id=run_id, starting_after=1)) == again[1:]
+    with pytest.raises(letta_client.BadRequestError, match="No active runs found"):
+        client.conversations.messages.stream(conversation.id)
     own = list(client.conversations.messages.create("default", agent_id=agent.id, input="To the agent"))
     assert own[0].message_type == "assistant_message"
     newest = client.conversations.messages.list(conversation.id, limit=2)

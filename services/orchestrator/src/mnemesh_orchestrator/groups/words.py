@@ -54,10 +54,12 @@ def turn_config(config: RunConfig, turn: NextTurn) -> RunConfig:
     """Returns the settings of a turn in a run with these settings.
 
     The settings of the queue and of the run's own record stay with the group run. A selection speaks to no one but the
-    run, so it has no client tools, and keeps the manager's own prompt and format.
+    run, so it has no client tools or skills, and keeps the manager's own prompt and format.
     """
     own = replace(config, on_busy=OnBusy.WAIT, metadata=None)
-    return replace(own, client_tools=(), override_system=None, response_format=None) if turn.is_selection else own
+    if not turn.is_selection:
+        return own
+    return replace(own, client_tools=(), client_skills=(), override_system=None, response_format=None)
 
 
 def _words_message(plan: GroupPlan, turn: MemberTurn) -> InputMessage:

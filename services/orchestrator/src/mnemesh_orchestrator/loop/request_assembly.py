@@ -13,13 +13,15 @@ from mnemesh_orchestrator.loop.context_reader import ContextReader
 from mnemesh_orchestrator.loop.request_images import RequestImages
 from mnemesh_orchestrator.loop.state import TurnContext, TurnState
 from mnemesh_orchestrator.model.agent_types import shows_line_numbers
-from mnemesh_orchestrator.model.agents import PromptPolicy
+from mnemesh_orchestrator.model.agents import Agent, PromptPolicy
 from mnemesh_orchestrator.model.archival import ArchivalSummary
 from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema
-from mnemesh_orchestrator.prompt.assembly import compose, memory_section, metadata_section, shows
+from mnemesh_orchestrator.model.run_config import ClientSkill
+from mnemesh_orchestrator.prompt.assembly import compose, identity_lines, memory_section, metadata_section, shows
 from mnemesh_orchestrator.prompt.packaging import system_alert
+from mnemesh_orchestrator.prompt.skills import skills_section
 
 _TOOL_RETURN_FLOOR = 5_000
 _TOOL_RETURN_SHARE = 0.2
@@ -66,21 +68,25 @@ class RequestAssembler:
         template = override or agent.system
         memory = _memory_section(context, state)
         is_frozen = agent.prompt_policy is PromptPolicy.CACHE and override is None
-        if is_frozen or shows(state.window.messages[0].text, template, memory):
+        identity = identity_lines(agent, context.run.conversation_id)
+        if is_frozen or shows(state.window.messages[0].text, template, memory, identity):
             return None, ""
         summary, note = await self._context.archival_summary(agent.id)
-        return self.render_system(agent.time_zone, template, memory, state.core, state.window, summary), note
+        return self.render_system(
+            agent, context.run.conversation_id, template, memory, state.core, state.window, summary
+        ), note
 
     async def new_system_text(self, context: TurnContext, state: TurnState, window: ContextWindow) -> str:
         """Returns the system message that is stored with another window of the turn's conversation."""
         agent = context.agent
         summary, _ = await self._context.archival_summary(agent.id)
         memory = _memory_section(context, state)
-        return self.render_system(agent.time_zone, agent.system, memory, state.core, window, summary)
+        return self.render_system(agent, context.run.conversation_id, agent.system, memory, state.core, window, summary)
 
     def render_system(
         self,
-        time_zone: str,
+        agent: Agent,
+        conversation_id: str,
         template: str,
         memory: str,
         core: CoreMemory,
@@ -88,9 +94,10 @@ class RequestAssembler:
         summary: ArchivalSummary,
     ) -> str:
         """Returns a system message from its parts, dated now."""
-        zone = ZoneInfo(time_zone)
+        zone = ZoneInfo(agent.time_zone)
         previous = window.agent_message_count - len(window.messages) if window else 0
         metadata = metadata_section(
+            identity_lines(agent, conversation_id),
             self._clock.now().astimezone(zone).date(),
             core.updated_at.astimezone(zone) if core.updated_at else None,
             max(previous, 0),
@@ -110,7 +117,7 @@ class RequestAssembler:
         agent, model, policy, format_ = context.agent, state.model, context.policy, context.response_format
         settings = model.settings
         messages = (
-            *state.window.with_system(system_text).messages,
+            *_with_skills(state.window.with_system(system_text), context.run.config.client_skills).messages,
             *state.pending,
             *(self._note(context, state, note, index) for index, note in enumerate(notes)),
         )
@@ -137,6 +144,12 @@ class RequestAssembler:
             created_at=now,
             content=(TextPart(system_alert(text, now, context.agent.time_zone)),),
         )
+
+
+def _with_skills(window: ContextWindow, skills: tuple[ClientSkill, ...]) -> ContextWindow:
+    if not skills:
+        return window
+    return window.with_system(f"{window.messages[0].text}\n\n{skills_section(skills)}")
 
 
 def _memory_section(context: TurnContext, state: TurnState) -> str:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.text import require_json_object, require_optional_text
+from mnemesh_kit.text import require_json_object, require_line, require_optional_text, require_text
 
 from mnemesh_orchestrator.model.models import (
     ModelSettings,
@@ -20,6 +20,7 @@ from mnemesh_orchestrator.model.prompts import MAX_SYSTEM_PROMPT
 
 _MAX_STEPS: Final = 1_000
 _MAX_CLIENT_TOOLS: Final = 128
+_MAX_CLIENT_SKILLS: Final = 256
 _TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
@@ -37,6 +38,15 @@ class ClientTool:
     name: str
     parameters: str
     description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSkill:
+    """A skill of the client's environment. `location` is where the client has its instructions."""
+
+    name: str
+    description: str
+    location: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +70,7 @@ class RunConfig:
     """The response format of this run; None takes the agent's."""
     model_settings: ModelSettings | None = None
     """Settings that replace those of the agent and of the conversation."""
+    client_skills: tuple[ClientSkill, ...] = ()
 
 
 def valid_config(config: RunConfig, field: str = "config") -> RunConfig:
@@ -78,6 +89,7 @@ def valid_config(config: RunConfig, field: str = "config") -> RunConfig:
         require_valid_format(config.response_format, f"{field}.response_format")
     if config.model_settings is not None:
         require_valid_settings(config.model_settings, f"{field}.model_settings")
+    _require_valid_skills(config.client_skills, f"{field}.client_skills")
     return replace(config, client_tools=_valid_tools(config.client_tools, f"{field}.client_tools"))
 
 
@@ -86,6 +98,17 @@ def require_keepalive(seconds: int, field: str) -> int:
     if seconds < 1:
         raise InvalidArgument(f"{field} must be at least 1.", field=field)
     return seconds
+
+
+def _require_valid_skills(skills: Sequence[ClientSkill], field: str) -> None:
+    if len(skills) > _MAX_CLIENT_SKILLS:
+        raise InvalidArgument(f"{field} must have at most {_MAX_CLIENT_SKILLS} skills.", field=field)
+    for index, skill in enumerate(skills):
+        path = f"{field}[{index}]"
+        require_text(skill.name, f"{path}.name", max_chars=200)
+        require_line(skill.name, f"{path}.name")
+        require_optional_text(skill.description, f"{path}.description", max_chars=4_000)
+        require_line(skill.location, f"{path}.location", max_chars=1_000)
 
 
 def _valid_tools(tools: Sequence[ClientTool], field: str) -> tuple[ClientTool, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Final
 
+from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.core_memory import Block, CoreMemory
 from mnemesh_orchestrator.prompt.packaging import TIME_FORMAT
 
@@ -22,7 +23,8 @@ _RULES_INTRODUCTION: Final = (
 _METADATA_OPEN: Final = "<memory_metadata>\n"
 _METADATA_CLOSE: Final = "\n</memory_metadata>"
 _METADATA_LINES: Final = re.compile(
-    r"- The current system date is: [^\n]+"
+    r"(?:(?P<identity>- AGENT_ID: [^\n]+\n- CONVERSATION_ID: [^\n]+)\n)?"
+    r"- (System prompt last recompiled|The current system date is): [^\n]+"
     r"(\n- Memory blocks were last modified: [^\n]+)?"
     r"\n- -?\d+ previous messages [^\n]+"
     r"(\n- \d+ total memories [^\n]+)?"
@@ -48,7 +50,14 @@ def memory_section(
     return f"{blocks}\n\n<tool_usage_rules>\n{_RULES_INTRODUCTION}\n\n{rules_prompt}\n</tool_usage_rules>{directories}"
 
 
+def identity_lines(agent: Agent, conversation_id: str) -> str:
+    """Returns the lines of metadata that name the agent and the conversation, which is "default" for its own."""
+    name = "default" if conversation_id == agent.default_conversation_id else conversation_id
+    return f"- AGENT_ID: {agent.id}\n- CONVERSATION_ID: {name}"
+
+
 def metadata_section(
+    identity: str,
     now_local_date: date,
     last_modified: datetime | None,
     previous_messages: int,
@@ -58,13 +67,17 @@ def metadata_section(
     """Returns the part of the system message about the memory that it does not show.
 
     Args:
+        identity: the lines that name the agent and the conversation, from `identity_lines`.
         now_local_date: the current date of the agent. It has no time, so that the text stays the same all day.
         last_modified: the last change of core memory in the agent's time zone; None omits the line.
         previous_messages: the number of messages in recall that are not in the window.
         archival_count: the number of passages in the agent's archives; 0 omits the line.
         tags: the tags in use there; an empty sequence omits the line.
     """
-    lines = [f"- The current system date is: {now_local_date:%B %d, %Y}"]
+    lines = [
+        identity,
+        f"- System prompt last recompiled: {now_local_date:%B %d, %Y}",
+    ]
     if last_modified is not None:
         lines.append(f"- Memory blocks were last modified: {last_modified.strftime(TIME_FORMAT)}")
     lines.append(
@@ -90,8 +103,11 @@ def compose(template: str, memory: str, metadata: str) -> str:
     return f"{head}{memory}\n\n{metadata}{tail}"
 
 
-def shows(system_text: str, template: str, memory: str) -> bool:
-    """Returns whether a system message shows this memory in this template, whatever its metadata is.
+def shows(system_text: str, template: str, memory: str, identity: str) -> bool:
+    """Returns whether a system message shows this memory in this template, whatever its counts and dates are.
+
+    A message that names another agent or conversation, as that of an imported agent, does not. Those of earlier
+    releases name none.
 
     Blocks hold any text, including our own tags, so nothing is searched for inside them. The message must begin with
     the output of `compose` up to the metadata and end with its output after it, and only lines of metadata may lie
@@ -105,7 +121,8 @@ def shows(system_text: str, template: str, memory: str) -> bool:
         return False
     if not (system_text.startswith(before) and system_text.endswith(after)):
         return False
-    return _METADATA_LINES.fullmatch(system_text, len(before), len(system_text) - len(after)) is not None
+    found = _METADATA_LINES.fullmatch(system_text, len(before), len(system_text) - len(after))
+    return found is not None and found["identity"] in (None, identity)
 
 
 def sections(system_text: str) -> tuple[str, str, str]:

@@ -133,7 +133,9 @@ class AgentParts:
             numbered=shows_line_numbers(agent.type, info.provider),
             show_blocks=AGENT_TYPES[agent.type].shows_blocks,
         )
-        return self._requests.render_system(agent.time_zone, agent.system, memory, core, None, ArchivalSummary())
+        return self._requests.render_system(
+            agent, agent.default_conversation_id, agent.system, memory, core, None, ArchivalSummary()
+        )
 
     async def _with_tools(self, agent: Agent, draft: AgentDraft) -> Agent:
         own_names = base_tool_names(agent.type, has_partner=bool(draft.enable_sleeptime))

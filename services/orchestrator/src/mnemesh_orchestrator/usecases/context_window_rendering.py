@@ -17,7 +17,7 @@ from mnemesh_orchestrator.model.context_window import ContextWindow, ContextWind
 from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.models import ModelSettings, ToolSchema
-from mnemesh_orchestrator.prompt.assembly import memory_section, sections, shows
+from mnemesh_orchestrator.prompt.assembly import identity_lines, memory_section, sections, shows
 from mnemesh_orchestrator.prompt.directories import directories_of
 
 
@@ -36,7 +36,7 @@ class ContextWindowRenderer:
         """Returns the newly rendered system message of a conversation with this window."""
         core, summary = await self._memory_of(agent, conversation), await self._summary(agent.id)
         memory = await self._memory(agent, conversation, core)
-        return self._requests.render_system(agent.time_zone, agent.system, memory, core, window, summary)
+        return self._requests.render_system(agent, conversation.id, agent.system, memory, core, window, summary)
 
     async def report(self, agent: Agent, conversation: Conversation, settings: ModelSettings) -> ContextWindowReport:
         """Returns the report of the next request of a conversation, whose effective settings are `settings`."""
@@ -79,9 +79,11 @@ class ContextWindowRenderer:
     ) -> ContextWindow:
         """Returns the window with the system message that the next step would send."""
         memory = await self._memory(agent, conversation, core)
-        if agent.prompt_policy is PromptPolicy.CACHE or shows(window.messages[0].text, agent.system, memory):
+        if agent.prompt_policy is PromptPolicy.CACHE or shows(
+            window.messages[0].text, agent.system, memory, identity_lines(agent, conversation.id)
+        ):
             return window
-        text = self._requests.render_system(agent.time_zone, agent.system, memory, core, window, summary)
+        text = self._requests.render_system(agent, conversation.id, agent.system, memory, core, window, summary)
         return window.with_system(text)
 
     async def _schemas(self, agent: Agent, settings: ModelSettings) -> tuple[ToolSchema, ...]:

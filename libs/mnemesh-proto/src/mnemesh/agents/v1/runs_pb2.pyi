@@ -260,6 +260,36 @@ class ClientTool(_message.Message):
 Global___ClientTool: _TypeAlias = ClientTool  # noqa: Y015
 
 @_typing.final
+class ClientSkill(_message.Message):
+    """A skill of the client's environment: instructions that the agent can read, with a tool, when a task needs them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    LOCATION_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """One line of at most 200 characters."""
+    description: _builtins.str
+    """What the skill is for. At most 4,000 characters; line breaks are shown as spaces."""
+    location: _builtins.str
+    """Where the client has the instructions, such as a path. One line of at most 1,000 characters."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        description: _builtins.str = ...,
+        location: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "location", b"location", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClientSkill: _TypeAlias = ClientSkill  # noqa: Y015
+
+@_typing.final
 class RunConfig(_message.Message):
     """Settings of a run. They are stored with the run and never change the agent."""
 
@@ -281,6 +311,7 @@ class RunConfig(_message.Message):
     KEEPALIVE_SECONDS_FIELD_NUMBER: _builtins.int
     RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
     MODEL_SETTINGS_FIELD_NUMBER: _builtins.int
+    CLIENT_SKILLS_FIELD_NUMBER: _builtins.int
     max_steps: _builtins.int
     """Absent means 50."""
     stream_tokens: _builtins.bool
@@ -314,6 +345,10 @@ class RunConfig(_message.Message):
     def model_settings(self) -> _agents_pb2.ModelSettings:
         """Replaces those settings of the agent and of the conversation that it has."""
 
+    @_builtins.property
+    def client_skills(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClientSkill]:
+        """Skills that the system message lists in the requests of this run. They are not stored with the message. At most 256."""
+
     def __init__(
         self,
         *,
@@ -333,10 +368,11 @@ class RunConfig(_message.Message):
         keepalive_seconds: _builtins.int | None = ...,
         response_format: _agents_pb2.ResponseFormat | None = ...,
         model_settings: _agents_pb2.ModelSettings | None = ...,
+        client_skills: _abc.Iterable[Global___ClientSkill] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_assistant_messages", b"_assistant_messages", "_assistant_tool_argument", b"_assistant_tool_argument", "_assistant_tool_name", b"_assistant_tool_name", "_callback_url", b"_callback_url", "_keepalive_seconds", b"_keepalive_seconds", "_max_steps", b"_max_steps", "_metadata", b"_metadata", "_model_settings", b"_model_settings", "_override_model", b"_override_model", "_override_system", b"_override_system", "_response_format", b"_response_format", "assistant_messages", b"assistant_messages", "assistant_tool_argument", b"assistant_tool_argument", "assistant_tool_name", b"assistant_tool_name", "callback_url", b"callback_url", "keepalive_seconds", b"keepalive_seconds", "max_steps", b"max_steps", "metadata", b"metadata", "model_settings", b"model_settings", "override_model", b"override_model", "override_system", b"override_system", "response_format", b"response_format"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_assistant_messages", b"_assistant_messages", "_assistant_tool_argument", b"_assistant_tool_argument", "_assistant_tool_name", b"_assistant_tool_name", "_callback_url", b"_callback_url", "_keepalive_seconds", b"_keepalive_seconds", "_max_steps", b"_max_steps", "_metadata", b"_metadata", "_model_settings", b"_model_settings", "_override_model", b"_override_model", "_override_system", b"_override_system", "_response_format", b"_response_format", "assistant_messages", b"assistant_messages", "assistant_tool_argument", b"assistant_tool_argument", "assistant_tool_name", b"assistant_tool_name", "callback_url", b"callback_url", "client_tools", b"client_tools", "include_compaction_events", b"include_compaction_events", "include_events", b"include_events", "keepalive_seconds", b"keepalive_seconds", "max_steps", b"max_steps", "metadata", b"metadata", "model_settings", b"model_settings", "on_busy", b"on_busy", "override_model", b"override_model", "override_system", b"override_system", "response_format", b"response_format", "stream_tokens", b"stream_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_assistant_messages", b"_assistant_messages", "_assistant_tool_argument", b"_assistant_tool_argument", "_assistant_tool_name", b"_assistant_tool_name", "_callback_url", b"_callback_url", "_keepalive_seconds", b"_keepalive_seconds", "_max_steps", b"_max_steps", "_metadata", b"_metadata", "_model_settings", b"_model_settings", "_override_model", b"_override_model", "_override_system", b"_override_system", "_response_format", b"_response_format", "assistant_messages", b"assistant_messages", "assistant_tool_argument", b"assistant_tool_argument", "assistant_tool_name", b"assistant_tool_name", "callback_url", b"callback_url", "client_skills", b"client_skills", "client_tools", b"client_tools", "include_compaction_events", b"include_compaction_events", "include_events", b"include_events", "keepalive_seconds", b"keepalive_seconds", "max_steps", b"max_steps", "metadata", b"metadata", "model_settings", b"model_settings", "on_busy", b"on_busy", "override_model", b"override_model", "override_system", b"override_system", "response_format", b"response_format", "stream_tokens", b"stream_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__assistant_messages: _TypeAlias = _typing.Literal["assistant_messages"]  # noqa: Y015
     _WhichOneofArgType__assistant_messages: _TypeAlias = _typing.Literal["_assistant_messages", b"_assistant_messages"]  # noqa: Y015

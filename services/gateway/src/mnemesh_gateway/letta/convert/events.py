@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from mnemesh.agents.v1 import runs_pb2 as pb
 
 from mnemesh_gateway.letta.convert.names import STOP_REASON_NAMES
-from mnemesh_gateway.letta.convert.parts import (
-    calls_from_proto,
-    content_from_proto,
-    decisions_from_proto,
-    returns_from_proto,
-)
+from mnemesh_gateway.letta.convert.parts import calls_from_proto, content_from_proto, returns_from_proto
 from mnemesh_gateway.letta.convert.values import moment, present
 from mnemesh_gateway.letta.schemas.messages import Usage
 
-_INPUT: Final = frozenset({"system", "user"})
+_INPUT: Final = frozenset({"system", "user", "approval_response"})
 """The kinds of messages that show the run's input. Letta's streams begin with the answer."""
 
 
@@ -76,9 +72,6 @@ def _fields(kind: str, given: Any) -> dict[str, Any]:
             return fields | calls_from_proto(given.tool_calls)
         case "tool_return":
             return fields | returns_from_proto(given.tool_returns)
-        case "approval_response":
-            answer = {"approval_request_id": given.approval_request_id}
-            return fields | answer | decisions_from_proto(given.decisions)
     return fields | {"summary": given.text}
 
 
@@ -104,6 +97,28 @@ def _compaction(event: pb.RunEvent) -> dict[str, Any]:
     message_id = result.summary_message_id or f"message-{event.run_id.partition('-')[2]}"
     base = _base(event, message_id, "", None) | {"otid": None}
     return base | {"message_type": "summary_message", "summary": result.summary}
+
+
+def with_whole_returns(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the messages of a turn with one message for the returns of each step, as the history has it.
+
+    Each return is an event of its own, as soon as its tool has ended. A message has them in the order of the calls.
+    """
+    returns: dict[str, list[dict[str, Any]]] = {}
+    whole: list[dict[str, Any]] = []
+    for message in messages:
+        if message["message_type"] != "tool_return_message":
+            whole.append(message)
+            continue
+        parts = returns.setdefault(message["id"], [])
+        parts.append(message)
+        if len(parts) == 1:
+            whole.append(message)
+    for index, message in enumerate(whole):
+        if message["message_type"] == "tool_return_message":
+            parts = sorted(returns[message["id"]], key=lambda part: str(part["otid"]))
+            whole[index] = parts[0] | {"tool_returns": [one for part in parts for one in part["tool_returns"]]}
+    return whole
 
 
 def stop_reason(event: pb.RunEvent) -> str:

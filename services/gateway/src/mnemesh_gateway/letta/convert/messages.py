@@ -51,11 +51,7 @@ def _parts(message: pb.Message, shown: Shown) -> list[dict[str, Any]]:
             # Clients of Letta's read a stored summary as the user's; only streams have messages for summaries.
             return [base | {"message_type": "user_message", "content": text_of(message.content)}]
         case pb.ROLE_TOOL:
-            head = {"message_type": "tool_return_message"}
-            return [
-                base | head | {"otid": otid_of(message.id, index)} | returns_from_proto([item])
-                for index, item in enumerate(message.tool_returns)
-            ]
+            return [base | {"message_type": "tool_return_message"} | returns_from_proto(message.tool_returns)]
         case pb.ROLE_APPROVAL if message.HasField("approval_request_id"):
             answer = {"approval_request_id": message.approval_request_id}
             fields = decisions_from_proto(message.approval_decisions)

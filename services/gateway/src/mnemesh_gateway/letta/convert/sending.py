@@ -22,7 +22,6 @@ SHOWN_EVENTS: Final = (
     runs_pb2.EVENT_KIND_TOOL_CALL_MESSAGE,
     runs_pb2.EVENT_KIND_TOOL_RETURN_MESSAGE,
     runs_pb2.EVENT_KIND_APPROVAL_REQUEST_MESSAGE,
-    runs_pb2.EVENT_KIND_APPROVAL_RESPONSE_MESSAGE,
 )
 """The messages that streams have. Streams begin with the answer, and have summaries only if these are asked for."""
 _NO_PARAMETERS: Final = '{"type":"object","properties":{}}'
@@ -142,6 +141,10 @@ def config_to_proto(body: SendMessages) -> runs_pb2.RunConfig:
         message = runs_pb2.ClientTool(name=tool.name, parameters=parameters)
         set_present(message, description=tool.description)
         config.client_tools.append(message)
+    config.client_skills.extend(
+        runs_pb2.ClientSkill(name=skill.name, description=skill.description, location=skill.location)
+        for skill in body.client_skills or ()
+    )
     set_present(
         config,
         override_model=body.override_model,

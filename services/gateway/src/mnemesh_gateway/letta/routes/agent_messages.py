@@ -19,7 +19,7 @@ from mnemesh_gateway.letta.convert.values import json_from_text, set_present
 from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, json_response
-from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
+from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, chronological
 from mnemesh_gateway.letta.profile import Profile
 from mnemesh_gateway.letta.schemas.agents import AgentState
 from mnemesh_gateway.letta.schemas.messages import (
@@ -66,7 +66,7 @@ async def send_message_async(call: Call[NoQuery, SendMessages]) -> Run:
 
 @operations.get("/agents/{agent_id}/messages", query=ListMessages, result=list[dict[str, Any]])
 async def list_messages(call: Call[ListMessages, None]) -> list[dict[str, Any]]:
-    """Lists messages of an agent. The order chooses the page; within it, messages are chronological."""
+    """Lists messages of an agent in chronological order: the newest, or the oldest for `order=asc`."""
     query, agent_id = call.query, call.path["agent_id"]
     await call.mesh.agents.GetAgent(agents_rpc.GetAgentRequest(agent_id=agent_id), timeout=READ_SECONDS)
     request = rpc.ListMessagesRequest(agent_ids=[agent_id])
@@ -74,9 +74,7 @@ async def list_messages(call: Call[ListMessages, None]) -> list[dict[str, Any]]:
     if query.conversation_id is not None:
         request.conversation.CopyFrom(scope_of(query.conversation_id, agent_id))
     page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
-    rows = await listed(call.mesh.messages.ListMessages, request, "messages", page, default="desc", limit=100)
-    if (query.order or "desc") == "desc":
-        rows.reverse()
+    rows = await chronological(call.mesh.messages.ListMessages, request, "messages", page, limit=100)
     return messages_from_proto(rows, shown_by(query))
 
 

@@ -10,7 +10,7 @@ from mnemesh.agents.v1 import conversations_service_pb2 as rpc
 from mnemesh.agents.v1 import runs_service_pb2 as runs_rpc
 from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.types.v1 import message_pb2
-from mnemesh_kit.errors import NotFound
+from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.ids import derive_id, is_id
 from starlette.responses import Response
 
@@ -119,10 +119,12 @@ async def fork_conversation(call: Call[ForkQuery, None]) -> Conversation:
     return await _read(call.mesh, fork.conversation.id)
 
 
-@operations.post("/conversations/{conversation_id}/recompile", query=RecompileQuery, result=str)
-async def recompile_conversation(call: Call[RecompileQuery, None]) -> str:
+@operations.post(
+    "/conversations/{conversation_id}/recompile", query=RecompileQuery, body=OfAgent, optional_body=True, result=str
+)
+async def recompile_conversation(call: Call[RecompileQuery, OfAgent]) -> str:
     """Renders the system message of a conversation again and returns its text."""
-    conversation = await _read(call.mesh, _id(call.path["conversation_id"], call.query.agent_id))
+    conversation = await _read(call.mesh, _id(call.path["conversation_id"], call.body.agent_id))
     request = agents_rpc.RecompileAgentRequest(
         request_id=call.request_id,
         agent_id=conversation.agent_id,
@@ -180,7 +182,7 @@ async def preview_conversation_model_request(call: Call[NoQuery, SendMessages]) 
 
 @operations.post("/conversations/{conversation_id}/stream", body=AttachToConversation, optional_body=True)
 async def retrieve_conversation_stream(call: Call[NoQuery, AttachToConversation]) -> Response:
-    """Replays a run of a conversation, by default the newest, and follows it to its end."""
+    """Replays a run of a conversation, by default the one that is active, and follows it to its end."""
     body = call.body
     conversation_id = _id(call.path["conversation_id"], body.agent_id)
     run_id = body.run_id or await _run_of(call.mesh, conversation_id, body.otid)
@@ -191,14 +193,14 @@ async def _run_of(mesh: Mesh, conversation_id: str, otid: str | None) -> str:
     if otid is not None:
         request = messages_service_pb2.ListMessagesRequest(page_size=1, otid=otid)
         found = (await mesh.messages.ListMessages(request, timeout=READ_SECONDS)).messages
-        if found:
-            return str(found[0].run_id)
-    else:
-        runs = runs_rpc.ListRunsRequest(page_size=1, filter=runs_rpc.RunFilter(conversation_id=conversation_id))
-        newest = (await mesh.runs.ListRuns(runs, timeout=READ_SECONDS)).runs
-        if newest:
-            return str(newest[0].id)
-    raise NotFound(f"The conversation {conversation_id} has no such run.")
+        if not found:
+            raise NotFound(f"No run found for otid={otid}.", field="otid")
+        return str(found[0].run_id)
+    active = runs_rpc.RunFilter(conversation_id=conversation_id, active=True)
+    newest = (await mesh.runs.ListRuns(runs_rpc.ListRunsRequest(page_size=1, filter=active), timeout=READ_SECONDS)).runs
+    if not newest:
+        raise InvalidArgument("No active runs found for this conversation.")
+    return str(newest[0].id)
 
 
 @operations.post(

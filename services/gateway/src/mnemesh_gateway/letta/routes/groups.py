@@ -15,7 +15,7 @@ from mnemesh_gateway.letta.convert.messages import messages_from_proto
 from mnemesh_gateway.letta.convert.names import MANAGER_TYPES
 from mnemesh_gateway.letta.convert.values import set_present
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
-from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
+from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, chronological, listed
 from mnemesh_gateway.letta.routes.agent_messages import check_streaming, shown_by
 from mnemesh_gateway.letta.schemas.groups import CreateGroup, Group, GroupResult, ListGroups, UpdateGroup
 from mnemesh_gateway.letta.schemas.messages import LettaResponse, ListMessages, SendMessages
@@ -92,13 +92,11 @@ async def send_group_message_streaming(call: Call[NoQuery, SendMessages]) -> Let
 
 @operations.get("/groups/{group_id}/messages", query=ListMessages, result=list[dict[str, Any]])
 async def list_group_messages(call: Call[ListMessages, None]) -> list[dict[str, Any]]:
-    """Lists the messages of a group. The order chooses the page; within it, messages are chronological."""
+    """Lists the messages of a group in chronological order: the newest, or the oldest for `order=asc`."""
     query = call.query
     request = rpc.ListGroupMessagesRequest(group_id=call.path["group_id"])
     page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
-    rows = await listed(call.mesh.groups.ListGroupMessages, request, "messages", page, default="desc", limit=10)
-    if (query.order or "desc") == "desc":
-        rows.reverse()
+    rows = await chronological(call.mesh.groups.ListGroupMessages, request, "messages", page, limit=10)
     return messages_from_proto(rows, shown_by(query))
 
 

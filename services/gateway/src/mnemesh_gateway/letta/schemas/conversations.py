@@ -69,7 +69,7 @@ class ForkQuery(OfAgent, kw_only=True):
     message_id: str | None = None
 
 
-class RecompileQuery(OfAgent, kw_only=True):
+class RecompileQuery(msgspec.Struct, kw_only=True):
     """Whether the new text is stored."""
 
     dry_run: bool = False

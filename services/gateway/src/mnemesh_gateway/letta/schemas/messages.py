@@ -17,6 +17,14 @@ class ClientTool(msgspec.Struct, kw_only=True):
     parameters: dict[str, Any] | None = None
 
 
+class ClientSkill(msgspec.Struct, kw_only=True):
+    """A skill of the client's environment, and where the client has its instructions."""
+
+    name: str
+    description: str
+    location: str
+
+
 class SendMessages(msgspec.Struct, kw_only=True):
     """Messages to send, and how to process and return them."""
 
@@ -28,6 +36,7 @@ class SendMessages(msgspec.Struct, kw_only=True):
     assistant_message_tool_kwarg: str = "message"
     include_return_message_types: list[str] | None = None
     client_tools: list[ClientTool] | None = None
+    client_skills: list[ClientSkill] | None = None
     override_model: str | None = None
     override_system: str | None = None
     include_compaction_messages: bool = False

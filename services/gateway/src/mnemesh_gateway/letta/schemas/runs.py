@@ -160,7 +160,7 @@ class StreamRun(msgspec.Struct, kw_only=True):
 
 
 class AttachToConversation(StreamRun, kw_only=True):
-    """The run of a conversation to attach to: by id, by the otid of a message that it was sent, or else the newest."""
+    """The run of a conversation to attach to: by id, by the otid of a message it was sent, or the active one."""
 
     agent_id: str | None = None
     run_id: str | None = None

@@ -17,7 +17,7 @@ from mnemesh_types.messages import Role
 
 from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.lineage import RunOrigin
-from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig
+from mnemesh_orchestrator.model.run_config import ClientSkill, OnBusy, RunConfig
 from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunError, RunFilter, RunStatus, StopReason
 from mnemesh_orchestrator.rpc.convert.approvals import client_tool_to_proto, client_tools_from_proto
 from mnemesh_orchestrator.rpc.convert.fields import (
@@ -141,6 +141,7 @@ def config_from_proto(message: pb.RunConfig) -> RunConfig:
         include_compaction_events=message.include_compaction_events,
         on_busy=enum_from_proto(_ON_BUSY_FROM_PROTO, message.on_busy, "config.on_busy"),
         client_tools=client_tools_from_proto(message.client_tools),
+        client_skills=tuple(ClientSkill(each.name, each.description, each.location) for each in message.client_skills),
         response_format=response_format_from_proto(message),
         model_settings=settings_from_proto(message.model_settings) if message.HasField("model_settings") else None,
     )
@@ -162,6 +163,10 @@ def config_to_proto(config: RunConfig) -> pb.RunConfig:
         metadata=config.metadata,
         keepalive_seconds=config.keepalive_seconds,
         client_tools=[client_tool_to_proto(tool) for tool in config.client_tools],
+        client_skills=[
+            pb.ClientSkill(name=skill.name, description=skill.description, location=skill.location)
+            for skill in config.client_skills
+        ],
         response_format=response_format_to_proto(config.response_format),
         model_settings=None if config.model_settings is None else settings_to_proto(config.model_settings),
     )

@@ -1,0 +1,17 @@
+"""The section of a request's system message about the skills of the client."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from mnemesh_orchestrator.model.run_config import ClientSkill
+
+_INTRODUCTION: Final = (
+    "The client has these skills: instructions for tasks, each at a location. "
+    "Read the instructions of a skill before you do what it describes."
+)
+
+
+def skills_section(skills: Sequence[ClientSkill]) -> str:
+    """Returns the list of skills, in their order."""
+    lines = [f"- {skill.name} ({skill.location}): {' '.join(skill.description.split())}" for skill in skills]
+    return "\n".join(("<available_skills>", _INTRODUCTION, *lines, "</available_skills>"))
