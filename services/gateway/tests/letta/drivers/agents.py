@@ -51,6 +51,8 @@ def create(lab: Lab) -> None:
     assert agent.created_at.tzinfo is not None
     rehearsal = lab.client.agents.create(memory_blocks=[])
     assert (rehearsal.model, rehearsal.blocks) == ("mnemesh/rehearsal", [])
+    sleeper = lab.client.agents.create(agent_type="sleeptime_agent", enable_sleeptime=True, memory_blocks=[])
+    assert (sleeper.agent_type, bool(sleeper.enable_sleeptime)) == ("sleeptime_agent", False), "it has no partner"
     with pytest.raises(letta_client.NotFoundError):
         lab.client.agents.create(model="openai-unknown/none")
     with pytest.raises(letta_client.UnprocessableEntityError, match="memory_blocks"):

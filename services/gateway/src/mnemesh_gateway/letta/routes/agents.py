@@ -36,6 +36,8 @@ operations = Operations()
 WRITE_SECONDS: Final = 60.0
 _CREATED_PARTS: Final = frozenset({"identities", "multi_agent_group"})
 """What the answer to a creation includes."""
+_WITHOUT_PARTNER: Final = frozenset({pb.AGENT_TYPE_SLEEPTIME, pb.AGENT_TYPE_VOICE_SLEEPTIME})
+"""The types whose agents maintain the memory of others. `enable_sleeptime` has no effect on them."""
 _ORDERS: Final = {
     "created_at": rpc.AGENT_ORDER_BY_CREATE_TIME,
     "updated_at": rpc.AGENT_ORDER_BY_UPDATE_TIME,
@@ -70,6 +72,8 @@ async def create_agent(call: Call[NoQuery, CreateAgent]) -> AgentState:
     body = call.body
     agent = pb.Agent(type=AGENT_TYPES[body.agent_type or call.profile.agent_type])
     options_to_proto(body, agent)
+    if agent.type in _WITHOUT_PARTNER:
+        agent.ClearField("enable_sleeptime")
     _drop_unset(agent)
     set_present(agent, name=body.name)
     request = rpc.CreateAgentRequest(
