@@ -43,6 +43,7 @@ from mnemesh_orchestrator.processors.chain import Processors
 from mnemesh_orchestrator.prompt.prompts import Prompts
 from mnemesh_orchestrator.runs.child_runs import ChildRuns, RunStarter
 from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
+from mnemesh_orchestrator.runs.early_reads import EarlyReads
 from mnemesh_orchestrator.runs.event_broker import EventBroker
 from mnemesh_orchestrator.runs.execution import RunExecution
 from mnemesh_orchestrator.runs.input_recorder import InputRecorder
@@ -183,8 +184,9 @@ def build(
     budget, compaction = ContextBudget(estimator), TurnCompaction(compactor, clock)
     answers = StepAnswers(requests, budget, compaction, ModelCaller(clock, metrics), clock)
     engine = Engine(context, budget, compaction, answers, tools, committer, retry, clock)
-    turns = TurnBuilder(stores.runs, journals, context, services.recall, writes, models, builtin, retry, clock)
     renewer = LeaseRenewer(stores.leases, clock, instance_id)
+    early = EarlyReads(context, renewer)
+    turns = TurnBuilder(stores.runs, journals, context, early, services.recall, writes, models, builtin, retry, clock)
     inputs = InputRecorder(stores.runs, services.recall)
     transcripts = TranscriptInputs(stores.agents, services.recall, turns, requests, estimator, retry)
     streamer = RunStreamer(stores.runs, stores.deltas, deltas, broker, clock)
@@ -200,7 +202,7 @@ def build(
         metrics,
         config.takeovers_without_progress,
     )
-    worker = RunWorker(stores.runs, stores.leases, renewer, broker, deltas, execution, metrics, stores.sleeptime)
+    worker = RunWorker(stores.runs, stores.leases, renewer, broker, deltas, execution, metrics, stores.sleeptime, early)
     lock = ConversationLock(stores.leases, renewer, worker.start_next, ids)
     windows = ContextWindowService(
         stores.agents,

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -24,6 +24,10 @@ from mnemesh_orchestrator.prompt.directories import directories_of, directories_
 T = TypeVar("T")
 
 _KEPT_WINDOWS = 256
+
+
+Essentials = tuple[ContextWindow, CoreMemory]
+"""What every turn needs: the window of its conversation, and core memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,13 @@ class ContextReader:
         self._directories: OrderedDict[str, Directories] = OrderedDict()
 
     async def gather(
-        self, conversation: Conversation, agent: Agent, *, whole: bool = False, context_window: int | None = None
+        self,
+        conversation: Conversation,
+        agent: Agent,
+        *,
+        whole: bool = False,
+        context_window: int | None = None,
+        essentials: Awaitable[Essentials] | None = None,
     ) -> Gathered:
         """Returns the data that a turn begins with. The files service is asked only about an agent with folders.
 
@@ -63,22 +73,27 @@ class ContextReader:
             agent: its agent.
             context_window: see `directories`.
             whole: the turn needs its stored tools. Otherwise it begins without them if they are unavailable.
+            essentials: window and core memory, if their reads have begun.
 
         Raises:
             Unavailable, DeadlineExceeded: recall or blocks is unavailable, or tools with `whole`.
         """
-        holder_id, tool_ids = conversation.holder_id, stored_tool_ids(agent)
-        needed = (self.window(conversation.id), self.core_memory(conversation.agent_id, holder_id))
+        needed = essentials or self.essentials(conversation.id, conversation.agent_id, conversation.holder_id)
+        tool_ids = stored_tool_ids(agent)
         custom: tuple[CustomTool, ...] = ()
         if not tool_ids and not agent.holds_folders:
-            window, core = await asyncio.gather(*needed)
+            window, core = await needed
             return Gathered(window, core, custom, "", ())
-        window, core, (custom, note), (directories, files_note) = await asyncio.gather(
-            *needed, self.custom_tools(tool_ids, whole=whole), self.directories(agent, context_window)
+        (window, core), (custom, note), (directories, files_note) = await asyncio.gather(
+            needed, self.custom_tools(tool_ids, whole=whole), self.directories(agent, context_window)
         )
         if directories is None:
             directories = directories_of(window.messages[0].text)
         return Gathered(window, core, custom, directories, tuple(filter(None, (note, files_note))))
+
+    def essentials(self, conversation_id: str, agent_id: str, holder_id: str | None) -> asyncio.Future[Essentials]:
+        """Begins to read the window of a conversation and core memory. See `core_memory` for the holder."""
+        return asyncio.gather(self.window(conversation_id), self.core_memory(agent_id, holder_id))
 
     async def window(self, conversation_id: str) -> ContextWindow:
         """Returns the current window of a conversation."""

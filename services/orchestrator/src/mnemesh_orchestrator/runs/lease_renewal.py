@@ -1,6 +1,7 @@
 """The leases that this process holds: renewed in time, and given up before they can expire."""
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -21,6 +22,7 @@ TIMEOUT_SECONDS: Final = 5.0
 """A renewal that takes longer has failed."""
 SAFE_SECONDS: Final = 24.0
 """How long a lease surely holds after the request for its renewal. A holder without a renewal stops then."""
+_RELEASED_LEASES: Final = 1_000
 
 
 @dataclass(slots=True)
@@ -45,6 +47,7 @@ class LeaseRenewer:
         self._store = store
         self._clock = clock
         self._held: dict[str, _Holding] = {}
+        self._released: OrderedDict[str, int] = OrderedDict()
         # Held from a claim until the lease is kept here. In the store, a run that this process has claimed and not yet
         # begun looks like one that the process left in a crash.
         self._claiming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -61,10 +64,28 @@ class LeaseRenewer:
         self._held[lease.conversation_id] = _Holding(lease, on_loss, self._clock.monotonic() + SAFE_SECONDS)
 
     def drop(self, lease: Lease) -> None:
-        """Stops the renewal of a lease."""
+        """Stops the renewal of a lease whose holder has done its work."""
+        if self._remove(lease) is None:
+            return
+        self._released[lease.conversation_id] = lease.epoch
+        self._released.move_to_end(lease.conversation_id)
+        if len(self._released) > _RELEASED_LEASES:
+            self._released.popitem(last=False)
+
+    def _remove(self, lease: Lease) -> _Holding | None:
         holding = self._held.get(lease.conversation_id)
-        if holding is not None and holding.lease == lease:
-            del self._held[lease.conversation_id]
+        if holding is None or holding.lease != lease:
+            return None
+        self._released.pop(lease.conversation_id, None)
+        return self._held.pop(lease.conversation_id)
+
+    def released_epoch(self, conversation_id: str) -> int | None:
+        """Returns the epoch of the last lease of this process in a conversation, if its holder has done its work.
+
+        Returns None if the process holds a lease of the conversation, if it lost the last one, or if the last one is
+        long ago.
+        """
+        return None if conversation_id in self._held else self._released.get(conversation_id)
 
     def holds(self, conversation_id: str) -> bool:
         """Returns whether this process holds the lease of a conversation, for a run or for other work."""
@@ -77,10 +98,8 @@ class LeaseRenewer:
 
     def lose(self, lease: Lease) -> None:
         """Stops the holder of a lease that another process holds now."""
-        holding = self._held.get(lease.conversation_id)
-        if holding is not None and holding.lease == lease:
+        if (holding := self._remove(lease)) is not None:
             _log.warning("lease_lost", conversation_id=lease.conversation_id, epoch=lease.epoch)
-            self.drop(lease)
             holding.on_loss()
 
     async def leave_queues(self) -> None:

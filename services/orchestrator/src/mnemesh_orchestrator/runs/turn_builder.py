@@ -31,6 +31,7 @@ from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.model.sleeptime import start_of_kept
 from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.ports.recall_writes import RecallWrites
+from mnemesh_orchestrator.runs.early_reads import EarlyReads
 from mnemesh_orchestrator.runs.supervision import supervising
 from mnemesh_orchestrator.store.base import RunStore, UnfinishedDecision
 
@@ -45,6 +46,7 @@ class TurnBuilder:
         store: RunStore,
         journals: Journals,
         context: ContextReader,
+        early: EarlyReads,
         recall: RecallPort,
         writes: RecallWrites,
         models: ModelCatalog,
@@ -55,6 +57,7 @@ class TurnBuilder:
         self._store = store
         self._journals = journals
         self._context = context
+        self._early = early
         self._recall = recall
         self._writes = writes
         self._models = models
@@ -185,7 +188,10 @@ class TurnBuilder:
         must_finish = claim.resumed or claim.run.resumes is not None
 
         async def gather() -> Gathered:
-            return await self._context.gather(claim.conversation, agent, whole=must_finish, context_window=window)
+            essentials = self._early.essentials(claim)
+            return await self._context.gather(
+                claim.conversation, agent, whole=must_finish, context_window=window, essentials=essentials
+            )
 
         return await self._retry.call(gather, None if must_finish else RESTART_SECONDS)
 

@@ -22,6 +22,7 @@ from mnemesh_orchestrator.model.events import RunEvent
 from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.model.lineage import RunOrigin
 from mnemesh_orchestrator.model.runs import Run
+from mnemesh_orchestrator.runs.early_reads import EarlyReads
 from mnemesh_orchestrator.runs.event_broker import EventBroker, StoredEvents
 from mnemesh_orchestrator.runs.execution import ActiveRun, RunExecution
 from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
@@ -48,6 +49,7 @@ class RunWorker:
         execution: RunExecution,
         metrics: TurnMetrics,
         sleeptime: SleeptimeStore,
+        early: EarlyReads,
     ) -> None:
         self._store = store
         self._leases = leases
@@ -57,6 +59,7 @@ class RunWorker:
         self._execution = execution
         self._metrics = metrics
         self._sleeptime = sleeptime
+        self._early = early
         self._active: dict[str, ActiveRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -66,11 +69,18 @@ class RunWorker:
     ) -> StartedRun:
         """Stores a run, and starts it if its conversation is idle. Raises the errors of `RunStore.start`."""
         async with self._renewer.claiming(run.conversation_id):
-            started = await self._store.start(
-                key, run, self._renewer.instance_id, reject_busy=reject_busy, answer=answer
-            )
+            self._early.begin(run)
+            try:
+                started = await self._store.start(
+                    key, run, self._renewer.instance_id, reject_busy=reject_busy, answer=answer
+                )
+            except BaseException:
+                self._early.discard(run.id)
+                raise
             if started.claim is not None:
                 self._start_task(started.claim, copy_context())
+            else:
+                self._early.discard(run.id)
             if (resumes := started.run.resumes) is not None and (asking := resumes.asked.message.run_id) is not None:
                 self._broker.notify(asking, StoredEvents(ended=True))  # whoever waits for it follows the answer now
             return started
@@ -78,6 +88,7 @@ class RunWorker:
     def _start_task(self, claim: Claim, context: Context) -> None:
         """Starts the task of a claimed run. The task is independent of the caller and of the caller's deadline."""
         if self._stopping:
+            self._early.discard(claim.run.id)
             self._broker.end(claim.run.id)  # the next process of this instance resumes the run
             return
         context.run(set_remaining, None)
@@ -106,6 +117,7 @@ class RunWorker:
         del self._active[run_id]
         self._renewer.drop(active.claim.lease)
         self._deltas.drop(run_id)
+        self._early.discard(run_id)
         if not active.lost:
             self._broker.end(run_id)
 

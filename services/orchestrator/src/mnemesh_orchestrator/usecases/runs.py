@@ -1,5 +1,6 @@
 """Runs: starts, streams, retries and cancellations."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -99,6 +100,7 @@ class RunService:
         subscription = self._streamer.subscribe(run.id)
         try:
             started = await self._start(key, run, answer)
+            await asyncio.sleep(0)  # the run itself begins before its acceptance is sent
         except BaseException:
             subscription.close()
             raise
