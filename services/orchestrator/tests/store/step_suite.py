@@ -63,6 +63,8 @@ class StepStoreSuite:
             (StepFilter(model="scripted/two"), 1),
             (StepFilter(trace_id=agent.id), 1),
             (StepFilter(agent_id=agent.id, model="scripted/two"), 0),
+            (StepFilter(start=clock.now()), 2),
+            (StepFilter(end=clock.now()), 0),
         ):
             assert len((await recorded.list(ORG, where, ALL)).items) == expected
         assert (await recorded.list(OTHER_ORG, StepFilter(), ALL)).items == ()
@@ -80,6 +82,8 @@ class StepStoreSuite:
             (StepFilter(feedback="positive"), []),
             (StepFilter(tags_any=("slow", "unknown")), [step.id]),
             (StepFilter(tags_any=("unknown",)), []),
+            (StepFilter(has_feedback=True), [step.id]),
+            (StepFilter(has_feedback=False), [other.id]),
         ):
             assert [found.id for found in (await recorded.list(ORG, where, ALL)).items] == expected
         assert await recorded.set_feedback(None, ORG, step.id, None, ()) == step

@@ -75,9 +75,13 @@ async def agents_of(
 
 
 async def page_of_holders(
-    mesh: Mesh, method: Callable[..., Awaitable[Any]], request: Any, query: PageQuery
+    mesh: Mesh,
+    method: Callable[..., Awaitable[Any]],
+    request: Any,
+    query: PageQuery,
+    parts: frozenset[str] = frozenset(),
 ) -> list[AgentState]:
-    """Returns a page of the agents that hold a resource; `method` lists their ids."""
+    """Returns a page of the agents that hold a resource, with more parts of them; `method` lists their ids."""
     every = PageQuery(limit=10_000)
     page = cut(await listed(method, request, "agent_ids", every, default="asc"), query, str)
     if not page:
@@ -85,7 +89,7 @@ async def page_of_holders(
     found = rpc.ListAgentsRequest(filter=rpc.AgentFilter(agent_ids=page), view=VIEW)
     states: dict[str, AgentState] = {}
     async for response in responses(mesh.agents.ListAgents, found):
-        states |= {state.id: state for state in await states_of(mesh, response.agents, response.core_memories)}
+        states |= {state.id: state for state in await states_of(mesh, response.agents, response.core_memories, parts)}
     return [states[agent_id] for agent_id in page if agent_id in states]
 
 

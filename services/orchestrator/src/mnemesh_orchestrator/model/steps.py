@@ -117,6 +117,11 @@ class StepFilter:
     feedback: str | None = None
     tags_any: tuple[str, ...] = ()
     trace_id: str | None = None
+    start: datetime | None = None
+    """Steps that were created at this time or later."""
+    end: datetime | None = None
+    """Steps that were created before this time."""
+    has_feedback: bool | None = None
 
 
 def require_feedback(feedback: str | None, field: str = "feedback") -> str | None:

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from mnemesh.agents.v1 import agents_pb2 as _agents_pb2
@@ -691,14 +692,25 @@ class StepFilter(_message.Message):
     FEEDBACK_FIELD_NUMBER: _builtins.int
     TAGS_ANY_FIELD_NUMBER: _builtins.int
     TRACE_ID_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    HAS_FEEDBACK_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """A run of a group has no steps of its own. Its child runs have them."""
     agent_id: _builtins.str
     model: _builtins.str
     feedback: _builtins.str
     trace_id: _builtins.str
+    has_feedback: _builtins.bool
+    """Steps with any feedback, or without."""
     @_builtins.property
     def tags_any(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """By the time of creation: start inclusive, end exclusive."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
@@ -708,29 +720,44 @@ class StepFilter(_message.Message):
         feedback: _builtins.str | None = ...,
         tags_any: _abc.Iterable[_builtins.str] | None = ...,
         trace_id: _builtins.str | None = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+        has_feedback: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_feedback", b"_feedback", "_model", b"_model", "_run_id", b"_run_id", "_trace_id", b"_trace_id", "agent_id", b"agent_id", "feedback", b"feedback", "model", b"model", "run_id", b"run_id", "trace_id", b"trace_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_end_time", b"_end_time", "_feedback", b"_feedback", "_has_feedback", b"_has_feedback", "_model", b"_model", "_run_id", b"_run_id", "_start_time", b"_start_time", "_trace_id", b"_trace_id", "agent_id", b"agent_id", "end_time", b"end_time", "feedback", b"feedback", "has_feedback", b"has_feedback", "model", b"model", "run_id", b"run_id", "start_time", b"start_time", "trace_id", b"trace_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_feedback", b"_feedback", "_model", b"_model", "_run_id", b"_run_id", "_trace_id", b"_trace_id", "agent_id", b"agent_id", "feedback", b"feedback", "model", b"model", "run_id", b"run_id", "tags_any", b"tags_any", "trace_id", b"trace_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_end_time", b"_end_time", "_feedback", b"_feedback", "_has_feedback", b"_has_feedback", "_model", b"_model", "_run_id", b"_run_id", "_start_time", b"_start_time", "_trace_id", b"_trace_id", "agent_id", b"agent_id", "end_time", b"end_time", "feedback", b"feedback", "has_feedback", b"has_feedback", "model", b"model", "run_id", b"run_id", "start_time", b"start_time", "tags_any", b"tags_any", "trace_id", b"trace_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__agent_id: _TypeAlias = _typing.Literal["agent_id"]  # noqa: Y015
     _WhichOneofArgType__agent_id: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id"]  # noqa: Y015
+    _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
+    _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015
     _WhichOneofReturnType__feedback: _TypeAlias = _typing.Literal["feedback"]  # noqa: Y015
     _WhichOneofArgType__feedback: _TypeAlias = _typing.Literal["_feedback", b"_feedback"]  # noqa: Y015
+    _WhichOneofReturnType__has_feedback: _TypeAlias = _typing.Literal["has_feedback"]  # noqa: Y015
+    _WhichOneofArgType__has_feedback: _TypeAlias = _typing.Literal["_has_feedback", b"_has_feedback"]  # noqa: Y015
     _WhichOneofReturnType__model: _TypeAlias = _typing.Literal["model"]  # noqa: Y015
     _WhichOneofArgType__model: _TypeAlias = _typing.Literal["_model", b"_model"]  # noqa: Y015
     _WhichOneofReturnType__run_id: _TypeAlias = _typing.Literal["run_id"]  # noqa: Y015
     _WhichOneofArgType__run_id: _TypeAlias = _typing.Literal["_run_id", b"_run_id"]  # noqa: Y015
+    _WhichOneofReturnType__start_time: _TypeAlias = _typing.Literal["start_time"]  # noqa: Y015
+    _WhichOneofArgType__start_time: _TypeAlias = _typing.Literal["_start_time", b"_start_time"]  # noqa: Y015
     _WhichOneofReturnType__trace_id: _TypeAlias = _typing.Literal["trace_id"]  # noqa: Y015
     _WhichOneofArgType__trace_id: _TypeAlias = _typing.Literal["_trace_id", b"_trace_id"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__agent_id) -> _WhichOneofReturnType__agent_id | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end_time) -> _WhichOneofReturnType__end_time | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__feedback) -> _WhichOneofReturnType__feedback | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__has_feedback) -> _WhichOneofReturnType__has_feedback | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__model) -> _WhichOneofReturnType__model | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__run_id) -> _WhichOneofReturnType__run_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__start_time) -> _WhichOneofReturnType__start_time | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__trace_id) -> _WhichOneofReturnType__trace_id | None: ...
 

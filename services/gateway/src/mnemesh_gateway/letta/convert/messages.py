@@ -96,7 +96,7 @@ def _answer(message: pb.Message, base: dict[str, Any], shown: Shown) -> list[dic
         add("assistant_message", content=content_from_proto(words))
     calls: list[pb.ToolCall] = []
     for call in message.tool_calls:
-        said = _said(call, shown)
+        said = spoken(call, shown)
         if said is None:
             calls.append(call)
             continue
@@ -125,7 +125,7 @@ def _add_reasoning(add: Any, part: pb.ContentPart) -> None:
             add("hidden_reasoning_message", state="omitted", hidden_reasoning=None)
 
 
-def _said(call: pb.ToolCall, shown: Shown) -> str | None:
+def spoken(call: pb.ToolCall, shown: Shown) -> str | None:
     """Returns the words that a call says to the user; None if it says none."""
     if not shown.speaks or call.name != shown.tool:
         return None

@@ -28,6 +28,15 @@ _BUILTIN_TYPES: Final = {
 }
 
 
+_OTHER_BUILTIN: Final = "letta_memory_core"
+BUILTIN_TYPES: Final = frozenset({*_BUILTIN_TYPES, _OTHER_BUILTIN})
+"""Letta's names for the types of built-in tools. Each begins with "letta_"."""
+TOOL_TYPES: Final = BUILTIN_TYPES | {"custom", "external_mcp"}
+"""Letta's names for the types of tools."""
+UNUSED_TYPES: Final = frozenset({"external_composio", "external_langchain", "letta_voice_sleeptime_core"})
+"""Letta's names for types that no tool has."""
+
+
 def tool_from_proto(tool: pb.Tool) -> Tool:
     """Returns a tool."""
     builtin = tool.type == pb.TOOL_TYPE_BUILTIN
@@ -60,7 +69,7 @@ def tool_type(tool: pb.Tool) -> str:
         return "external_mcp"
     if tool.type != pb.TOOL_TYPE_BUILTIN:
         return "custom"
-    return next((name for name, tools in _BUILTIN_TYPES.items() if tool.name in tools), "letta_memory_core")
+    return next((name for name, tools in _BUILTIN_TYPES.items() if tool.name in tools), _OTHER_BUILTIN)
 
 
 def _requirements(requirements: Iterable[pb.PackageRequirement]) -> list[Requirement] | None:

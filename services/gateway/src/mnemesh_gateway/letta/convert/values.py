@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 from google.protobuf.message import Message
-from mnemesh_kit.time import timestamp_from_proto
+from mnemesh_kit.time import timestamp_from_proto, timestamp_to_proto
 
 
 def json_to_text(value: Any) -> str | None:
@@ -52,6 +52,13 @@ def provenance(message: Any) -> dict[str, str | None]:
         "deployment_id": present(origin, "deployment_id"),
         "entity_id": present(origin, "entity_id"),
     }
+
+
+def set_time(message: Any, name: str, value: datetime | None) -> None:
+    """Sets a time of a message unless the value is None. A value without a time zone is UTC."""
+    if value is not None:
+        aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        getattr(message, name).CopyFrom(timestamp_to_proto(aware))
 
 
 def set_present(message: Message, **values: Any) -> None:

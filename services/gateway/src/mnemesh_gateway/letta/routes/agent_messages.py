@@ -7,10 +7,11 @@ from typing import Any, Final
 from mnemesh.agents.v1 import agents_service_pb2 as agents_rpc
 from mnemesh.agents.v1 import runs_service_pb2 as runs_rpc
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
-from mnemesh_kit.errors import FailedPrecondition
+from mnemesh_kit.errors import FailedPrecondition, NotFound
 from starlette.responses import Response
 
 from mnemesh_gateway.letta.agent_states import read_state
+from mnemesh_gateway.letta.convert.corrections import correction_to_proto
 from mnemesh_gateway.letta.convert.formats import compaction_to_proto
 from mnemesh_gateway.letta.convert.messages import Shown, messages_from_proto
 from mnemesh_gateway.letta.convert.runs import run_from_proto
@@ -26,6 +27,7 @@ from mnemesh_gateway.letta.schemas.messages import (
     CancelRuns,
     Compact,
     CompactionResponse,
+    CorrectMessage,
     LettaResponse,
     ListMessages,
     ResetMessages,
@@ -95,13 +97,20 @@ async def preview_model_request(call: Call[NoQuery, SendMessages]) -> dict[str, 
     return await previewed(call.mesh, Recipient(call.path["agent_id"]), call.body)
 
 
-@operations.patch("/agents/{agent_id}/reset-messages", body=ResetMessages, optional_body=True, result=AgentState)
-async def reset_messages(call: Call[NoQuery, ResetMessages]) -> AgentState:
+@operations.patch(
+    "/agents/{agent_id}/reset-messages",
+    query=ResetMessages,
+    body=ResetMessages,
+    optional_body=True,
+    result=AgentState,
+)
+async def reset_messages(call: Call[ResetMessages, ResetMessages]) -> AgentState:
     """Removes all messages but the system message from the window. They stay in recall."""
     request = agents_rpc.ResetMessagesRequest(
         request_id=call.request_id,
         agent_id=call.path["agent_id"],
-        add_default_initial_messages=call.body.add_default_initial_messages,
+        # Clients before 1.0 send it in the query.
+        add_default_initial_messages=call.body.add_default_initial_messages or call.query.add_default_initial_messages,
     )
     await call.mesh.agents.ResetMessages(request, timeout=COMPACTION_SECONDS)
     return await read_state(call.mesh, call.path["agent_id"])
@@ -114,12 +123,22 @@ async def summarize_messages(call: Call[NoQuery, Compact]) -> CompactionResponse
     return Response(status_code=204) if call.profile is Profile.LETTA_0_16_1 else done
 
 
-@operations.patch("/agents/{agent_id}/messages/{message_id}")
-@operations.patch("/groups/{group_id}/messages/{message_id}")
-async def modify_message(_call: Call[NoQuery, None]) -> Response:
-    """Refuses to change a message, as the release 0.16.7 does."""
-    detail = "Message editing is no longer supported. Several conversations can have the same message."
-    return json_response({"detail": detail}, 405)
+@operations.patch("/agents/{agent_id}/messages/{message_id}", body=CorrectMessage, result=dict[str, Any])
+@operations.patch("/groups/{group_id}/messages/{message_id}", body=CorrectMessage, result=dict[str, Any])
+async def modify_message(call: Call[NoQuery, CorrectMessage]) -> dict[str, Any] | Response:
+    """Replaces the words of a message in the profile 0.16.1; the release 0.16.7 refuses to."""
+    if call.profile is not Profile.LETTA_0_16_1:
+        detail = "Message editing is no longer supported. Several conversations can have the same message."
+        return json_response({"detail": detail}, 405)
+    wanted = rpc.GetMessagesRequest(message_ids=[call.path["message_id"]])
+    stored = (await call.mesh.messages.GetMessages(wanted, timeout=READ_SECONDS)).messages
+    owner = call.path.get("agent_id", call.path.get("group_id"))
+    if not stored or owner not in {stored[0].agent_id, stored[0].group_id}:
+        raise NotFound(f"There is no message {call.path['message_id']} of {owner}.")
+    request = correction_to_proto(stored[0], call.body, call.request_id)
+    changed = (await call.mesh.messages.UpdateMessage(request, timeout=READ_SECONDS)).message
+    shown = messages_from_proto([changed], Shown(types=frozenset({call.body.message_type})))
+    return shown[0]
 
 
 def check_streaming(body: SendMessages, *, streams: bool) -> None:

@@ -12,7 +12,8 @@ from mnemesh_gateway.letta.convert.blocks import block_from_proto, block_to_prot
 from mnemesh_gateway.letta.convert.values import set_present
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
-from mnemesh_gateway.letta.schemas.agents import AgentState
+from mnemesh_gateway.letta.routes.identities import identity_of
+from mnemesh_gateway.letta.schemas.agents import AgentState, parts_of
 from mnemesh_gateway.letta.schemas.blocks import Block, CreateBlock, UpdateBlock
 
 operations = Operations()
@@ -30,6 +31,7 @@ class ListBlocks(msgspec.Struct, kw_only=True):
     name: str | None = None
     templates_only: bool = False
     identity_id: str | None = None
+    identifier_keys: list[str] | None = None
     project_id: str | None = None
     label_search: str | None = None
     description_search: str | None = None
@@ -40,6 +42,13 @@ class ListBlocks(msgspec.Struct, kw_only=True):
     tags: list[str] | None = None
     match_all_tags: bool = False
     show_hidden_blocks: bool = False
+
+
+class ListHolders(PageQuery, kw_only=True):
+    """The query of a list of the agents that hold a block."""
+
+    include: list[str] | None = None
+    include_relationships: list[str] | None = None
 
 
 @operations.post("/blocks/", body=CreateBlock, result=Block)
@@ -57,6 +66,11 @@ async def list_blocks(call: Call[ListBlocks, None]) -> list[Block]:
     query = call.query
     page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
     request = rpc.ListBlocksRequest(filter=_filter(query))
+    if query.identifier_keys:
+        identity_id = await identity_of(call.mesh, query.identifier_keys)
+        if identity_id is None or query.identity_id not in {None, identity_id}:
+            return []
+        request.filter.identity_id = identity_id
     rows = await listed(call.mesh.blocks.ListBlocks, request, "blocks", page, default="asc")
     return [block_from_proto(block) for block in rows]
 
@@ -94,13 +108,14 @@ async def delete_block(call: Call[NoQuery, None]) -> None:
     await call.mesh.blocks.DeleteBlock(request, timeout=_WRITE_SECONDS)
 
 
-@operations.get("/blocks/{block_id}/agents", query=PageQuery, result=list[AgentState])
-async def list_agents_for_block(call: Call[PageQuery, None]) -> list[AgentState]:
+@operations.get("/blocks/{block_id}/agents", query=ListHolders, result=list[AgentState])
+async def list_agents_for_block(call: Call[ListHolders, None]) -> list[AgentState]:
     """Lists the agents that hold a block."""
     get = rpc.GetBlockRequest(block_id=call.path["block_id"])
     await call.mesh.blocks.GetBlock(get, timeout=READ_SECONDS)
     request = rpc.ListBlockAgentsRequest(block_id=call.path["block_id"])
-    return await page_of_holders(call.mesh, call.mesh.blocks.ListBlockAgents, request, call.query)
+    parts = parts_of(call.query.include or [], call.query.include_relationships)
+    return await page_of_holders(call.mesh, call.mesh.blocks.ListBlockAgents, request, call.query, parts)
 
 
 def _filter(query: ListBlocks) -> rpc.BlockFilter:

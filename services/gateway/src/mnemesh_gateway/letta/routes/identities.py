@@ -18,6 +18,7 @@ from mnemesh_gateway.letta.convert.identities import (
 )
 from mnemesh_gateway.letta.convert.names import IDENTITY_TYPES
 from mnemesh_gateway.letta.convert.values import set_present
+from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed, order_to_proto
@@ -155,3 +156,13 @@ async def _read(mesh: Mesh, identity_id: str) -> Identity:
     request = rpc.GetIdentityRequest(identity_id=identity_id, view=_VIEW)
     found: identities_pb2.Identity = (await mesh.identities.GetIdentity(request, timeout=READ_SECONDS)).identity
     return identity_from_proto(found)
+
+
+async def identity_of(mesh: Mesh, keys: list[str]) -> str | None:
+    """Returns the id of the identity with a key; None if there is none. Raises ValidationFailed for several keys."""
+    if len(keys) > 1:
+        raise invalid_field("Only one identifier key can be given.", "query", "identifier_keys")
+    request = rpc.ListIdentitiesRequest(page_size=1)
+    request.filter.identifier_key = keys[0]
+    found = (await mesh.identities.ListIdentities(request, timeout=READ_SECONDS)).identities
+    return found[0].id if found else None

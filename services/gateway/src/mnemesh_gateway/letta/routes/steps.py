@@ -10,7 +10,7 @@ from mnemesh.recall.v1 import messages_service_pb2
 
 from mnemesh_gateway.letta.convert.messages import internal_from_proto
 from mnemesh_gateway.letta.convert.runs import metrics_of_step, step_from_proto, trace_from_proto
-from mnemesh_gateway.letta.convert.values import set_present
+from mnemesh_gateway.letta.convert.values import set_present, set_time
 from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
@@ -33,7 +33,10 @@ async def list_steps(call: Call[ListSteps, None]) -> list[Step]:
         model=query.model,
         feedback=query.feedback,
         trace_id=query.trace_ids[0] if query.trace_ids else None,
+        has_feedback=query.has_feedback,
     )
+    set_time(filters, "start_time", query.start_date)
+    set_time(filters, "end_time", query.end_date)
     page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
     request = rpc.ListStepsRequest(filter=filters)
     rows = await listed(call.mesh.runs.ListSteps, request, "steps", page, default="desc")

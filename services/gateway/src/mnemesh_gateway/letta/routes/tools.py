@@ -10,23 +10,28 @@ from mnemesh.tools.v1 import tools_pb2 as pb
 from mnemesh.tools.v1 import tools_service_pb2 as rpc
 
 from mnemesh_gateway.letta.convert.tools import (
+    BUILTIN_TYPES,
+    TOOL_TYPES,
+    UNUSED_TYPES,
     fields_to_proto,
     return_of_trial,
     source_type_to_proto,
     tool_from_proto,
+    tool_type,
     trial_to_proto,
 )
 from mnemesh_gateway.letta.convert.values import json_from_text, set_present
 from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
-from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
+from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed
 from mnemesh_gateway.letta.schemas.tools import RunSource, SearchTools, Tool, ToolFields, ToolHit, ToolSource
 
 operations = Operations()
 _WRITE_SECONDS: Final = 60.0
 _RUN_SECONDS: Final = 240.0
 _TYPES: Final = {"custom": pb.TOOL_TYPE_CUSTOM, "external_mcp": pb.TOOL_TYPE_MCP}
-"""The types of Letta's that are not built-in tools; every other one is."""
+"""The types of Letta's that are not built-in tools."""
+_EVERY: Final = PageQuery(limit=100_000)
 
 
 class ListTools(msgspec.Struct, kw_only=True):
@@ -42,6 +47,8 @@ class ListTools(msgspec.Struct, kw_only=True):
     search: str | None = None
     tool_types: list[str] | None = None
     exclude_tool_types: list[str] | None = None
+    return_only_letta_tools: bool = False
+    exclude_letta_tools: bool = False
 
 
 @operations.post("/tools/", body=ToolFields, result=Tool)
@@ -62,17 +69,24 @@ async def upsert_tool(call: Call[NoQuery, ToolFields]) -> Tool:
 async def list_tools(call: Call[ListTools, None]) -> list[Tool]:
     """Lists tools, newest first."""
     query = call.query
-    page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order)
-    request = rpc.ListToolsRequest(filter=_filter(query))
-    rows = await listed(call.mesh.tools.ListTools, request, "tools", page, default="desc")
+    page = PageQuery(before=query.before, after=query.after, limit=query.limit, order=query.order or "desc")
+    types = _wanted(query)
+    if _is_exact(types):
+        request = rpc.ListToolsRequest(filter=_filter(query, types))
+        rows = await listed(call.mesh.tools.ListTools, request, "tools", page, default="desc") if types else []
+    else:
+        rows = cut(await _every(call, query, types), page, lambda tool: tool.id)
     return [tool_from_proto(tool) for tool in rows]
 
 
 @operations.get("/tools/count", query=ListTools, result=int)
 async def count_tools(call: Call[ListTools, None]) -> int:
     """Counts tools."""
-    request = rpc.CountToolsRequest(filter=_filter(call.query))
-    return int((await call.mesh.tools.CountTools(request, timeout=READ_SECONDS)).count)
+    types = _wanted(call.query)
+    if not _is_exact(types):
+        return len(await _every(call, call.query, types))
+    request = rpc.CountToolsRequest(filter=_filter(call.query, types))
+    return int((await call.mesh.tools.CountTools(request, timeout=READ_SECONDS)).count) if types else 0
 
 
 @operations.post("/tools/search", body=SearchTools, result=list[ToolHit])
@@ -82,8 +96,10 @@ async def search_tools(call: Call[NoQuery, SearchTools]) -> list[ToolHit]:
     if not 1 <= body.limit <= 100:
         raise invalid_field("Input should be between 1 and 100", "body", "limit")
     request = rpc.SearchToolsRequest(query=body.query or "", limit=body.limit, tags_any=body.tags or ())
-    request.types.extend(_types(body.tool_types))
-    hits = (await call.mesh.tools.SearchTools(request, timeout=READ_SECONDS)).hits
+    types = TOOL_TYPES & (_checked(body.tool_types, "body") or TOOL_TYPES)
+    request.types.extend(_types(types))
+    found = (await call.mesh.tools.SearchTools(request, timeout=READ_SECONDS)).hits if types else []
+    hits = [hit for hit in found if tool_type(hit.tool) in types]
     return [
         ToolHit(
             tool=tool_from_proto(hit.tool),
@@ -160,16 +176,52 @@ def _new(body: ToolFields) -> pb.Tool:
     return tool
 
 
-def _filter(query: ListTools) -> rpc.ToolFilter:
+async def _every(call: Call[ListTools, None], query: ListTools, types: frozenset[str]) -> list[pb.Tool]:
+    """Returns all tools of types that only some built-in tools have, oldest first."""
+    request = rpc.ListToolsRequest(filter=_filter(query, types))
+    rows = await listed(call.mesh.tools.ListTools, request, "tools", _EVERY, default="asc")
+    return [tool for tool in rows if tool_type(tool) in types]
+
+
+def _filter(query: ListTools, types: frozenset[str]) -> rpc.ToolFilter:
     found = rpc.ToolFilter(
-        tool_ids=query.tool_ids or (),
+        tool_ids=_split(query.tool_ids),
         names=[*(query.names or ()), *([query.name] if query.name else ())],
-        types=_types(query.tool_types),
-        exclude_types=_types(query.exclude_tool_types),
+        types=_types(types),
     )
     set_present(found, text_search=query.search)
     return found
 
 
-def _types(names: list[str] | None) -> list[pb.ToolType.ValueType]:
-    return list(dict.fromkeys(_TYPES.get(name, pb.TOOL_TYPE_BUILTIN) for name in names or ()))
+def _wanted(query: ListTools) -> frozenset[str]:
+    """Returns the types that a query asks for. Raises ValidationFailed if one is unknown."""
+    types = TOOL_TYPES & (_checked(query.tool_types, "query") or TOOL_TYPES)
+    types -= _checked(query.exclude_tool_types, "query", "exclude_tool_types")
+    if query.return_only_letta_tools:
+        types &= BUILTIN_TYPES
+    return types - BUILTIN_TYPES if query.exclude_letta_tools else types
+
+
+def _is_exact(types: frozenset[str]) -> bool:
+    """Returns whether the types are types of the contract: those with all built-in tools or none."""
+    return not types & BUILTIN_TYPES or types >= BUILTIN_TYPES
+
+
+def _checked(names: list[str] | None, place: str, field: str = "tool_types") -> frozenset[str]:
+    """Returns the types of a parameter, which may be separated by commas. Raises ValidationFailed if one is unknown."""
+    types = frozenset(_split(names))
+    if not types <= TOOL_TYPES | UNUSED_TYPES:
+        raise invalid_field(f"Input should be one of {', '.join(sorted(TOOL_TYPES | UNUSED_TYPES))}", place, field)
+    return types
+
+
+def _split(values: list[str] | None) -> list[str]:
+    return [part for value in values or () for text in value.split(",") if (part := text.strip())]
+
+
+def _types(types: frozenset[str]) -> list[pb.ToolType.ValueType]:
+    """Returns the types of the contract; several of Letta's are built-in tools. None of them if all are wanted."""
+    if types == TOOL_TYPES:
+        return []
+    found = [_TYPES[name] for name in sorted(types & _TYPES.keys())]
+    return [*found, pb.TOOL_TYPE_BUILTIN] if types & BUILTIN_TYPES else found

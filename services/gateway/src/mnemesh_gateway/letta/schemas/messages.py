@@ -96,6 +96,14 @@ class ListMessages(msgspec.Struct, kw_only=True):
     include_return_message_types: list[str] | None = None
 
 
+class CorrectMessage(msgspec.Struct, kw_only=True):
+    """One of the messages that clients see, with new words: `reasoning` of a reasoning message, else `content`."""
+
+    message_type: str
+    content: Any = None
+    reasoning: str | None = None
+
+
 class CancelRuns(msgspec.Struct, kw_only=True):
     """The runs to cancel; null cancels those of the agent."""
 

@@ -179,6 +179,9 @@ class ListSteps(msgspec.Struct, kw_only=True):
     feedback: Literal["positive", "negative"] | None = None
     tags: list[str] | None = None
     trace_ids: list[str] | None = None
+    start_date: datetime | None = None
+    end_date: datetime | None = None
+    has_feedback: bool | None = None
 
 
 class Feedback(msgspec.Struct, kw_only=True):

@@ -5,7 +5,7 @@ from typing import Final
 from mnemesh.agents.v1 import runs_pb2 as pb
 from mnemesh.agents.v1 import runs_service_pb2 as rpc
 from mnemesh_kit.ids import require_id
-from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_to_proto
+from mnemesh_kit.time import optional_timestamp_from_proto, optional_timestamp_to_proto, timestamp_to_proto
 from mnemesh_types.convert import usage_to_proto
 
 from mnemesh_orchestrator.model.steps import Step, StepFilter, StepStatus, StepTrace
@@ -62,4 +62,7 @@ def step_filter_from_proto(message: rpc.StepFilter) -> StepFilter:
         feedback=optional_field(message, "feedback"),
         tags_any=tuple(message.tags_any),
         trace_id=optional_field(message, "trace_id"),
+        start=optional_timestamp_from_proto(message, "start_time"),
+        end=optional_timestamp_from_proto(message, "end_time"),
+        has_feedback=optional_field(message, "has_feedback"),
     )

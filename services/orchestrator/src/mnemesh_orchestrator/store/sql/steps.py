@@ -239,4 +239,10 @@ def _conditions(filter_: StepFilter) -> list[sa.ColumnElement[bool]]:
     if filter_.tags_any:
         tagged = sa.select(step_tags.c.step_id).where(step_tags.c.tag.in_(filter_.tags_any))
         conditions.append(steps.c.id.in_(tagged))
+    if filter_.start is not None:
+        conditions.append(steps.c.created_at >= filter_.start)
+    if filter_.end is not None:
+        conditions.append(steps.c.created_at < filter_.end)
+    if filter_.has_feedback is not None:
+        conditions.append(steps.c.feedback.is_not(None) if filter_.has_feedback else steps.c.feedback.is_(None))
     return conditions

@@ -1,0 +1,118 @@
+"""Query parameters of lists that older and newer SDKs send: each changes the result as it says."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from .drivers.tools import SOURCE
+from .lab import Lab
+from .rest import Rest
+
+
+def test_steps_are_found_by_time_and_feedback(lab: Lab, rest: Rest) -> None:
+    agent = lab.agent()
+    for words in ("One.", "Two."):
+        lab.client.agents.messages.create(agent.id, input=words)
+    second, first = lab.client.steps.list(agent_id=agent.id).items
+    lab.client.steps.feedback.create(first.id, feedback="positive")
+    (stored,) = rest.call("GET", "/steps/", params={"agent_id": agent.id, "has_feedback": True})
+    assert stored["id"] == first.id
+    (other,) = lab.client.steps.list(agent_id=agent.id, has_feedback=False).items
+    assert other.id == second.id
+    tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    assert list(lab.client.steps.list(agent_id=agent.id, start_date=tomorrow)) == []
+    assert len(lab.client.steps.list(agent_id=agent.id, end_date=tomorrow).items) == 2
+    without_zone = tomorrow.partition("+")[0]
+    assert len(lab.client.steps.list(agent_id=agent.id, end_date=without_zone).items) == 2
+    assert "start_date" in rest.call("GET", "/steps/", 422, params={"start_date": "soon"})["detail"]
+
+
+def test_tools_are_found_by_type(lab: Lab, rest: Rest) -> None:
+    made = lab.client.tools.create(source_code=SOURCE)
+
+    def names(**query: Any) -> set[str]:
+        found = {tool["name"] for tool in rest.call("GET", "/tools/", params={"limit": 1000, **query})}
+        assert rest.call("GET", "/tools/count", params=query) == len(found)
+        return found
+
+    try:
+        every, custom = names(), names(tool_types="custom")
+        assert "roll" in custom
+        core = names(tool_types="letta_core")
+        assert core == {"send_message", "conversation_search", "archival_memory_insert", "archival_memory_search"}
+        assert names(tool_types="letta_core,custom") == core | custom
+        assert names(exclude_tool_types="letta_core,custom") == every - core - custom
+        built_in = names(return_only_letta_tools=True)
+        assert core < built_in
+        assert names(exclude_letta_tools=True) == every - built_in
+        assert names(return_only_letta_tools=True, tool_types="custom") == set()
+        assert names(tool_types="external_composio") == set()
+        page = rest.call("GET", "/tools/", params={"tool_types": "letta_core", "limit": 3, "order": "asc"})
+        rest_of_it = rest.call(
+            "GET", "/tools/", params={"tool_types": "letta_core", "after": page[-1]["id"], "order": "asc"}
+        )
+        assert {tool["name"] for tool in page + rest_of_it} == core
+        assert len(rest_of_it) == 1
+        hits = rest.call("POST", "/tools/search", json={"query": "message", "tool_types": ["letta_core"], "limit": 50})
+        assert {hit["tool"]["tool_type"] for hit in hits} == {"letta_core"}
+        assert "letta_core" in rest.call("GET", "/tools/", 422, params={"tool_types": "letta_pizza"})["detail"]
+    finally:
+        lab.client.tools.delete(made.id)
+
+
+def test_blocks_are_found_by_the_key_of_an_identity(lab: Lab, rest: Rest) -> None:
+    block = lab.client.blocks.create(label="keyed", value="")
+    body = {"identifier_key": "holder", "name": "H", "identity_type": "user", "block_ids": [block.id]}
+    identity = rest.call("POST", "/identities/", json=body)["id"]
+    assert [each.id for each in lab.client.blocks.list(identifier_keys=["holder"])] == [block.id]
+    assert list(lab.client.blocks.list(identifier_keys=["nobody"])) == []
+    assert (
+        rest.call("GET", "/blocks/", params={"identifier_keys": "holder", "identity_id": identity})[0]["id"] == block.id
+    )
+    several = {"identifier_keys": ["holder", "nobody"]}
+    assert "identifier_keys" in str(rest.call("GET", "/blocks/", 422, params=several)["detail"])
+
+
+def test_the_agents_of_a_block_have_the_parts_that_are_asked_for(lab: Lab, rest: Rest) -> None:
+    block = lab.client.blocks.create(label="shared", value="")
+    agent = lab.agent(block_ids=[block.id])
+    body = {"identifier_key": "part", "name": "P", "identity_type": "user", "agent_ids": [agent.id]}
+    identity = rest.call("POST", "/identities/", json=body)["id"]
+    (plain,) = lab.client.blocks.agents.list(block.id).items
+    (whole,) = lab.client.blocks.agents.list(block.id, include=["agent.identities"]).items
+    assert (plain.identities or [], [each.id for each in whole.identities or ()]) == ([], [identity])
+
+
+@pytest.mark.parametrize("place", ["params", "json"])
+def test_a_reset_adds_the_first_messages_wherever_it_is_asked_for(lab: Lab, rest: Rest, place: str) -> None:
+    agent = lab.client.agents.create(agent_type="memgpt_v2_agent")
+    rest.call("PATCH", f"/agents/{agent.id}/reset-messages")
+    (system,) = lab.client.agents.retrieve(agent.id).message_ids or ()
+    rest.call("PATCH", f"/agents/{agent.id}/reset-messages", **{place: {"add_default_initial_messages": True}})
+    after = lab.client.agents.retrieve(agent.id).message_ids or ()
+    assert (after[0], len(after) > 1) == (system, True)
+
+
+def test_the_default_conversation_is_recompiled(lab: Lab) -> None:
+    agent = lab.agent()
+    assert "Ada." in lab.client.conversations.recompile("default", agent_id=agent.id, dry_run=True)
+
+
+def test_stored_messages_are_found_by_their_roles(lab: Lab, rest: Rest) -> None:
+    agent = lab.agent()
+    lab.fake.script = lambda _: "The lighthouse answers."
+    lab.client.agents.messages.create(agent.id, input="The lighthouse is red.")
+
+    def texts(**body: Any) -> list[str]:
+        hits = rest.call("POST", "/agents/messages/search", json={"agent_id": agent.id, **body})
+        return [hit["embedded_text"] for hit in hits]
+
+    assert set(texts(query="lighthouse")) == {"The lighthouse is red.", "The lighthouse answers."}
+    assert texts(query="lighthouse", roles=["user"], search_mode="fts") == ["The lighthouse is red."]
+    (newest,) = rest.call("POST", "/agents/messages/search", json={"agent_id": agent.id, "limit": 1})
+    assert (newest["message"]["role"], newest["fts_rank"]) == ("assistant", None)
+    assert "roles" in rest.call("POST", "/agents/messages/search", 422, json={"roles": ["king"]})["detail"]
+    assert "limit" in rest.call("POST", "/agents/messages/search", 422, json={"limit": 0})["detail"]
