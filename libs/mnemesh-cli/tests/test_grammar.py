@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,21 @@ def test_every_command_takes_the_options_of_every_command() -> None:
         for path, command in all_commands().items()
     }
     assert {path for path, names in missing.items() if names} == set()
+
+
+def test_a_line_imports_its_own_command_only() -> None:
+    program = (
+        "import sys\n"
+        "from mnemesh_cli.main import main\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit:\n"
+        "    pass\n"
+        "print(*(name for name in sys.modules if name.startswith('mnemesh_cli.commands.')))\n"
+    )
+    line = [sys.executable, "-c", program, "tokens", "create", "--help"]
+    imported = subprocess.run(line, check=True, capture_output=True, text=True).stdout.splitlines()[-1].split()
+    assert imported == ["mnemesh_cli.commands.tokens"]
 
 
 def test_the_readme_lists_every_command() -> None:

@@ -4,55 +4,70 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any, Final, cast
 
 import structlog
 import typer
-from mnemesh_cli.commands import (
-    agents,
-    approvals,
-    archives,
-    blocks,
-    certs,
-    chat,
-    conversations,
-    doctor,
-    export_import,
-    files,
-    folders,
-    groups,
-    identities,
-    learned,
-    logs,
-    maintain,
-    mcp,
-    mcp_servers,
-    memory,
-    messages,
-    models,
-    passages,
-    profiles,
-    prompts,
-    providers,
-    runs,
-    search,
-    sleep,
-    status,
-    tokens,
-    tools,
-    top,
-    tune_search,
-    up,
-    version,
-    watch,
-)
 from mnemesh_cli.display.error_text import any_error_text, exit_code
 from mnemesh_cli.display.terminal import print_error
 from mnemesh_cli.global_options import MeshGroup, connection_of
+from mnemesh_cli.named_commands import NamedCommands
 from mnemesh_kit.private_files import make_new_files_private
 
+_COMMANDS: Final = {
+    "up": "up:up",
+    "down": "up:down",
+    "doctor": "doctor:doctor",
+    "status": "status:status",
+    "logs": "logs:logs",
+    "top": "top:top",
+    "maintain": "maintain:maintain",
+    "chat": "chat:chat",
+    "search": "search:search",
+    "sleep": "sleep:sleep",
+    "tune-search": "tune_search:tune_search",
+    "watch": "watch:watch",
+    "mcp": "mcp:mcp",
+    "export": "export_import:export",
+    "import": "export_import:import_",
+    "version": "version:version",
+    "agents": "agents:app",
+    "approvals": "approvals:app",
+    "archives": "archives:app",
+    "blocks": "blocks:app",
+    "certs": "certs:app",
+    "conversations": "conversations:app",
+    "episodes": "learned:episodes_app",
+    "facts": "learned:facts_app",
+    "files": "files:app",
+    "folders": "folders:app",
+    "groups": "groups:app",
+    "identities": "identities:app",
+    "mcp-servers": "mcp_servers:app",
+    "memory": "memory:app",
+    "messages": "messages:app",
+    "models": "models:app",
+    "passages": "passages:app",
+    "profiles": "profiles:app",
+    "prompts": "prompts:app",
+    "providers": "providers:app",
+    "runs": "runs:app",
+    "tokens": "tokens:app",
+    "tools": "tools:app",
+}
+"""The commands and groups, in the order of the help: the module of `mnemesh_cli.commands` and the name in it."""
+
+
+class _RootGroup(MeshGroup):
+    """The whole command line. A line imports only the modules of its own command: all of them take twice as long."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = cast("Any", NamedCommands("mnemesh_cli.commands", _COMMANDS))
+
+
 app = typer.Typer(
-    cls=MeshGroup,
+    cls=_RootGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -60,59 +75,23 @@ app = typer.Typer(
 )
 
 
+def _print_version(value: bool) -> None:
+    if value:
+        from mnemesh_cli.commands.version import print_and_exit  # noqa: PLC0415  (as _COMMANDS: only if used)
+
+        print_and_exit(value)
+
+
 @app.callback()
 def main_options(
     context: typer.Context,
     _version: Annotated[
         bool,
-        typer.Option(
-            "--version", help="Print the version of this program.", callback=version.print_and_exit, is_eager=True
-        ),
+        typer.Option("--version", help="Print the version of this program.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
     """Gives commands the connection that the options of the line describe."""
     context.obj = connection_of(context)
-
-
-app.command("up")(up.up)
-app.command("down")(up.down)
-app.command("doctor")(doctor.doctor)
-app.command("status")(status.status)
-app.command("logs")(logs.logs)
-app.command("top")(top.top)
-app.command("maintain")(maintain.maintain)
-app.command("chat")(chat.chat)
-app.command("search")(search.search)
-app.command("sleep")(sleep.sleep)
-app.command("tune-search")(tune_search.tune_search)
-app.command("watch")(watch.watch)
-app.command("mcp")(mcp.mcp)
-app.command("export")(export_import.export)
-app.command("import")(export_import.import_)
-app.add_typer(agents.app, name="agents")
-app.add_typer(approvals.app, name="approvals")
-app.add_typer(archives.app, name="archives")
-app.add_typer(blocks.app, name="blocks")
-app.add_typer(certs.app, name="certs")
-app.add_typer(conversations.app, name="conversations")
-app.add_typer(learned.episodes_app, name="episodes")
-app.add_typer(learned.facts_app, name="facts")
-app.add_typer(files.app, name="files")
-app.add_typer(folders.app, name="folders")
-app.add_typer(groups.app, name="groups")
-app.add_typer(identities.app, name="identities")
-app.add_typer(mcp_servers.app, name="mcp-servers")
-app.add_typer(memory.app, name="memory")
-app.add_typer(messages.app, name="messages")
-app.add_typer(models.app, name="models")
-app.add_typer(passages.app, name="passages")
-app.add_typer(profiles.app, name="profiles")
-app.add_typer(prompts.app, name="prompts")
-app.add_typer(providers.app, name="providers")
-app.add_typer(runs.app, name="runs")
-app.add_typer(tokens.app, name="tokens")
-app.add_typer(tools.app, name="tools")
-app.command("version")(version.version)
 
 
 def main() -> None:

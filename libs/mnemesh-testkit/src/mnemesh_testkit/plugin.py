@@ -5,8 +5,9 @@ Fixtures import what they need when they run, because every test run loads the p
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,22 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds `--full`."""
     parser.addoption("--full", action="store_true", help="run whole sweeps, every engine, and tests marked `full`")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Makes the garbage collector cost less: a tenth of the time of short tests.
+
+    Collection creates a million objects that live until the end. Each complete collection would visit them, for a third
+    of a second.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.set_threshold(10_000)
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
