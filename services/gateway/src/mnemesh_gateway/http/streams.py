@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 KEEPALIVE_SECONDS: Final = 15.0
 DONE: Final = b"data: [DONE]\n\n"
 _COMMENT: Final = b": keepalive\n\n"
+_HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 encode: Final = msgspec.json.Encoder().encode
 """JSON with Unicode verbatim."""
 
@@ -23,16 +26,46 @@ def sse(value: Any, event: str | None = None) -> bytes:
     return b"%sdata: %s\n\n" % (head, encode(value))
 
 
-def event_stream(chunks: AsyncGenerator[bytes, None], headers: Mapping[str, str]) -> StreamingResponse:
-    """Returns a response that streams events. If the client disconnects, the generator is closed."""
-    return StreamingResponse(
-        _kept_alive(chunks),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers},
-    )
+class EventStream(StreamingResponse):
+    """A response that streams events. If the client disconnects, the generator is closed.
+
+    The head and an event that is ready with it are sent in the same iteration of the loop, so that they are one packet:
+    a client that reads the head alone first would be late with the event.
+    """
+
+    def __init__(self, chunks: AsyncGenerator[bytes, None], headers: Mapping[str, str] = MappingProxyType({})) -> None:
+        super().__init__(chunks, media_type="text/event-stream", headers={**_HEADERS, **headers})
+        self._chunks = chunks
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the events until their end, or until the client disconnects."""
+        loop, is_open = asyncio.get_running_loop(), True
+
+        def stop(_: object) -> None:
+            if is_open:
+                connection.reschedule(loop.time())
+
+        async with aclosing(self._chunks):
+            try:
+                async with asyncio.timeout(None) as connection:
+                    end = asyncio.ensure_future(self.listen_for_disconnect(receive))
+                    end.add_done_callback(stop)
+                    try:
+                        await self.stream_response(send)
+                    finally:
+                        is_open = False
+                        end.cancel()
+            except TimeoutError:
+                if not connection.expired():
+                    raise
 
 
-async def _kept_alive(chunks: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+def event_stream(chunks: AsyncGenerator[bytes, None], headers: Mapping[str, str]) -> EventStream:
+    """Returns a response that streams events, with comments while nothing happens."""
+    return EventStream(_kept_alive(chunks), headers)
+
+
+async def _kept_alive(chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     """Yields the chunks, and a comment whenever there was none for a while."""
     async with aclosing(chunks):
         waiting: asyncio.Task[bytes] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,10 +13,10 @@ from mnemesh.agents.v1 import agents_service_pb2, runs_pb2, runs_service_pb2
 from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh_client import run_stream
 from mnemesh_kit.errors import NotFound
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from mnemesh_gateway.errors import RunFailed
-from mnemesh_gateway.http.streams import DONE, sse
+from mnemesh_gateway.http.streams import DONE, EventStream, sse
 from mnemesh_gateway.letta.convert.events import Conversion, stop_reason, usage_from_proto, with_whole_returns
 from mnemesh_gateway.letta.convert.messages import Shown
 from mnemesh_gateway.letta.convert.sending import Sent, blanket_decisions, config_to_proto, sent_of, shown_of
@@ -28,7 +28,6 @@ from mnemesh_gateway.letta.schemas.runs import StreamRun
 
 PATIENCE: Final = 60.0
 PING_SECONDS: Final = 30.0
-_HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 Events = AsyncGenerator[runs_pb2.RunEvent, None]
 
@@ -163,8 +162,7 @@ async def streamed(
     except BaseException:
         await _close(frames, waiting)
         raise
-    stream = _bytes(frames, waiting, pings=pings, skip=starting_after)
-    return StreamingResponse(stream, media_type="text/event-stream", headers=_HEADERS)
+    return EventStream(_bytes(frames, waiting, pings=pings, skip=starting_after))
 
 
 class _Frame(NamedTuple):
@@ -226,13 +224,13 @@ def _error(failure: RunFailed, run_id: str) -> dict[str, Any]:
 
 async def _bytes(
     frames: AsyncGenerator[_Frame, None], waiting: asyncio.Future[_Frame | None], *, pings: bool, skip: int
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """Yields the frames after the number `skip`, and pings while none arrives. `waiting` is the first frame."""
     number = 0
     timeout = 0.0  # the caller has waited for the first
     try:
         while True:
-            while not (await asyncio.wait((waiting,), timeout=timeout))[0]:
+            while not (waiting.done() or (await asyncio.wait((waiting,), timeout=timeout))[0]):
                 if pings:
                     yield sse({"message_type": "ping", "date": datetime.now(UTC), "id": f"ping-{number}"})
                 timeout = PING_SECONDS

@@ -1,0 +1,100 @@
+"""Streams of events as ASGI messages: the head with its first event, and a client that leaves."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from mnemesh_gateway.http.streams import EventStream
+from mnemesh_gateway.letta.turns import _bytes, _Frame
+from starlette.types import Message
+
+SCOPE: dict[str, Any] = {"type": "http", "asgi": {"spec_version": "2.3"}}
+DISCONNECT = {"type": "http.disconnect"}
+
+
+class Client:
+    """The other side of a stream. It disconnects when `leaves` is set."""
+
+    def __init__(self) -> None:
+        self.leaves = asyncio.Event()
+        self.sent: list[Message] = []
+        self.iterations: list[int] = []
+        """For each message, the iteration of the event loop in which it was sent."""
+        self._iteration = 0
+
+    async def receive(self) -> Message:
+        await self.leaves.wait()
+        return DISCONNECT
+
+    async def send(self, message: Message) -> None:
+        if not self.sent:
+            self._count()
+        self.sent.append(message)
+        self.iterations.append(self._iteration)
+
+    def _count(self) -> None:
+        self._iteration += 1
+        if self._iteration < 100:
+            asyncio.get_running_loop().call_soon(self._count)
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.sent)
+
+
+async def frames(*contents: bytes) -> AsyncGenerator[_Frame, None]:
+    for number, content in enumerate(contents, 1):
+        yield _Frame(number, content)
+
+
+async def test_head_and_first_event_are_sent_in_one_iteration_of_the_loop() -> None:
+    client, source = Client(), frames(b"one", b"two")
+    waiting = asyncio.ensure_future(anext(source, None))
+    await asyncio.wait((waiting,))
+    await EventStream(_bytes(source, waiting, pings=True, skip=0))(SCOPE, client.receive, client.send)
+    assert [message["type"] for message in client.sent[:2]] == ["http.response.start", "http.response.body"]
+    assert client.iterations[0] == client.iterations[1]
+    assert client.body == b"onetwo"
+    assert client.sent[-1]["more_body"] is False
+
+
+async def test_client_that_leaves_ends_the_stream_and_closes_its_source() -> None:
+    client, is_closed = Client(), asyncio.Event()
+
+    async def endless() -> AsyncGenerator[bytes, None]:
+        try:
+            yield b"one"
+            client.leaves.set()
+            await asyncio.Event().wait()
+        finally:
+            is_closed.set()
+
+    async with asyncio.timeout(30):
+        await EventStream(endless())(SCOPE, client.receive, client.send)
+    assert is_closed.is_set()
+    assert client.body == b"one"
+    assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("error", [TimeoutError, ValueError])
+async def test_error_of_the_source_is_raised(error: type[Exception]) -> None:
+    async def failing() -> AsyncGenerator[bytes, None]:
+        yield b"one"
+        raise error("the source failed")
+
+    client = Client()
+    with pytest.raises(error, match="the source failed"):
+        await EventStream(failing())(SCOPE, client.receive, client.send)
+
+
+async def test_client_that_leaves_at_the_end_changes_nothing() -> None:
+    client = Client()
+
+    async def last() -> AsyncGenerator[bytes, None]:
+        yield b"one"
+        client.leaves.set()
+
+    await EventStream(last())(SCOPE, client.receive, client.send)
+    await asyncio.sleep(0)
+    assert client.body == b"one"
