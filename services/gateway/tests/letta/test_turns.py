@@ -152,6 +152,37 @@ def test_skills_of_the_client_reach_the_model_and_are_not_stored(lab: Lab) -> No
         lab.client.agents.messages.create(agent.id, input="Hi", extra_body={"client_skills": [{"name": "review"}]})
 
 
+def test_a_message_with_the_otid_of_an_earlier_one_is_a_new_message(lab: Lab) -> None:
+    agent = lab.agent()
+    hello: Any = {"role": "user", "content": "Hello", "otid": "otid-1"}
+    runs = {lab.client.agents.messages.create(agent.id, messages=[hello]).messages[0].run_id for _ in range(2)}
+    assert len(runs) == 2
+    other = lab.client.agents.messages.create(agent.id, messages=[hello | {"content": "Bye"}])
+    assert other.messages[0].run_id not in runs
+    rows = lab.client.agents.messages.list(agent.id, include_return_message_types=["user_message"]).items
+    assert [row.otid for row in rows] == ["otid-1"] * 3
+    conversation = lab.client.conversations.create(agent_id=agent.id)
+    first, again = (
+        list(lab.client.conversations.messages.create(conversation.id, messages=[hello], background=True))
+        for _ in range(2)
+    )
+    assert again == first, "a background stream of a conversation is recovered"
+
+
+def test_a_decision_is_in_the_fields_of_older_clients_as_well(lab: Lab) -> None:
+    agent = lab.agent(include_base_tools=True)
+    lab.client.agents.tools.update_approval("conversation_search", agent_id=agent.id, body_requires_approval=True)
+    lab.fake.script = [Reply(tool_calls=[("conversation_search", {"query": "tea"})]), "Fine."]
+    request: Any = lab.client.agents.messages.create(agent.id, input="Search.").messages[-1]
+    call_id = request.tool_call.tool_call_id
+    denied: Any = {"type": "approval", "tool_call_id": call_id, "approve": False, "reason": "No."}
+    lab.client.agents.messages.create(agent.id, messages=[{"type": "approval", "approvals": [denied]}])
+    only = ["approval_response_message"]
+    (answer,) = lab.client.agents.messages.list(agent.id, include_return_message_types=only).items  # type: ignore[arg-type]
+    shown: Any = answer
+    assert (shown.approval_request_id, shown.approve, shown.reason) == (call_id, False, "No.")
+
+
 def test_the_own_conversation_is_named_by_the_agent_in_the_body(lab: Lab) -> None:
     agent = lab.agent()
     called, gate = threading.Event(), asyncio.Event()

@@ -47,6 +47,17 @@ def user_texts(world: World, agent: Agent) -> list[str]:
     return [message.text for message in window if message.role is Role.USER]
 
 
+async def test_messages_with_repeated_otids_are_new_messages(world: World, process: Process) -> None:
+    agent = await world.agent(process, initial_messages=())
+    world.model.follow(say("One."), say("Two."), say("Three."))
+    for text in ("Hello", "Hello", "Something else"):
+        await process.send(agent, text, otid="o-1", otids_repeat=True)
+    assert user_texts(world, agent) == ["Hello", "Hello", "Something else"]
+    assert len(set(await run_ids(process, agent))) == 3
+    stored = [message for message in world.window(agent).messages if message.role is Role.USER]
+    assert [message.otid for message in stored] == ["o-1"] * 3
+
+
 async def test_input_is_stored_once_for_any_number_of_retries(world: World, process: Process) -> None:
     agent = await world.agent(process, initial_messages=())
     world.model.follow(NO, NO, say("Hello yourself."))

@@ -44,7 +44,7 @@ class Recipient:
 async def events_of(mesh: Mesh, recipient: Recipient, body: SendMessages, key: str) -> Events:
     """Sends what a body has and returns the events of its run. A background run outlives its stream by contract."""
     sent = sent_of(body)
-    config = config_to_proto(body)
+    config = _config(recipient, body)
     if sent.is_answer:
         answer = await _answer(mesh, recipient, sent, config, key)
         return run_stream.send(mesh.runs, answer, PATIENCE)
@@ -62,10 +62,17 @@ async def events_of(mesh: Mesh, recipient: Recipient, body: SendMessages, key: s
     return run_stream.send(mesh.runs, request, PATIENCE)
 
 
+def _config(recipient: Recipient, body: SendMessages) -> runs_pb2.RunConfig:
+    """Returns the configuration of a run. Only a background stream of a conversation is recovered by its otids."""
+    config = config_to_proto(body)
+    config.otids_repeat = not (body.background and recipient.conversation_id)
+    return config
+
+
 async def start_run(mesh: Mesh, recipient: Recipient, body: SendMessages, key: str) -> runs_pb2.Run:
     """Starts what a body has as a run in the background, and returns the run."""
     sent = sent_of(body)
-    config = config_to_proto(body)
+    config = _config(recipient, body)
     if sent.is_answer:
         answer = await _answer(mesh, recipient, sent, config, key)
         async with aclosing(run_stream.send(mesh.runs, answer, PATIENCE)) as events:

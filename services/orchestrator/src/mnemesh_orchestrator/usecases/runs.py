@@ -157,7 +157,7 @@ class RunService:
             background=background,
             last_sequence=shown,
             shown_inputs=shown,
-            sent=sent_messages(messages),
+            sent=() if config.otids_repeat else sent_messages(messages),
         )
 
     async def _of_group(self, key: RequestKey | None, run: Run, group_id: str) -> Run:

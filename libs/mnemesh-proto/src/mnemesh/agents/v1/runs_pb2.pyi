@@ -312,6 +312,7 @@ class RunConfig(_message.Message):
     RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
     MODEL_SETTINGS_FIELD_NUMBER: _builtins.int
     CLIENT_SKILLS_FIELD_NUMBER: _builtins.int
+    OTIDS_REPEAT_FIELD_NUMBER: _builtins.int
     max_steps: _builtins.int
     """Absent means 50."""
     stream_tokens: _builtins.bool
@@ -331,6 +332,8 @@ class RunConfig(_message.Message):
     """URL that is called when the run ends."""
     keepalive_seconds: _builtins.int
     """Interval of keepalive events on an idle stream, in seconds. Absent means 30."""
+    otids_repeat: _builtins.bool
+    """The otids of the messages are stored and shown, but are no idempotency keys: they may be those of earlier messages."""
     @_builtins.property
     def include_events(self) -> _containers.RepeatedScalarFieldContainer[Global___EventKind.ValueType]:
         """Empty selects all kinds except compaction. Events that are no kind, such as stop and usage, are in every stream."""
@@ -369,10 +372,11 @@ class RunConfig(_message.Message):
         response_format: _agents_pb2.ResponseFormat | None = ...,
         model_settings: _agents_pb2.ModelSettings | None = ...,
         client_skills: _abc.Iterable[Global___ClientSkill] | None = ...,
+        otids_repeat: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_assistant_messages", b"_assistant_messages", "_assistant_tool_argument", b"_assistant_tool_argument", "_assistant_tool_name", b"_assistant_tool_name", "_callback_url", b"_callback_url", "_keepalive_seconds", b"_keepalive_seconds", "_max_steps", b"_max_steps", "_metadata", b"_metadata", "_model_settings", b"_model_settings", "_override_model", b"_override_model", "_override_system", b"_override_system", "_response_format", b"_response_format", "assistant_messages", b"assistant_messages", "assistant_tool_argument", b"assistant_tool_argument", "assistant_tool_name", b"assistant_tool_name", "callback_url", b"callback_url", "keepalive_seconds", b"keepalive_seconds", "max_steps", b"max_steps", "metadata", b"metadata", "model_settings", b"model_settings", "override_model", b"override_model", "override_system", b"override_system", "response_format", b"response_format"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_assistant_messages", b"_assistant_messages", "_assistant_tool_argument", b"_assistant_tool_argument", "_assistant_tool_name", b"_assistant_tool_name", "_callback_url", b"_callback_url", "_keepalive_seconds", b"_keepalive_seconds", "_max_steps", b"_max_steps", "_metadata", b"_metadata", "_model_settings", b"_model_settings", "_override_model", b"_override_model", "_override_system", b"_override_system", "_response_format", b"_response_format", "assistant_messages", b"assistant_messages", "assistant_tool_argument", b"assistant_tool_argument", "assistant_tool_name", b"assistant_tool_name", "callback_url", b"callback_url", "client_skills", b"client_skills", "client_tools", b"client_tools", "include_compaction_events", b"include_compaction_events", "include_events", b"include_events", "keepalive_seconds", b"keepalive_seconds", "max_steps", b"max_steps", "metadata", b"metadata", "model_settings", b"model_settings", "on_busy", b"on_busy", "override_model", b"override_model", "override_system", b"override_system", "response_format", b"response_format", "stream_tokens", b"stream_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_assistant_messages", b"_assistant_messages", "_assistant_tool_argument", b"_assistant_tool_argument", "_assistant_tool_name", b"_assistant_tool_name", "_callback_url", b"_callback_url", "_keepalive_seconds", b"_keepalive_seconds", "_max_steps", b"_max_steps", "_metadata", b"_metadata", "_model_settings", b"_model_settings", "_override_model", b"_override_model", "_override_system", b"_override_system", "_response_format", b"_response_format", "assistant_messages", b"assistant_messages", "assistant_tool_argument", b"assistant_tool_argument", "assistant_tool_name", b"assistant_tool_name", "callback_url", b"callback_url", "client_skills", b"client_skills", "client_tools", b"client_tools", "include_compaction_events", b"include_compaction_events", "include_events", b"include_events", "keepalive_seconds", b"keepalive_seconds", "max_steps", b"max_steps", "metadata", b"metadata", "model_settings", b"model_settings", "on_busy", b"on_busy", "otids_repeat", b"otids_repeat", "override_model", b"override_model", "override_system", b"override_system", "response_format", b"response_format", "stream_tokens", b"stream_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__assistant_messages: _TypeAlias = _typing.Literal["assistant_messages"]  # noqa: Y015
     _WhichOneofArgType__assistant_messages: _TypeAlias = _typing.Literal["_assistant_messages", b"_assistant_messages"]  # noqa: Y015

@@ -53,9 +53,8 @@ def _parts(message: pb.Message, shown: Shown) -> list[dict[str, Any]]:
         case pb.ROLE_TOOL:
             return [base | {"message_type": "tool_return_message"} | returns_from_proto(message.tool_returns)]
         case pb.ROLE_APPROVAL if message.HasField("approval_request_id"):
-            answer = {"approval_request_id": message.approval_request_id}
             fields = decisions_from_proto(message.approval_decisions)
-            return [base | {"message_type": "approval_response_message"} | answer | fields]
+            return [base | {"message_type": "approval_response_message"} | fields]
         case pb.ROLE_APPROVAL:
             return [base | {"message_type": "approval_request_message"} | calls_from_proto(message.tool_calls)]
     return _answer(message, base, shown)

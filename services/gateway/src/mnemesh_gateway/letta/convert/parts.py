@@ -87,7 +87,8 @@ def output_of(lines: Iterable[str]) -> list[str] | None:
 
 
 def decisions_from_proto(decisions: Sequence[pb.ApprovalDecision]) -> dict[str, Any]:
-    """Returns the fields of an answer to a request for approval."""
+    """Returns the fields of an answer to a request for approval. The first decision of a person is in those of older
+    clients, too, where the id of its call is `approval_request_id`."""
     found: list[dict[str, Any]] = []
     for decision in decisions:
         kind = decision.WhichOneof("decision")
@@ -105,4 +106,9 @@ def decisions_from_proto(decisions: Sequence[pb.ApprovalDecision]) -> dict[str, 
                 }
             )
     first = next((item for item in found if item["type"] == "approval"), {})
-    return {"approvals": found, "approve": first.get("approve"), "reason": first.get("reason")}
+    return {
+        "approvals": found,
+        "approve": first.get("approve"),
+        "approval_request_id": first.get("tool_call_id"),
+        "reason": first.get("reason"),
+    }
