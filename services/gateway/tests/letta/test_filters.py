@@ -6,9 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from mnemesh_testkit.fakes.script import Reply
 
 from .drivers.tools import SOURCE
-from .lab import Lab
+from .lab import MODEL, Lab
 from .rest import Rest
 
 
@@ -28,6 +29,16 @@ def test_steps_are_found_by_time_and_feedback(lab: Lab, rest: Rest) -> None:
     without_zone = tomorrow.partition("+")[0]
     assert len(lab.client.steps.list(agent_id=agent.id, end_date=without_zone).items) == 2
     assert "start_date" in rest.call("GET", "/steps/", 422, params={"start_date": "soon"})["detail"]
+
+
+def test_the_steps_of_a_run_begin_with_the_newest(lab: Lab, rest: Rest) -> None:
+    agent = lab.client.agents.create(model=MODEL)
+    lab.fake.script = [Reply(tool_calls=[("conversation_search", {"query": "x"})]), Reply(text="Nothing.")]
+    run = str(lab.client.agents.messages.create(agent.id, input="Search.").messages[0].run_id)
+    newest_first = [step["id"] for step in rest.call("GET", f"/runs/{run}/steps")]
+    assert len(newest_first) == 2
+    assert [step.id for step in lab.client.runs.steps.list(run, order="asc").items] == newest_first[::-1]
+    assert [step.id for step in lab.client.steps.list(agent_id=agent.id).items] == newest_first
 
 
 def test_tools_are_found_by_type(lab: Lab, rest: Rest) -> None:

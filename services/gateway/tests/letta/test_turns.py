@@ -219,6 +219,9 @@ def test_a_turn_that_is_cancelled_answers_its_client(lab: Lab) -> None:
     sender.start()
     assert called.wait(scaled(60))
     (run,) = lab.client.runs.list(agent_id=agent.id, active=True)
+    for query, expected in (({"agent_ids": agent.id}, [run.id]), ({"agent_ids": lab.agent().id}, [])):
+        active: Any = lab.client.get("/v1/runs/active", cast_to=object, options={"params": query})
+        assert [each["id"] for each in active] == expected
     cancelled: Any = lab.client.post(f"/v1/runs/{run.id}/cancel", cast_to=object)
     assert cancelled["id"] == run.id
     sender.join(scaled(60))

@@ -66,7 +66,8 @@ async def list_runs(call: Call[ListRuns, None]) -> list[Run]:
 async def list_active_runs(call: Call[ActiveRuns, None]) -> list[Run]:
     """Lists the runs that have not ended, newest first."""
     query = call.query
-    filters = rpc.RunFilter(agent_ids=[query.agent_id] if query.agent_id else (), active=True)
+    agent_ids = [query.agent_id] if query.agent_id else query.agent_ids or ()
+    filters = rpc.RunFilter(agent_ids=agent_ids, active=True)
     set_present(filters, background=query.background)
     request = rpc.ListRunsRequest(filter=filters)
     rows = await listed(call.mesh.runs.ListRuns, request, "runs", PageQuery(), default="desc", limit=100)
@@ -106,10 +107,10 @@ async def list_messages_for_run(call: Call[PageQuery, None]) -> list[dict[str, A
 
 @operations.get("/runs/{run_id}/steps", query=PageQuery, result=list[Step])
 async def list_steps_for_run(call: Call[PageQuery, None]) -> list[Step]:
-    """Lists the steps of a run, oldest first."""
+    """Lists the steps of a run, newest first."""
     run = await read_run(call.mesh, call.path["run_id"])
     request = rpc.ListStepsRequest(filter=rpc.StepFilter(run_id=run.id))
-    rows = await listed(call.mesh.runs.ListSteps, request, "steps", call.query, default="asc", limit=100)
+    rows = await listed(call.mesh.runs.ListSteps, request, "steps", call.query, default="desc", limit=100)
     return [step_from_proto(step) for step in rows]
 
 

@@ -141,6 +141,7 @@ class ActiveRuns(msgspec.Struct, kw_only=True):
     """The query of a list of the runs that have not ended."""
 
     agent_id: str | None = None
+    agent_ids: list[str] | None = None
     background: bool | None = None
 
 
