@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any, Final
@@ -74,6 +75,14 @@ def test_supported_python_versions_agree(folder: Path) -> None:
     assert metadata(folder)["version"] == metadata(ROOT)["version"]
 
 
+@cache
+def providers() -> dict[str, list[str]]:
+    """Returns the distributions that provide each top-level module."""
+    found = {**packages_distributions(), "mnemesh": ["mnemesh-proto"]}
+    found |= {folder.name.replace("-", "_"): [folder.name] for folder in PROJECTS}
+    return found | {f"mnemesh_{folder.name}": [f"mnemesh-{folder.name}"] for folder in PROJECTS}
+
+
 def imported(folder: Path) -> set[str]:
     """Returns the top-level modules that the code of a distribution imports, also inside functions."""
     modules: set[str] = set()
@@ -95,12 +104,9 @@ def test_imported_packages_are_declared(folder: Path) -> None:
     extras = [name for names in project.get("optional-dependencies", {}).values() for name in names]
     requirements = [Requirement(text) for text in (*project["dependencies"], *extras)]
     declared = {project["name"], *(requirement.name for requirement in requirements)}
-    providers = packages_distributions() | {"mnemesh": ["mnemesh-proto"]}
-    providers |= {folder.name.replace("-", "_"): [folder.name] for folder in PROJECTS}
-    providers |= {f"mnemesh_{folder.name}": [f"mnemesh-{folder.name}"] for folder in PROJECTS}
 
     def is_declared(module: str) -> bool:
-        return not declared.isdisjoint(map(canonicalize_name, providers.get(module, ())))
+        return not declared.isdisjoint(map(canonicalize_name, providers().get(module, ())))
 
     assert {module for module in imported(folder) if not is_declared(module)} == set()
 
@@ -132,18 +138,28 @@ def uv(*arguments: str) -> None:
         subprocess.run(command, cwd=ROOT, check=True)
 
 
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The path of each test's environment. It is the same, so that Python compiles a package that many need once."""
+    return tmp_path_factory.mktemp("environment") / "venv"
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("folder", PROJECTS, ids=lambda folder: folder.name)
-def test_each_wheel_installs_alone_and_imports(folder: Path, wheels: Path, tmp_path: Path) -> None:
+def test_each_wheel_installs_alone_and_imports(folder: Path, wheels: Path, environment: Path, tmp_path: Path) -> None:
     """In a new environment, with its declared dependencies: every module is imported, and the command runs."""
-    python = tmp_path / "venv" / "bin" / "python"
-    uv("venv", "--python", sys.executable, str(tmp_path / "venv"))
+    python = environment / "bin" / "python"
+    uv("venv", "--clear", "--python", sys.executable, str(environment))
     name, constraints = metadata(folder)["name"], str(wheels / "constraints.txt")
     # Half of the kit is for servers. A client installs it without their requirements.
     wanted = "mnemesh-kit[server]" if name == "mnemesh-kit" else name
-    uv("pip", "install", "--python", str(python), "--find-links", str(wheels), "--constraint", constraints, wanted)
+    # Links keep the times of the files, by which Python knows what it has compiled.
+    options = ("--link-mode", "symlink", "--find-links", str(wheels), "--constraint", constraints)
+    uv("pip", "install", "--python", str(python), *options, wanted)
+    compiled = f"pycache_prefix={environment.with_name('compiled')}"
     for package in (path.name for path in (folder / "src").iterdir() if path.is_dir()):
-        subprocess.run([python, "-I", "-c", IMPORT_ALL, package, *NOT_IMPORTED], cwd=tmp_path, check=True)
+        line = [python, "-I", "-X", compiled, "-c", IMPORT_ALL, package, *NOT_IMPORTED]
+        subprocess.run(line, cwd=tmp_path, check=True)
     if name == "mnemesh-client":
         assert installed(python) == CLIENT_ENVIRONMENT
         run_samples(python, folder / "README.md", tmp_path / "mesh")
