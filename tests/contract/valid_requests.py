@@ -46,6 +46,7 @@ LEAST = {
     "agents.v1.AgentService.RunTool": (
         'tool_name: "memory_insert" arguments: "{\\"label\\": \\"law\\", \\"new_str\\": \\"x\\"}"'
     ),
+    "agents.v1.AgentService.GenerateText": 'prompt: "Hi"',
     "agents.v1.RunService.SendMessage": 'messages { content { text { text: "Hi" } } }',
     "agents.v1.RunService.StartRun": 'messages { content { text { text: "Hi" } } }',
     "agents.v1.RunService.AnswerApproval": 'decisions { tool_call_id: "call_1" approve {} }',

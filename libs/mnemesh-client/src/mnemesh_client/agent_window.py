@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _COMPACTION_SECONDS: Final = 330.0
 """Longer than the server needs to try every summarizer."""
 _EXTRACTION_SECONDS: Final = 1_200.0
+_GENERATION_SECONDS: Final = 330.0
 
 
 class AgentWindow:
@@ -80,6 +81,31 @@ class AgentWindow:
         )
         body: dict[str, Any] = json.loads((await self._mnemesh.agents.stub.PreviewRequest(request)).request_body)
         return body
+
+    async def generate(
+        self,
+        prompt: str,
+        *,
+        system: str | None = None,
+        model: str | None = None,
+        response_format: agents_pb2.ResponseFormat | None = None,
+    ) -> agents_service_pb2.GenerateTextResponse:
+        """Returns the answer of its model to a prompt, without its memory, messages and tools. Stores nothing.
+
+        Args:
+            prompt: the only message of the user.
+            system: the system message; None is a short default.
+            model: the handle of another model.
+            response_format: the format of the answer; None is text.
+
+        Raises:
+            InvalidArgument: the prompt is blank, or the format has no valid schema.
+            NotFound: no provider serves the model.
+        """
+        request = agents_service_pb2.GenerateTextRequest(
+            agent_id=self.id, prompt=prompt, system=system, model=model, response_format=response_format
+        )
+        return await self._mnemesh.agents.stub.GenerateText(request, timeout=_GENERATION_SECONDS)
 
     async def recompile(
         self,

@@ -59,8 +59,8 @@ RPC_RULES: Final[Mapping[str, RpcRule]] = {
     **_rules(
         "mnemesh.agents.v1.AgentService",
         client="CreateAgent GetAgent ListAgents CountAgents UpdateAgent DeleteAgent AttachTool DetachTool "
-        "SetToolApproval RunTool GetContextWindow PreviewRequest RecompileAgent ResetMessages CompactConversation "
-        "ExtractMemories "
+        "SetToolApproval RunTool GetContextWindow PreviewRequest GenerateText RecompileAgent ResetMessages "
+        "CompactConversation ExtractMemories "
         "ListTags GetSystemPrompt ListSystemPrompts ExportAgent ImportAgent",
         internal="RecordFolders",
         large="PreviewRequest ImportAgent",

@@ -81,6 +81,7 @@ from mnemesh_orchestrator.usecases.runs import RunService
 from mnemesh_orchestrator.usecases.sleeptime import SleeptimeService
 from mnemesh_orchestrator.usecases.steps import StepService
 from mnemesh_orchestrator.usecases.system_prompts import SystemPromptService
+from mnemesh_orchestrator.usecases.text_generation import TextGenerationService
 from mnemesh_orchestrator.usecases.tool_runs import ToolRunner
 
 SUMMARY_SECONDS = 60.0
@@ -100,6 +101,7 @@ class Orchestrator:
     previews: PreviewService
     compactions: CompactionService
     tool_runner: ToolRunner
+    generation: TextGenerationService
     runs: RunService
     child_runs: ChildRuns
     steps: StepService
@@ -268,6 +270,7 @@ def build(
         previews=previews,
         compactions=CompactionService(stores.agents, lock, replacement, models, previews, context, compactor),
         tool_runner=ToolRunner(stores.agents, builtin, services.tools, secrets, services.core_memory, context, ids),
+        generation=TextGenerationService(stores.agents, models, clock, ids),
         runs=runs,
         child_runs=children,
         steps=StepService(stores.steps),

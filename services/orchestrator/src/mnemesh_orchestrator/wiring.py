@@ -188,6 +188,7 @@ def _servicers(orchestrator: Orchestrator, transfers: Transfers) -> list[tuple[C
                 orchestrator.windows,
                 orchestrator.previews,
                 orchestrator.tool_runner,
+                orchestrator.generation,
                 orchestrator.compactions,
                 orchestrator.prompts,
                 orchestrator.extractions,

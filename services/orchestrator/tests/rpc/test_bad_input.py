@@ -313,6 +313,17 @@ BAD_CALLS: list[tuple[str, str, Any, str]] = [
     ),
     ("agents", "RunTool", A.RunToolRequest(agent_id="x"), "agent_id"),
     ("agents", "RunTool", A.RunToolRequest(agent_id=AGENT), "tool_name"),
+    ("agents", "GenerateText", A.GenerateTextRequest(agent_id="x", prompt="Hi."), "agent_id"),
+    ("agents", "GenerateText", A.GenerateTextRequest(agent_id=AGENT, prompt=" \n"), "prompt"),
+    ("agents", "GenerateText", A.GenerateTextRequest(agent_id=AGENT, prompt="\0"), "prompt"),
+    ("agents", "GenerateText", A.GenerateTextRequest(agent_id=AGENT, prompt="Hi.", system="\0"), "system"),
+    (
+        "agents", "GenerateText",
+        A.GenerateTextRequest(
+            agent_id=AGENT, prompt="Hi.", response_format={"json_schema": {"name": "a", "schema": '{"type": 1}'}}
+        ),
+        "response_format.json_schema.schema",
+    ),
     ("agents", "PreviewRequest", A.PreviewRequestRequest(agent_id="x"), "agent_id"),
     ("agents", "PreviewRequest", A.PreviewRequestRequest(agent_id=AGENT, conversation_id="x"), "conversation_id"),
     (
@@ -382,6 +393,7 @@ async def test_invalid_stream_request_is_refused_with_its_field(wire: Wire, requ
         ("agents", "AttachTool", A.AttachToolRequest(agent_id=AGENT, name="send_message")),
         ("agents", "RunTool", A.RunToolRequest(agent_id=AGENT, tool_name="send_message", arguments="{}")),
         ("agents", "PreviewRequest", A.PreviewRequestRequest(agent_id=AGENT, messages=[said()])),
+        ("agents", "GenerateText", A.GenerateTextRequest(agent_id=AGENT, prompt="Hi.")),
         ("runs", "StartRun", R.StartRunRequest(agent_id=AGENT, messages=[said()])),
         ("runs", "GetRun", R.GetRunRequest(run_id=RUN)),
         ("runs", "RetryRun", R.RetryRunRequest(run_id=RUN)),

@@ -118,7 +118,7 @@ class Providers:
 def unknown_model(handle: str, names: tuple[str, ...]) -> ModelUnknown:
     """Returns the error for a handle that none of these providers serves."""
     return ModelUnknown(
-        f'No configured provider serves the model "{handle}". Handles are "provider/model"; '
+        f'The model "{handle}" was not found: no configured provider serves it. Handles are "provider/model"; '
         f"configured: {', '.join(names)}.",
         model=handle,
     )

@@ -13,7 +13,7 @@ from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import PageQuery, bounded, next_page_token, page_of, page_query
 from mnemesh_kit.principal import current_principal
-from mnemesh_types.convert import tool_return_to_proto
+from mnemesh_types.convert import tool_return_to_proto, usage_to_proto
 
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.erasure import ErasureScope
@@ -38,6 +38,7 @@ from mnemesh_orchestrator.rpc.convert.agents import (
 from mnemesh_orchestrator.rpc.convert.compactions import compaction_override_from_proto, compaction_result_to_proto
 from mnemesh_orchestrator.rpc.convert.fields import optional_field
 from mnemesh_orchestrator.rpc.convert.memory_extraction import report_to_proto
+from mnemesh_orchestrator.rpc.convert.model_settings import response_format_from_proto
 from mnemesh_orchestrator.rpc.convert.runs import config_from_proto, inputs_from_proto, on_busy_from_proto
 from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
 from mnemesh_orchestrator.usecases.agents import AgentService
@@ -46,6 +47,7 @@ from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
 from mnemesh_orchestrator.usecases.memory_extractions import MemoryExtractionService
 from mnemesh_orchestrator.usecases.previews import PreviewService
 from mnemesh_orchestrator.usecases.system_prompts import SystemPromptService
+from mnemesh_orchestrator.usecases.text_generation import TextGenerationService
 from mnemesh_orchestrator.usecases.tool_runs import ToolRunner
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -61,6 +63,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         windows: ContextWindowService,
         previews: PreviewService,
         runner: ToolRunner,
+        generation: TextGenerationService,
         compactions: CompactionService,
         prompts: SystemPromptService,
         extractions: MemoryExtractionService,
@@ -72,6 +75,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         self._lifecycle = lifecycle
         self._previews = previews
         self._runner = runner
+        self._generation = generation
         self._compactions = compactions
         self._prompts = prompts
         self._extractions = extractions
@@ -184,6 +188,20 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         messages, config = inputs_from_proto(request.messages), config_from_proto(request.config)
         body = await self._previews.render(current_principal(), *address_from_proto(request), messages, config)
         return rpc.PreviewRequestResponse(request_body=body)
+
+    async def GenerateText(self, request: rpc.GenerateTextRequest, context: Context) -> rpc.GenerateTextResponse:
+        """Returns the answer of a model to one prompt."""
+        generated = await self._generation.generate(
+            current_principal(),
+            agent_id_from_proto(request.agent_id),
+            request.prompt,
+            system=optional_field(request, "system"),
+            model=optional_field(request, "model"),
+            response_format=response_format_from_proto(request),
+        )
+        return rpc.GenerateTextResponse(
+            text=generated.text, model=generated.model, usage=usage_to_proto(generated.usage)
+        )
 
     async def GetContextWindow(
         self, request: rpc.GetContextWindowRequest, context: Context

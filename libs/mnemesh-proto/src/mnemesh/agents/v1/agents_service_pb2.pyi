@@ -1063,6 +1063,80 @@ class PreviewRequestResponse(_message.Message):
 Global___PreviewRequestResponse: _TypeAlias = PreviewRequestResponse  # noqa: Y015
 
 @_typing.final
+class GenerateTextRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
+    SYSTEM_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    prompt: _builtins.str
+    system: _builtins.str
+    """Absent means a short default, not the system message of the agent."""
+    model: _builtins.str
+    """Handle of the model that answers. Absent means the agent's model, with the settings of the agent."""
+    @_builtins.property
+    def response_format(self) -> _agents_pb2.ResponseFormat:
+        """The format of the answer. Absent means text."""
+
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        prompt: _builtins.str = ...,
+        system: _builtins.str | None = ...,
+        model: _builtins.str | None = ...,
+        response_format: _agents_pb2.ResponseFormat | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_model", b"_model", "_response_format", b"_response_format", "_system", b"_system", "model", b"model", "response_format", b"response_format", "system", b"system"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_model", b"_model", "_response_format", b"_response_format", "_system", b"_system", "agent_id", b"agent_id", "model", b"model", "prompt", b"prompt", "response_format", b"response_format", "system", b"system"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__model: _TypeAlias = _typing.Literal["model"]  # noqa: Y015
+    _WhichOneofArgType__model: _TypeAlias = _typing.Literal["_model", b"_model"]  # noqa: Y015
+    _WhichOneofReturnType__response_format: _TypeAlias = _typing.Literal["response_format"]  # noqa: Y015
+    _WhichOneofArgType__response_format: _TypeAlias = _typing.Literal["_response_format", b"_response_format"]  # noqa: Y015
+    _WhichOneofReturnType__system: _TypeAlias = _typing.Literal["system"]  # noqa: Y015
+    _WhichOneofArgType__system: _TypeAlias = _typing.Literal["_system", b"_system"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__model) -> _WhichOneofReturnType__model | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__response_format) -> _WhichOneofReturnType__response_format | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__system) -> _WhichOneofReturnType__system | None: ...
+
+Global___GenerateTextRequest: _TypeAlias = GenerateTextRequest  # noqa: Y015
+
+@_typing.final
+class GenerateTextResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    model: _builtins.str
+    """Handle of the model that answered."""
+    @_builtins.property
+    def usage(self) -> _message_pb2.Usage: ...
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        model: _builtins.str = ...,
+        usage: _message_pb2.Usage | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "text", b"text", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GenerateTextResponse: _TypeAlias = GenerateTextResponse  # noqa: Y015
+
+@_typing.final
 class RecompileAgentRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

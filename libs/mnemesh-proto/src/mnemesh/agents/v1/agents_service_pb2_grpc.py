@@ -104,6 +104,11 @@ class AgentServiceStub:
                 request_serializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.PreviewRequestRequest.SerializeToString,
                 response_deserializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.PreviewRequestResponse.FromString,
                 _registered_method=True)
+        self.GenerateText = channel.unary_unary(
+                '/mnemesh.agents.v1.AgentService/GenerateText',
+                request_serializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.GenerateTextRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.GenerateTextResponse.FromString,
+                _registered_method=True)
         self.RecompileAgent = channel.unary_unary(
                 '/mnemesh.agents.v1.AgentService/RecompileAgent',
                 request_serializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.RecompileAgentRequest.SerializeToString,
@@ -272,6 +277,15 @@ class AgentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GenerateText(self, request, context):
+        """Asks the agent's model, or another one, with a system message and a prompt alone: without the agent's memory, messages
+        and tools. Stores nothing. A repeat calls the model again. Errors: NOT_FOUND, MODEL_UNKNOWN; INVALID_ARGUMENT for an
+        empty prompt and a schema that is none; the error of the model.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RecompileAgent(self, request, context):
         """Renders the system message again and stores it; with dry_run only returns it. The call waits in the conversation's
         queue. Errors: CONVERSATION_BUSY.
@@ -424,6 +438,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.PreviewRequest,
                     request_deserializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.PreviewRequestRequest.FromString,
                     response_serializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.PreviewRequestResponse.SerializeToString,
+            ),
+            'GenerateText': grpc.unary_unary_rpc_method_handler(
+                    servicer.GenerateText,
+                    request_deserializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.GenerateTextRequest.FromString,
+                    response_serializer=mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.GenerateTextResponse.SerializeToString,
             ),
             'RecompileAgent': grpc.unary_unary_rpc_method_handler(
                     servicer.RecompileAgent,
@@ -827,6 +846,33 @@ class AgentService:
             '/mnemesh.agents.v1.AgentService/PreviewRequest',
             mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.PreviewRequestRequest.SerializeToString,
             mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.PreviewRequestResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GenerateText(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.agents.v1.AgentService/GenerateText',
+            mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.GenerateTextRequest.SerializeToString,
+            mnemesh_dot_agents_dot_v1_dot_agents__service__pb2.GenerateTextResponse.FromString,
             options,
             channel_credentials,
             insecure,

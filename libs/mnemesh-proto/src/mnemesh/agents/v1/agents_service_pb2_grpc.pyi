@@ -91,6 +91,11 @@ class AgentServiceStub:
     """Returns the input of the model: texts, messages, and token counts by section. Errors: NOT_FOUND."""
     PreviewRequest: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.PreviewRequestRequest, _agents_service_pb2.PreviewRequestResponse]
     """Returns the provider request that a message would cause. Stores and sends nothing."""
+    GenerateText: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.GenerateTextRequest, _agents_service_pb2.GenerateTextResponse]
+    """Asks the agent's model, or another one, with a system message and a prompt alone: without the agent's memory, messages
+    and tools. Stores nothing. A repeat calls the model again. Errors: NOT_FOUND, MODEL_UNKNOWN; INVALID_ARGUMENT for an
+    empty prompt and a schema that is none; the error of the model.
+    """
     RecompileAgent: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.RecompileAgentRequest, _agents_service_pb2.RecompileAgentResponse]
     """Renders the system message again and stores it; with dry_run only returns it. The call waits in the conversation's
     queue. Errors: CONVERSATION_BUSY.
@@ -203,6 +208,11 @@ class AgentServiceAsyncStub(AgentServiceStub):
     """Returns the input of the model: texts, messages, and token counts by section. Errors: NOT_FOUND."""
     PreviewRequest: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.PreviewRequestRequest, _agents_service_pb2.PreviewRequestResponse]  # type: ignore[assignment]
     """Returns the provider request that a message would cause. Stores and sends nothing."""
+    GenerateText: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.GenerateTextRequest, _agents_service_pb2.GenerateTextResponse]  # type: ignore[assignment]
+    """Asks the agent's model, or another one, with a system message and a prompt alone: without the agent's memory, messages
+    and tools. Stores nothing. A repeat calls the model again. Errors: NOT_FOUND, MODEL_UNKNOWN; INVALID_ARGUMENT for an
+    empty prompt and a schema that is none; the error of the model.
+    """
     RecompileAgent: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.RecompileAgentRequest, _agents_service_pb2.RecompileAgentResponse]  # type: ignore[assignment]
     """Renders the system message again and stores it; with dry_run only returns it. The call waits in the conversation's
     queue. Errors: CONVERSATION_BUSY.
@@ -377,6 +387,16 @@ class AgentServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_agents_service_pb2.PreviewRequestResponse, _abc.Awaitable[_agents_service_pb2.PreviewRequestResponse]]:
         """Returns the provider request that a message would cause. Stores and sends nothing."""
+
+    def GenerateText(
+        self,
+        request: _agents_service_pb2.GenerateTextRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agents_service_pb2.GenerateTextResponse, _abc.Awaitable[_agents_service_pb2.GenerateTextResponse]]:
+        """Asks the agent's model, or another one, with a system message and a prompt alone: without the agent's memory, messages
+        and tools. Stores nothing. A repeat calls the model again. Errors: NOT_FOUND, MODEL_UNKNOWN; INVALID_ARGUMENT for an
+        empty prompt and a schema that is none; the error of the model.
+        """
 
     def RecompileAgent(
         self,

@@ -26,6 +26,7 @@ from mnemesh_gateway.letta.routes import (
     runs,
     steps,
     tags,
+    text_generation,
     tool_mcp_servers,
     tools,
 )
@@ -38,6 +39,7 @@ def resources() -> list[Operations]:
         agent_files.operations,
         agents.operations,
         agent_messages.operations,
+        text_generation.operations,
         agent_memory.operations,
         agent_tools.operations,
         runs.operations,

@@ -129,3 +129,20 @@ class CompactionResponse(msgspec.Struct, kw_only=True):
     summary: str
     num_messages_before: int
     num_messages_after: int
+
+
+class GenerateText(msgspec.Struct, kw_only=True):
+    """A prompt for a model, which is answered without the agent's memory, messages and tools."""
+
+    prompt: str
+    system_prompt: str | None = None
+    override_model: str | None = None
+    response_schema: dict[str, Any] | None = None
+
+
+class GeneratedText(msgspec.Struct, kw_only=True):
+    """The answer of a model; JSON text if a schema was given."""
+
+    content: str
+    model: str
+    usage: Usage

@@ -3,6 +3,7 @@
 from dataclasses import fields
 
 from mnemesh.agents.v1 import agents_pb2 as pb
+from mnemesh.agents.v1 import agents_service_pb2 as rpc
 from mnemesh.agents.v1 import runs_pb2
 
 from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
@@ -33,8 +34,8 @@ def response_format_to_proto(format_: ResponseFormat | None) -> pb.ResponseForma
             return pb.ResponseFormat(text=pb.TextFormat())
 
 
-def response_format_from_proto(owner: pb.Agent | runs_pb2.RunConfig) -> ResponseFormat | None:
-    """Returns the response format of an agent or a run, or None."""
+def response_format_from_proto(owner: pb.Agent | runs_pb2.RunConfig | rpc.GenerateTextRequest) -> ResponseFormat | None:
+    """Returns the response format of an agent, a run or a request, or None."""
     match owner.response_format.WhichOneof("format") if owner.HasField("response_format") else None:
         case None:
             return None
