@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.timeouts import scaled
 
 from .lab import MODEL, Lab
 
@@ -27,6 +30,10 @@ def test_a_memory_tool_takes_the_arguments_of_lettas_releases(lab: Lab) -> None:
         assert (result.status, bool(result.func_return)) == ("success", True)
     value = lab.client.agents.blocks.retrieve("human", agent_id=agent.id).value
     assert value.split("\n") == ["Ada.", "By new_str.", "By new_string."]
+    arguments = {"label": "human", "old_string": "Ada.", "new_string": "Bea."}
+    lab.fake.script = [Reply(tool_calls=[("memory_replace", arguments)]), "Done."]
+    lab.client.agents.messages.create(agent.id, input="I am Bea.")
+    assert lab.client.agents.blocks.retrieve("human", agent_id=agent.id).value.startswith("Bea.")
 
 
 def test_the_error_of_a_built_in_tool_is_on_stderr(lab: Lab) -> None:
@@ -55,3 +62,24 @@ def test_built_in_tools_are_not_deleted(lab: Lab) -> None:
     (tool,) = lab.client.tools.list(name="send_message")
     lab.client.tools.delete(tool.id)
     assert [found.id for found in lab.client.tools.list(name="send_message")] == [tool.id]
+
+
+def test_files_of_an_agent_are_blocks_of_its_memory(lab: Lab) -> None:
+    folder = lab.client.folders.create(name="papers")
+    agent = lab.agent()
+    assert agent.memory.file_blocks == []
+    lab.client.agents.folders.attach(folder.id, agent_id=agent.id)
+    file = lab.client.folders.files.upload(folder.id, file=("paper.txt", b"Red boats."), name="boats.txt")
+    assert (file.file_name, file.original_file_name) == ("boats.txt", "boats.txt")
+    (closed,) = lab.client.agents.retrieve(agent.id).memory.file_blocks or ()
+    assert (closed.label, closed.value, closed.is_open) == ("papers/boats.txt", "", False)
+    assert (closed.file_id, closed.source_id) == (file.id, folder.id)
+    deadline = time.monotonic() + scaled(60)
+    while lab.client.folders.files.retrieve(file.id or "", folder_id=folder.id).processing_status != "completed":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    lab.client.agents.files.open(file.id or "", agent_id=agent.id)
+    (opened,) = lab.client.agents.retrieve(agent.id).memory.file_blocks or ()
+    assert (opened.is_open, "1: Red boats." in opened.value) == (True, True)
+    lab.client.agents.folders.detach(folder.id, agent_id=agent.id)
+    assert lab.client.agents.retrieve(agent.id).memory.file_blocks == []

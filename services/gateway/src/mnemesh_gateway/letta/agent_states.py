@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh.agents.v1 import agents_service_pb2 as rpc
@@ -15,7 +15,7 @@ from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.tools.v1 import tools_service_pb2
 from mnemesh_kit.errors import NotFound
 
-from mnemesh_gateway.letta.convert.agents import folder_from_proto, state_from_proto
+from mnemesh_gateway.letta.convert.agents import file_block_from_proto, folder_from_proto, state_from_proto
 from mnemesh_gateway.letta.convert.groups import group_from_proto
 from mnemesh_gateway.letta.convert.identities import identity_from_proto
 from mnemesh_gateway.letta.convert.messages import Shown, messages_from_proto
@@ -23,7 +23,7 @@ from mnemesh_gateway.letta.convert.models import find_embedder, find_model
 from mnemesh_gateway.letta.convert.tools import tool_from_proto
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed, order_to_proto, responses
-from mnemesh_gateway.letta.schemas.agents import AgentState, Source
+from mnemesh_gateway.letta.schemas.agents import AgentState, FileBlock, Source
 from mnemesh_gateway.letta.schemas.groups import Group
 from mnemesh_gateway.letta.schemas.identities import Identity
 from mnemesh_gateway.letta.schemas.tools import Tool
@@ -31,6 +31,7 @@ from mnemesh_gateway.letta.schemas.tools import Tool
 VIEW: Final = rpc.AgentView(message_ids=True, blocks=True, secrets=True, identities=True, groups=True)
 _FILE_TOOL: Final = "open_files"
 """The tool that an agent has while it holds folders."""
+_Part = TypeVar("_Part")
 
 
 async def read_state(mesh: Mesh, agent_id: str, parts: frozenset[str] = frozenset()) -> AgentState:
@@ -46,13 +47,16 @@ async def states_of(
     parts: frozenset[str] = frozenset(),
 ) -> list[AgentState]:
     """Returns the states of agents that were read with `VIEW`, in their order."""
-    tools, sources = await asyncio.gather(_tools(mesh, agents), _sources(mesh, agents))
+    tools, sources, files = await asyncio.gather(
+        _tools(mesh, agents), _of_holders(mesh, agents, folders_of), _of_holders(mesh, agents, file_blocks_of)
+    )
     states = []
     for agent, core_memory in zip(agents, core_memories, strict=True):
         model = await find_model(mesh, agent.model)
         embedder = await find_embedder(mesh, agent.embedder if agent.HasField("embedder") else None)
         own = [tools[name] for tool in agent.tools if (name := tool.tool_id or tool.name) in tools]
-        state = state_from_proto(agent, core_memory, model, embedder, own, sources.get(agent.id, []))
+        folders, blocks = sources.get(agent.id, []), files.get(agent.id, [])
+        state = state_from_proto(agent, core_memory, model, embedder, own, folders, blocks)
         await _include(mesh, state, agent, parts)
         states.append(state)
     return states
@@ -114,10 +118,21 @@ async def _tools(mesh: Mesh, agents: Sequence[pb.Agent]) -> dict[str, Tool]:
     return found
 
 
-async def _sources(mesh: Mesh, agents: Sequence[pb.Agent]) -> dict[str, list[Source]]:
-    """Returns the folders of agents by the agents' ids."""
+async def _of_holders(
+    mesh: Mesh, agents: Sequence[pb.Agent], read: Callable[[Mesh, str], Awaitable[list[_Part]]]
+) -> dict[str, list[_Part]]:
+    """Returns what `read` finds for the agents that hold folders, by the agents' ids."""
     holders = [agent.id for agent in agents if any(tool.name == _FILE_TOOL for tool in agent.tools)]
-    return dict(zip(holders, await asyncio.gather(*(folders_of(mesh, each) for each in holders)), strict=True))
+    return dict(zip(holders, await asyncio.gather(*(read(mesh, each) for each in holders)), strict=True))
+
+
+async def file_blocks_of(mesh: Mesh, agent_id: str) -> list[FileBlock]:
+    """Returns the files of an agent, with what it sees of the open ones."""
+    request = agent_files_service_pb2.ListAgentFilesRequest(
+        agent_id=agent_id, include_content=True, order=order_to_proto("asc")
+    )
+    pages = responses(mesh.agent_files.ListAgentFiles, request)
+    return [file_block_from_proto(file) async for response in pages for file in response.files]
 
 
 async def folders_of(mesh: Mesh, agent_id: str) -> list[Source]:

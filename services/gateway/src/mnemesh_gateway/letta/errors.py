@@ -123,6 +123,9 @@ def _body(error: MnemeshError) -> dict[str, Any]:
     if kind is not None:
         return {"error": {"type": kind, "message": error.message, "detail": f"{error.reason}: {error.message}"}}
     body: dict[str, Any] = {"detail": error.message}
+    if status_of(error.reason, error.code) == 404 and "not found" not in error.message.lower():
+        # Programs look for these words, which all 404s of the Letta server have.
+        body["detail"] = f"Not found: {error.message}"
     if isinstance(error, ValidationFailed):
         body["trace_id"] = ""
         if error.example is not None:

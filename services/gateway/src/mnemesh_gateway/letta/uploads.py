@@ -56,7 +56,8 @@ async def store_file(
 ) -> rpc.UploadFileResponse:
     """Stores the file of a form under its name, unless the header has one. Raises what `form_with_file` raises."""
     async with form_with_file(request) as (_, file):
-        header.original_name = file.filename or "upload"
+        # As on the Letta server, a given name replaces that of the file altogether.
+        header.original_name = header.name or file.filename or "upload"
         return await mesh.files.UploadFile(_parts(file, request_id, header), timeout=_STORE_SECONDS)
 
 

@@ -71,18 +71,13 @@ def parse(text: str, schema: ToolSchema) -> Arguments | ParseFailure:
     return Arguments(values, _is_true(heartbeat), thinking if isinstance(thinking, str) and thinking else None)
 
 
-def with_own_names(tool: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the arguments of a built-in tool with those renamed that Letta's memory tools name otherwise."""
-    if tool not in ("memory", "memory_insert", "memory_replace"):
-        return values
-    return {own if (own := _LETTA_NAMES.get(name, name)) not in values else name: values[name] for name in values}
-
-
 def check(values: Mapping[str, Any], schema: ToolSchema) -> Mapping[str, Any] | ParseFailure:
     """Returns the values in the types of the schema: every required one is present, and none is unknown.
 
-    A null for an optional argument counts as absent, and a number without a fraction as an integer.
+    A null for an optional argument counts as absent, and a number without a fraction as an integer. The names of
+    arguments in Letta 0.16.7 are replaced.
     """
+    values = _with_own_names(schema.name, values)
     properties: Mapping[str, Any] = schema.parameters.get("properties", {})
     required = schema.parameters.get("required", ())
     for name in values:
@@ -101,6 +96,13 @@ def check(values: Mapping[str, Any], schema: ToolSchema) -> Mapping[str, Any] | 
             return ParseFailure(f"Error: {problem}")
         checked[name] = value
     return checked
+
+
+def _with_own_names(tool: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the arguments of a built-in tool with those renamed that Letta's memory tools name otherwise."""
+    if tool not in ("memory", "memory_insert", "memory_replace"):
+        return values
+    return {own if (own := _LETTA_NAMES.get(name, name)) not in values else name: values[name] for name in values}
 
 
 def storage_problem(values: Mapping[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ from mnemesh_kit.errors import MnemeshError
 
 from mnemesh_orchestrator.builtin import code, core_memory, episodic, search, voice, web
 from mnemesh_orchestrator.builtin.agent_messages import AgentMessages
-from mnemesh_orchestrator.builtin.arguments import ParseFailure, check, with_own_names
+from mnemesh_orchestrator.builtin.arguments import ParseFailure, check
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused, WithImages
 from mnemesh_orchestrator.builtin.code_schemas import RUN_CODE, RUN_CODE_WITH_TOOLS
 from mnemesh_orchestrator.builtin.files import FileTools
@@ -101,10 +101,10 @@ class BuiltinTools:
             MnemeshError: a service could not be reached, exceeded its deadline or failed. The effect may have taken
                 place. The same call may be repeated.
         """
-        call = replace(call, arguments=with_own_names(call.name, call.arguments))
         arguments = check(call.arguments, self.schema(call.name))
         if isinstance(arguments, ParseFailure):
             return _failed(call, "ARGUMENTS_INVALID", arguments.text)
+        call = replace(call, arguments=arguments)
         try:
             output = await self._tools[call.name](call, arguments)
         except Refused as refused:

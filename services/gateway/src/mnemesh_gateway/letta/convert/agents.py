@@ -28,7 +28,7 @@ from mnemesh_gateway.letta.convert.values import (
     provenance,
     set_present,
 )
-from mnemesh_gateway.letta.schemas.agents import AgentOptions, AgentState, Memory, Source, Variable
+from mnemesh_gateway.letta.schemas.agents import AgentOptions, AgentState, FileBlock, Memory, Source, Variable
 from mnemesh_gateway.letta.schemas.tools import Tool
 
 _OPENAI_OUTPUT_TOKENS: Final = 16384
@@ -41,6 +41,7 @@ def state_from_proto(
     embedder: models_pb2.EmbeddingModel | None,
     tools: list[Tool],
     sources: list[Source],
+    file_blocks: list[FileBlock],
 ) -> AgentState:
     """Returns the state of an agent. What only some answers have is empty: identities, groups, pending approval."""
     blocks = [block_from_proto(block) for block in core_memory.blocks]
@@ -60,7 +61,7 @@ def state_from_proto(
         response_format=format_from_proto(agent),
         description=present(agent, "description"),
         metadata=metadata(agent),
-        memory=Memory(agent_type=kind, blocks=blocks),
+        memory=Memory(agent_type=kind, blocks=blocks, file_blocks=file_blocks),
         blocks=blocks,
         tools=tools,
         sources=sources,
@@ -160,4 +161,17 @@ def folder_from_proto(folder: files_pb2.Folder, embedder: models_pb2.EmbeddingMo
         last_updated_by_id=folder.provenance.last_updated_by_id or None,
         created_at=moment(folder, "create_time"),
         updated_at=moment(folder, "update_time"),
+    )
+
+
+def file_block_from_proto(file: files_pb2.AgentFile) -> FileBlock:
+    """Returns a file of an agent as a block. The value of a closed file is empty."""
+    return FileBlock(
+        id="block-" + file.file_id.partition("-")[2],
+        label=file.name,
+        value=file.visible_content if file.is_open else "",
+        file_id=file.file_id,
+        source_id=file.folder_id,
+        is_open=file.is_open,
+        last_accessed_at=moment(file, "last_access_time"),
     )

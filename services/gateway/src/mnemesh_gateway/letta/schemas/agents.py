@@ -32,13 +32,26 @@ AgentType = Literal[
 ]
 
 
+class FileBlock(msgspec.Struct, kw_only=True):
+    """A file of an agent, as a block that only the agent's tools for files change."""
+
+    id: str
+    label: str
+    value: str
+    file_id: str
+    source_id: str
+    is_open: bool
+    last_accessed_at: datetime | None = None
+    read_only: bool = True
+
+
 class Memory(msgspec.Struct, kw_only=True):
     """The blocks of an agent."""
 
     agent_type: str | None = None
     git_enabled: bool = False
     blocks: list[Block]
-    file_blocks: list[dict[str, Any]] = []
+    file_blocks: list[FileBlock] = []
     prompt_template: str = ""
 
 
