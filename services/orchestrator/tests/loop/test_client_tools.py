@@ -8,7 +8,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.run_config import ClientTool, RunConfig
 from mnemesh_orchestrator.model.runs import StopReason
-from mnemesh_types.messages import ApprovalDecision, Approve, ClientReturn, ToolReturn, ToolStatus
+from mnemesh_types.messages import ApprovalDecision, Approve, ClientReturn, ImagePart, TextPart, ToolReturn, ToolStatus
 
 from ..support.model import call, raw_call, say, together
 from ..support.world import ME, Process, World, kinds, lines, require_valid
@@ -37,6 +37,16 @@ async def test_client_tool_is_offered_awaited_and_answered(world: World, process
     assert (back.name, back.status, back.text) == ("open_file", ToolStatus.SUCCESS, "hello")
     assert (back.stdout, back.stderr) == (("read 5",), ("slow",))
     require_valid(world.window(agent).messages)
+
+
+async def test_image_that_a_client_tool_returns_reaches_the_model(world: World, process: Process) -> None:
+    agent = await world.agent(process, model="anthropic/claude-haiku")
+    world.model.follow(call("open_file", path="/a.png"), say("It is an ant."))
+    (id_,) = asked(await process.send(agent, "Look.", client_tools=(OPEN,)))
+    content = (TextPart("The picture:"), ImagePart(data=b"\x89PNG\r\n", media_type="image/png"))
+    await process.answer(agent, ClientReturn(id_, ToolReturn(id_, "", ToolStatus.SUCCESS, content)))
+    for returned in (world.model.last.messages[-1].tool_returns, world.turn(agent)[4].tool_returns):
+        assert returned[0].content == content
 
 
 async def test_client_tool_is_kept_for_the_answer_and_not_for_the_next_run(world: World, process: Process) -> None:

@@ -6,7 +6,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from mnemesh_kit.ids import derive_id
-from mnemesh_types.messages import ApprovalDecision, ClientReturn, Deny, Message, Role, ToolReturn, ToolStatus
+from mnemesh_types.messages import (
+    ApprovalDecision,
+    ClientReturn,
+    Deny,
+    ImagePart,
+    Message,
+    Role,
+    ToolReturn,
+    ToolStatus,
+)
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
@@ -102,7 +111,8 @@ def decided_result(decision: ApprovalDecision | None, limit: int) -> ToolResult 
             return ToolResult(ok=False, text=f"{_DENIED} User reason: {reason}" if reason else _DENIED)
         case ClientReturn(_, item):
             stdout, stderr = (tuple(_clipped(line, limit) for line in lines) for lines in (item.stdout, item.stderr))
-            return ToolResult(item.status is ToolStatus.SUCCESS, _clipped(item.text, limit), stdout, stderr)
+            images = tuple(part for part in item.content if isinstance(part, ImagePart))
+            return ToolResult(item.status is ToolStatus.SUCCESS, _clipped(item.text, limit), stdout, stderr, images)
         case _:
             return None
 

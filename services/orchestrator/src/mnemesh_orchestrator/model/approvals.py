@@ -11,6 +11,7 @@ from mnemesh_types.messages import (
     ApprovalDecision,
     ClientReturn,
     Deny,
+    ImagePart,
     Message,
     Role,
     TextPart,
@@ -19,10 +20,12 @@ from mnemesh_types.messages import (
     ToolStatus,
 )
 
+from mnemesh_orchestrator.model.inputs import require_valid_part
 from mnemesh_orchestrator.model.run_config import RunConfig
 
 _MAX_DECISIONS: Final = 1_000
 _MAX_REASON: Final = 10_000
+_MAX_IMAGES: Final = 5
 _MAX_LINES: Final = 1_000
 _MAX_TEXT: Final = 1_048_576
 
@@ -204,8 +207,11 @@ def _require_valid_decision(decision: ApprovalDecision, field: str) -> None:
 def _require_valid_return(returned: ToolReturn, field: str) -> None:
     if returned.status is ToolStatus.UNSPECIFIED:
         raise InvalidArgument(f"{field}.status must be SUCCESS or ERROR.", field=f"{field}.status")
-    if not all(isinstance(part, TextPart) for part in returned.content):
-        raise InvalidArgument(f"{field}.content must be text.", field=f"{field}.content")
+    if sum(isinstance(part, ImagePart) for part in returned.content) > _MAX_IMAGES:
+        raise InvalidArgument(f"{field}.content must have at most {_MAX_IMAGES} images.", field=f"{field}.content")
+    for index, part in enumerate(returned.content):
+        if not isinstance(part, TextPart):  # a tool can return an empty text
+            require_valid_part(part, f"{field}.content[{index}]")
     for name, lines in (("content", (returned.text,)), ("stdout", returned.stdout), ("stderr", returned.stderr)):
         path = f"{field}.{name}"
         if len(lines) > _MAX_LINES or sum(map(len, lines)) > _MAX_TEXT:

@@ -137,14 +137,15 @@ def _require_valid_input(message: InputMessage, field: str) -> None:
     if not message.content:
         raise InvalidArgument(f"{field}.content must have at least one part.", field=f"{field}.content")
     for index, part in enumerate(message.content):
-        _require_valid_part(part, f"{field}.content[{index}]")
+        require_valid_part(part, f"{field}.content[{index}]")
     for name in ("name", "otid", "sender_id"):
         require_optional_text(getattr(message, name), f"{field}.{name}", max_chars=_MAX_ID)
     if message.group_id is not None:
         require_id(message.group_id, "group", f"{field}.group_id")
 
 
-def _require_valid_part(part: ContentPart, field: str) -> None:
+def require_valid_part(part: ContentPart, field: str) -> None:
+    """Refuses a part that a client cannot send. Raises InvalidArgument."""
     match part:
         case TextPart(text):
             if not text:

@@ -559,9 +559,7 @@ class ApprovalDecision(_message.Message):
     def deny(self) -> Global___Deny: ...
     @_builtins.property
     def client_return(self) -> Global___ToolReturn:
-        """The return of a tool that the client ran. AnswerApproval accepts text only, and refuses images: the orchestrator
-        sends the returns of tools to models as text.
-        """
+        """The return of a tool that the client ran: text, and at most 5 images of 10 MB each."""
 
     def __init__(
         self,
