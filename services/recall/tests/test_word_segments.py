@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import pytest_asyncio
 import sqlalchemy as sa
@@ -21,6 +22,7 @@ from mnemesh_recall.model.messages import MessageBatch
 from mnemesh_recall.model.search import SearchScope, WordQuery
 from mnemesh_recall.store.sql.fulltext import agent_reading, segment_upkeep, selection
 from mnemesh_recall.store.sql.word_segments import rows as segment_rows
+from mnemesh_recall.store.sql.word_segments.documents import COLUMNS, LABELS, packed, unpacked
 from mnemesh_recall.usecases.word_segments import WordSegmentation
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_types.messages import TextPart
@@ -182,6 +184,44 @@ async def test_service_indexes_in_the_background(serve: Any, database_url: str) 
         )
         assert len(found.hits) > 0
     await database.close()
+
+
+def random_columns(chance: np.random.Generator, count: int) -> dict[str, Any]:
+    """Returns documents of which some have neighbours among them, elsewhere, or none."""
+    ids = np.frombuffer(chance.bytes(16 * count), "S16")
+    known = np.concatenate([ids, np.frombuffer(chance.bytes(48), "S16"), np.array([b""], "S16")])
+    largest = {name: np.iinfo(kind.base).max for name, kind in COLUMNS.items() if kind.base.kind in "iu"}
+    values = {
+        name: chance.integers(0, top, (count, *COLUMNS[name].shape), COLUMNS[name].base, endpoint=True)
+        for name, top in largest.items()
+    }
+    values["time"] = chance.integers(-(10**15), 2 * 10**15, count)
+    values["row_id"] = np.sort(chance.integers(1, 10**9, count))
+    for name, step in (("before", 1), ("after", -1)):
+        values[name] = np.where(chance.random(count) < 0.5, np.roll(ids, step), chance.choice(known, count))
+    return {**values, "id": ids, "ends_in_question": chance.random(count) < 0.5}
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 300])
+def test_stored_documents_are_read_as_they_were(count: int) -> None:
+    columns = random_columns(np.random.default_rng(count), count)
+    found = unpacked(packed(columns))
+    assert found.keys() == COLUMNS.keys()
+    for name, kind in COLUMNS.items():
+        assert (found[name].dtype, found[name].shape) == (kind.base, (count, *kind.shape))
+        own = [number for number in range(count) if columns[name][number].tobytes() != columns["id"][number].tobytes()]
+        assert found[name][own].tolist() == columns[name][own].tolist()  # No message is its own neighbour.
+
+
+def test_documents_of_a_dialogue_take_few_bytes() -> None:
+    count, chance = 5_000, np.random.default_rng(3)
+    columns = random_columns(chance, count)
+    columns["before"], columns["after"] = np.roll(columns["id"], 1), np.roll(columns["id"], -1)
+    columns["row_id"] = np.arange(count) * 3
+    columns["time"] = 1_700_000_000_000_000 + np.arange(count) * 60_000_000
+    for name in ("length", "received", *LABELS):
+        columns[name] = chance.integers(0, 20, columns[name].shape, COLUMNS[name].base)
+    assert len(packed(columns)) < 40 * count
 
 
 def test_few_large_segments_are_not_merged() -> None:

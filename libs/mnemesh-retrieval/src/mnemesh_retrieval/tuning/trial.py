@@ -44,13 +44,13 @@ def ranking(question: AnalysedQuestion, trial: Trial) -> list[int]:
     factors = _factors(question, constants)
     by_words = _word_scores(question, constants)
     score, listed = np.zeros_like(by_words), question.exact.copy()
-    if by_words.max(initial=0.0) > 0:
-        score += by_words / by_words.max()
+    if np.max(by_words, initial=0.0) > 0:
+        score += by_words / np.max(by_words)
         listed |= _best(by_words * factors, constants.word_candidates)
     if weight:
         by_similarity = _similarity(question, constants)
-        if by_similarity.max(initial=0.0) > 0:
-            score += weight * np.maximum(0.0, by_similarity) / by_similarity.max()
+        if np.max(by_similarity, initial=0.0) > 0:
+            score += weight * np.maximum(0.0, by_similarity) / np.max(by_similarity)
             is_similar = (by_words > 0) | (by_similarity > trial.least_similarity)
             listed |= _best(by_similarity * factors * is_similar, constants.similarity_candidates)
     score = score * factors + EXACT * question.exact

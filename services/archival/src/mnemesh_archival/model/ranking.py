@@ -225,7 +225,7 @@ class PassageRanking:
             is_like = self._strands.largest_nearby(np.maximum(own, 0.0)) > likeness.least
             value = self._strands.shared_similarities(own, self._asking > 0, self._constants)
             value = np.where(is_known & (is_like | (self._by_words > 0)), np.maximum(value, 0.0), 0.0)
-            if (best := value.max(initial=0.0)) > 0 and weight > 0:
+            if (best := np.max(value, initial=0.0)) > 0 and weight > 0:
                 relative += value / best * (likeness.weight / weight)
                 shared += value
         return shared, relative, weight

@@ -155,9 +155,9 @@ def _distances(ids: Array, neighbours: Array, first: int) -> tuple[Array, Array]
 def _pack(values: Array) -> bytes:
     """Returns integers as differences from the smallest, each in as many bytes as the largest difference needs."""
     numbers = values.ravel().astype(np.int64)
-    least = int(numbers.min()) if len(numbers) else 0
+    least = int(np.min(numbers)) if len(numbers) else 0
     above = numbers - least
-    largest = int(above.max()) if len(numbers) else 0
+    largest = int(np.max(above)) if len(numbers) else 0
     width = next(width for width in (1, 2, 4, 8) if largest < 1 << 8 * width)
     return _RANGE.pack(least, width) + above.astype(f"<u{width}").tobytes()
 
