@@ -207,7 +207,7 @@ class AgentsClient:
         Args:
             agent_id: the agent.
             types: the types of records; empty is all.
-            vectors: include the vectors of passages, facts and episodes.
+            vectors: include the vectors of passages. An import into a mesh with the same embedder keeps them.
 
         Raises:
             NotFound: there is no such agent.

@@ -180,7 +180,8 @@ class PassagesClient:
         """Stores up to 1000 passages. Returns one result per passage, in order; a passage may fail alone.
 
         Args:
-            passages: texts, or Passage messages.
+            passages: texts, or Passage messages. One with the vector that the archive's embedder made of its text
+                (`embedding`, `embedded_by`) is not embedded again.
             agent_id: store them in this agent's first archive, which is created if the agent has none.
             archive_id: store them in this archive instead.
         """
@@ -205,10 +206,12 @@ class PassagesClient:
         tags: Sequence[str] = (),
         order: Order | None = None,
         limit: int | None = None,
+        vectors: bool = False,
     ) -> AsyncIterator[archives_pb2.Passage]:
-        """Yields passages, newest first unless `order` is "asc"."""
+        """Yields passages, newest first unless `order` is "asc"; with `vectors`, with their vectors."""
         request = passages_service_pb2.ListPassagesRequest(
             order=sort_order(order),
+            include_embedding=vectors,
             filter=passages_service_pb2.PassageFilter(agent_id=agent_id, archive_id=archive_id, tags=tags),
         )
         return paginate(self.stub.ListPassages, request, "passages", limit)

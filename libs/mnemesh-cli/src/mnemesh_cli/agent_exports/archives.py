@@ -99,7 +99,7 @@ async def _create(mnemesh: Mnemesh, agent: Agent, given: archives_pb2.Archive) -
 def _copy(passage: archives_pb2.Passage, passage_id: str) -> archives_pb2.Passage:
     copy = archives_pb2.Passage()
     copy.CopyFrom(passage)
-    for name in ("archive_id", "agent_id", "embedding", "update_time"):
+    for name in ("archive_id", "agent_id", "update_time"):
         copy.ClearField(name)
     copy.id = passage_id
     return copy

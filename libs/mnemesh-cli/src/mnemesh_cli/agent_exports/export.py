@@ -38,8 +38,14 @@ class ExportCounts:
     secrets: tuple[str, ...]
 
 
-async def export_agent(mnemesh: Mnemesh, agent: Agent, directory: Path) -> ExportCounts:
+async def export_agent(mnemesh: Mnemesh, agent: Agent, directory: Path, *, with_vectors: bool = False) -> ExportCounts:
     """Writes everything of an agent but its trace files. Values of secrets are left out.
+
+    Args:
+        mnemesh: the client.
+        agent: the agent.
+        directory: the directory of the files.
+        with_vectors: also write the vectors of passages.
 
     Raises:
         Unavailable: a service cannot be reached. Files that were written before stay.
@@ -53,7 +59,7 @@ async def export_agent(mnemesh: Mnemesh, agent: Agent, directory: Path) -> Expor
     passages = [
         to_line(passage)
         for archive in archives
-        async for passage in mnemesh.passages.list(archive_id=archive.id, order="asc")
+        async for passage in mnemesh.passages.list(archive_id=archive.id, order="asc", vectors=with_vectors)
     ]
     counts = ExportCounts(
         blocks=blocks,

@@ -29,8 +29,17 @@ OnCount = Callable[[int], None]
 """Receives the number of records that were moved."""
 
 
-async def export_records(mnemesh: Mnemesh, agent_id: str, path: Path, on_count: OnCount) -> int:
+async def export_records(
+    mnemesh: Mnemesh, agent_id: str, path: Path, on_count: OnCount, *, with_vectors: bool = False
+) -> int:
     """Writes the records of an agent to a file, and returns their number. A crash leaves the old file or the new one.
+
+    Args:
+        mnemesh: the client.
+        agent_id: the agent.
+        path: the file.
+        on_count: receives the progress.
+        with_vectors: also write the vectors of passages.
 
     Raises:
         NotFound: there is no such agent.
@@ -38,7 +47,7 @@ async def export_records(mnemesh: Mnemesh, agent_id: str, path: Path, on_count: 
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new, count = path.with_name(f".{path.name}.new"), 0
-    request = agents_service_pb2.ExportAgentRequest(agent_id=agent_id)
+    request = agents_service_pb2.ExportAgentRequest(agent_id=agent_id, include_vectors=with_vectors)
     with new.open("w", encoding="utf-8") as file:
         async for part in mnemesh.agents.stub.ExportAgent(request, timeout=_SECONDS):
             for record in part.records:

@@ -24,6 +24,7 @@ from mnemesh_cli.display.terminal import notice, print_error
 from mnemesh_cli.options import AgentArgument
 from mnemesh_cli.trace_files.directory import ACTIVE, ARCHIVE, EPISODES, FACTS, TraceDirectory
 from mnemesh_cli.trace_files.mirror import Mirror
+from mnemesh_cli.vector_uses import vector_lines
 from mnemesh_client.agent import Agent
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import InvalidArgument, MnemeshError, NotFound
@@ -46,6 +47,14 @@ def export(
     file: Annotated[
         Path | None, typer.Option(help="Write everything as one file, such as agent.mnemesh, and no directory.")
     ] = None,
+    vectors: Annotated[
+        bool,
+        typer.Option(
+            "--vectors",
+            help="Also export the vectors of passages, about 11 bytes for each number. An import into a mesh with the"
+            " same embedder then embeds nothing again.",
+        ),
+    ] = False,
     format: Annotated[  # noqa: A002  (the name of the option)
         ExportFormat, typer.Option(help="letta writes one agent file of Letta 0.16, <dir>/<agent_id>.af.")
     ] = ExportFormat.MNEMESH,
@@ -54,15 +63,20 @@ def export(
 
     --watch keeps the trace files up to date, not the other files.
     """
+    if vectors and (format is ExportFormat.LETTA or traces):
+        raise InvalidArgument(
+            "Agent files of Letta and trace files have no vectors. Leave out --vectors.", field="vectors"
+        )
     if format is ExportFormat.LETTA:
         asyncio.run(export_letta_file(context.obj, agent, dir))
         return
     if file is not None:
         if watch or traces:
             raise InvalidArgument("--file excludes --watch and --traces.", field="file")
-        asyncio.run(_export_file(context.obj, agent, file))
+        asyncio.run(_export_file(context.obj, agent, file, with_vectors=vectors))
         return
-    asyncio.run(_export(context.obj, agent, dir, interval if watch else None, traces_only=traces))
+    follow = interval if watch else None
+    asyncio.run(_export(context.obj, agent, dir, follow, traces_only=traces, with_vectors=vectors))
 
 
 def import_(
@@ -134,7 +148,9 @@ def _import_letta(
         raise typer.Exit(1)
 
 
-async def _export(connection: Connection, key: str, base: Path, interval: float | None, *, traces_only: bool) -> None:
+async def _export(
+    connection: Connection, key: str, base: Path, interval: float | None, *, traces_only: bool, with_vectors: bool
+) -> None:
     stop = asyncio.Event()
     async with connection.open() as mnemesh:
         agent = await mnemesh.agents.find(key)
@@ -148,9 +164,11 @@ async def _export(connection: Connection, key: str, base: Path, interval: float 
         record: dict[str, Any] = {"agent_id": agent.id, "path": str(directory.path), "lines": count}
         exported = ""
         if not traces_only:
-            counts = await export_agent(mnemesh, agent, directory.path)
+            counts = await export_agent(mnemesh, agent, directory.path, with_vectors=with_vectors)
             with counted_bar("Exporting", "records") as on_count:
-                record["records"] = await export_records(mnemesh, agent.id, directory.path / RECORDS, on_count)
+                record["records"] = await export_records(
+                    mnemesh, agent.id, directory.path / RECORDS, on_count, with_vectors=with_vectors
+                )
             record |= asdict(counts)
             exported = (
                 f", {counts.blocks} blocks, {counts.tools} tools, {counts.conversations} conversations,"
@@ -164,11 +182,11 @@ async def _export(connection: Connection, key: str, base: Path, interval: float 
             await mirror.follow(interval, stop, _report_stale)
 
 
-async def _export_file(connection: Connection, key: str, path: Path) -> None:
+async def _export_file(connection: Connection, key: str, path: Path, *, with_vectors: bool) -> None:
     async with connection.open() as mnemesh:
         agent = await mnemesh.agents.find(key)
         with counted_bar("Exporting", "records") as on_count:
-            count = await export_records(mnemesh, agent.id, path, on_count)
+            count = await export_records(mnemesh, agent.id, path, on_count, with_vectors=with_vectors)
         record = {"agent_id": agent.id, "path": str(path), "records": count}
         print_done(f"{path}: {count} records of {agent.name}", record, as_json=connection.as_json)
         if agent.proto.secrets:
@@ -217,6 +235,8 @@ async def _import_file(mnemesh: Mnemesh, path: Path, model: str | None, *, as_js
     for item in response.skipped:
         name = agent_records_pb2.RecordType.Name(item.type).removeprefix("RECORD_TYPE_").lower()
         notice(f"{name} {item.id}: {item.reason}")
+    for line in vector_lines({item.use: item.passages for item in response.vector_uses}):
+        notice(line)
     agent, verb = response.agent, "exists already as" if response.replayed else "created"
     parts = [_counted(item) for item in response.counts if item.type != agent_records_pb2.RECORD_TYPE_AGENT]
     print_done(f"{agent.name}: {verb} {agent.id}: {', '.join(parts)}", response, as_json=as_json)

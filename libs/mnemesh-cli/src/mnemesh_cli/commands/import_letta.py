@@ -8,6 +8,7 @@ from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.records import print_json
 from mnemesh_cli.display.terminal import notice, output
 from mnemesh_cli.letta.report import Report, problem_lines, table_lines
+from mnemesh_cli.vector_uses import vector_lines
 from mnemesh_kit.errors import FailedPrecondition
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -60,6 +61,7 @@ async def import_letta(
     if connection.as_json:
         print_json(report.as_json())
         return report
-    for line in (*table_lines(report), *problem_lines(report)):
+    vectors = vector_lines(report.vector_uses, report.without_vector)
+    for line in (*table_lines(report), *vectors, *problem_lines(report)):
         output().print(line, markup=False, soft_wrap=True)
     return report

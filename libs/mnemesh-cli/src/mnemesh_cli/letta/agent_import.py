@@ -127,6 +127,8 @@ class AgentImporter:
                 self._report.change("agents", response.agent.id, f"{skipped.id}: {skipped.reason}")
             elif name is not None:
                 self._report.skip(name, skipped.id, skipped.reason)
+        if not response.replayed:
+            self._report.vector_uses.update({item.use: item.passages for item in response.vector_uses})
         self._report.ids.update(response.ids)
         if not response.replayed:
             self.new_ids.update(response.ids.values())

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Set
 
 from mnemesh.agents.v1.agent_records_pb2 import AgentRecord, PassageRecord
-from mnemesh.archival.v1.archives_pb2 import PASSAGE_SOURCE_AGENT, Archive, Passage
+from mnemesh.archival.v1.archives_pb2 import PASSAGE_SOURCE_AGENT, Archive, EmbedderIdentity, Passage
 from mnemesh_cli.letta.database import LettaDatabase
 from mnemesh_cli.letta.report import Report
-from mnemesh_cli.letta.vectors import vector_of
+from mnemesh_cli.letta.vectors import same_model, vector_of
 from mnemesh_client.letta_files.agents import embedder_handle
 from mnemesh_client.letta_files.values import Row, clean, json_text, optional_text, timestamp
 
@@ -21,8 +21,8 @@ async def archive_records(
     Args:
         database: with the organization selected.
         ids: of the archives.
-        embedders: the handles that the mesh has. The vectors of other embedders are left out.
-        report: counts the vectors.
+        embedders: the handles that the mesh has. The vectors of other models are left out.
+        report: counts the passages without a usable vector.
     """
     rows = await database.all("archives", order=("created_at", "id"), id=ids)
     for row in rows:
@@ -34,13 +34,13 @@ async def archive_records(
 
 
 def archive(row: Row, embedders: Set[str]) -> Archive:
-    """Returns an archive. An embedder that the mesh does not have is left out: the mesh chooses its own."""
+    """Returns an archive. An embedder whose model the mesh does not have is left out: the mesh chooses its own."""
     handle = embedder_handle(row.get("embedding_config") or {}) or ""
     return Archive(
         id=row["id"],
         name=row["name"],
         description=optional_text(row, "description"),
-        embedder=handle if handle in embedders else "",
+        embedder=same_model(handle, embedders) or "",
         metadata=json_text(row.get("metadata_")),
         create_time=timestamp(row.get("created_at")),
         update_time=timestamp(row.get("updated_at")),
@@ -63,10 +63,15 @@ def passage(row: Row) -> Passage:
 
 def _passage(row: Row, archive_config: Row, embedders: Set[str], report: Report) -> PassageRecord:
     config = row.get("embedding_config") or archive_config
-    handle = embedder_handle(config)
-    vector = vector_of(row.get("embedding"), config.get("embedding_dim")) if handle in embedders else None
-    record = PassageRecord(passage=passage(row), embedder=handle if vector else None)
-    record.passage.embedding.extend(vector or ())
-    if vector:
-        report.vectors_sent += 1
+    handle = embedder_handle(config) or ""
+    embedder = same_model(handle, embedders)
+    vector = vector_of(row.get("embedding"), config.get("embedding_dim"))
+    record = PassageRecord(passage=passage(row))
+    if embedder is None:
+        report.without_vector.add(f"the mesh has no embedder with the model {handle}")
+    elif vector is None:
+        report.without_vector.add("Letta has no usable vector of them")
+    else:
+        record.passage.embedding.extend(vector)
+        record.passage.embedded_by.CopyFrom(EmbedderIdentity(handle=embedder, dimension=len(vector)))
     return record

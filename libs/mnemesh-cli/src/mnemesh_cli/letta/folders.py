@@ -6,6 +6,7 @@ from mnemesh.files.v1 import folders_service_pb2
 from mnemesh_cli.letta.database import LettaDatabase
 from mnemesh_cli.letta.records import Target
 from mnemesh_cli.letta.report import Report
+from mnemesh_cli.letta.vectors import same_model
 from mnemesh_client.letta_files import resources
 from mnemesh_client.letta_files.values import Row, clean
 from mnemesh_client.mnemesh import Mnemesh
@@ -36,8 +37,7 @@ class FolderMigration:
         try:
             found = await self._mnemesh.folders.find(folder.name)
         except NotFound:
-            if folder.embedder not in self._target.embedders:
-                folder.embedder = ""
+            folder.embedder = same_model(folder.embedder, self._target.embedders) or ""
             request_id = derive_id("request", "letta", row["id"])
             request = folders_service_pb2.CreateFolderRequest(request_id=request_id, folder=folder)
             found = (await self._mnemesh.folders.stub.CreateFolder(request)).folder

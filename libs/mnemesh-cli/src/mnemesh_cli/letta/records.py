@@ -14,6 +14,7 @@ from mnemesh_cli.letta.archives import archive_records
 from mnemesh_cli.letta.database import LettaDatabase
 from mnemesh_cli.letta.histories import ENDED, add_usage, block_revision, run_record, step_record, step_status, usage_of
 from mnemesh_cli.letta.report import Report
+from mnemesh_cli.letta.vectors import same_model
 from mnemesh_client.letta_files import resources
 from mnemesh_client.letta_files.agents import agent as agent_settings
 from mnemesh_client.letta_files.agents import model_settings
@@ -95,8 +96,11 @@ class AgentRecords:
         if agent.model not in self._target.models and self._target.model:
             self._report.change("agents", agent.id, f"model {agent.model} is replaced by {self._target.model}")
             agent.model = self._target.model
-        if agent.HasField("embedder") and agent.embedder not in self._target.embedders:
+        if agent.HasField("embedder"):
+            embedder = same_model(agent.embedder, self._target.embedders)
             agent.ClearField("embedder")
+            if embedder is not None:
+                agent.embedder = embedder
         settings = agent.compaction_settings
         if settings.HasField("model") and settings.model not in self._target.models:
             self._report.change("agents", agent.id, f"summaries are written by the default, not by {settings.model}")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from mnemesh_cli.vector_uses import vector_report
 
 TYPES: Final = (
     "organizations", "providers", "mcp servers", "tools", "identities", "folders", "files", "blocks",
@@ -46,8 +49,10 @@ class Report:
     problems: list[Problem] = field(default_factory=list)
     ids: dict[str, str] = field(default_factory=dict)
     """New ids by the ids in Letta, where they differ."""
-    vectors_sent: int = 0
-    """The passages that were sent with their vectors. The mesh decides whether it uses them."""
+    vector_uses: Counter[int] = field(default_factory=Counter)
+    """The passages that this run created, by archival's VectorUse."""
+    without_vector: set[str] = field(default_factory=set)
+    """Why passages were sent without a vector."""
 
     def skip(self, type_: str, id_: str, reason: str) -> None:
         """Records something that is not migrated."""
@@ -75,7 +80,7 @@ class Report:
                 }
                 for name, counts in self.counts.items()
             },
-            "vectors_sent": self.vectors_sent,
+            "vectors": vector_report(self.vector_uses, self.without_vector),
             "skipped": [_problem(problem) for problem in self.problems if problem.is_loss],
             "changed": [_problem(problem) for problem in self.problems if not problem.is_loss],
             "ids": self.ids,

@@ -176,6 +176,7 @@ class UnattachedMigration:
                 self._report.skip("passages", passage.id, result.failure.message)
             else:
                 self._report.counts["passages"].created += 1
+                self._report.vector_uses[result.vector_use] += 1
 
     async def _once(self, kind: str, id_: str, exists: bool, create: Callable[[Any], Any], request: Any) -> None:
         counts = self._report.counts[kind]

@@ -183,6 +183,8 @@ class Outcome:
     skipped: tuple[tuple[Record, str], ...] = ()
     notes: tuple[tuple[Record, str], ...] = ()
     """Records that were imported with another value, and why."""
+    vector_uses: Mapping[int, int] = field(default_factory=dict)
+    """The numbers of created passages by what became of their vectors; the keys are numbers of archival's VectorUse."""
 
 
 @dataclass(slots=True)
@@ -203,6 +205,8 @@ class ImportReport:
     counts: dict[int, Counts] = field(default_factory=dict)
     skipped: list[Skipped] = field(default_factory=list)
     ids: dict[str, str] = field(default_factory=dict)
+    vector_uses: dict[int, int] = field(default_factory=dict)
+    """See Outcome.vector_uses."""
 
     def add(self, kind: RecordType, records: Sequence[Record], outcome: Outcome) -> None:
         """Adds the outcome of a batch."""
@@ -212,6 +216,8 @@ class ImportReport:
             self.skip(record, reason)
         for record, reason in outcome.notes:
             self.note(record, record.id, reason)
+        for use, count in outcome.vector_uses.items():
+            self.vector_uses[use] = self.vector_uses.get(use, 0) + count
 
     def skip(self, record: Record, reason: str) -> None:
         """Adds a record that was not imported."""

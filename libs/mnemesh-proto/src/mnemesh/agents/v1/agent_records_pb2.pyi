@@ -13,6 +13,7 @@ from mnemesh.agents.v1 import groups_pb2 as _groups_pb2
 from mnemesh.agents.v1 import identities_pb2 as _identities_pb2
 from mnemesh.agents.v1 import runs_pb2 as _runs_pb2
 from mnemesh.archival.v1 import archives_pb2 as _archives_pb2
+from mnemesh.archival.v1 import passages_service_pb2 as _passages_service_pb2
 from mnemesh.blocks.v1 import blocks_pb2 as _blocks_pb2
 from mnemesh.files.v1 import files_pb2 as _files_pb2
 from mnemesh.recall.v1 import episodes_pb2 as _episodes_pb2
@@ -292,16 +293,16 @@ Global___BlockRecord: _TypeAlias = BlockRecord  # noqa: Y015
 
 @_typing.final
 class PassageRecord(_message.Message):
-    """A passage of an archive of this stream."""
+    """A passage of an archive of this stream. An import keeps passage.embedding if its archive in this mesh has the embedder
+    passage.embedded_by, and embeds the text otherwise; see InsertPassages.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PASSAGE_FIELD_NUMBER: _builtins.int
     EMBEDDER_FIELD_NUMBER: _builtins.int
     embedder: _builtins.str
-    """Handle of the embedder of passage.embedding. This server embeds imported passages again, so that a vector only tells
-    other programs what it was.
-    """
+    """Handle of the embedder of passage.embedding. Read if passage has no embedded_by: earlier versions wrote only this."""
     @_builtins.property
     def passage(self) -> _archives_pb2.Passage: ...
     def __init__(
@@ -374,6 +375,31 @@ class RecordCounts(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RecordCounts: _TypeAlias = RecordCounts  # noqa: Y015
+
+@_typing.final
+class VectorUseCount(_message.Message):
+    """What an import did with the vectors of passages."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USE_FIELD_NUMBER: _builtins.int
+    PASSAGES_FIELD_NUMBER: _builtins.int
+    use: _passages_service_pb2.VectorUse.ValueType
+    passages: _builtins.int
+    """Number of passages that this import created. UNSPECIFIED counts those without a vector in their record."""
+    def __init__(
+        self,
+        *,
+        use: _passages_service_pb2.VectorUse.ValueType = ...,
+        passages: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["passages", b"passages", "use", b"use"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VectorUseCount: _TypeAlias = VectorUseCount  # noqa: Y015
 
 @_typing.final
 class SkippedRecord(_message.Message):

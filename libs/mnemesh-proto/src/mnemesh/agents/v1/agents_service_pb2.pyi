@@ -1579,7 +1579,9 @@ class ExportAgentRequest(_message.Message):
     INCLUDE_VECTORS_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     include_vectors: _builtins.bool
-    """Adds the vectors of passages."""
+    """Adds the vectors of passages, 4 bytes for each number: a vector often takes more than the text. An import into a mesh
+    with the same embedder keeps them. Without them, an import embeds the texts.
+    """
     @_builtins.property
     def types(self) -> _containers.RepeatedScalarFieldContainer[_agent_records_pb2.RecordType.ValueType]:
         """The types of records to export. header, agent and end are always exported. Empty means all but RAW_TRACE, which
@@ -1792,6 +1794,7 @@ class ImportAgentResponse(_message.Message):
     SKIPPED_FIELD_NUMBER: _builtins.int
     IDS_FIELD_NUMBER: _builtins.int
     REPLAYED_FIELD_NUMBER: _builtins.int
+    VECTOR_USES_FIELD_NUMBER: _builtins.int
     kept_ids: _builtins.bool
     """True if the ids of the records were kept."""
     replayed: _builtins.bool
@@ -1812,6 +1815,10 @@ class ImportAgentResponse(_message.Message):
         facts.
         """
 
+    @_builtins.property
+    def vector_uses(self) -> _containers.RepeatedCompositeFieldContainer[_agent_records_pb2.VectorUseCount]:
+        """One per use that occurred, in the order of uses. Empty if no passage was created."""
+
     def __init__(
         self,
         *,
@@ -1821,10 +1828,11 @@ class ImportAgentResponse(_message.Message):
         skipped: _abc.Iterable[_agent_records_pb2.SkippedRecord] | None = ...,
         ids: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         replayed: _builtins.bool = ...,
+        vector_uses: _abc.Iterable[_agent_records_pb2.VectorUseCount] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "counts", b"counts", "ids", b"ids", "kept_ids", b"kept_ids", "replayed", b"replayed", "skipped", b"skipped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "counts", b"counts", "ids", b"ids", "kept_ids", b"kept_ids", "replayed", b"replayed", "skipped", b"skipped", "vector_uses", b"vector_uses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

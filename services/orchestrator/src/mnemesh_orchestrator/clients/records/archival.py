@@ -1,5 +1,6 @@
 """Archives and passages."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final
@@ -43,7 +44,7 @@ class ArchivalRecords:
             async for passage in self._list_passages(archive.id, with_vectors=scope.with_vectors):
                 body = records_pb.PassageRecord(passage=passage)
                 if passage.embedding:
-                    body.embedder = archive.embedder
+                    body.embedder = passage.embedded_by.handle
                 yield record_of(kind, passage.id, body)
 
     async def _list(self, filter_: archives_rpc.ArchiveFilter) -> AsyncIterator[pb.Archive]:
@@ -95,14 +96,14 @@ class ArchivalRecords:
                 if (note := await self._restore_archive(f"{request_id}/{number}", target, record))
             ]
             return Outcome(existing=len(existing), notes=tuple(notes))
-        existing_count, skipped = 0, []
+        existing_count, skipped, uses = 0, [], Counter[int]()
         batches = groupby(records, key=lambda record: record.body.passage.archive_id)
         for number, (archive_id, run) in enumerate(batches):
             batch = list(run)
             request = rpc.InsertPassagesRequest(
                 request_id=f"{request_id}/{number}",
                 archive_id=target.ids.of("archive", archive_id),
-                passages=[_passage(record.body.passage, target) for record in batch],
+                passages=[_passage(record.body, target) for record in batch],
                 restore=True,
             )
             with named_record(batch):
@@ -112,7 +113,9 @@ class ArchivalRecords:
                     skipped.append((record, result.failure.message))
                 elif result.duplicate:
                     existing_count += 1
-        return Outcome(existing_count, tuple(skipped))
+                else:
+                    uses[result.vector_use] += 1
+        return Outcome(existing_count, tuple(skipped), vector_uses=uses)
 
     async def _restore_archive(self, request_id: str, target: ImportTarget, record: Record) -> str | None:
         """Creates or attaches an archive. Returns what differs from the record, if anything does."""
@@ -150,10 +153,13 @@ class ArchivalRecords:
         return None
 
 
-def _passage(passage: pb.Passage, target: ImportTarget) -> pb.Passage:
-    copy = copy_of(passage)
+def _passage(record: records_pb.PassageRecord, target: ImportTarget) -> pb.Passage:
+    copy = copy_of(record.passage)
     copy.ClearField("archive_id")
-    copy.id = target.ids.of("passage", passage.id)
+    copy.id = target.ids.of("passage", copy.id)
+    if copy.embedding and not copy.HasField("embedded_by") and record.embedder:
+        identity = pb.EmbedderIdentity(handle=record.embedder, dimension=len(copy.embedding))
+        copy.embedded_by.CopyFrom(identity)
     for name in ("agent_id", "file_id", "folder_id"):
         map_other(copy, name, target.ids)
     return copy

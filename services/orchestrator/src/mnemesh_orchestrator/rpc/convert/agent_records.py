@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from mnemesh.agents.v1 import agent_records_pb2 as pb
 from mnemesh.agents.v1 import agents_service_pb2 as rpc
+from mnemesh.archival.v1.passages_service_pb2 import VectorUse
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.time import timestamp_to_proto
 
@@ -223,4 +224,8 @@ def report_to_proto(report: ImportReport) -> rpc.ImportAgentResponse:
             for item in report.skipped
         ],
         ids=report.ids,
+        vector_uses=[
+            pb.VectorUseCount(use=VectorUse.ValueType(use), passages=count)
+            for use, count in sorted(report.vector_uses.items())
+        ],
     )
