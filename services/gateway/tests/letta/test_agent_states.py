@@ -43,3 +43,17 @@ def test_the_answer_to_a_creation_has_the_group_of_the_agent(lab: Lab) -> None:
     assert agent.multi_agent_group is not None
     assert len(set(agent.multi_agent_group.agent_ids) - {agent.id}) == 1
     assert lab.agent().multi_agent_group is None
+
+
+def test_the_format_of_answers_in_the_settings_of_a_model_reaches_the_provider(lab: Lab) -> None:
+    schema = {"name": "answer", "schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
+    given: Any = {"type": "json_schema", "json_schema": schema}
+    agent = lab.agent(model_settings={"provider_type": "openai", "response_format": given})
+    lab.fake.script = lambda _: '{"city": "Paris"}'
+    lab.client.agents.messages.create(agent.id, input="Hi.")
+    sent = lab.fake.requests[-1].body["response_format"]
+    assert (sent["type"], sent["json_schema"]["name"]) == ("json_schema", "answer")
+    assert settings(agent)["response_format"]["type"] == "json_schema"
+    lab.client.agents.update(agent.id, model_settings={"provider_type": "openai", "response_format": {"type": "text"}})
+    lab.client.agents.messages.create(agent.id, input="Hi.")
+    assert lab.fake.requests[-1].body.get("response_format", {"type": "text"}) == {"type": "text"}

@@ -136,8 +136,12 @@ def options_to_proto(body: AgentOptions, message: pb.Agent) -> set[str]:
     if body.tool_rules is not None:
         message.tool_rules.extend(rule_to_proto(rule, index) for index, rule in enumerate(body.tool_rules))
         paths.add("tool_rules")
+    of_model = (body.model_settings or {}).get("response_format")
     if body.response_format is not None:
         message.response_format.CopyFrom(format_to_proto(body.response_format, "body", "response_format"))
+        paths.add("response_format")
+    elif of_model is not None:
+        message.response_format.CopyFrom(format_to_proto(of_model, "body", "model_settings", "response_format"))
         paths.add("response_format")
     if body.compaction_settings is not None:
         settings = compaction_to_proto(body.compaction_settings, "body", "compaction_settings")
