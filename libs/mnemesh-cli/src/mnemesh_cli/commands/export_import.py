@@ -149,7 +149,13 @@ def _import_letta(
 
 
 async def _export(
-    connection: Connection, key: str, base: Path, interval: float | None, *, traces_only: bool, with_vectors: bool
+    connection: Connection,
+    key: str,
+    base: Path,
+    interval: float | None,
+    *,
+    traces_only: bool,
+    with_vectors: bool = False,
 ) -> None:
     stop = asyncio.Event()
     async with connection.open() as mnemesh:
@@ -182,7 +188,7 @@ async def _export(
             await mirror.follow(interval, stop, _report_stale)
 
 
-async def _export_file(connection: Connection, key: str, path: Path, *, with_vectors: bool) -> None:
+async def _export_file(connection: Connection, key: str, path: Path, *, with_vectors: bool = False) -> None:
     async with connection.open() as mnemesh:
         agent = await mnemesh.agents.find(key)
         with counted_bar("Exporting", "records") as on_count:
