@@ -7,11 +7,13 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mnemesh.agents.v1 import agent_records_pb2 as pb
 from mnemesh.agents.v1 import agents_service_pb2
 from mnemesh.archival.v1 import passages_service_pb2 as archival
+from mnemesh_cli.commands import export_import
 from mnemesh_cli.vector_uses import vector_lines, vector_report
 from mnemesh_client import Agent
 from mnemesh_client.errors import InvalidArgument
@@ -19,6 +21,7 @@ from mnemesh_testkit.fakes.embedder import FakeEmbedder
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.mesh.in_process import Mesh
 
+from .test_export import Opened
 from .test_letta_migration import DUMP, migrate, rows
 
 TEXTS = ["an old oak", "a young elm", "an ash"]
@@ -54,6 +57,11 @@ async def remembering(mesh: Mesh) -> Agent:
 async def vectors_of(mesh: Mesh, agent_id: str) -> dict[str, list[float]]:
     listed = mesh.client.passages.list(agent_id=agent_id, vectors=True)
     return {passage.text: list(passage.embedding) async for passage in listed}
+
+
+def connected(mesh: Mesh) -> Any:
+    """Returns the connection of a command."""
+    return Opened(mesh.client)
 
 
 def uses(response: agents_service_pb2.ImportAgentResponse) -> dict[int, int]:
@@ -127,6 +135,30 @@ async def test_bad_vector_is_refused_with_its_record(tmp_path: Path, embedder: F
         assert refused.value.metadata["record"] == str(number + 1)
         assert refused.value.field == "passage.embedding"
         assert [each.id async for each in mesh.client.agents.list()] == [agent.id]
+
+
+@pytest.mark.parametrize("form", ["file", "directory", "directory, into an existing agent"])
+async def test_exported_files_have_vectors_if_requested(tmp_path: Path, embedder: FakeEmbedder, form: str) -> None:
+    path = tmp_path / "ada.mnemesh" if form == "file" else tmp_path / "files"
+    async with meshed(tmp_path / "one", embedder) as mesh:
+        agent, opened = await remembering(mesh), connected(mesh)
+        expected = await vectors_of(mesh, agent.id)
+        if form == "file":
+            await export_import._export_file(opened, agent.id, path, with_vectors=True)
+        else:
+            await export_import._export(opened, agent.id, path, None, traces_only=False, with_vectors=True)
+    embedder.texts.clear()
+    async with meshed(tmp_path / "two", embedder) as mesh:
+        opened, existing = connected(mesh), None
+        if form == "file":
+            await export_import._open_and_import(opened, path, None)
+        else:
+            if form != "directory":
+                existing = (await mesh.client.agents.create("eve", model="mnemesh/rehearsal")).id
+            await export_import._import(opened, path, existing, None, window=True)
+        (imported,) = [each.id async for each in mesh.client.agents.list()]
+        assert await vectors_of(mesh, imported) == expected
+        assert [each for each in embedder.texts if each in TEXTS] == []
 
 
 @pytest.mark.parametrize("handle", ["openai/text-embedding-3-small", "proxy/text-embedding-3-small"])
