@@ -17,7 +17,7 @@ BOUNDARY = "a-boundary-of-this-test"
 PIECE = (b"\0\0\0\x20ftypisom" + bytes(range(256)) * 4096)[: 1 << 20]
 """One MB. It begins as a video, which no parser reads: parsing needs memory of its own."""
 ALLOWED_BYTES = 64 << 20
-"""What a service may need for the largest file beyond what it needed for one of a quarter of its size."""
+"""The memory that a service may need for the largest file beyond what it needed for one of a quarter of its size."""
 
 
 def _peak_bytes(pid: int) -> int:

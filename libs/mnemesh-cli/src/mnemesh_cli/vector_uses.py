@@ -1,4 +1,4 @@
-"""What an import did with the vectors of passages."""
+"""The report of an import on the vectors of passages: kept, or embedded again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the state of an agent says about the settings of its model and about its group."""
+"""The state of an agent shows the settings of its model, and its group."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class GivenVector:
 
 
 class VectorUse(IntEnum):
-    """What became of the vector of a passage. The numbers are those of the contract."""
+    """The use of the vector of a passage. The numbers are those of the contract."""
 
     NONE = 0
     """There was none, or the passage was not stored."""

@@ -27,7 +27,7 @@ _KEPT_WINDOWS = 256
 
 
 Essentials = tuple[ContextWindow, CoreMemory]
-"""What every turn needs: the window of its conversation, and core memory."""
+"""The data that every turn needs: the window of its conversation, and core memory."""
 
 
 @dataclass(frozen=True, slots=True)

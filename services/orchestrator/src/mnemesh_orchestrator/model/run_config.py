@@ -72,7 +72,7 @@ class RunConfig:
     """Settings that replace those of the agent and of the conversation."""
     client_skills: tuple[ClientSkill, ...] = ()
     otids_repeat: bool = False
-    """Whether the otids of the input may be those of earlier messages. Then they are no idempotency keys."""
+    """True if the otids of the input may be those of earlier messages. Then they are no idempotency keys."""
 
 
 def valid_config(config: RunConfig, field: str = "config") -> RunConfig:

@@ -378,7 +378,7 @@ Global___RecordCounts: _TypeAlias = RecordCounts  # noqa: Y015
 
 @_typing.final
 class VectorUseCount(_message.Message):
-    """What an import did with the vectors of passages."""
+    """The number of passages of an import with one use of their vectors."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

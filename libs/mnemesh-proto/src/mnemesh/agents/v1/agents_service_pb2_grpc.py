@@ -280,7 +280,7 @@ class AgentServiceServicer:
     def GenerateText(self, request, context):
         """Asks the agent's model, or another one, with a system message and a prompt alone: without the agent's memory, messages
         and tools. Stores nothing. A repeat calls the model again. Errors: NOT_FOUND, MODEL_UNKNOWN; INVALID_ARGUMENT for an
-        empty prompt and a schema that is none; the error of the model.
+        empty prompt or a bad schema; the error of the model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -94,7 +94,7 @@ class AgentServiceStub:
     GenerateText: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.GenerateTextRequest, _agents_service_pb2.GenerateTextResponse]
     """Asks the agent's model, or another one, with a system message and a prompt alone: without the agent's memory, messages
     and tools. Stores nothing. A repeat calls the model again. Errors: NOT_FOUND, MODEL_UNKNOWN; INVALID_ARGUMENT for an
-    empty prompt and a schema that is none; the error of the model.
+    empty prompt or a bad schema; the error of the model.
     """
     RecompileAgent: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.RecompileAgentRequest, _agents_service_pb2.RecompileAgentResponse]
     """Renders the system message again and stores it; with dry_run only returns it. The call waits in the conversation's
@@ -211,7 +211,7 @@ class AgentServiceAsyncStub(AgentServiceStub):
     GenerateText: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.GenerateTextRequest, _agents_service_pb2.GenerateTextResponse]  # type: ignore[assignment]
     """Asks the agent's model, or another one, with a system message and a prompt alone: without the agent's memory, messages
     and tools. Stores nothing. A repeat calls the model again. Errors: NOT_FOUND, MODEL_UNKNOWN; INVALID_ARGUMENT for an
-    empty prompt and a schema that is none; the error of the model.
+    empty prompt or a bad schema; the error of the model.
     """
     RecompileAgent: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.RecompileAgentRequest, _agents_service_pb2.RecompileAgentResponse]  # type: ignore[assignment]
     """Renders the system message again and stores it; with dry_run only returns it. The call waits in the conversation's
@@ -395,7 +395,7 @@ class AgentServiceServicer:
     ) -> _typing.Union[_agents_service_pb2.GenerateTextResponse, _abc.Awaitable[_agents_service_pb2.GenerateTextResponse]]:
         """Asks the agent's model, or another one, with a system message and a prompt alone: without the agent's memory, messages
         and tools. Stores nothing. A repeat calls the model again. Errors: NOT_FOUND, MODEL_UNKNOWN; INVALID_ARGUMENT for an
-        empty prompt and a schema that is none; the error of the model.
+        empty prompt or a bad schema; the error of the model.
         """
 
     def RecompileAgent(

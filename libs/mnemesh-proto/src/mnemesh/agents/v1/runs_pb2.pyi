@@ -271,7 +271,7 @@ class ClientSkill(_message.Message):
     name: _builtins.str
     """One line of at most 200 characters."""
     description: _builtins.str
-    """What the skill is for. At most 4,000 characters; line breaks are shown as spaces."""
+    """The purpose of the skill. At most 4,000 characters; line breaks are shown as spaces."""
     location: _builtins.str
     """Where the client has the instructions, such as a path. One line of at most 1,000 characters."""
     def __init__(

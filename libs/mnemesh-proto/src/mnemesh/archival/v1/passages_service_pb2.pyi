@@ -67,7 +67,7 @@ class _VectorUseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_VectorUse.V
     """The archive has this embedder with another dimension: the text is embedded."""
 
 class VectorUse(_VectorUse, metaclass=_VectorUseEnumTypeWrapper):
-    """What became of the vector that was given with a passage."""
+    """The use of the vector that was given with a passage."""
 
 VECTOR_USE_UNSPECIFIED: VectorUse.ValueType  # 0
 """None was given, or this request did not store the passage."""

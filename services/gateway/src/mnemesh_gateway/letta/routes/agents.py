@@ -35,7 +35,7 @@ from mnemesh_gateway.letta.schemas.agents import (
 operations = Operations()
 WRITE_SECONDS: Final = 60.0
 _CREATED_PARTS: Final = frozenset({"identities", "multi_agent_group"})
-"""What the answer to a creation includes."""
+"""The parts of an agent that the answer to a creation includes."""
 _WITHOUT_PARTNER: Final = frozenset({pb.AGENT_TYPE_SLEEPTIME, pb.AGENT_TYPE_VOICE_SLEEPTIME})
 """The types whose agents maintain the memory of others. `enable_sleeptime` has no effect on them."""
 _ORDERS: Final = {

@@ -60,13 +60,13 @@ class SearchScope(msgspec.Struct, kw_only=True):
 
 
 class SearchMessages(SearchScope, kw_only=True):
-    """What to search, and where."""
+    """The query and the scope of a search."""
 
     query: str
 
 
 class SearchStored(SearchScope, kw_only=True):
-    """What to search, and where. Without a query, the newest messages are found."""
+    """The query and the scope of a search. Without a query, the newest messages are found."""
 
     query: str | None = None
     roles: list[Literal["system", "user", "assistant", "tool"]] = msgspec.field(default_factory=list)

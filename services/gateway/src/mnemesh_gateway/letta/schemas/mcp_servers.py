@@ -116,7 +116,7 @@ class UpdateServerConfig(msgspec.Struct, kw_only=True):
 
 
 class SchemaHealth(msgspec.Struct, kw_only=True):
-    """Whether providers can enforce the schema of a tool."""
+    """The status of a tool's schema: a provider can enforce it, or not, and the reasons."""
 
     status: str
     reasons: list[str]
