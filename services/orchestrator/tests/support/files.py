@@ -68,7 +68,7 @@ class Files:
         self.folders.append(name)
         return f"source-{len(self.folders)}"
 
-    async def attach(self, request_id: str, agent_id: str, folder_id: str) -> int:
+    async def attach(self, request_id: str, agent_id: str, folder_id: str, *, opens_files: bool = False) -> int:
         self.calls.append("attach")
         self.attached.append((agent_id, folder_id))
         self.revision += 1

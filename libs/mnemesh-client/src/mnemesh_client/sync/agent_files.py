@@ -28,10 +28,10 @@ class AgentFiles:
         self.stub = stub
         self._agent_id = agent_id
 
-    def attach(self, folder_id: str, *, request_id: str = "") -> None:
-        """Attaches a folder, with its present and future files."""
+    def attach(self, folder_id: str, *, open_files: bool = False, request_id: str = "") -> None:
+        """Attaches a folder, with its present and future files. With `open_files`, ready files are opened."""
         request = agent_files_service_pb2.AttachFolderRequest(
-            request_id=request_id, agent_id=self._agent_id, folder_id=folder_id
+            request_id=request_id, agent_id=self._agent_id, folder_id=folder_id, open_files=open_files
         )
         self.stub.AttachFolder(request)
 

@@ -51,6 +51,7 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
             agent_id_from_proto(request.agent_id),
             folder_id_from_proto(request.folder_id),
             request_key(request, "AttachFolder"),
+            opens_files=request.open_files,
         )
         return pb.AttachFolderResponse(
             folder=None if done.folder is None else folder_to_proto(done.folder),

@@ -43,9 +43,11 @@ class AgentFileService:
         self._views = views
         self._announcer = announcer
 
-    async def attach(self, caller: Principal, agent_id: str, folder_id: str, key: RequestKey | None) -> Attachment:
+    async def attach(
+        self, caller: Principal, agent_id: str, folder_id: str, key: RequestKey | None, *, opens_files: bool
+    ) -> Attachment:
         """Attaches a folder to an agent. See AgentFileStore.attach."""
-        done = await self._store.attach(caller.organization_id, agent_id, folder_id, key)
+        done = await self._store.attach(caller.organization_id, agent_id, folder_id, key, opens_files=opens_files)
         await self._announcer.announce(caller.organization_id, agent_id)
         return done
 

@@ -55,9 +55,11 @@ class FilesClient:
         request = folders_rpc.CreateFolderRequest(request_id=request_id, folder=folder)
         return (await self._folders.CreateFolder(request, timeout=deadlines.WRITE)).folder.id
 
-    async def attach(self, request_id: str, agent_id: str, folder_id: str) -> int:
+    async def attach(self, request_id: str, agent_id: str, folder_id: str, *, opens_files: bool = False) -> int:
         """See FilesPort."""
-        request = rpc.AttachFolderRequest(request_id=request_id, agent_id=agent_id, folder_id=folder_id)
+        request = rpc.AttachFolderRequest(
+            request_id=request_id, agent_id=agent_id, folder_id=folder_id, open_files=opens_files
+        )
         return (await self._agents.AttachFolder(request, timeout=deadlines.WRITE)).directories_revision
 
     async def open(

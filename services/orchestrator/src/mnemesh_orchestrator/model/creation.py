@@ -74,6 +74,8 @@ class AgentDraft:
     folder_ids: tuple[str, ...] = ()
     include_default_folder: bool = False
     """Whether the agent gets a new folder."""
+    opens_folder_files: bool = False
+    """Whether the files of its folders are opened without a request."""
     initial_messages: tuple[InputMessage, ...] | None = None
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The environment variables of the tools. They are encrypted in the record of the agent, not stored here."""

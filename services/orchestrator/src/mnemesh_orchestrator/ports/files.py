@@ -18,8 +18,8 @@ class FilesPort(Protocol):
         """Creates a folder, and returns its id. None is the default embedder of archival."""
         ...
 
-    async def attach(self, request_id: str, agent_id: str, folder_id: str) -> int:
-        """Attaches a folder to an agent. Returns the revision of its directories."""
+    async def attach(self, request_id: str, agent_id: str, folder_id: str, *, opens_files: bool = False) -> int:
+        """Attaches a folder, which opens its files if `opens_files`. Returns the revision of the directories."""
         ...
 
     async def open(

@@ -74,7 +74,8 @@ class AgentParts:
             own = await files.create_folder(f"{agent.id}/folder", name, agent.embedder)
             folder_ids = (own, *folder_ids)
         for folder_id in folder_ids:
-            revision = await files.attach(f"{agent.id}/attach/{folder_id}", agent.id, folder_id)
+            key, opens_files = f"{agent.id}/attach/{folder_id}", draft.opens_folder_files
+            revision = await files.attach(key, agent.id, folder_id, opens_files=opens_files)
             agent = with_folders(agent, revision, holds_folders=True)
         return agent
 

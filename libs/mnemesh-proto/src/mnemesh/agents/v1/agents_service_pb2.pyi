@@ -138,6 +138,7 @@ class CreateAgentRequest(_message.Message):
     INCLUDE_MULTI_AGENT_TOOLS_FIELD_NUMBER: _builtins.int
     INCLUDE_DEFAULT_FOLDER_FIELD_NUMBER: _builtins.int
     SYSTEM_PROMPT_KEY_FIELD_NUMBER: _builtins.int
+    OPEN_FOLDER_FILES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     include_base_tools: _builtins.bool
     """Absent means true, if the type has base tools. With agent.enable_sleeptime, the base tools are send_message,
@@ -153,6 +154,8 @@ class CreateAgentRequest(_message.Message):
     """Uses the current text of the system prompt with this key; agent.system must be empty. Absent uses agent.system, or
     the prompt of the type if that is empty.
     """
+    open_folder_files: _builtins.bool
+    """Whether the attachments of the folders open files, as in AttachFolderRequest.open_files of the files service."""
     @_builtins.property
     def agent(self) -> _agents_pb2.Agent:
         """type, model and other settings. tools is ignored; use tool_names and tool_ids."""
@@ -211,10 +214,11 @@ class CreateAgentRequest(_message.Message):
         include_multi_agent_tools: _builtins.bool | None = ...,
         include_default_folder: _builtins.bool | None = ...,
         system_prompt_key: _builtins.str | None = ...,
+        open_folder_files: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_include_default_folder", b"_include_default_folder", "_include_multi_agent_tools", b"_include_multi_agent_tools", "_initial_messages", b"_initial_messages", "_system_prompt_key", b"_system_prompt_key", "agent", b"agent", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "include_default_folder", b"include_default_folder", "include_multi_agent_tools", b"include_multi_agent_tools", "initial_messages", b"initial_messages", "system_prompt_key", b"system_prompt_key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_include_default_folder", b"_include_default_folder", "_include_multi_agent_tools", b"_include_multi_agent_tools", "_initial_messages", b"_initial_messages", "_system_prompt_key", b"_system_prompt_key", "agent", b"agent", "archive_ids", b"archive_ids", "block_ids", b"block_ids", "blocks", b"blocks", "folder_ids", b"folder_ids", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "include_default_folder", b"include_default_folder", "include_multi_agent_tools", b"include_multi_agent_tools", "initial_messages", b"initial_messages", "memory_variables", b"memory_variables", "request_id", b"request_id", "secrets", b"secrets", "system_prompt_key", b"system_prompt_key", "tool_ids", b"tool_ids", "tool_names", b"tool_names", "tool_sources", b"tool_sources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_include_default_folder", b"_include_default_folder", "_include_multi_agent_tools", b"_include_multi_agent_tools", "_initial_messages", b"_initial_messages", "_system_prompt_key", b"_system_prompt_key", "agent", b"agent", "archive_ids", b"archive_ids", "block_ids", b"block_ids", "blocks", b"blocks", "folder_ids", b"folder_ids", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "include_default_folder", b"include_default_folder", "include_multi_agent_tools", b"include_multi_agent_tools", "initial_messages", b"initial_messages", "memory_variables", b"memory_variables", "open_folder_files", b"open_folder_files", "request_id", b"request_id", "secrets", b"secrets", "system_prompt_key", b"system_prompt_key", "tool_ids", b"tool_ids", "tool_names", b"tool_names", "tool_sources", b"tool_sources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__include_base_tool_rules: _TypeAlias = _typing.Literal["include_base_tool_rules"]  # noqa: Y015
     _WhichOneofArgType__include_base_tool_rules: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules"]  # noqa: Y015

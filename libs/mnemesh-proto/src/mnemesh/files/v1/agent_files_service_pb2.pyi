@@ -95,19 +95,27 @@ class AttachFolderRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     AGENT_ID_FIELD_NUMBER: _builtins.int
     FOLDER_ID_FIELD_NUMBER: _builtins.int
+    OPEN_FILES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     agent_id: _builtins.str
     folder_id: _builtins.str
+    open_files: _builtins.bool
+    """Whether the attachment opens files. The ready files of the folder are opened at once, the first max_files_open by
+    name; a file that is added later is opened when its text is ready. A file that the agent opened before is not opened
+    again. The least recently used files are closed if max_files_open would be exceeded. Without it, files stay closed
+    until they are opened, and an attachment that opens files stays as it is.
+    """
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
         agent_id: _builtins.str = ...,
         folder_id: _builtins.str = ...,
+        open_files: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "folder_id", b"folder_id", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "folder_id", b"folder_id", "open_files", b"open_files", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -116,7 +116,7 @@ class AgentFileServiceServicer:
 
     def AttachFolder(self, request, context):
         """Attaches a folder, with its present and future files, to an agent. Attaching an attached folder succeeds and
-        changes nothing. Errors: NOT_FOUND, ERASED.
+        changes nothing, except that it can begin to open files. Errors: NOT_FOUND, ERASED, RESOURCE_EXHAUSTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

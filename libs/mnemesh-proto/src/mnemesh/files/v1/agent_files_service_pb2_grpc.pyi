@@ -40,7 +40,7 @@ class AgentFileServiceStub:
     def __new__(cls, channel: _aio.Channel) -> AgentFileServiceAsyncStub: ...
     AttachFolder: _grpc.UnaryUnaryMultiCallable[_agent_files_service_pb2.AttachFolderRequest, _agent_files_service_pb2.AttachFolderResponse]
     """Attaches a folder, with its present and future files, to an agent. Attaching an attached folder succeeds and
-    changes nothing. Errors: NOT_FOUND, ERASED.
+    changes nothing, except that it can begin to open files. Errors: NOT_FOUND, ERASED, RESOURCE_EXHAUSTED.
     """
     DetachFolder: _grpc.UnaryUnaryMultiCallable[_agent_files_service_pb2.DetachFolderRequest, _agent_files_service_pb2.DetachFolderResponse]
     """Detaches a folder and its files from an agent. The folder is kept. Errors: NOT_FOUND if the agent does not hold
@@ -107,7 +107,7 @@ class AgentFileServiceAsyncStub(AgentFileServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     AttachFolder: _aio.UnaryUnaryMultiCallable[_agent_files_service_pb2.AttachFolderRequest, _agent_files_service_pb2.AttachFolderResponse]  # type: ignore[assignment]
     """Attaches a folder, with its present and future files, to an agent. Attaching an attached folder succeeds and
-    changes nothing. Errors: NOT_FOUND, ERASED.
+    changes nothing, except that it can begin to open files. Errors: NOT_FOUND, ERASED, RESOURCE_EXHAUSTED.
     """
     DetachFolder: _aio.UnaryUnaryMultiCallable[_agent_files_service_pb2.DetachFolderRequest, _agent_files_service_pb2.DetachFolderResponse]  # type: ignore[assignment]
     """Detaches a folder and its files from an agent. The folder is kept. Errors: NOT_FOUND if the agent does not hold
@@ -176,7 +176,7 @@ class AgentFileServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_agent_files_service_pb2.AttachFolderResponse, _abc.Awaitable[_agent_files_service_pb2.AttachFolderResponse]]:
         """Attaches a folder, with its present and future files, to an agent. Attaching an attached folder succeeds and
-        changes nothing. Errors: NOT_FOUND, ERASED.
+        changes nothing, except that it can begin to open files. Errors: NOT_FOUND, ERASED, RESOURCE_EXHAUSTED.
         """
 
     def DetachFolder(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mnemesh_testkit.suites.files.agent_files import AgentFolders, FileSearches, Windows
 from mnemesh_testkit.suites.files.duplicates import Duplicates
 from mnemesh_testkit.suites.files.folders import Folders
+from mnemesh_testkit.suites.files.openings import Openings
 from mnemesh_testkit.suites.files.processing import Processing
 from mnemesh_testkit.suites.files.resuming import Resuming
 from mnemesh_testkit.suites.files.uploads import Uploads
@@ -16,5 +17,5 @@ class FilesSuite(Folders, Uploads, Duplicates, Processing, Resuming):
     """All cases of the files service; a subclass brings the `channel` (see `ServiceSuite`)."""
 
 
-class AgentFilesSuite(AgentFolders, Windows, FileSearches):
+class AgentFilesSuite(AgentFolders, Windows, Openings, FileSearches):
     """All cases of agents; a subclass also brings the fixture `parsed` (see `suites.files.agent_calls`)."""

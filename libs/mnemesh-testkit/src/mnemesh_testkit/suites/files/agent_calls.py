@@ -26,9 +26,13 @@ class AgentFiles:
         self.stub = client.agents
         self._parsed = parsed
 
-    async def attach(self, folder_id: str, request_id: str = "") -> rpc.AttachFolderResponse:
+    async def attach(
+        self, folder_id: str, request_id: str = "", *, open_files: bool = False
+    ) -> rpc.AttachFolderResponse:
         """Attaches a folder."""
-        request = rpc.AttachFolderRequest(request_id=request_id, agent_id=self.id, folder_id=folder_id)
+        request = rpc.AttachFolderRequest(
+            request_id=request_id, agent_id=self.id, folder_id=folder_id, open_files=open_files
+        )
         return await self.stub.AttachFolder(request)  # type: ignore[no-any-return]
 
     async def detach(self, folder_id: str, request_id: str = "") -> rpc.DetachFolderResponse:

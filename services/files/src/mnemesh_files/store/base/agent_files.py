@@ -33,8 +33,18 @@ class AgentFileStore(Protocol):
     per key; a repeat returns the first result. Mutations of an agent that was erased raise AgentErased.
     """
 
-    async def attach(self, organization_id: str, agent_id: str, folder_id: str, key: RequestKey | None) -> Attachment:
-        """Attaches a folder, unless it is attached. Raises FolderNotFound, and ResourceExhausted at the limit."""
+    async def attach(
+        self, organization_id: str, agent_id: str, folder_id: str, key: RequestKey | None, *, opens_files: bool
+    ) -> Attachment:
+        """Attaches a folder, unless it is attached.
+
+        With `opens_files`, its ready files are opened, and from now on each other file in the transaction that makes it
+        ready. A file into which the agent has a window is not opened.
+
+        Raises:
+            FolderNotFound: the folder does not exist.
+            ResourceExhausted: the agent holds as many folders as it can.
+        """
         ...
 
     async def detach(self, organization_id: str, agent_id: str, folder_id: str, key: RequestKey | None) -> Attachment:

@@ -35,7 +35,7 @@ from mnemesh_files.store.sql import holders
 from mnemesh_files.store.sql.agent_rows import AgentRow
 from mnemesh_files.store.sql.folder_rows import folder_from_row
 from mnemesh_files.store.sql.folder_rows import require as require_folder
-from mnemesh_files.store.sql.openings import open_windows
+from mnemesh_files.store.sql.openings import open_folder, open_windows
 from mnemesh_files.store.sql.tables import agent_folders, agents, files, folders, request_ledger
 
 _ORDERS = {AgentFileOrder.ATTACHED: "held_at", AgentFileOrder.USED: "used_at", AgentFileOrder.NAME: "held_name"}
@@ -49,7 +49,9 @@ class SqlAgentFileStore:
         self._clock = clock
         self._requests = Ledger(request_ledger, clock)
 
-    async def attach(self, organization_id: str, agent_id: str, folder_id: str, key: RequestKey | None) -> Attachment:
+    async def attach(
+        self, organization_id: str, agent_id: str, folder_id: str, key: RequestKey | None, *, opens_files: bool
+    ) -> Attachment:
         """See AgentFileStore.attach."""
 
         def write(conn: sa.Connection) -> Attachment:
@@ -68,6 +70,8 @@ class SqlAgentFileStore:
                     conn.execute(agent_folders.insert().values(**values, attached_at=now))
                     agent.change(now)
                     agent.announce(now)
+                if opens_files:
+                    open_folder(agent, folder_id, now)
                 revision, count, _ = agent.revision()
                 return [str(count), str(revision)]
 

@@ -153,6 +153,14 @@ class AgentRow:
         """Returns the open files."""
         return [held_file(row) for row in self.conn.execute(_OPEN, self.parameters)]
 
+    def unopened(self, folder_id: str, limit: int) -> list[HeldFile]:
+        """Returns the first ready files of a folder, by name, into which the agent has no window."""
+        is_ready = sa.or_(_f.text_id.is_not(None), _f.status == FileStatus.COMPLETED)
+        has_window = sa.func.coalesce(_w.has_window, sa.false())
+        query = HELD.where(_f.folder_id == folder_id, is_ready, ~has_window).order_by(_f.name).limit(limit)
+        found = [held_file(row) for row in self.conn.execute(query, self.parameters)]
+        return [file for file in found if file.is_ready]
+
     def find(self, references: Sequence[FileReference], field: str) -> list[HeldFile]:
         """Returns the files of references. Raises FileNotHeld."""
         return [self._find(reference, f"{field}[{index}]") for index, reference in enumerate(references)]

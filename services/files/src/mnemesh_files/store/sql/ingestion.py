@@ -16,6 +16,7 @@ from mnemesh_files.model.files import Content, FileStatus
 from mnemesh_files.model.ingestion import FilePassage, Job, ParsedText
 from mnemesh_files.store.sql import blob_rows, folder_rows, holders, passage_rows, removal_rows, text_rows
 from mnemesh_files.store.sql import file_rows as rows
+from mnemesh_files.store.sql.openings import open_ready_file
 from mnemesh_files.store.sql.removal_rows import RemovalKind
 from mnemesh_files.store.sql.tables import file_passages, files, folders, segments
 
@@ -134,6 +135,8 @@ class SqlIngestionStore:
                 values["media_type"] = text.media_type
             _update(conn, job, **values)
             folder_rows.count(conn, job.organization_id, row.folder_id, now)
+            if row.text_id is None:
+                open_ready_file(conn, job.organization_id, row.folder_id, row.id, now)
 
         await self._database.write(publish, name="ingestion.publish_text")
 

@@ -118,10 +118,10 @@ async def list_folders_for_agent(call: Call[PageQuery, None]) -> list[Source]:
 @operations.patch("/agents/{agent_id}/folders/attach/{folder_id}", result=AgentState)
 @operations.patch("/agents/{agent_id}/sources/attach/{folder_id}", result=AgentState)
 async def attach_folder_to_agent(call: Call[NoQuery, None]) -> AgentState:
-    """Attaches a folder to an agent."""
+    """Attaches a folder to an agent, and opens its files."""
     agent = await _agent(call)
     request = files_rpc.AttachFolderRequest(
-        request_id=call.request_id, agent_id=agent.id, folder_id=call.path["folder_id"]
+        request_id=call.request_id, agent_id=agent.id, folder_id=call.path["folder_id"], open_files=True
     )
     await call.mesh.agent_files.AttachFolder(request, timeout=_WRITE_SECONDS)
     return await read_state(call.mesh, agent.id)

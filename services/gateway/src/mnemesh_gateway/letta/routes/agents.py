@@ -88,6 +88,7 @@ async def create_agent(call: Call[NoQuery, CreateAgent]) -> AgentState:
         secrets={**(body.tool_exec_environment_variables or {}), **(body.secrets or {})},
         include_multi_agent_tools=body.include_multi_agent_tools,
         include_default_folder=body.include_default_source,
+        open_folder_files=True,
     )
     set_present(
         request, include_base_tools=body.include_base_tools, include_base_tool_rules=body.include_base_tool_rules
@@ -237,7 +238,7 @@ async def _replace_folders(mesh: Mesh, agent_id: str, wanted: Iterable[str]) -> 
     for folder_id in dict.fromkeys(wanted):
         if folder_id not in held:
             attach = agent_files_service_pb2.AttachFolderRequest(
-                request_id=new_id("letta"), agent_id=agent_id, folder_id=folder_id
+                request_id=new_id("letta"), agent_id=agent_id, folder_id=folder_id, open_files=True
             )
             await mesh.agent_files.AttachFolder(attach, timeout=WRITE_SECONDS)
     for folder_id in held - set(wanted):

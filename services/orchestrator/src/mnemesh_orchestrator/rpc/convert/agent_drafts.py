@@ -92,6 +92,7 @@ def draft_from_proto(request: rpc.CreateAgentRequest) -> AgentDraft:
             dict.fromkeys(require_id(folder_id, "source", "folder_ids") for folder_id in request.folder_ids)
         ),
         include_default_folder=request.include_default_folder,
+        opens_folder_files=request.open_folder_files,
         secrets=dict(sorted(request.secrets.items())),
         initial_messages=None if initial is None else inputs_from_proto(initial, "initial_messages.messages"),
     )
