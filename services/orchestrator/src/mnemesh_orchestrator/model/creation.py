@@ -75,7 +75,7 @@ class AgentDraft:
     include_default_folder: bool = False
     """Whether the agent gets a new folder."""
     opens_folder_files: bool = False
-    """Whether the files of its folders are opened without a request."""
+    """True if the files of its folders are opened without a request."""
     initial_messages: tuple[InputMessage, ...] | None = None
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The environment variables of the tools. They are encrypted in the record of the agent, not stored here."""

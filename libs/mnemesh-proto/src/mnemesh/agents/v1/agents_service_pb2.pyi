@@ -155,7 +155,7 @@ class CreateAgentRequest(_message.Message):
     the prompt of the type if that is empty.
     """
     open_folder_files: _builtins.bool
-    """Whether the attachments of the folders open files, as in AttachFolderRequest.open_files of the files service."""
+    """True if the attachments of the folders open files, as in AttachFolderRequest.open_files of the files service."""
     @_builtins.property
     def agent(self) -> _agents_pb2.Agent:
         """type, model and other settings. tools is ignored; use tool_names and tool_ids."""

@@ -100,7 +100,7 @@ class AttachFolderRequest(_message.Message):
     agent_id: _builtins.str
     folder_id: _builtins.str
     open_files: _builtins.bool
-    """Whether the attachment opens files. The ready files of the folder are opened at once, the first max_files_open by
+    """True if the attachment opens files. The ready files of the folder are opened at once, the first max_files_open by
     name; a file that is added later is opened when its text is ready. A file that the agent opened before is not opened
     again. The least recently used files are closed if max_files_open would be exceeded. Without it, files stay closed
     until they are opened, and an attachment that opens files stays as it is.

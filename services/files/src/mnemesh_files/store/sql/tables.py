@@ -211,7 +211,7 @@ agent_folders = sa.Table(
     sa.Column("agent_id", sa.Text, primary_key=True),
     sa.Column("folder_id", sa.Text, primary_key=True),
     sa.Column("attached_at", UtcDateTime, nullable=False),
-    # Whether files of the folder are opened without a request, once each.
+    # True if files of the folder are opened without a request, once each.
     sa.Column("opens_files", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Index("agent_folders_by_folder", "organization_id", "folder_id", "agent_id"),
 )
