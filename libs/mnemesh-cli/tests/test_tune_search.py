@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import structlog
 from mnemesh_cli.commands import search_tuning
 from mnemesh_cli.main import main
 from mnemesh_retrieval.embedder import Vector
@@ -40,14 +39,6 @@ class Ignorant(Knowing):
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         return [np.ones(COUNT, dtype=np.float32) for _ in texts]
-
-
-@pytest.fixture(autouse=True)
-def same_logging() -> Iterator[None]:
-    """Restores what the command configures: its stream is closed after the test."""
-    before = structlog.get_config()
-    yield
-    structlog.configure(**before)
 
 
 @pytest.fixture(autouse=True)

@@ -108,6 +108,19 @@ def _fresh_databases() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _same_logging() -> Iterator[None]:
+    """Restores the configuration of logs, which services and commands in the process of a test change."""
+    import structlog  # noqa: PLC0415
+
+    before = structlog.get_config() if structlog.is_configured() else None
+    yield
+    if before is None:
+        structlog.reset_defaults()
+    else:
+        structlog.configure(**before)
+
+
+@pytest.fixture(autouse=True)
 def _same_umask() -> Iterator[None]:
     """Commands that run in the process of a test make its new files private; the next test begins as usual."""
     before = os.umask(0o022)

@@ -93,7 +93,7 @@ async def test_tools_are_read_and_run(embedded: Stubs, kind: str) -> None:
         assert (failed.status, failed.content[0].text.text) == (message_pb2.TOOL_RETURN_STATUS_ERROR, "It failed.")
         long = await _run(embedded, server, "long")
         assert len(long.content[0].text.text) == 50_000
-        assert "200000 characters" in long.content[1].text.text
+        assert "truncated from 200000 to 50000 characters" in long.content[1].text.text
         picture = await _run(embedded, server, "picture")
         assert (picture.content[1].image.inline.data, picture.structured_content) == (PNG, '{"width": 1}')
         assert (await _refused(_run(embedded, server, "echo", "{}"))).reason == "TOOL_ARGUMENTS_INVALID"
