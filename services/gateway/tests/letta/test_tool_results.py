@@ -71,15 +71,18 @@ def test_files_of_an_agent_are_blocks_of_its_memory(lab: Lab) -> None:
     lab.client.agents.folders.attach(folder.id, agent_id=agent.id)
     file = lab.client.folders.files.upload(folder.id, file=("paper.txt", b"Red boats."), name="boats.txt")
     assert (file.file_name, file.original_file_name) == ("boats.txt", "boats.txt")
-    (closed,) = lab.client.agents.retrieve(agent.id).memory.file_blocks or ()
-    assert (closed.label, closed.value, closed.is_open) == ("papers/boats.txt", "", False)
-    assert (closed.file_id, closed.source_id) == (file.id, folder.id)
     deadline = time.monotonic() + scaled(60)
     while lab.client.folders.files.retrieve(file.id or "", folder_id=folder.id).processing_status != "completed":
         assert time.monotonic() < deadline
         time.sleep(0.02)
+    (opened,) = lab.client.agents.retrieve(agent.id).memory.file_blocks or ()  # without a request
+    assert (opened.label, opened.file_id, opened.source_id) == ("papers/boats.txt", file.id, folder.id)
+    assert (opened.is_open, "1: Red boats." in opened.value) == (True, True)
+    lab.client.agents.files.close(file.id or "", agent_id=agent.id)
+    (closed,) = lab.client.agents.retrieve(agent.id).memory.file_blocks or ()
+    assert (closed.value, closed.is_open) == ("", False)
     lab.client.agents.files.open(file.id or "", agent_id=agent.id)
     (opened,) = lab.client.agents.retrieve(agent.id).memory.file_blocks or ()
-    assert (opened.is_open, "1: Red boats." in opened.value) == (True, True)
+    assert opened.is_open
     lab.client.agents.folders.detach(folder.id, agent_id=agent.id)
     assert lab.client.agents.retrieve(agent.id).memory.file_blocks == []
