@@ -13,6 +13,8 @@ from mnemesh_retrieval.flat.filters import SegmentFilter
 from mnemesh_retrieval.flat.segment import Entry, Segment, SegmentBatch
 
 T = TypeVar("T")
+SEGMENTS: Final = "segments"
+"""The table of the segments; the number of a segment is its row id."""
 _IDS_PER_STATEMENT: Final = 500
 _COUNTED_SEGMENTS: Final = 1_000
 """Segments are counted up to this number to find the rarest of several labels."""

@@ -183,7 +183,7 @@ class FlatIndex:
             return FlatComparison(search.SearchState(), query.limit)
 
         def read(conn: sqlite3.Connection) -> FlatComparison:
-            found = search.nearest(conn, opened.number, search.unit(vector), query)
+            found = search.nearest(conn, self._connections.readahead, opened.number, search.unit(vector), query)
             return FlatComparison(found, query.limit)
 
         return await self._connections.read(read)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
@@ -80,6 +80,7 @@ class WordQuery:
 
 
 ReadCandidates = Callable[[Sequence[Key], Sequence[Key]], Candidates]
+FindRows = Callable[[Iterable[Key]], Mapping[Key, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,8 @@ class WordCandidates:
     """The terms that are in any message of the scope or beside it, with their rarities."""
     read: ReadCandidates | None = None
     """Returns further candidates by their keys, and those that follow leaders; None if the store has to be asked."""
+    row_ids: FindRows | None = None
+    """Returns the row ids of messages by their keys, as far as they are known; None if none is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from mnemesh_retrieval.ranking.exact import fingerprint
 from mnemesh_recall.errors import EmbedderUnavailable, VectorIndexUnavailable
 from mnemesh_recall.model.candidates import Candidates, Key, id_of
 from mnemesh_recall.model.message_ranking import keys_to_compare
-from mnemesh_recall.model.search import SearchMode, SearchScope, WordCandidates, WordQuery
+from mnemesh_recall.model.search import FindRows, SearchMode, SearchScope, WordCandidates, WordQuery
 from mnemesh_recall.store.base import MessageStore
 from mnemesh_recall.vectors.messages import MessageVectors
 from mnemesh_recall.vectors.vector_points import condition
@@ -47,6 +47,8 @@ class FoundCandidates:
     """The similarities of the candidates and of the messages beside them."""
     mode: SearchMode = SearchMode.TEXT
     """The mode that was applied."""
+    row_ids: FindRows | None = None
+    """See WordCandidates.row_ids."""
 
 
 class CandidateFinder:
@@ -73,7 +75,7 @@ class CandidateFinder:
         searched = self._store.search_words(organization_id, scope, asked, limit)
         if mode is SearchMode.TEXT:
             words = await searched
-            return FoundCandidates(words.candidates, words.rarities)
+            return FoundCandidates(words.candidates, words.rarities, row_ids=words.row_ids)
         similar = 2 * depth if mode is SearchMode.VECTOR else max(NEAREST, depth)
         compare = self._compare if mode is SearchMode.VECTOR else self._compare_if_available
         if _is_organization_wide(scope):
@@ -82,13 +84,13 @@ class CandidateFinder:
         else:
             words, comparison = await asyncio.gather(searched, compare(organization_id, scope, query, similar))
         if comparison is None:
-            return FoundCandidates(words.candidates, words.rarities)
+            return FoundCandidates(words.candidates, words.rarities, row_ids=words.row_ids)
         added = await self._similar(organization_id, scope, words, comparison)
         candidates = words.candidates.joined(added)
         similarities = await self._vectors.similarities(comparison, keys_to_compare(candidates))
         if mode is SearchMode.VECTOR:  # A text that equals the query is a hit once its vector is in the index.
             candidates = candidates.chosen(np.array([key in similarities for key in candidates], np.bool_))
-        return FoundCandidates(candidates, words.rarities, similarities, mode)
+        return FoundCandidates(candidates, words.rarities, similarities, mode, words.row_ids)
 
     async def _compare_if_available(
         self, organization_id: str, scope: SearchScope, query: str, limit: int, include: Candidates | None = None

@@ -12,9 +12,9 @@ from mnemesh_retrieval.ranking.fusion import Ranked, best_of_queries
 from mnemesh_retrieval.rerankers.reranking import Reranking
 from mnemesh_retrieval.time_expressions.resolver import TimeRange, resolve
 
-from mnemesh_recall.model.candidates import Key, id_of
+from mnemesh_recall.model.candidates import Key, id_of, key_of
 from mnemesh_recall.model.message_ranking import asked_before, rank
-from mnemesh_recall.model.search import MessageHit, MessageHits, MessageSearch, SearchMode
+from mnemesh_recall.model.search import FindRows, MessageHit, MessageHits, MessageSearch, SearchMode
 from mnemesh_recall.model.searchable_text import searchable_text
 from mnemesh_recall.store.base import MessageStore
 from mnemesh_recall.usecases.hit_surroundings import with_question
@@ -60,7 +60,8 @@ class MessageFinder:
         asked = {key: asking for _, found in rankings for key, asking in asked_before(found.candidates).items()}
         questions = {id_of(each.id): id_of(asked[each.id]) for each in best if each.id in asked}
         reranked = await self._reranking.rerank(caller, search, ranked, questions)
-        hits = await self._hits(caller, (reranked or ranked)[: search.limit], questions, mode)
+        find_rows = next((found.row_ids for _, found in rankings if found.row_ids is not None), None)
+        hits = await self._hits(caller, (reranked or ranked)[: search.limit], questions, mode, find_rows)
         is_complete = search.mode is SearchMode.TEXT or (mode is search.mode and self._vectors.is_complete())
         if search.mode is not SearchMode.VECTOR:
             is_complete = is_complete and await self._store.has_current_words(search.scope.agent_id)
@@ -92,12 +93,19 @@ class MessageFinder:
         return ranked, found
 
     async def _hits(
-        self, caller: Principal, ranked: Sequence[Ranked[str]], questions: Mapping[str, str], mode: SearchMode
+        self,
+        caller: Principal,
+        ranked: Sequence[Ranked[str]],
+        questions: Mapping[str, str],
+        mode: SearchMode,
+        find_rows: FindRows | None,
     ) -> tuple[MessageHit, ...]:
         """Returns the messages of a ranking with their questions, without those that were deleted meanwhile."""
         asked = (questions[each.id] for each in ranked if each.id in questions)
-        ids = dict.fromkeys([*(each.id for each in ranked), *asked])
-        messages = await self._store.get_messages(caller.organization_id, list(ids))
+        ids = list(dict.fromkeys([*(each.id for each in ranked), *asked]))
+        row_ids = find_rows(map(key_of, ids)) if find_rows is not None else {}
+        known = {id_of(key): row_id for key, row_id in row_ids.items()}
+        messages = await self._store.get_messages(caller.organization_id, ids, known)
         found = {message.id: (message, searchable_text(message)) for message in messages}
         hits = (
             MessageHit(

@@ -114,8 +114,14 @@ class MessageStore(Protocol):
         """Stores all messages of the batch or none, and appends them to the window that the batch names."""
         ...
 
-    async def get_messages(self, organization_id: str, ids: Sequence[str]) -> tuple[Message, ...]:
-        """Returns the messages that exist among `ids`, in the order of `ids`."""
+    async def get_messages(
+        self, organization_id: str, ids: Sequence[str], row_ids: Mapping[str, int] | None = None
+    ) -> tuple[Message, ...]:
+        """Returns the messages that exist among `ids`, in the order of `ids`.
+
+        `row_ids` has the rows of some of them, as `WordCandidates.row_ids` returns them: these are found without the
+        index of ids.
+        """
         ...
 
     async def list_messages(self, organization_id: str, filter_: MessageFilter, page: PageQuery) -> Page[Message]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
+from mnemesh_kit.sql.readahead import read_ahead
 from mnemesh_types.messages import Message
 
 from mnemesh_recall.errors import message_exists, no_message
@@ -25,6 +26,7 @@ _IDS: Final[sa.BindParameter[Any]] = sa.bindparam("ids", expanding=True)
 
 _BY_ID: Final = sa.select(*COLUMNS, _m.organization_id).where(_m.id.in_(_IDS))
 _VISIBLE: Final = sa.select(*COLUMNS).where(message_filters.owned(_ORGANIZATION), _m.id.in_(_IDS))
+_VISIBLE_ROWS: Final = sa.select(*COLUMNS).where(message_filters.owned(_ORGANIZATION), _m.row_id.in_(_IDS))
 _INSERT: Final = sa.insert(messages).returning(_m.id, _m.row_id)
 _SOURCES: Final = sa.select(*SOURCE_COLUMNS).where(_m.id.in_(_IDS))
 _INSERT_CALLS: Final = sa.insert(tool_call_rows)
@@ -137,12 +139,18 @@ def _insert(tx: Transaction, rows: list[Row], deferred: Deferred) -> None:
         deferred.changed_ids.extend(id_ for id_, row_id in row_ids.items() if row_id in searchable)
 
 
-def read(conn: sa.Connection, organization_id: str, ids: Sequence[str]) -> tuple[Message, ...]:
-    """Returns the messages that exist among `ids`, in the order of `ids`."""
-    if not ids:
-        return ()
-    rows = conn.execute(_VISIBLE, {"organization": organization_id, "ids": list(ids)})
-    found = {message.id: message for message in map(message_from_row, rows)}
+def read(
+    conn: sa.Connection, organization_id: str, ids: Sequence[str], row_ids: Mapping[str, int] | None = None
+) -> tuple[Message, ...]:
+    """Returns the messages that exist among `ids`, in the order of `ids`; see MessageStore.get_messages."""
+    found: dict[str, Message] = {}
+    known = row_ids or {}
+    rows_wanted, ids_wanted = list(known.values()), [id_ for id_ in ids if id_ not in known]
+    read_ahead(conn, messages, rows_wanted)
+    for statement, wanted in ((_VISIBLE_ROWS, rows_wanted), (_VISIBLE, ids_wanted)):
+        if wanted:
+            rows = conn.execute(statement, {"organization": organization_id, "ids": wanted})
+            found.update((message.id, message) for message in map(message_from_row, rows))
     return tuple(found[id_] for id_ in ids if id_ in found)
 
 

@@ -128,9 +128,11 @@ class SqlMessageStore:
         version, *numbers = await self._once(organization_id, key, append)
         return AppendResult(sequence_ids=tuple(map(int, numbers)), version=int(version) if version else None)
 
-    async def get_messages(self, organization_id: str, ids: Sequence[str]) -> tuple[Message, ...]:
+    async def get_messages(
+        self, organization_id: str, ids: Sequence[str], row_ids: Mapping[str, int] | None = None
+    ) -> tuple[Message, ...]:
         """See MessageStore."""
-        return await self._database.read(lambda conn: message_rows.read(conn, organization_id, ids))
+        return await self._database.read(lambda conn: message_rows.read(conn, organization_id, ids, row_ids))
 
     async def list_messages(self, organization_id: str, filter_: MessageFilter, page: PageQuery) -> Page[Message]:
         """See MessageStore."""

@@ -57,11 +57,22 @@ word_segments = sa.Table(
     sa.Column("documents", sa.Integer, nullable=False),
     # The number of rows of `word_postings`, as far as they have terms.
     sa.Column("buckets", sa.Integer, nullable=False),
+    # The number of rows of `word_documents`.
+    sa.Column("parts", sa.Integer, nullable=False, server_default="0"),
     sa.Column("labels", sa.Text, nullable=False),
-    sa.Column("headers", sa.LargeBinary, nullable=False),
     sa.Column("removed", sa.LargeBinary, nullable=False),
     sa.Index("ix_word_segments_agent", "agent_id", "id"),
     sqlite_autoincrement=True,
+)
+
+# The documents of a segment without their words, divided into rows that fit into a page of SQLite: such pages can be
+# read at once, and those in which a long row continues only one after another.
+word_documents = sa.Table(
+    "word_documents",
+    metadata,
+    # The id of the segment times 65,536, plus the number of the part.
+    sa.Column("key", Number, primary_key=True, autoincrement=False),
+    sa.Column("data", sa.LargeBinary, nullable=False),
 )
 
 word_postings = sa.Table(

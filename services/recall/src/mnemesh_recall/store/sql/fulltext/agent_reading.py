@@ -46,21 +46,23 @@ def open_agent(
     if len(tail_ids) > MOST_TAIL:
         return None
     segments = rows.segments_of(conn, agent_id)
-    found = cache.find(row.id for row in segments)
-    missing = rows.documents_of(conn, [row.id for row in segments if row.id not in found])
-    cache.add(missing)
-    parts = [(found.get(row.id) or missing[row.id], row.id, row.buckets) for row in segments]
     keys = {
-        (number, term): rows.posting_key(id_, bucket_of(term, buckets))
-        for number, (_, id_, buckets) in enumerate(parts)
+        (number, term): rows.row_key(row.id, bucket_of(term, row.buckets))
+        for number, row in enumerate(segments)
         for term in terms
     }
+    found = cache.find(row.id for row in segments)
+    unread = [row for row in segments if row.id not in found]
+    if unread:  # a first search of this agent
+        rows.expect(conn, unread, keys.values())
+    missing = rows.documents_of(conn, [row.id for row in unread])
+    cache.add(missing)
     buckets = rows.buckets_of(conn, set(keys.values()))
     of_terms: OfTerms = {term: [] for term in terms}
     for (number, term), key in keys.items():
         if key in buckets and (occurrences := buckets[key].of(term)) is not None:
             of_terms[term].append((number, occurrences))
-    documents = [part for part, _, _ in parts]
+    documents = [found.get(row.id) or missing[row.id] for row in segments]
     if tail_ids:
         live = index.document_rows(conn, tail_ids)
         existing = {row.row_id for row in live}

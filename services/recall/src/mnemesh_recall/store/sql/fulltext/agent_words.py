@@ -98,6 +98,11 @@ class AgentWords:
         places = places[np.argsort(-self._column("row_id")[places])]
         return self._read(places, terms, has_word=False, exact=places[:0])
 
+    def row_ids(self, keys: Iterable[Key]) -> dict[Key, int]:
+        """Returns the row ids of the messages with these ids, as far as they are documents."""
+        at = self._places_of(keys)
+        return dict(zip(_keys(self._column("id")[at]), self._column("row_id")[at].tolist(), strict=True))
+
     def _column(self, name: str) -> Array:
         """Returns a field of all documents."""
         found = self._columns.get(name)

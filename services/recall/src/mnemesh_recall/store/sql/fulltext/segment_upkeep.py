@@ -66,9 +66,9 @@ class SqlWordSegments:
 
     async def merge(self, agent_id: str) -> bool:
         """See WordSegmentStore."""
-        known = await self._database.read(lambda conn: [tuple(row) for row in rows.segments_of(conn, agent_id)])
-        chosen = to_merge([documents for _, documents, _ in known])
-        return chosen > 1 and await self._replace(agent_id, [id_ for id_, _, _ in known], chosen)
+        known = await self._database.read(lambda conn: rows.segments_of(conn, agent_id))
+        chosen = to_merge([row.documents for row in known])
+        return chosen > 1 and await self._replace(agent_id, [row.id for row in known], chosen)
 
     async def rewrite(self, agent_id: str) -> None:
         """See WordSegmentStore."""

@@ -53,7 +53,10 @@ def select(
         found = index.candidates(conn, organization_id, scope, query)
         return WordCandidates(Candidates.of(found, terms_), rarities)
     return WordCandidates(
-        agent.candidates(query, terms_), rarities, lambda keys, leaders: agent.read(keys, leaders, terms_)
+        agent.candidates(query, terms_),
+        rarities,
+        read=lambda keys, leaders: agent.read(keys, leaders, terms_),
+        row_ids=agent.row_ids,
     )
 
 

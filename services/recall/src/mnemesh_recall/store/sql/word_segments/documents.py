@@ -57,15 +57,14 @@ class Documents:
 
     @classmethod
     def from_row(cls, labels: str, headers: bytes, removed: bytes) -> Documents:
-        """Returns the documents of a row."""
+        """Returns the documents of a row, and of what `packed` returned."""
         texts = tuple(map(tuple, json.loads(labels)))
         return cls(unpacked(headers), texts, np.frombuffer(removed, "<i8"))
 
     def to_row(self) -> dict[str, str | bytes]:
-        """Returns the columns `labels`, `headers` and `removed`."""
+        """Returns the columns `labels` and `removed`; see `packed` for the rest."""
         return {
             "labels": json.dumps(self.labels, ensure_ascii=False, separators=(",", ":")),
-            "headers": packed(self.columns),
             "removed": self.removed.astype("<i8").tobytes(),
         }
 

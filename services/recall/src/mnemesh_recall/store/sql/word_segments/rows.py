@@ -9,13 +9,15 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from mnemesh_kit.sql import after_commit
+from mnemesh_kit.sql.readahead import read_ahead
 
-from mnemesh_recall.store.sql.tables import agents, word_postings, word_segments, word_tail
+from mnemesh_recall.store.sql.tables import agents, word_documents, word_postings, word_segments, word_tail
 from mnemesh_recall.store.sql.word_segments.changed import ChangedAgents
-from mnemesh_recall.store.sql.word_segments.documents import Documents
+from mnemesh_recall.store.sql.word_segments.documents import Documents, packed
 from mnemesh_recall.store.sql.word_segments.format import KEYS_PER_SEGMENT, Bucket, Postings, Segment, joined
 
 _s = word_segments.c
+_d = word_documents.c
 _p = word_postings.c
 _t = word_tail.c
 _AGENT: Final[sa.BindParameter[Any]] = sa.bindparam("agent", type_=sa.Text)
@@ -33,17 +35,19 @@ _TAIL: Final = (
     sa.select(_t.row_id).where(_t.agent_id == _AGENT).order_by(_t.row_id).limit(sa.bindparam("most", type_=sa.Integer))
 )
 _REMOVE_TAIL: Final = sa.delete(word_tail).where(_t.agent_id == _AGENT, _t.row_id.in_(_IDS))
-_SEGMENTS: Final = sa.select(_s.id, _s.documents, _s.buckets).where(_s.agent_id == _AGENT).order_by(_s.id)
-_DOCUMENTS: Final = sa.select(_s.id, _s.labels, _s.headers, _s.removed).where(_s.id.in_(_IDS))
+_SEGMENTS: Final = sa.select(_s.id, _s.documents, _s.buckets, _s.parts).where(_s.agent_id == _AGENT).order_by(_s.id)
+_DESCRIBED: Final = sa.select(_s.id, _s.labels, _s.removed).where(_s.id.in_(_IDS))
+_FIRST: Final[sa.BindParameter[Any]] = sa.bindparam("first", type_=sa.BigInteger)
+_END: Final[sa.BindParameter[Any]] = sa.bindparam("end", type_=sa.BigInteger)
+_DOCUMENTS: Final = sa.select(_d.data).where(_d.key >= _FIRST, _d.key < _END).order_by(_d.key)
 _POSTINGS: Final = sa.select(_p.key, _p.data).where(_p.key.in_(_IDS))
-_ALL_POSTINGS: Final = sa.select(_p.data).where(
-    _p.key >= sa.bindparam("first", type_=sa.BigInteger), _p.key < sa.bindparam("end", type_=sa.BigInteger)
-)
-_DELETE_POSTINGS: Final = sa.delete(word_postings).where(
-    _p.key >= sa.bindparam("first", type_=sa.BigInteger), _p.key < sa.bindparam("end", type_=sa.BigInteger)
+_ALL_POSTINGS: Final = sa.select(_p.data).where(_p.key >= _FIRST, _p.key < _END)
+_DELETE_OF_SEGMENT: Final = tuple(
+    sa.delete(table).where(table.c.key >= _FIRST, table.c.key < _END) for table in (word_documents, word_postings)
 )
 _DELETE: Final = sa.delete(word_segments).where(_s.id.in_(_IDS))
 _INSERT: Final = sa.insert(word_segments).returning(_s.id)
+_INSERT_DOCUMENTS: Final = sa.insert(word_documents)
 _INSERT_POSTINGS: Final = sa.insert(word_postings)
 _SIZE: Final = sa.select(agents.c.message_count).where(
     agents.c.agent_id == _AGENT, agents.c.organization_id == sa.bindparam("organization", type_=sa.Text)
@@ -53,8 +57,11 @@ _LONG_TAILS: Final = (
 )
 _WITH_SEGMENTS: Final = sa.select(_s.agent_id).union(sa.select(_t.agent_id))
 
-SegmentRow = sa.Row[int, int, int]
-"""The id of a segment, and its numbers of documents and of buckets."""
+SegmentRow = sa.Row[int, int, int, int]
+"""The id of a segment, and its numbers of documents, of buckets and of parts."""
+
+PART_BYTES: Final = {"sqlite": 4_000}
+"""The size of a part of documents: what fits into a page of the engine. Others have one part, of any size."""
 
 
 def message_count(conn: sa.Connection, organization_id: str, agent_id: str) -> int | None:
@@ -90,21 +97,31 @@ def segments_of(conn: sa.Connection, agent_id: str) -> Sequence[SegmentRow]:
     return conn.execute(_SEGMENTS, {"agent": agent_id}).all()
 
 
+def expect(conn: sa.Connection, segments: Iterable[SegmentRow], bucket_keys: Iterable[int]) -> None:
+    """Asks for the pages of the documents of segments, and of buckets, before they are read."""
+    parts = [row_key(row.id, part) for row in segments for part in range(row.parts)]
+    read_ahead(conn, word_documents, parts)
+    read_ahead(conn, word_postings, bucket_keys, overflow=True)
+
+
 def documents_of(conn: sa.Connection, ids: Collection[int]) -> dict[int, Documents]:
     """Returns the documents of segments, by id."""
-    rows = conn.execute(_DOCUMENTS, {"ids": list(ids)}) if ids else ()
-    return {id_: Documents.from_row(labels, headers, removed) for id_, labels, headers, removed in rows}
+    rows = conn.execute(_DESCRIBED, {"ids": list(ids)}).all() if ids else ()
+    return {
+        id_: Documents.from_row(labels, b"".join(conn.execute(_DOCUMENTS, _range(id_)).scalars()), removed)
+        for id_, labels, removed in rows
+    }
 
 
 def buckets_of(conn: sa.Connection, keys: Collection[int]) -> dict[int, Bucket]:
-    """Returns the buckets that exist; see `posting_key`."""
+    """Returns the buckets that exist; see `row_key`."""
     rows = conn.execute(_POSTINGS, {"ids": list(keys)}) if keys else ()
     return {key: Bucket(data) for key, data in rows}
 
 
-def posting_key(segment_id: int, bucket: int) -> int:
-    """Returns the key of a bucket."""
-    return segment_id * KEYS_PER_SEGMENT + bucket
+def row_key(segment_id: int, number: int) -> int:
+    """Returns the key of a bucket of postings, or of a part of documents."""
+    return segment_id * KEYS_PER_SEGMENT + number
 
 
 def read(conn: sa.Connection, ids: Sequence[int]) -> list[Segment]:
@@ -115,14 +132,19 @@ def read(conn: sa.Connection, ids: Sequence[int]) -> list[Segment]:
 
 def insert(conn: sa.Connection, agent_id: str, segment: Segment) -> int:
     """Stores a segment. Returns its id, which is larger than those of all earlier segments."""
+    headers = packed(segment.documents.columns)
+    size = PART_BYTES.get(conn.dialect.name, len(headers))
+    parts = [headers[start : start + size] for start in range(0, len(headers), size)]
     values = {
         "agent_id": agent_id,
         "documents": len(segment.documents),
         "buckets": segment.buckets,
+        "parts": len(parts),
         **segment.documents.to_row(),
     }
     id_ = int(conn.execute(_INSERT, values).scalar_one())
-    postings = [{"key": posting_key(id_, bucket), "data": data} for bucket, data in segment.rows()]
+    conn.execute(_INSERT_DOCUMENTS, [{"key": row_key(id_, part), "data": data} for part, data in enumerate(parts)])
+    postings = [{"key": row_key(id_, bucket), "data": data} for bucket, data in segment.rows()]
     if postings:
         conn.execute(_INSERT_POSTINGS, postings)
     return id_
@@ -131,7 +153,8 @@ def insert(conn: sa.Connection, agent_id: str, segment: Segment) -> int:
 def delete(conn: sa.Connection, ids: Sequence[int]) -> None:
     """Deletes segments."""
     for id_ in ids:
-        conn.execute(_DELETE_POSTINGS, _range(id_))
+        for statement in _DELETE_OF_SEGMENT:
+            conn.execute(statement, _range(id_))
     if ids:
         conn.execute(_DELETE, {"ids": list(ids)})
 
@@ -144,7 +167,7 @@ def delete_agent(conn: sa.Connection, agent_id: str) -> None:
 
 def delete_all(conn: sa.Connection) -> None:
     """Deletes the segments and tails of all agents."""
-    for table in (word_segments, word_postings, word_tail):
+    for table in (word_segments, word_documents, word_postings, word_tail):
         conn.execute(sa.delete(table))
 
 
@@ -163,4 +186,4 @@ def _all_postings(conn: sa.Connection, segment_id: int) -> list[Postings]:
 
 
 def _range(segment_id: int) -> dict[str, int]:
-    return {"first": posting_key(segment_id, 0), "end": posting_key(segment_id + 1, 0)}
+    return {"first": row_key(segment_id, 0), "end": row_key(segment_id + 1, 0)}

@@ -1,0 +1,233 @@
+"""Read-ahead for SQLite files: the kernel is asked for the pages of several rows at once.
+
+SQLite reads one page after another, and waits for the disk each time. Pages that were asked for before are in the
+kernel's cache, or on their way, when SQLite needs them. The format of the file is described in the documentation of
+SQLite ("Database File Format"): tables are B-trees whose inner pages have the keys of their children.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+import os
+import sqlite3
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, cast
+
+import sqlalchemy as sa
+
+_READAHEAD: Final = "mnemesh_readahead"
+_FILE_HEADER: Final = 100
+_LEAF: Final = 0x0D
+_INNER: Final = 0x05
+_MOST_LEVELS: Final = 20
+_VARINT_BYTES: Final = 9
+_CONTINUES: Final = 0x80
+"""The bit of a byte of a variable-length integer that says that another byte follows."""
+RECENT_SECONDS: Final = 60.0
+"""Rows that were asked for are not asked for again within this time."""
+_MOST_ASKED: Final = 4_096
+_HAS_READAHEAD: Final = hasattr(os, "posix_fadvise")
+
+
+def read_ahead(conn: sa.Connection, table: sa.Table, row_ids: Iterable[int], *, overflow: bool = False) -> None:
+    """Asks for the pages of rows before they are read; see `Readahead.rows`. Has no effect on other engines."""
+    readahead: Readahead | None = conn.info.get(_READAHEAD)
+    if readahead is not None:
+        driver = cast("sqlite3.Connection", conn.connection.driver_connection)
+        readahead.rows(driver, table.name, row_ids, overflow=overflow)
+
+
+class Readahead:
+    """Asks the kernel to read pages of one file of SQLite.
+
+    These are hints: the file is read without a transaction, and its log is not read at all, so a page may be the wrong
+    one. Such a page is read for nothing, and nothing else changes. Systems without `posix_fadvise` ignore hints.
+    """
+
+    def __init__(self, path: Path, now: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._now = now
+        self._asked: dict[tuple[str, int], float] = {}
+        self._file: _File | None = None
+        self._lock = threading.Lock()
+        self._roots: dict[str, int] = {}
+        self._cookie = b""
+
+    def attach(self, conn: sa.Connection) -> None:
+        """Lets `read_ahead` use this for a connection to the file."""
+        conn.info[_READAHEAD] = self
+
+    def rows(
+        self, connection: sqlite3.Connection, table: str, row_ids: Iterable[int], *, overflow: bool = False
+    ) -> None:
+        """Asks for the pages of rows.
+
+        Args:
+            connection: a connection to the file, in a transaction.
+            table: a table with row ids.
+            row_ids: the rows, which need not exist.
+            overflow: true to wait for these pages, and to ask for those in which long rows continue. They are expected
+                one after another.
+        """
+        wanted = sorted(row_ids)
+        if not _HAS_READAHEAD or not wanted:
+            return
+        with self._lock:
+            if self._was_asked(table, wanted[0]):
+                return
+            try:
+                file = self._opened()
+                leaves = file.leaves(self._root(connection, table, file.schema_cookie()), wanted)
+                file.ask(leaves)
+                if overflow:
+                    file.ask_overflow(leaves, wanted)
+            except (OSError, IndexError, struct.error):
+                return  # a page that is not what was expected, because it was changed meanwhile
+
+    def close(self) -> None:
+        """Closes the file. Only after all connections to it: closing a file releases the locks that they have on it."""
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+    def _was_asked(self, table: str, row_id: int) -> bool:
+        """Returns whether rows that begin with this one were asked for recently, so that they are in the cache."""
+        now, asked = self._now(), self._asked.pop((table, row_id), -math.inf)
+        if len(self._asked) >= _MOST_ASKED:
+            self._asked.clear()
+        self._asked[table, row_id] = now
+        return now - asked < RECENT_SECONDS
+
+    def _opened(self) -> _File:
+        if self._file is None:
+            self._file = _File(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC))
+        return self._file
+
+    def _root(self, connection: sqlite3.Connection, table: str, cookie: bytes) -> int:
+        """Returns the root page of a table. It moves only with a change of the schema or a rewrite of the file."""
+        if cookie != self._cookie:
+            rows = connection.execute("SELECT name, rootpage FROM sqlite_schema WHERE type = 'table'").fetchall()
+            self._roots, self._cookie = dict(rows), cookie
+        return self._roots.get(table, 0)
+
+
+class _Page(NamedTuple):
+    """A page of a table. An inner one has a child per cell, with the rows up to the cell's key, and a last child."""
+
+    data: bytes
+    start: int
+    """The place of its header."""
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it has rows and no children."""
+        kind = self.data[self.start]
+        if kind not in (_LEAF, _INNER):
+            raise IndexError("the page is not a page of a table")
+        return kind == _LEAF
+
+    def cells(self) -> tuple[int, ...]:
+        """Returns where its cells are, in the order of their keys."""
+        (count,) = struct.unpack_from(">H", self.data, self.start + 3)
+        return struct.unpack_from(f">{count}H", self.data, self.start + (8 if self.is_leaf else 12))
+
+    def children_of(self, row_ids: Iterable[int]) -> dict[int, list[int]]:
+        """Returns the children of an inner page that have these rows, with the rows of each."""
+        found: dict[int, list[int]] = {}
+        cells, varint = self.cells(), self.varint
+        for row_id in row_ids:
+            place = bisect.bisect_left(cells, row_id, key=lambda cell: varint(cell + 4)[0])
+            at = cells[place] if place < len(cells) else self.start + 8
+            found.setdefault(self._page_number(at), []).append(row_id)
+        return found
+
+    def overflow_of(self, cell: int, local_bytes: Callable[[int], int]) -> tuple[int, int, int]:
+        """Returns the row id of a leaf's cell, its first page of overflow or 0, and how many bytes continue there."""
+        size, at = self.varint(cell)
+        row_id, at = self.varint(at)
+        local = local_bytes(size)
+        return row_id, self._page_number(at + local) if local < size else 0, size - local
+
+    def varint(self, at: int) -> tuple[int, int]:
+        """Returns the integer of variable length at a place, and the place after it."""
+        number, data = 0, self.data
+        for place in range(at, at + _VARINT_BYTES):
+            byte = data[place]
+            number = number << 7 | byte & 0x7F
+            if byte < _CONTINUES:
+                return number, place + 1
+        return number, at + _VARINT_BYTES
+
+    def _page_number(self, at: int) -> int:
+        return int.from_bytes(self.data[at : at + 4], "big")
+
+
+class _File:
+    """The pages of a file."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        header = os.pread(descriptor, _FILE_HEADER, 0)
+        size = int.from_bytes(header[16:18], "big")
+        self._page_bytes = 65_536 if size == 1 else size
+        self._usable_bytes = self._page_bytes - header[20]
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._descriptor)
+
+    def schema_cookie(self) -> bytes:
+        """Returns a number that changes with the schema, and when the file is rewritten."""
+        return os.pread(self._descriptor, 4, 40)
+
+    def ask(self, pages: Iterable[int], count: int = 1) -> None:
+        """Asks for each of the pages, and those that follow it up to `count`."""
+        size = self._page_bytes
+        for page in pages:
+            os.posix_fadvise(self._descriptor, (page - 1) * size, count * size, os.POSIX_FADV_WILLNEED)
+
+    def leaves(self, root: int, row_ids: Sequence[int]) -> list[int]:
+        """Returns the leaf pages in which ascending rows are. Reads the pages above them, and one of them."""
+        level = [(root, list(row_ids))]
+        for _ in range(self._levels_above_leaves(root, row_ids[0])):
+            self.ask(page for page, _ in level)
+            level = [child for page, ids in level for child in self._read(page).children_of(ids).items()]
+        return [page for page, _ in level]
+
+    def ask_overflow(self, leaves: Iterable[int], row_ids: Sequence[int]) -> None:
+        """Asks for the pages in which long rows of these leaves continue."""
+        for number in leaves:
+            page = self._read(number)
+            for cell in page.cells() if page.is_leaf else ():
+                row_id, first, size = page.overflow_of(cell, self._local_bytes)
+                if first and row_id in row_ids:
+                    self.ask((first,), -(-size // (self._usable_bytes - 4)))
+
+    def _levels_above_leaves(self, page: int, row_id: int) -> int:
+        for level in range(_MOST_LEVELS):
+            found = self._read(page)
+            if found.is_leaf:
+                return level
+            (page,) = found.children_of([row_id])
+        raise IndexError("the tree has no leaves")
+
+    def _read(self, page: int) -> _Page:
+        data = os.pread(self._descriptor, self._page_bytes, (page - 1) * self._page_bytes) if page > 0 else b""
+        if len(data) < self._page_bytes:
+            raise IndexError(f"the file has no page {page}")
+        return _Page(data, _FILE_HEADER if page == 1 else 0)
+
+    def _local_bytes(self, size: int) -> int:
+        """Returns how much of a row of this size is in its leaf page."""
+        most = self._usable_bytes - 35
+        if size <= most:
+            return size
+        least = (self._usable_bytes - 12) * 32 // 255 - 23
+        local = least + (size - least) % (self._usable_bytes - 4)
+        return local if local <= most else least
