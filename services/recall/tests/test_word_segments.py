@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +18,8 @@ from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.readahead import Readahead
+from mnemesh_recall.model.candidates import id_of
 from mnemesh_recall.model.messages import MessageBatch
 from mnemesh_recall.model.search import SearchScope, WordQuery
 from mnemesh_recall.store.sql.fulltext import agent_reading, segment_upkeep, selection
@@ -244,3 +246,36 @@ async def test_long_tail_is_searched_in_the_fulltext_index(indexed: Indexed, mon
     found = await indexed.store.search_words(ORGANIZATION, SearchScope(agent_id=agent), WordQuery("word0", ""), 10)
     assert found.read is None
     assert len(found.candidates)
+
+
+async def test_first_search_of_an_agent_asks_for_its_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, set[int]] = {}
+
+    def note(_self: Readahead, _conn: Any, table: str, row_ids: Iterable[int], *, overflow: bool = False) -> None:
+        asked.setdefault(table, set()).update(row_ids)
+
+    monkeypatch.setattr(Readahead, "rows", note)
+    chance, agent, conversations = random.Random(4), new_id("agent"), [new_id("conv")]
+    async with opened(f"sqlite:///{tmp_path / 'recall.db'}", tmp_path) as indexed:
+        await append(indexed, agent, [said(chance, agent, place, conversations) for place in range(400)])
+        await indexed.index(agent)
+        words = WordQuery("word0 oak", "")
+        found = await indexed.store.search_words(ORGANIZATION, SearchScope(agent_id=agent), words, 20)
+        keys = {
+            key
+            for (key,) in await indexed.database.read(
+                lambda conn: conn.execute(sa.text("SELECT key FROM word_documents")).all()
+            )
+        }
+        assert len(keys) > 2  # a part for each page
+        assert asked["word_documents"] == keys
+        assert asked["word_postings"]
+        assert found.row_ids is not None
+        rows = {id_of(key): row_id for key, row_id in found.row_ids(found.candidates.keys).items()}
+        assert len(rows) == len(found.candidates)
+        messages = await indexed.store.get_messages(ORGANIZATION, list(rows), rows)
+        assert [message.id for message in messages] == list(rows)
+        assert asked["messages"] == set(rows.values())
+        asked.clear()
+        await indexed.store.search_words(ORGANIZATION, SearchScope(agent_id=agent), words, 20)
+        assert asked == {}  # its documents are in memory now
