@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from mnemesh_retrieval.embedder import Vector
@@ -15,6 +15,9 @@ from mnemesh_retrieval.filters import EVERYTHING, Filter
 from mnemesh_retrieval.mark import IndexMark
 
 Payload = Mapping[str, Any]
+
+CHECK_PAUSE: Final = 3.0
+"""The length of the pause after each part of a check of stored data, relative to the time that the part took."""
 
 
 class WriteMode(Enum):

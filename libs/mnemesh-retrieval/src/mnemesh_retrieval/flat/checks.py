@@ -7,16 +7,17 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from mnemesh_retrieval.errors import IndexDamaged, IndexFull, RetrievalError, VectorIndexError
 from mnemesh_retrieval.flat import file
 from mnemesh_retrieval.flat.schema import parts
-from mnemesh_retrieval.flat.segment import CAPACITY, Segment, ids_of
+from mnemesh_retrieval.flat.segment import CAPACITY, HEADER, Segment
 
-_PAGE: Final = 64
+_PAGE: Final = 8
+"""The number of segments that are verified at once. It takes some milliseconds."""
 _DAMAGE: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -35,32 +36,43 @@ def library_errors() -> Iterator[None]:
         raise kind(f"the vector index failed: {error}") from error
 
 
-def verify(conn: sqlite3.Connection, collection: int, dimension: int) -> None:
-    """Reads all of a collection. Raises IndexDamaged if something differs from its checksum or is missing."""
+def verify_pages(conn: sqlite3.Connection) -> None:
+    """Raises IndexDamaged if the structure of the file is damaged."""
     for (problem,) in conn.execute("PRAGMA quick_check(1)").fetchall():
         if problem != "ok":
             raise IndexDamaged(f"the vector index is damaged: {problem}")
-    points = labels = last = 0
-    while rows := _segments(conn, collection, last):
-        for number, oldest, newest, labels_column, headers, vectors, checksum in rows:
-            file.require_intact(number, labels_column, headers, vectors, checksum)
-            segment = _decoded(number, (labels_column, headers, vectors), dimension)
-            if (oldest, newest) != (segment.oldest, segment.newest):
-                raise IndexDamaged(f"the times of segment {number} differ from those of its points")
-            _require_listed(conn, collection, number, segment)
-            points, labels = points + len(segment), labels + len(segment.labels)
-        last = rows[-1][0]
-    stored = conn.execute("SELECT count(*) FROM segment_labels WHERE collection = ?", (collection,)).fetchone()[0]
-    if (file.count_points(conn, collection), stored) != (points, labels):
-        raise IndexDamaged("the lists of points and labels differ from the segments")
 
 
-def _segments(conn: sqlite3.Connection, collection: int, after: int) -> list[Any]:
-    return conn.execute(
+def verify_segments(conn: sqlite3.Connection, collection: int, dimension: int, after: int) -> int | None:
+    """Reads the next segments of a collection after a number. Returns the number of the last one, or None at the end.
+
+    Raises:
+        IndexDamaged: a segment differs from its checksum, or is not listed with all of its points and labels.
+    """
+    rows = conn.execute(
         "SELECT segment, oldest, newest, labels, headers, vectors, checksum FROM segments"
         " WHERE segment > ? AND collection = ? ORDER BY segment LIMIT ?",
         (after, collection, _PAGE),
     ).fetchall()
+    for number, oldest, newest, labels_column, headers, vectors, checksum in rows:
+        file.require_intact(number, labels_column, headers, vectors, checksum)
+        segment = _decoded(number, (labels_column, headers, vectors), dimension)
+        if (oldest, newest) != (segment.oldest, segment.newest):
+            raise IndexDamaged(f"the times of segment {number} differ from those of its points")
+        _require_listed(conn, collection, number, segment)
+    return rows[-1][0] if rows else None
+
+
+def verify_lists(conn: sqlite3.Connection, collection: int) -> None:
+    """Raises IndexDamaged if the lists of points or labels have other numbers of entries than the segments."""
+    held = conn.execute(
+        f"SELECT coalesce(sum(length(headers)) / {HEADER.itemsize}, 0), coalesce(sum(json_array_length(labels)), 0)"  # noqa: S608
+        " FROM segments WHERE collection = ?",
+        (collection,),
+    ).fetchone()
+    labels = conn.execute("SELECT count(*) FROM segment_labels WHERE collection = ?", (collection,)).fetchone()[0]
+    if (file.count_points(conn, collection), labels) != held:
+        raise IndexDamaged("the lists of points and labels differ from the segments")
 
 
 def _decoded(number: int, columns: tuple[str, bytes, bytes], dimension: int) -> Segment:
@@ -77,8 +89,7 @@ def _decoded(number: int, columns: tuple[str, bytes, bytes], dimension: int) -> 
 
 def _require_listed(conn: sqlite3.Connection, collection: int, number: int, segment: Segment) -> None:
     """Raises IndexDamaged if the lists of points or labels lack an entry of the segment."""
-    ids = ids_of(segment.headers)
-    if file.segments_of(conn, collection, ids) != [number] or len(file.point_ids(conn, collection, ids)) != len(ids):
+    if file.listed(conn, collection, segment.ids()) != dict.fromkeys(segment.ids(), number):
         raise IndexDamaged(f"the list of points differs from segment {number}")
     for label in segment.labels:
         listed = conn.execute(

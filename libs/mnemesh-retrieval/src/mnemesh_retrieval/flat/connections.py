@@ -1,4 +1,4 @@
-"""The threads and connections of a FlatIndex's file: one thread writes, and two read."""
+"""The threads and connections of a FlatIndex's file: one thread writes, two read, and one checks."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class Connections:
         self._pid = os.getpid()
         self._writing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vectors-writer")
         self._reading = ThreadPoolExecutor(max_workers=READER_THREADS, thread_name_prefix="vectors-reader")
+        self._checking = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vectors-checker")
         self._local = threading.local()
         self._open: list[sqlite3.Connection] = []
         self._readaheads = [self._new_readahead()]
@@ -44,6 +45,10 @@ class Connections:
     async def read(self, act: Callable[[sqlite3.Connection], T]) -> T:
         """Runs `act` in a transaction that only reads."""
         return await self._on(self._reading, lambda conn: file.in_transaction(conn, "BEGIN", act))
+
+    async def check(self, act: Callable[[sqlite3.Connection], T]) -> T:
+        """Runs `act` in a transaction that only reads, however long it takes: reads do not wait for it."""
+        return await self._on(self._checking, lambda conn: file.in_transaction(conn, "BEGIN", act))
 
     async def write(self, act: Callable[[sqlite3.Connection], T]) -> T:
         """Runs `act` in a transaction, after all earlier writes."""
@@ -88,7 +93,8 @@ class Connections:
     async def close(self) -> None:
         """Waits for running transactions and closes the connections."""
         self._closed = True
-        await asyncio.to_thread(self._reading.shutdown, wait=True)
+        for readers in (self._checking, self._reading):
+            await asyncio.to_thread(readers.shutdown, wait=True)
         await asyncio.to_thread(self._writing.shutdown, wait=True)
         for connection in reversed(self._open):  # the writer, closed last, moves the log into the file
             connection.close()

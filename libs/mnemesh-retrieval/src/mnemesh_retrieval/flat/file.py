@@ -57,7 +57,22 @@ def candidate_segments(conn: sqlite3.Connection, collection: int, filter_: Segme
 
 def segments_of(conn: sqlite3.Connection, collection: int, ids: Iterable[bytes]) -> list[int]:
     """Returns the segments that contain these points."""
-    return list(dict.fromkeys(_segment_by_id(conn, collection, ids).values()))
+    return list(dict.fromkeys(listed(conn, collection, ids).values()))
+
+
+def listed(conn: sqlite3.Connection, collection: int, ids: Iterable[bytes]) -> dict[bytes, int]:
+    """Returns those of the ids that are points, with their segments."""
+    found: dict[bytes, int] = {}
+    wanted = list(ids)
+    for start in range(0, len(wanted), _IDS_PER_STATEMENT):
+        some = wanted[start : start + _IDS_PER_STATEMENT]
+        marks = ", ".join("?" * len(some))
+        rows = conn.execute(
+            f"SELECT id, segment FROM points WHERE collection = ? AND id IN ({marks})",  # noqa: S608
+            (collection, *some),
+        )
+        found.update(rows)
+    return found
 
 
 def read(conn: sqlite3.Connection, number: int, dimension: int) -> StoredSegment:
@@ -98,7 +113,7 @@ def read_batch(
 
 def point_ids(conn: sqlite3.Connection, collection: int, ids: Iterable[bytes]) -> list[bytes]:
     """Returns those of the ids that are points."""
-    return list(_segment_by_id(conn, collection, ids))
+    return list(listed(conn, collection, ids))
 
 
 def next_point_ids(conn: sqlite3.Connection, collection: int, after: bytes, limit: int) -> list[bytes]:
@@ -136,7 +151,7 @@ def insert(conn: sqlite3.Connection, collection: int, dimension: int, tenant: st
 def delete(conn: sqlite3.Connection, collection: int, dimension: int, ids: Sequence[bytes]) -> None:
     """Deletes the points that exist among these."""
     by_segment: dict[int, list[bytes]] = {}
-    for id_, number in _segment_by_id(conn, collection, ids).items():
+    for id_, number in listed(conn, collection, ids).items():
         by_segment.setdefault(number, []).append(id_)
     for number, deleted in by_segment.items():
         stored = read(conn, number, dimension)
@@ -203,20 +218,6 @@ def _count_segments(conn: sqlite3.Connection, collection: int, labels: Sequence[
         (collection, *labels),
     ).fetchone()
     return int(row[0])
-
-
-def _segment_by_id(conn: sqlite3.Connection, collection: int, ids: Iterable[bytes]) -> dict[bytes, int]:
-    found: dict[bytes, int] = {}
-    wanted = list(ids)
-    for start in range(0, len(wanted), _IDS_PER_STATEMENT):
-        some = wanted[start : start + _IDS_PER_STATEMENT]
-        marks = ", ".join("?" * len(some))
-        rows = conn.execute(
-            f"SELECT id, segment FROM points WHERE collection = ? AND id IN ({marks})",  # noqa: S608
-            (collection, *some),
-        )
-        found.update(rows)
-    return found
 
 
 def in_transaction(conn: sqlite3.Connection, begin: str, act: Callable[[sqlite3.Connection], T]) -> T:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import sqlite3
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +14,15 @@ from uuid import UUID
 import numpy as np
 import structlog
 
-from mnemesh_retrieval.damaged import discard
 from mnemesh_retrieval.errors import CollectionMismatch, CollectionMissing, VectorIndexError
 from mnemesh_retrieval.filters import EVERYTHING, Filter, HasId
-from mnemesh_retrieval.flat import checks, file, schema, search
+from mnemesh_retrieval.flat import checks, file, search
 from mnemesh_retrieval.flat.connections import Connections
 from mnemesh_retrieval.flat.filters import labels_of, time_of
+from mnemesh_retrieval.flat.rewrite import RewriteReport, rewritten
 from mnemesh_retrieval.flat.search import FlatComparison
 from mnemesh_retrieval.flat.segment import Entry, ids_of, require_few_labels
-from mnemesh_retrieval.index import Collection, Hit, Point, SearchMode, SearchQuery
+from mnemesh_retrieval.index import CHECK_PAUSE, Collection, Hit, Point, SearchMode, SearchQuery
 from mnemesh_retrieval.lock import DirectoryLock
 from mnemesh_retrieval.mark import IndexMark
 from mnemesh_retrieval.search_parts import query_vector, stored_vector
@@ -35,16 +37,6 @@ class OpenCollection:
 
     number: int
     schema: Collection
-
-
-@dataclass(frozen=True, slots=True)
-class RewriteReport:
-    """The result of a rewrite. Sizes are those of the file and its log."""
-
-    points: dict[str, int]
-    """The number of points of each collection."""
-    bytes_before: int
-    bytes_after: int
 
 
 class FlatIndex:
@@ -224,9 +216,20 @@ class FlatIndex:
         await self._connections.flush()
 
     async def verify(self, collection: str) -> None:
-        """See NearestIndex.verify."""
-        opened = self._named(collection)
-        await self._connections.read(lambda conn: checks.verify(conn, opened.number, opened.schema.dimension))
+        """See NearestIndex.verify. Most of the time is left to other calls."""
+        opened, after = self._named(collection), 0
+        number, dimension = opened.number, opened.schema.dimension
+        await self._connections.check(checks.verify_pages)
+        while True:
+            began = time.monotonic()
+            last = await self._connections.check(
+                functools.partial(checks.verify_segments, collection=number, dimension=dimension, after=after)
+            )
+            if last is None:
+                break
+            after = last
+            await asyncio.sleep(CHECK_PAUSE * (time.monotonic() - began))
+        await self._connections.check(lambda conn: checks.verify_lists(conn, number))
 
     async def set_aside(self, collection: str) -> str | None:  # noqa: ARG002  (one file has all collections)
         """See NearestIndex.set_aside. All collections are stored in one file."""
@@ -240,21 +243,7 @@ class FlatIndex:
         Writes wait meanwhile, some seconds for each million points. Damaged files that were moved aside are deleted.
         """
 
-        def size() -> int:
-            return sum(part.stat().st_size for part in self._directory.glob(f"{schema.NAME}*"))
-
-        def vacuum(conn: sqlite3.Connection) -> RewriteReport:
-            before = size()
-            discard(self._directory)
-            # VACUUM writes to the log first, so the log is emptied after it, too.
-            for command in ("wal_checkpoint(TRUNCATE)", None, "wal_checkpoint(TRUNCATE)"):
-                conn.execute(f"PRAGMA {command}" if command else "VACUUM").fetchall()
-            points = conn.execute(
-                "SELECT name, (SELECT count(*) FROM points p WHERE p.collection = c.collection) FROM collections c"
-            ).fetchall()
-            return RewriteReport(dict(points), before, size())
-
-        return await self._connections.alone(vacuum)
+        return await self._connections.alone(lambda conn: rewritten(conn, self._directory))
 
     async def close(self) -> None:
         """See NearestIndex.close."""

@@ -18,7 +18,7 @@ import structlog
 
 from mnemesh_retrieval.errors import CollectionMissing, IndexDamaged, RetrievalError
 from mnemesh_retrieval.filters import EVERYTHING, HasId
-from mnemesh_retrieval.index import NearestIndex
+from mnemesh_retrieval.index import CHECK_PAUSE, NearestIndex
 from mnemesh_retrieval.indexing.collections import FAILURES, Collections
 from mnemesh_retrieval.indexing.pending import PendingChanges
 from mnemesh_retrieval.indexing.ports import Outbox
@@ -220,7 +220,8 @@ class Walks:
         return [subject for point, subject in ids.items() if point not in present]
 
     async def _pause(self, tracked: Tracked, began: float) -> None:
-        """Leaves at least half of the time to others, and keeps the right to check."""
-        await asyncio.sleep(time.monotonic() - began)
+        """Leaves half of the time to others, and most of it if nothing is rebuilt. Keeps the right to check."""
+        pause = 1.0 if tracked.rebuilding else CHECK_PAUSE
+        await asyncio.sleep(pause * (time.monotonic() - began))
         if not await self._holds(tracked):
             raise CheckInterrupted("another replica has taken over the check")
