@@ -138,11 +138,14 @@ class _Page(NamedTuple):
         return struct.unpack_from(f">{count}H", self.data, self.start + (8 if self.is_leaf else 12))
 
     def children_of(self, row_ids: Iterable[int]) -> dict[int, list[int]]:
-        """Returns the children of an inner page that have these rows, with the rows of each."""
+        """Returns the children of an inner page that have these ascending rows, with the rows of each."""
         found: dict[int, list[int]] = {}
-        cells, varint = self.cells(), self.varint
+        cells, varint, place = self.cells(), self.varint, 0
         for row_id in row_ids:
-            place = bisect.bisect_left(cells, row_id, key=lambda cell: varint(cell + 4)[0])
+            near = min(place + 2, len(cells))  # successive rows are often in the same child or in the next
+            if near < len(cells) and varint(cells[near] + 4)[0] < row_id:
+                near = len(cells)
+            place = bisect.bisect_left(cells, row_id, place, near, key=lambda cell: varint(cell + 4)[0])
             at = cells[place] if place < len(cells) else self.start + 8
             found.setdefault(self._page_number(at), []).append(row_id)
         return found

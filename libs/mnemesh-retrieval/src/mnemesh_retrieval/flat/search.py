@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -26,6 +27,7 @@ VECTORS_PER_BLOCK: Final = 1_024
 """The number of vectors compared at once: as floats, they fit into a core's cache."""
 
 Floats = npt.NDArray[np.float32]
+_of_thread = threading.local()
 
 
 @dataclass(slots=True)
@@ -130,16 +132,30 @@ def matches(
 
 def _compare(state: SearchState, batch: SegmentBatch, mask: Mask, vector: Floats) -> None:
     scores = np.empty(len(batch), np.float32)
-    scratch = np.empty((min(len(batch), VECTORS_PER_BLOCK), len(vector)), np.float32)
-    for start in range(0, len(batch), VECTORS_PER_BLOCK):
-        codes = batch.codes[start : start + VECTORS_PER_BLOCK]
-        numbers = scratch[: len(codes)]
-        np.copyto(numbers, codes)
-        np.dot(numbers, vector, out=scores[start : start + len(codes)])
+    numbers = _buffer(len(vector))
+    done = filled = 0
+    for codes in batch.codes:
+        if filled + len(codes) > VECTORS_PER_BLOCK:
+            np.dot(numbers[:filled], vector, out=scores[done : done + filled])
+            done, filled = done + filled, 0
+        np.copyto(numbers[filled : filled + len(codes)], codes)
+        filled += len(codes)
+    np.dot(numbers[:filled], vector, out=scores[done:])
     scores *= batch.headers["inverse"]
     state.ids.append(batch.headers["id"])
     state.scores.append(scores)
     state.masks.append(mask)
+
+
+def _buffer(dimension: int) -> Floats:
+    """Returns the block of this thread, in which vectors are compared as floats.
+
+    It is used again: the system would clear the memory of a new one page by page.
+    """
+    found: Floats | None = getattr(_of_thread, "numbers", None)
+    if found is None or found.shape[1] != dimension:
+        found = _of_thread.numbers = np.empty((VECTORS_PER_BLOCK, dimension), np.float32)
+    return found
 
 
 def unit(vector: Sequence[float] | Floats) -> Floats:

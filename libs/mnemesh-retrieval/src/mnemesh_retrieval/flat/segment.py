@@ -121,21 +121,21 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentBatch:
-    """Several segments, read to be searched at once; `headers` and `codes` have a row for each point."""
+    """Several segments, read to be searched at once; `headers` has a row for each point."""
 
     labels: tuple[str, ...]
     """The labels of each segment, as in its row."""
     counts: tuple[int, ...]
     """The number of points of each segment."""
     headers: Headers
-    codes: Codes
-    """Without rows if the vectors were not read."""
+    codes: tuple[Codes, ...]
+    """The vectors of each segment, without rows if they were not read. They are not joined: that would copy them."""
 
     @classmethod
     def from_rows(cls, rows: Sequence[tuple[str, bytes, bytes]], dimension: int) -> SegmentBatch:
         """Returns the segments of rows: labels, headers, vectors."""
         headers = np.frombuffer(b"".join(of_row for _, of_row, _ in rows), HEADER)
-        codes = np.frombuffer(b"".join(vectors for _, _, vectors in rows), np.int8).reshape(-1, dimension)
+        codes = tuple(np.frombuffer(vectors, np.int8).reshape(-1, dimension) for _, _, vectors in rows)
         counts = tuple(len(of_row) // HEADER.itemsize for _, of_row, _ in rows)
         return cls(tuple(labels for labels, _, _ in rows), counts, headers, codes)
 
