@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -10,7 +12,8 @@ import pytest
 import sqlalchemy as sa
 from mnemesh_kit.config import ConfigError, StartupError
 from mnemesh_kit.principal import Principal, as_principal, current_principal
-from mnemesh_kit.sql import Database, UtcDateTime, after_commit
+from mnemesh_kit.sql import Database, UtcDateTime, after_commit, sqlite
+from mnemesh_testkit.timeouts import scaled
 
 metadata = sa.MetaData()
 counters = sa.Table(
@@ -112,6 +115,36 @@ async def test_reads_cannot_write(database: Database) -> None:
     await _with_tables(database)
     with pytest.raises(sa.exc.DBAPIError):
         await database.read(lambda c: c.execute(counters.insert().values(name="n", value=0)))
+
+
+async def test_log_that_a_long_read_made_large_is_cut_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "LOG_BYTES", 100_000)
+    database, log = Database.open(f"sqlite:///{tmp_path / 'sql.db'}"), tmp_path / "sql.db-wal"
+    is_reading, may_end = threading.Event(), threading.Event()
+
+    def read(conn: sa.Connection) -> None:
+        conn.execute(sa.select(counters)).all()
+        is_reading.set()
+        may_end.wait(scaled(20))
+
+    def insert(number: int) -> Callable[[sa.Connection], object]:
+        return lambda conn: conn.execute(counters.insert().values(name=f"{number} " + "x" * 50_000, value=number))
+
+    try:
+        await _with_tables(database)
+        reading = asyncio.create_task(database.read(read))
+        await asyncio.to_thread(is_reading.wait)
+        for number in range(100):
+            await database.write(insert(number))
+        assert log.stat().st_size > 4_000_000
+        may_end.set()
+        await reading
+        for number in range(100, 110):  # the log moves to the file, and starts over
+            await database.write(insert(number))
+        assert log.stat().st_size < 2_000_000
+    finally:
+        may_end.set()
+        await database.close()
 
 
 async def test_postgres_settings_apply_to_reads_and_writes(postgres_url: str) -> None:

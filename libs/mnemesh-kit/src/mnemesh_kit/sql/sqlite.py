@@ -28,6 +28,8 @@ WRITE_ATTEMPTS: Final = 5
 BUSY_BACKOFF: Final = Backoff(first=0.02, maximum=0.1, factor=1.5, jitter=0.75)
 CACHE_KILOBYTES: Final = 8_192
 """The page cache of each connection. SQLite's default of 2 MB is too small: a full-text search reads pages again."""
+LOG_BYTES: Final = 64 << 20
+"""The size to which a log is cut when it starts over. It grows beyond while a long read needs it."""
 _RETRIED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
@@ -153,6 +155,7 @@ def _engine(url: sa.URL, begin: str, *, query_only: bool = False) -> sa.Engine:
         "PRAGMA foreign_keys=ON",
         "PRAGMA temp_store=MEMORY",
         f"PRAGMA cache_size=-{CACHE_KILOBYTES}",
+        f"PRAGMA journal_size_limit={LOG_BYTES}",
         f"PRAGMA query_only={'ON' if query_only else 'OFF'}",
     )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import structlog
+from mnemesh_kit.sql.sqlite import LOG_BYTES
 
 _log = structlog.get_logger("mnemesh.retrieval")
 
@@ -119,6 +120,7 @@ def _connect(path: Path, mode: str = "rwc") -> sqlite3.Connection:
             "synchronous = NORMAL",
             "secure_delete = ON",
             f"cache_size = -{_CACHE_KILOBYTES}",
+            f"journal_size_limit = {LOG_BYTES}",
         ):
             connection.execute(f"PRAGMA {pragma}").fetchall()
     except BaseException:
