@@ -157,8 +157,11 @@ async def test_readiness_and_an_orchestrator_that_does_not_answer(
     mesh: Mesh, raw: httpx.AsyncClient, agent: Agent
 ) -> None:
     assert (await raw.get("/debug/sessions")).status_code == 404
+    assert (await raw.get("/v1/ready")).json()["status"] == "ok"
     await mesh.stop("orchestrator")
     assert (await raw.get("/readyz")).status_code == 503
+    assert (await raw.get("/v1/ready/")).status_code == 503
+    assert (await raw.get("/v1/health/")).json()["status"] == "ok"
     answer = await raw.post(CHAT, json=HELLO)
     assert (answer.status_code, answer.json()["error"]["type"]) == (503, "server_error")
     await mesh.start("orchestrator")
@@ -202,6 +205,10 @@ async def test_tokens(tmp_path: Path, fake_openai: FakeOpenAI) -> None:
             for path in ("/models/", "/agents/", "/agents"):
                 refused = await raw.get(url + path)
                 assert (refused.status_code, list(refused.json())) == (401, ["detail"]), "the form of Letta's API"
+            for path in ("/health", "/health/", "/ready", "/ready/"):
+                assert (await raw.get(url + path, headers={"Host": "10.0.0.1"})).status_code == 200, "for probes"
+            password = {"X-BARE-PASSWORD": f"password {mine}"}
+            assert (await raw.get(f"{url}/agents/", headers=password)).json()[0]["id"] == agent.id
             proxied = {"Authorization": f"Bearer {mine}", "Host": "chat.example.com"}
             assert (await raw.get(f"{url}/models", headers=proxied)).status_code == 200, "a token proves the caller"
             for headers in ({"Host": "chat.example.com"}, {**proxied, "Origin": "https://evil.example"}):

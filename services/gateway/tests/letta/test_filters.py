@@ -127,3 +127,34 @@ def test_stored_messages_are_found_by_their_roles(lab: Lab, rest: Rest) -> None:
     assert (newest["message"]["role"], newest["fts_rank"]) == ("assistant", None)
     assert "roles" in rest.call("POST", "/agents/messages/search", 422, json={"roles": ["king"]})["detail"]
     assert "limit" in rest.call("POST", "/agents/messages/search", 422, json={"limit": 0})["detail"]
+
+
+def test_blocks_are_counted_by_label_name_and_tags(lab: Lab, rest: Rest) -> None:
+    for tags in (["sea", "red"], ["sea"], []):
+        lab.client.blocks.create(label="counted", value="", tags=tags)
+
+    def counted(**query: Any) -> int:
+        return int(rest.call("GET", "/blocks/count", params=query))
+
+    assert counted() > counted(label="counted") == 3
+    assert (counted(tags="sea"), counted(tags=["sea", "red"])) == (2, 2)
+    assert counted(tags=["sea", "red"], match_all_tags=True) == 1
+    assert (counted(name="absent"), counted(templates_only=True)) == (0, 0)
+
+
+def test_the_agents_of_an_archive_have_the_parts_that_are_asked_for(lab: Lab, rest: Rest) -> None:
+    ada = rest.call("POST", "/identities/", json={"identifier_key": "ada-1", "name": "Ada", "identity_type": "user"})
+    agent = lab.agent(identity_ids=[ada["id"]])
+    archive = lab.client.archives.create(name="shared")
+    lab.client.agents.archives.attach(archive.id, agent_id=agent.id)
+    (holder,) = rest.call("GET", f"/archives/{archive.id}/agents", params={"include": "agent.identities"})
+    assert [identity["name"] for identity in holder["identities"]] == ["Ada"]
+
+
+def test_the_context_of_a_conversation_has_its_messages(lab: Lab, rest: Rest) -> None:
+    agent = lab.agent()
+    lab.client.agents.messages.create(agent.id, input="Hello.")
+    conversation = lab.client.conversations.create(agent_id=agent.id)
+    path = f"/agents/{agent.id}/context"
+    own, other = rest.call("GET", path), rest.call("GET", path, params={"conversation_id": conversation.id})
+    assert (own["num_messages"] > other["num_messages"], other["num_messages"]) == (True, 1)

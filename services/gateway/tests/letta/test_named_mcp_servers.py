@@ -71,6 +71,14 @@ def test_a_tool_that_the_server_offers_is_added_and_used(lab: Lab, rest: Rest, r
     assert "absent" in rest.call("POST", f"{SERVERS}/{named}/absent", 404)["detail"]
 
 
+def test_a_tool_is_executed_by_its_name(rest: Rest, remote: Remote, named: str) -> None:
+    path = f"{SERVERS}/{named}/tools/echo/execute"
+    done = rest.call("POST", path, json={"args": {"text": "Hi."}})
+    assert (done["success"], remote.calls[-1]) == (True, ("echo", {"text": "Hi."}))
+    assert "Hi." in done["result"]
+    assert "absent" in rest.call("POST", f"{SERVERS}/{named}/tools/absent/execute", 404, json={"args": {}})["detail"]
+
+
 def test_a_resync_names_what_changed(rest: Rest, remote: Remote, named: str) -> None:
     remote.tools = {"say": ECHO}
     changed = rest.call("POST", f"{SERVERS}/{named}/resync")

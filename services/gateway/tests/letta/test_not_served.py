@@ -28,6 +28,9 @@ USER = "user-00000000-0000-4000-8000-000000000000"
         ("POST", "/orgs", "mnemesh tokens create"),
         ("POST", "/voice-beta/agent-1/chat/completions", "/v1/chat/completions"),
         ("GET", "/projects", "cloud"),
+        ("GET", "/_internal_runs/", "without `_internal_`"),
+        ("POST", "/anthropic/v1/messages", "provider"),
+        ("GET", "/git/agent-1/state.git/info/refs", "repositories"),
         ("GET", "/tools/composio/apps", "GET /v1/tools/composio/apps"),
     ],
 )

@@ -148,8 +148,11 @@ def test_an_identity_is_made_upserted_and_deleted(lab: Lab, rest: Rest) -> None:
     assert [held["id"] for held in rest.call("GET", f"/identities/{made['id']}/blocks")] == [block.id]
     rest.call("PATCH", f"/blocks/{block.id}/identities/detach/{made['id']}")
     assert rest.call("GET", f"/identities/{made['id']}/blocks") == []
-    rest.call("PATCH", f"/blocks/{block.id}/identities/attach/{made['id']}")
+    assert rest.call("PATCH", f"/blocks/{block.id}/identities/attach/{made['id']}")["id"] == block.id
     assert len(rest.call("GET", f"/identities/{made['id']}/blocks")) == 1
+    assert rest.call("GET", f"/identities/{made['id']}/agents")[0]["identities"] == []
+    (holder,) = rest.call("GET", f"/identities/{made['id']}/agents", params={"include": "agent.identities"})
+    assert [identity["id"] for identity in holder["identities"]] == [made["id"]]
 
     rest.call("DELETE", f"/identities/{made['id']}")
     rest.call("GET", f"/identities/{made['id']}", 404)

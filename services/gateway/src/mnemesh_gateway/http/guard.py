@@ -22,8 +22,9 @@ from mnemesh_gateway.http.errors import error_to_json, status_of, typed
 from mnemesh_gateway.http.mcp import MCP_PATH
 from mnemesh_gateway.http.streams import encode
 
-OPEN_PATHS: Final = ("/livez", "/readyz")
+OPEN_PATHS: Final = ("/livez", "/readyz", "/v1/health", "/v1/health/", "/v1/ready", "/v1/ready/")
 """The paths that need no token and accept every Host: health checks use addresses."""
+_PASSWORD: Final = "password "  # noqa: S105 -- the scheme of a header
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _log = structlog.get_logger("mnemesh.http")
 
@@ -134,10 +135,16 @@ class Guard:
 
 
 def _metadata(headers: Mapping[str, str]) -> dict[str, str]:
-    """Returns the headers as the metadata that authenticators read. A key in `api-key` is a bearer token as well."""
+    """Returns the headers as the metadata that authenticators read.
+
+    A key in `api-key`, and the password of a client of the Letta server in `x-bare-password`, are bearer tokens as well.
+    """
     metadata = {key.lower(): value for key, value in headers.items()}
+    password = metadata.get("x-bare-password", "")
     if "authorization" not in metadata and "api-key" in metadata:
         metadata["authorization"] = f"Bearer {metadata['api-key']}"
+    elif "authorization" not in metadata and password.startswith(_PASSWORD):
+        metadata["authorization"] = f"Bearer {password.removeprefix(_PASSWORD)}"
     return metadata
 
 

@@ -23,7 +23,7 @@ from mnemesh_gateway.letta.convert.models import find_embedder, find_model
 from mnemesh_gateway.letta.convert.tools import tool_from_proto
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed, order_to_proto, responses
-from mnemesh_gateway.letta.schemas.agents import AgentState, FileBlock, Source
+from mnemesh_gateway.letta.schemas.agents import AgentState, FileBlock, Source, parts_of
 from mnemesh_gateway.letta.schemas.groups import Group
 from mnemesh_gateway.letta.schemas.identities import Identity
 from mnemesh_gateway.letta.schemas.tools import Tool
@@ -32,6 +32,18 @@ VIEW: Final = rpc.AgentView(message_ids=True, blocks=True, secrets=True, identit
 _FILE_TOOL: Final = "open_files"
 """The tool that an agent has while it holds folders."""
 _Part = TypeVar("_Part")
+
+
+class HoldersQuery(PageQuery, kw_only=True):
+    """The query of a list of the agents that hold a resource, and which parts of them it has."""
+
+    include: list[str] | None = None
+    include_relationships: list[str] | None = None
+
+    @property
+    def parts(self) -> frozenset[str]:
+        """The names of the parts."""
+        return parts_of(self.include or [], self.include_relationships)
 
 
 async def read_state(mesh: Mesh, agent_id: str, parts: frozenset[str] = frozenset()) -> AgentState:
@@ -82,10 +94,10 @@ async def page_of_holders(
     mesh: Mesh,
     method: Callable[..., Awaitable[Any]],
     request: Any,
-    query: PageQuery,
-    parts: frozenset[str] = frozenset(),
+    query: HoldersQuery,
 ) -> list[AgentState]:
-    """Returns a page of the agents that hold a resource, with more parts of them; `method` lists their ids."""
+    """Returns a page of the agents that hold a resource; `method` lists their ids."""
+    parts = query.parts
     every = PageQuery(limit=10_000)
     page = cut(await listed(method, request, "agent_ids", every, default="asc"), query, str)
     if not page:

@@ -22,9 +22,18 @@ from mnemesh_gateway.letta.routes import resources
 _EXACT: Final = frozenset({"models"})
 """The resources that OpenAI's API has too: its paths have no slash at the end."""
 _CLOUD: Final = "This is a service of Letta's cloud."
+_INTERNAL: Final = "Letta's own services use this path. The same path without `_internal_` is for clients."
+_PROXY: Final = "This path forwards the requests of a client to a provider. Send messages to an agent."
 _NOT_SERVED: Final[Mapping[str, str]] = {
+    "_internal_agents": _INTERNAL,
+    "_internal_blocks": _INTERNAL,
+    "_internal_runs": _INTERNAL,
+    "_internal_search": _INTERNAL,
+    "_internal_templates": _CLOUD,
+    "anthropic": _PROXY,
     "client-side-access-tokens": _CLOUD,
     "environments": _CLOUD,
+    "git": "Blocks are the memory of agents; no repositories are kept of them.",
     "projects": _CLOUD,
     "templates": _CLOUD,
     "sandbox-config": (
@@ -32,6 +41,7 @@ _NOT_SERVED: Final[Mapping[str, str]] = {
         "`secrets` of an agent."
     ),
     "voice-beta": "Agents answer to clients of OpenAI's API at /v1/chat/completions, voice agents too.",
+    "zai": _PROXY,
 }
 """Resources of Letta's API without any operation, and the reasons. Their paths answer 501 in its form."""
 _DOCUMENTS: Final = ("/openapi.json", "/v1/openapi.json", "/docs")

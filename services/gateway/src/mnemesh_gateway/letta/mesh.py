@@ -20,6 +20,7 @@ from mnemesh.archival.v1 import archives_service_pb2_grpc, passages_service_pb2_
 from mnemesh.blocks.v1 import blocks_service_pb2_grpc
 from mnemesh.files.v1 import agent_files_service_pb2_grpc, files_service_pb2_grpc, folders_service_pb2_grpc
 from mnemesh.recall.v1 import messages_service_pb2_grpc
+from mnemesh.server.v1 import server_service_pb2_grpc
 from mnemesh.tools.v1 import execution_service_pb2_grpc, mcp_servers_service_pb2_grpc, tools_service_pb2_grpc
 from mnemesh_client import Mnemesh
 from mnemesh_kit.principal import current_principal
@@ -54,6 +55,11 @@ class Mesh:
             self._cache.clear()
         self._cache[full] = (now + _SECONDS, value)
         return value
+
+    @cached_property
+    def server(self) -> server_service_pb2_grpc.ServerServiceAsyncStub:
+        """ServerService, of the orchestrator."""
+        return server_service_pb2_grpc.ServerServiceStub(self._channel)
 
     @cached_property
     def agents(self) -> agents_service_pb2_grpc.AgentServiceAsyncStub:

@@ -22,6 +22,7 @@ from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed
 from mnemesh_gateway.letta.schemas.agent_parts import (
+    ContextQuery,
     ContextWindow,
     ListPassages,
     PassageResult,
@@ -203,10 +204,11 @@ async def recompile_agent(call: Call[RecompileQuery, None]) -> str:
     return str((await call.mesh.agents.RecompileAgent(request, timeout=_WRITE_SECONDS)).system_text)
 
 
-@operations.get("/agents/{agent_id}/context", result=ContextWindow)
-async def retrieve_agent_context_window(call: Call[NoQuery, None]) -> ContextWindow:
-    """Returns what the model of an agent sees, with the tokens of each part."""
+@operations.get("/agents/{agent_id}/context", query=ContextQuery, result=ContextWindow)
+async def retrieve_agent_context_window(call: Call[ContextQuery, None]) -> ContextWindow:
+    """Returns what the model of an agent sees in a conversation, with the tokens of each part."""
     request = agents_rpc.GetContextWindowRequest(agent_id=call.path["agent_id"])
+    set_present(request, conversation_id=call.query.conversation_id)
     window = (await call.mesh.agents.GetContextWindow(request, timeout=_WRITE_SECONDS)).context_window
     sections = {section.kind: section for section in window.sections}
 

@@ -11,7 +11,7 @@ from mnemesh.archival.v1 import passages_service_pb2 as passages_rpc
 from mnemesh_kit.errors import NotFound
 from starlette.responses import Response
 
-from mnemesh_gateway.letta.agent_states import page_of_holders
+from mnemesh_gateway.letta.agent_states import HoldersQuery, page_of_holders
 from mnemesh_gateway.letta.convert.archives import archive_from_proto, inserted, passage_to_proto
 from mnemesh_gateway.letta.convert.models import find_embedder, given_embedder
 from mnemesh_gateway.letta.convert.values import set_present
@@ -92,8 +92,8 @@ async def delete_archive(call: Call[NoQuery, None]) -> Response:
     return Response(status_code=204)
 
 
-@operations.get("/archives/{archive_id}/agents", query=PageQuery, result=list[AgentState])
-async def list_agents_for_archive(call: Call[PageQuery, None]) -> list[AgentState]:
+@operations.get("/archives/{archive_id}/agents", query=HoldersQuery, result=list[AgentState])
+async def list_agents_for_archive(call: Call[HoldersQuery, None]) -> list[AgentState]:
     """Lists the agents that hold an archive."""
     await _archive(call)
     request = rpc.ListArchiveAgentsRequest(archive_id=call.path["archive_id"])

@@ -7,48 +7,46 @@ from typing import Final, Literal
 import msgspec
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 
-from mnemesh_gateway.letta.agent_states import page_of_holders
+from mnemesh_gateway.letta.agent_states import HoldersQuery, page_of_holders
 from mnemesh_gateway.letta.convert.blocks import block_from_proto, block_to_proto, update_to_proto
 from mnemesh_gateway.letta.convert.values import set_present
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
 from mnemesh_gateway.letta.routes.identities import identity_of
-from mnemesh_gateway.letta.schemas.agents import AgentState, parts_of
+from mnemesh_gateway.letta.schemas.agents import AgentState
 from mnemesh_gateway.letta.schemas.blocks import Block, CreateBlock, UpdateBlock
 
 operations = Operations()
 _WRITE_SECONDS: Final = 30.0
 
 
-class ListBlocks(msgspec.Struct, kw_only=True):
+class CountBlocks(msgspec.Struct, kw_only=True):
+    """Which blocks are counted. Without any condition, hidden ones are counted as well."""
+
+    label: str | None = None
+    name: str | None = None
+    templates_only: bool = False
+    project_id: str | None = None
+    tags: list[str] | None = None
+    match_all_tags: bool = False
+
+
+class ListBlocks(CountBlocks, kw_only=True):
     """The query of a list of blocks."""
 
     before: str | None = None
     after: str | None = None
     limit: int | None = None
     order: Literal["asc", "desc"] | None = None
-    label: str | None = None
-    name: str | None = None
-    templates_only: bool = False
     identity_id: str | None = None
     identifier_keys: list[str] | None = None
-    project_id: str | None = None
     label_search: str | None = None
     description_search: str | None = None
     value_search: str | None = None
     connected_to_agents_count_gt: int | None = None
     connected_to_agents_count_lt: int | None = None
     connected_to_agents_count_eq: list[int] | None = None
-    tags: list[str] | None = None
-    match_all_tags: bool = False
     show_hidden_blocks: bool = False
-
-
-class ListHolders(PageQuery, kw_only=True):
-    """The query of a list of the agents that hold a block."""
-
-    include: list[str] | None = None
-    include_relationships: list[str] | None = None
 
 
 @operations.post("/blocks/", body=CreateBlock, result=Block)
@@ -75,10 +73,10 @@ async def list_blocks(call: Call[ListBlocks, None]) -> list[Block]:
     return [block_from_proto(block) for block in rows]
 
 
-@operations.get("/blocks/count", result=int)
-async def count_blocks(call: Call[NoQuery, None]) -> int:
+@operations.get("/blocks/count", query=CountBlocks, result=int)
+async def count_blocks(call: Call[CountBlocks, None]) -> int:
     """Counts blocks."""
-    request = rpc.CountBlocksRequest(filter=rpc.BlockFilter())
+    request = rpc.CountBlocksRequest(filter=_counted(call.query))
     return int((await call.mesh.blocks.CountBlocks(request, timeout=READ_SECONDS)).count)
 
 
@@ -108,27 +106,34 @@ async def delete_block(call: Call[NoQuery, None]) -> None:
     await call.mesh.blocks.DeleteBlock(request, timeout=_WRITE_SECONDS)
 
 
-@operations.get("/blocks/{block_id}/agents", query=ListHolders, result=list[AgentState])
-async def list_agents_for_block(call: Call[ListHolders, None]) -> list[AgentState]:
+@operations.get("/blocks/{block_id}/agents", query=HoldersQuery, result=list[AgentState])
+async def list_agents_for_block(call: Call[HoldersQuery, None]) -> list[AgentState]:
     """Lists the agents that hold a block."""
     get = rpc.GetBlockRequest(block_id=call.path["block_id"])
     await call.mesh.blocks.GetBlock(get, timeout=READ_SECONDS)
     request = rpc.ListBlockAgentsRequest(block_id=call.path["block_id"])
-    parts = parts_of(call.query.include or [], call.query.include_relationships)
-    return await page_of_holders(call.mesh, call.mesh.blocks.ListBlockAgents, request, call.query, parts)
+    return await page_of_holders(call.mesh, call.mesh.blocks.ListBlockAgents, request, call.query)
 
 
-def _filter(query: ListBlocks) -> rpc.BlockFilter:
+def _counted(query: CountBlocks) -> rpc.BlockFilter:
     found = rpc.BlockFilter()
     (found.tags_all if query.match_all_tags else found.tags_any).extend(query.tags or ())
-    counts = query.connected_to_agents_count_eq or []
     set_present(
         found,
         label=query.label,
         name=query.name,
         is_template=True if query.templates_only else None,
-        identity_id=query.identity_id,
         project_id=query.project_id,
+    )
+    return found
+
+
+def _filter(query: ListBlocks) -> rpc.BlockFilter:
+    found = _counted(query)
+    counts = query.connected_to_agents_count_eq or []
+    set_present(
+        found,
+        identity_id=query.identity_id,
         label_search=query.label_search,
         description_search=query.description_search,
         value_search=query.value_search,

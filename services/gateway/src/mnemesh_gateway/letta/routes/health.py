@@ -1,20 +1,24 @@
-"""Health."""
+"""Health and readiness."""
 
 from __future__ import annotations
 
 from typing import Final
 
 import msgspec
+from mnemesh.server.v1 import server_service_pb2
+from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.server_info import version_of
+from starlette.responses import Response
 
-from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
+from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, json_response
 
 operations = Operations()
 _VERSION: Final = version_of("mnemesh-gateway")
+_READY_SECONDS: Final = 2.0
 
 
 class Health(msgspec.Struct):
-    """That the process answers. `version` is that of mnemesh."""
+    """Whether the process, or the mesh, answers. `version` is that of mnemesh."""
 
     version: str
     status: str
@@ -23,4 +27,14 @@ class Health(msgspec.Struct):
 @operations.get("/health/", result=Health)
 async def check_health(_call: Call[NoQuery, None]) -> Health:
     """Tells that the gateway answers."""
+    return Health(_VERSION, "ok")
+
+
+@operations.get("/ready/", result=Health)
+async def check_readiness(call: Call[NoQuery, None]) -> Health | Response:
+    """Tells whether the mesh serves requests: 503 if not."""
+    try:
+        await call.mesh.server.GetServerInfo(server_service_pb2.GetServerInfoRequest(), timeout=_READY_SECONDS)
+    except MnemeshError:
+        return json_response(Health(_VERSION, "degraded"), 503)
     return Health(_VERSION, "ok")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from mnemesh.agents.v1 import agents_service_pb2, identities_pb2
 from mnemesh.agents.v1 import identities_service_pb2 as rpc
 from mnemesh.blocks.v1 import blocks_service_pb2
 
-from mnemesh_gateway.letta.agent_states import agents_of
+from mnemesh_gateway.letta.agent_states import HoldersQuery, agents_of
 from mnemesh_gateway.letta.convert.blocks import block_from_proto
 from mnemesh_gateway.letta.convert.identities import (
     identity_from_proto,
@@ -110,8 +110,8 @@ async def delete_identity(call: Call[NoQuery, None]) -> None:
     await call.mesh.identities.DeleteIdentity(request, timeout=_WRITE_SECONDS)
 
 
-@operations.get("/identities/{identity_id}/agents", query=PageQuery, result=list[AgentState])
-async def list_agents_for_identity(call: Call[PageQuery, None]) -> list[AgentState]:
+@operations.get("/identities/{identity_id}/agents", query=HoldersQuery, result=list[AgentState])
+async def list_agents_for_identity(call: Call[HoldersQuery, None]) -> list[AgentState]:
     """Lists the agents of an identity, newest first."""
     identity_id, query = call.path["identity_id"], call.query
     await _read(call.mesh, identity_id)
@@ -121,7 +121,7 @@ async def list_agents_for_identity(call: Call[PageQuery, None]) -> list[AgentSta
         order=order_to_proto(query.order or "desc"),
     )
     set_present(request, after_id=query.after, before_id=query.before)
-    return await agents_of(call.mesh, request, limit)
+    return await agents_of(call.mesh, request, limit, query.parts)
 
 
 @operations.get("/identities/{identity_id}/blocks", query=PageQuery, result=list[Block])
@@ -134,22 +134,29 @@ async def list_blocks_for_identity(call: Call[PageQuery, None]) -> list[Block]:
     return [block_from_proto(row) for row in rows]
 
 
-@operations.patch("/blocks/{block_id}/identities/attach/{identity_id}")
-async def attach_identity_to_block(call: Call[NoQuery, None]) -> None:
-    """Attaches an identity to a block."""
+@operations.patch("/blocks/{block_id}/identities/attach/{identity_id}", result=Block)
+async def attach_identity_to_block(call: Call[NoQuery, None]) -> Block:
+    """Attaches an identity to a block, and returns the block."""
     request = rpc.AttachIdentityRequest(
         request_id=call.request_id, identity_id=call.path["identity_id"], block_id=call.path["block_id"]
     )
     await call.mesh.identities.AttachIdentity(request, timeout=_WRITE_SECONDS)
+    return await _block(call)
 
 
-@operations.patch("/blocks/{block_id}/identities/detach/{identity_id}")
-async def detach_identity_from_block(call: Call[NoQuery, None]) -> None:
-    """Detaches an identity from a block."""
+@operations.patch("/blocks/{block_id}/identities/detach/{identity_id}", result=Block)
+async def detach_identity_from_block(call: Call[NoQuery, None]) -> Block:
+    """Detaches an identity from a block, and returns the block."""
     request = rpc.DetachIdentityRequest(
         request_id=call.request_id, identity_id=call.path["identity_id"], block_id=call.path["block_id"]
     )
     await call.mesh.identities.DetachIdentity(request, timeout=_WRITE_SECONDS)
+    return await _block(call)
+
+
+async def _block(call: Call[Any, Any]) -> Block:
+    request = blocks_service_pb2.GetBlockRequest(block_id=call.path["block_id"])
+    return block_from_proto((await call.mesh.blocks.GetBlock(request, timeout=READ_SECONDS)).block)
 
 
 async def _read(mesh: Mesh, identity_id: str) -> Identity:

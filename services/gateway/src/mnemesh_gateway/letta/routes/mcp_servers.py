@@ -109,10 +109,15 @@ async def mcp_retrieve_mcp_tool(call: Call[NoQuery, None]) -> Tool:
 )
 async def mcp_run_tool(call: Call[NoQuery, RunMcpTool]) -> ToolResult:
     """Runs a tool of an MCP server."""
+    return await run_tool(call, call.path["mcp_server_id"], _tool(call))
+
+
+async def run_tool(call: Call[Any, RunMcpTool], server_id: str, tool: rpc.McpToolReference) -> ToolResult:
+    """Runs a tool of an MCP server with the arguments of the body."""
     request = rpc.RunMcpServerToolRequest(
         request_id=call.request_id,
-        mcp_server_id=call.path["mcp_server_id"],
-        tool=_tool(call),
+        mcp_server_id=server_id,
+        tool=tool,
         arguments=json_to_text(call.body.args) or "{}",
     )
     result = await call.mesh.mcp_servers.RunMcpServerTool(request, timeout=_SECONDS)

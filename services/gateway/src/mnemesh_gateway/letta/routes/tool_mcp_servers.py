@@ -25,12 +25,15 @@ from mnemesh_gateway.letta.routes.mcp_servers import (
     created_server,
     deleted_server,
     refreshed_server,
+    run_tool,
     updated_server,
 )
 from mnemesh_gateway.letta.schemas.mcp_servers import (
+    ExecutedMcpTool,
     OfferedTool,
     Refreshed,
     RefreshQuery,
+    RunMcpTool,
     ServerConfig,
     TestedServer,
     UpdateServerConfig,
@@ -94,6 +97,16 @@ async def list_mcp_tools_by_server(call: Call[NoQuery, None]) -> list[OfferedToo
 async def resync_mcp_server_tools(call: Call[RefreshQuery, None]) -> Refreshed:
     """Reads the tools of an MCP server again, and returns the names of those that changed."""
     return await refreshed_server(call, (await _server(call)).id)
+
+
+@operations.post(
+    "/tools/mcp/servers/{mcp_server_name}/tools/{mcp_tool_name}/execute", body=RunMcpTool, result=ExecutedMcpTool
+)
+async def execute_mcp_tool(call: Call[NoQuery, RunMcpTool]) -> ExecutedMcpTool:
+    """Runs a tool of an MCP server."""
+    reference = rpc.McpToolReference(name=call.path["mcp_tool_name"])
+    done = await run_tool(call, (await _server(call)).id, reference)
+    return ExecutedMcpTool(result=done.func_return, success=done.status == "success")
 
 
 @operations.post("/tools/mcp/servers/{mcp_server_name}/{mcp_tool_name}", result=Tool)

@@ -109,6 +109,12 @@ class RecompileQuery(msgspec.Struct, kw_only=True):
     update_timestamp: bool = False
 
 
+class ContextQuery(msgspec.Struct, kw_only=True):
+    """The conversation of a context window; the agent's own if it is null or absent."""
+
+    conversation_id: str | None = None
+
+
 class ContextWindow(msgspec.Struct, kw_only=True):
     """The texts of a context window and their tokens."""
 

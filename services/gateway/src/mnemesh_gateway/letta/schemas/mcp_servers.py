@@ -86,6 +86,13 @@ class RunMcpTool(msgspec.Struct, kw_only=True):
     args: dict[str, Any] = {}
 
 
+class ExecutedMcpTool(msgspec.Struct, kw_only=True):
+    """What a tool returned, or the message of its error."""
+
+    result: Any
+    success: bool
+
+
 class ServerConfig(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A server under the paths that name it, as clients before 1.0 write and read it. Tokens are never shown."""
 
