@@ -69,8 +69,9 @@ RPC_RULES: Final[Mapping[str, RpcRule]] = {
     **_rules(
         "mnemesh.agents.v1.RunService",
         client="SendMessage StartRun AnswerApproval GetRun ListRuns CancelRuns RetryRun DeleteRun StreamRun ListSteps "
-        "GetStep GetStepTrace SetStepFeedback",
-        large="SendMessage StartRun AnswerApproval",
+        "GetStep GetStepTrace SetStepFeedback StartBatch GetBatch ListBatches CancelBatch",
+        internal="ClaimCallbacks RecordCallback",
+        large="SendMessage StartRun AnswerApproval StartBatch",
     ),
     **_rules(
         "mnemesh.agents.v1.ModelService",

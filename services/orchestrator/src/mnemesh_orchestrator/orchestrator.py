@@ -62,6 +62,8 @@ from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
 from mnemesh_orchestrator.usecases.agent_parts import AgentParts
 from mnemesh_orchestrator.usecases.agents import AgentService
 from mnemesh_orchestrator.usecases.approvals import ApprovalService
+from mnemesh_orchestrator.usecases.batches import BatchService
+from mnemesh_orchestrator.usecases.callbacks import CallbackService
 from mnemesh_orchestrator.usecases.compactions import CompactionService
 from mnemesh_orchestrator.usecases.context_window_rendering import ContextWindowRenderer
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
@@ -103,6 +105,8 @@ class Orchestrator:
     tool_runner: ToolRunner
     generation: TextGenerationService
     runs: RunService
+    batches: BatchService
+    callbacks: CallbackService
     child_runs: ChildRuns
     steps: StepService
     sleeptime: SleeptimeService
@@ -272,6 +276,8 @@ def build(
         tool_runner=ToolRunner(stores.agents, builtin, services.tools, secrets, services.core_memory, context, ids),
         generation=TextGenerationService(stores.agents, models, clock, ids),
         runs=runs,
+        batches=BatchService(stores.batches, runs, worker, clock, ids),
+        callbacks=CallbackService(stores.callbacks, stores.runs, stores.batches, clock),
         child_runs=children,
         steps=StepService(stores.steps),
         sleeptime=SleeptimeService(

@@ -199,7 +199,13 @@ def _servicers(orchestrator: Orchestrator, transfers: Transfers) -> list[tuple[C
         ),
         (
             runs_service_pb2_grpc.add_RunServiceServicer_to_server,
-            RunsServicer(orchestrator.runs, orchestrator.approvals, orchestrator.steps),
+            RunsServicer(
+                orchestrator.runs,
+                orchestrator.approvals,
+                orchestrator.steps,
+                orchestrator.batches,
+                orchestrator.callbacks,
+            ),
         ),
         (
             models_service_pb2_grpc.add_ModelServiceServicer_to_server,

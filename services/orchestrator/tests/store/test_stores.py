@@ -14,6 +14,8 @@ from mnemesh_kit.sql import Database
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.store.sql.agents import SqlAgentStore
 from mnemesh_orchestrator.store.sql.approvals import SqlApprovalStore
+from mnemesh_orchestrator.store.sql.batches import SqlBatchStore
+from mnemesh_orchestrator.store.sql.callbacks import SqlCallbackStore
 from mnemesh_orchestrator.store.sql.conversations import SqlConversationStore
 from mnemesh_orchestrator.store.sql.deltas import SqlDeltaStore
 from mnemesh_orchestrator.store.sql.groups import SqlGroupStore
@@ -32,6 +34,7 @@ from mnemesh_orchestrator.store.sql.tables import conversations, metadata
 
 from .agent_suite import AgentStoreSuite
 from .approval_suite import ApprovalStoreSuite
+from .batch_suite import BatchStoreSuite
 from .conversation_suite import ConversationStoreSuite
 from .extraction_suite import ExtractionStoreSuite
 from .group_run_suite import GroupRunStoreSuite
@@ -86,6 +89,14 @@ class Stores:
     @pytest.fixture
     def runs(self, database: Database, clock: FrozenClock) -> SqlRunStore:
         return SqlRunStore(database, clock)
+
+    @pytest.fixture
+    def batches(self, database: Database, clock: FrozenClock) -> SqlBatchStore:
+        return SqlBatchStore(database, LeaseClock(clock))
+
+    @pytest.fixture
+    def callbacks(self, database: Database, clock: FrozenClock) -> SqlCallbackStore:
+        return SqlCallbackStore(database, clock)
 
     @pytest.fixture
     def leases(self, database: Database, clock: FrozenClock) -> SqlLeaseStore:
@@ -150,6 +161,14 @@ class TestRunsOnSqlite(OnSqlite, Stores, RunStoreSuite):
 
 
 class TestRunsOnPostgres(OnPostgres, Stores, RunStoreSuite):
+    pass
+
+
+class TestBatchesOnSqlite(OnSqlite, Stores, BatchStoreSuite):
+    pass
+
+
+class TestBatchesOnPostgres(OnPostgres, Stores, BatchStoreSuite):
     pass
 
 

@@ -59,7 +59,7 @@ from .services import RealServices, real_services
 
 WATCHED_STORES = (
     *("agents", "partners", "runs", "conversations", "leases", "approvals", "deltas", "groups", "sleeptime"),
-    "extractions",
+    *("extractions", "batches"),
 )
 ME = DEFAULT_PRINCIPAL
 SYSTEM = "You are a test.\n{CORE_MEMORY}"

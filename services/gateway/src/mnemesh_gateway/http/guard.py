@@ -137,7 +137,7 @@ class Guard:
 def _metadata(headers: Mapping[str, str]) -> dict[str, str]:
     """Returns the headers as the metadata that authenticators read.
 
-    A key in `api-key`, and the password of a client of the Letta server in `x-bare-password`, are bearer tokens as well.
+    A key in `api-key`, and the password that clients of the Letta server send in `x-bare-password`, are bearer tokens.
     """
     metadata = {key.lower(): value for key, value in headers.items()}
     password = metadata.get("x-bare-password", "")

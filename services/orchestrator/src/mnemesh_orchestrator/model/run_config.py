@@ -10,6 +10,7 @@ from typing import Final
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.text import require_json_object, require_line, require_optional_text, require_text
 
+from mnemesh_orchestrator.model.callbacks import require_callback_url
 from mnemesh_orchestrator.model.models import (
     ModelSettings,
     ResponseFormat,
@@ -71,6 +72,8 @@ class RunConfig:
     model_settings: ModelSettings | None = None
     """Settings that replace those of the agent and of the conversation."""
     client_skills: tuple[ClientSkill, ...] = ()
+    callback_url: str | None = None
+    """The URL that is called when the run has ended."""
     otids_repeat: bool = False
     """True if the otids of the input may be those of earlier messages. Then they are no idempotency keys."""
 
@@ -92,6 +95,7 @@ def valid_config(config: RunConfig, field: str = "config") -> RunConfig:
     if config.model_settings is not None:
         require_valid_settings(config.model_settings, f"{field}.model_settings")
     _require_valid_skills(config.client_skills, f"{field}.client_skills")
+    require_callback_url(config.callback_url, f"{field}.callback_url")
     return replace(config, client_tools=_valid_tools(config.client_tools, f"{field}.client_tools"))
 
 

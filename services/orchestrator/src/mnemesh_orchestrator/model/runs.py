@@ -7,6 +7,7 @@ from enum import StrEnum
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.model.approvals import Resumption
+from mnemesh_orchestrator.model.callbacks import CallbackResult
 from mnemesh_orchestrator.model.groups import GroupPlan
 from mnemesh_orchestrator.model.inputs import InputMessage, SentMessage
 from mnemesh_orchestrator.model.lineage import Lineage, RunOrigin
@@ -117,6 +118,10 @@ class Run:
     """The runs that this run started, in order. Not read by lists."""
     waiting_for: tuple[MemberApproval, ...] = ()
     """Runs of groups: the approvals that the run waits for."""
+    batch_id: str | None = None
+    """The batch that the run was started in."""
+    callback: CallbackResult | None = None
+    """The result of the callback, if the config has one. Read by `get` and by lists."""
     input_unrecorded: bool = False
     """The run has ended, and recall may not have its input yet."""
     sent: tuple[SentMessage, ...] = field(default=(), compare=False)
@@ -141,6 +146,7 @@ class RunFilter:
     group_id: str | None = None
     origins: tuple[RunOrigin, ...] = ()
     parent_run_id: str | None = None
+    batch_id: str | None = None
 
 
 class CancelOutcome(StrEnum):

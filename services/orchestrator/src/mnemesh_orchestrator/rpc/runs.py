@@ -15,6 +15,7 @@ from mnemesh_kit.principal import current_principal
 
 from mnemesh_orchestrator.model.events import RunEvent
 from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.rpc.batches import BatchRpcs
 from mnemesh_orchestrator.rpc.convert.approvals import answer_from_proto
 from mnemesh_orchestrator.rpc.convert.events import event_to_proto
 from mnemesh_orchestrator.rpc.convert.fields import conversation_id_from_proto, optional_field
@@ -29,6 +30,8 @@ from mnemesh_orchestrator.rpc.convert.runs import (
 )
 from mnemesh_orchestrator.rpc.convert.steps import step_filter_from_proto, step_to_proto, trace_to_proto
 from mnemesh_orchestrator.usecases.approvals import ApprovalService
+from mnemesh_orchestrator.usecases.batches import BatchService
+from mnemesh_orchestrator.usecases.callbacks import CallbackService
 from mnemesh_orchestrator.usecases.runs import RunService
 from mnemesh_orchestrator.usecases.steps import StepService
 
@@ -38,10 +41,18 @@ _SENDING: Final = "SendMessage"
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class RunsServicer(runs_service_pb2_grpc.RunServiceServicer):
-    """Serves runs, approvals and steps."""
+class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
+    """Serves runs, approvals, steps, batches and callbacks."""
 
-    def __init__(self, service: RunService, approvals: ApprovalService, steps: StepService) -> None:
+    def __init__(
+        self,
+        service: RunService,
+        approvals: ApprovalService,
+        steps: StepService,
+        batches: BatchService,
+        callbacks: CallbackService,
+    ) -> None:
+        super().__init__(batches, callbacks)
         self._service = service
         self._approvals = approvals
         self._steps = steps

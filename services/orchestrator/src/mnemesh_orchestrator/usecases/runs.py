@@ -171,13 +171,23 @@ class RunService:
             return repeat
 
     async def _start(self, key: RequestKey | None, run: Run, answer: ApprovalAnswer | None = None) -> StartedRun:
-        if run.config.override_model is not None:
-            await self._models.resolve(run.organization_id, run.config.override_model)
+        await self._require_model(run)
         # The input of a retried run and of a repeated request was processed when it was first sent.
         is_processed = bool(run.retried_run_ids) or not self._processors.has_input_processors
         if not is_processed and await self._store.find_repeated(key, run) is None:
             run = replace(run, input=await self._processors.process_input(run))
         return await self._worker.start(key, run, reject_busy=run.config.on_busy is OnBusy.REJECT, answer=answer)
+
+    async def prepared(self, run: Run) -> Run:
+        """Returns a new run with its input processed. Raises ModelUnknown, InputRefused, ProcessorFailed."""
+        await self._require_model(run)
+        if self._processors.has_input_processors:
+            return replace(run, input=await self._processors.process_input(run))
+        return run
+
+    async def _require_model(self, run: Run) -> None:
+        if run.config.override_model is not None:
+            await self._models.resolve(run.organization_id, run.config.override_model)
 
     async def follow(
         self,

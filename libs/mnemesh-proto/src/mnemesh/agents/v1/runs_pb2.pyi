@@ -329,7 +329,7 @@ class RunConfig(_message.Message):
     metadata: _builtins.str
     """A JSON object as text."""
     callback_url: _builtins.str
-    """URL that is called when the run ends."""
+    """http or https URL that is called when the run ends; see Callback. At most 2,000 characters."""
     keepalive_seconds: _builtins.int
     """Interval of keepalive events on an idle stream, in seconds. Absent means 30."""
     otids_repeat: _builtins.bool
@@ -484,6 +484,7 @@ class Run(_message.Message):
     PARENT_RUN_ID_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
     WAITING_FOR_FIELD_NUMBER: _builtins.int
+    BATCH_ID_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     COMPLETION_TIME_FIELD_NUMBER: _builtins.int
@@ -507,6 +508,8 @@ class Run(_message.Message):
     parent_run_id: _builtins.str
     """The run that started this one."""
     origin: Global___RunOrigin.ValueType
+    batch_id: _builtins.str
+    """The batch that the run was started in."""
     @_builtins.property
     def config(self) -> Global___RunConfig: ...
     @_builtins.property
@@ -566,14 +569,17 @@ class Run(_message.Message):
         parent_run_id: _builtins.str | None = ...,
         origin: Global___RunOrigin.ValueType = ...,
         waiting_for: _abc.Iterable[Global___MemberApproval] | None = ...,
+        batch_id: _builtins.str | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         completion_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_callback_error", b"_callback_error", "_callback_sent_time", b"_callback_sent_time", "_callback_status", b"_callback_status", "_completion_time", b"_completion_time", "_error", b"_error", "_group_id", b"_group_id", "_parent_run_id", b"_parent_run_id", "_retry_of_run_id", b"_retry_of_run_id", "_stop_reason", b"_stop_reason", "_time_to_first_token", b"_time_to_first_token", "_total_duration", b"_total_duration", "_turn_id", b"_turn_id", "callback_error", b"callback_error", "callback_sent_time", b"callback_sent_time", "callback_status", b"callback_status", "completion_time", b"completion_time", "config", b"config", "create_time", b"create_time", "error", b"error", "group_id", b"group_id", "parent_run_id", b"parent_run_id", "retry_of_run_id", b"retry_of_run_id", "stop_reason", b"stop_reason", "time_to_first_token", b"time_to_first_token", "total_duration", b"total_duration", "turn_id", b"turn_id", "update_time", b"update_time", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_id", b"_batch_id", "_callback_error", b"_callback_error", "_callback_sent_time", b"_callback_sent_time", "_callback_status", b"_callback_status", "_completion_time", b"_completion_time", "_error", b"_error", "_group_id", b"_group_id", "_parent_run_id", b"_parent_run_id", "_retry_of_run_id", b"_retry_of_run_id", "_stop_reason", b"_stop_reason", "_time_to_first_token", b"_time_to_first_token", "_total_duration", b"_total_duration", "_turn_id", b"_turn_id", "batch_id", b"batch_id", "callback_error", b"callback_error", "callback_sent_time", b"callback_sent_time", "callback_status", b"callback_status", "completion_time", b"completion_time", "config", b"config", "create_time", b"create_time", "error", b"error", "group_id", b"group_id", "parent_run_id", b"parent_run_id", "retry_of_run_id", b"retry_of_run_id", "stop_reason", b"stop_reason", "time_to_first_token", b"time_to_first_token", "total_duration", b"total_duration", "turn_id", b"turn_id", "update_time", b"update_time", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_callback_error", b"_callback_error", "_callback_sent_time", b"_callback_sent_time", "_callback_status", b"_callback_status", "_completion_time", b"_completion_time", "_error", b"_error", "_group_id", b"_group_id", "_parent_run_id", b"_parent_run_id", "_retry_of_run_id", b"_retry_of_run_id", "_stop_reason", b"_stop_reason", "_time_to_first_token", b"_time_to_first_token", "_total_duration", b"_total_duration", "_turn_id", b"_turn_id", "agent_id", b"agent_id", "background", b"background", "callback_error", b"callback_error", "callback_sent_time", b"callback_sent_time", "callback_status", b"callback_status", "child_run_ids", b"child_run_ids", "completion_time", b"completion_time", "config", b"config", "conversation_id", b"conversation_id", "create_time", b"create_time", "error", b"error", "group_id", b"group_id", "id", b"id", "input", b"input", "last_sequence", b"last_sequence", "origin", b"origin", "parent_run_id", b"parent_run_id", "retry_of_run_id", b"retry_of_run_id", "status", b"status", "step_count", b"step_count", "stop_reason", b"stop_reason", "time_to_first_token", b"time_to_first_token", "total_duration", b"total_duration", "turn_id", b"turn_id", "update_time", b"update_time", "usage", b"usage", "waiting_for", b"waiting_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_id", b"_batch_id", "_callback_error", b"_callback_error", "_callback_sent_time", b"_callback_sent_time", "_callback_status", b"_callback_status", "_completion_time", b"_completion_time", "_error", b"_error", "_group_id", b"_group_id", "_parent_run_id", b"_parent_run_id", "_retry_of_run_id", b"_retry_of_run_id", "_stop_reason", b"_stop_reason", "_time_to_first_token", b"_time_to_first_token", "_total_duration", b"_total_duration", "_turn_id", b"_turn_id", "agent_id", b"agent_id", "background", b"background", "batch_id", b"batch_id", "callback_error", b"callback_error", "callback_sent_time", b"callback_sent_time", "callback_status", b"callback_status", "child_run_ids", b"child_run_ids", "completion_time", b"completion_time", "config", b"config", "conversation_id", b"conversation_id", "create_time", b"create_time", "error", b"error", "group_id", b"group_id", "id", b"id", "input", b"input", "last_sequence", b"last_sequence", "origin", b"origin", "parent_run_id", b"parent_run_id", "retry_of_run_id", b"retry_of_run_id", "status", b"status", "step_count", b"step_count", "stop_reason", b"stop_reason", "time_to_first_token", b"time_to_first_token", "total_duration", b"total_duration", "turn_id", b"turn_id", "update_time", b"update_time", "usage", b"usage", "waiting_for", b"waiting_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__batch_id: _TypeAlias = _typing.Literal["batch_id"]  # noqa: Y015
+    _WhichOneofArgType__batch_id: _TypeAlias = _typing.Literal["_batch_id", b"_batch_id"]  # noqa: Y015
     _WhichOneofReturnType__callback_error: _TypeAlias = _typing.Literal["callback_error"]  # noqa: Y015
     _WhichOneofArgType__callback_error: _TypeAlias = _typing.Literal["_callback_error", b"_callback_error"]  # noqa: Y015
     _WhichOneofReturnType__callback_sent_time: _TypeAlias = _typing.Literal["callback_sent_time"]  # noqa: Y015
@@ -598,6 +604,8 @@ class Run(_message.Message):
     _WhichOneofArgType__total_duration: _TypeAlias = _typing.Literal["_total_duration", b"_total_duration"]  # noqa: Y015
     _WhichOneofReturnType__turn_id: _TypeAlias = _typing.Literal["turn_id"]  # noqa: Y015
     _WhichOneofArgType__turn_id: _TypeAlias = _typing.Literal["_turn_id", b"_turn_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__batch_id) -> _WhichOneofReturnType__batch_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__callback_error) -> _WhichOneofReturnType__callback_error | None: ...
     @_typing.overload

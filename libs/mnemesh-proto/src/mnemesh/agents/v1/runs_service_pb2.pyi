@@ -11,6 +11,7 @@ from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from mnemesh.agents.v1 import agents_pb2 as _agents_pb2
+from mnemesh.agents.v1 import batches_pb2 as _batches_pb2
 from mnemesh.agents.v1 import runs_pb2 as _runs_pb2
 from mnemesh.types.v1 import message_pb2 as _message_pb2
 from mnemesh.types.v1 import paging_pb2 as _paging_pb2
@@ -24,6 +25,21 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _BatchOrderBy:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _BatchOrderByEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BatchOrderBy.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    BATCH_ORDER_BY_UNSPECIFIED: _BatchOrderBy.ValueType  # 0
+    BATCH_ORDER_BY_CREATE_TIME: _BatchOrderBy.ValueType  # 1
+
+class BatchOrderBy(_BatchOrderBy, metaclass=_BatchOrderByEnumTypeWrapper): ...
+
+BATCH_ORDER_BY_UNSPECIFIED: BatchOrderBy.ValueType  # 0
+BATCH_ORDER_BY_CREATE_TIME: BatchOrderBy.ValueType  # 1
+Global___BatchOrderBy: _TypeAlias = BatchOrderBy  # noqa: Y015
 
 class _RunOrderBy:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -206,6 +222,331 @@ class StartRunResponse(_message.Message):
 Global___StartRunResponse: _TypeAlias = StartRunResponse  # noqa: Y015
 
 @_typing.final
+class BatchRequest(_message.Message):
+    """One run of a batch. See StartRunRequest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    CONFIG_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    conversation_id: _builtins.str
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_runs_pb2.InputMessage]: ...
+    @_builtins.property
+    def config(self) -> _runs_pb2.RunConfig: ...
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        conversation_id: _builtins.str | None = ...,
+        messages: _abc.Iterable[_runs_pb2.InputMessage] | None = ...,
+        config: _runs_pb2.RunConfig | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "config", b"config", "conversation_id", b"conversation_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "agent_id", b"agent_id", "config", b"config", "conversation_id", b"conversation_id", "messages", b"messages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__conversation_id: _TypeAlias = _typing.Literal["conversation_id"]  # noqa: Y015
+    _WhichOneofArgType__conversation_id: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__conversation_id) -> _WhichOneofReturnType__conversation_id | None: ...
+
+Global___BatchRequest: _TypeAlias = BatchRequest  # noqa: Y015
+
+@_typing.final
+class StartBatchRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    CALLBACK_URL_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    callback_url: _builtins.str
+    """http or https URL that is called when all runs have ended; see Callback. At most 2,000 characters."""
+    @_builtins.property
+    def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___BatchRequest]:
+        """1 to 1,000."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        requests: _abc.Iterable[Global___BatchRequest] | None = ...,
+        callback_url: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_callback_url", b"_callback_url", "callback_url", b"callback_url"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_callback_url", b"_callback_url", "callback_url", b"callback_url", "request_id", b"request_id", "requests", b"requests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__callback_url: _TypeAlias = _typing.Literal["callback_url"]  # noqa: Y015
+    _WhichOneofArgType__callback_url: _TypeAlias = _typing.Literal["_callback_url", b"_callback_url"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__callback_url) -> _WhichOneofReturnType__callback_url | None: ...
+
+Global___StartBatchRequest: _TypeAlias = StartBatchRequest  # noqa: Y015
+
+@_typing.final
+class StartBatchResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BATCH_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def batch(self) -> _batches_pb2.Batch: ...
+    def __init__(
+        self,
+        *,
+        batch: _batches_pb2.Batch | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartBatchResponse: _TypeAlias = StartBatchResponse  # noqa: Y015
+
+@_typing.final
+class GetBatchRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BATCH_ID_FIELD_NUMBER: _builtins.int
+    batch_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        batch_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetBatchRequest: _TypeAlias = GetBatchRequest  # noqa: Y015
+
+@_typing.final
+class GetBatchResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BATCH_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def batch(self) -> _batches_pb2.Batch: ...
+    def __init__(
+        self,
+        *,
+        batch: _batches_pb2.Batch | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetBatchResponse: _TypeAlias = GetBatchResponse  # noqa: Y015
+
+@_typing.final
+class ListBatchesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    AFTER_ID_FIELD_NUMBER: _builtins.int
+    BEFORE_ID_FIELD_NUMBER: _builtins.int
+    ORDER_FIELD_NUMBER: _builtins.int
+    ORDER_BY_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    page_token: _builtins.str
+    after_id: _builtins.str
+    before_id: _builtins.str
+    order: _paging_pb2.SortOrder.ValueType
+    order_by: Global___BatchOrderBy.ValueType
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        after_id: _builtins.str | None = ...,
+        before_id: _builtins.str | None = ...,
+        order: _paging_pb2.SortOrder.ValueType = ...,
+        order_by: Global___BatchOrderBy.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after_id", b"_after_id", "_before_id", b"_before_id", "after_id", b"after_id", "before_id", b"before_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after_id", b"_after_id", "_before_id", b"_before_id", "after_id", b"after_id", "before_id", b"before_id", "order", b"order", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__after_id: _TypeAlias = _typing.Literal["after_id"]  # noqa: Y015
+    _WhichOneofArgType__after_id: _TypeAlias = _typing.Literal["_after_id", b"_after_id"]  # noqa: Y015
+    _WhichOneofReturnType__before_id: _TypeAlias = _typing.Literal["before_id"]  # noqa: Y015
+    _WhichOneofArgType__before_id: _TypeAlias = _typing.Literal["_before_id", b"_before_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after_id) -> _WhichOneofReturnType__after_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__before_id) -> _WhichOneofReturnType__before_id | None: ...
+
+Global___ListBatchesRequest: _TypeAlias = ListBatchesRequest  # noqa: Y015
+
+@_typing.final
+class ListBatchesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BATCHES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    @_builtins.property
+    def batches(self) -> _containers.RepeatedCompositeFieldContainer[_batches_pb2.Batch]: ...
+    def __init__(
+        self,
+        *,
+        batches: _abc.Iterable[_batches_pb2.Batch] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBatchesResponse: _TypeAlias = ListBatchesResponse  # noqa: Y015
+
+@_typing.final
+class CancelBatchRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    BATCH_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    batch_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        batch_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelBatchRequest: _TypeAlias = CancelBatchRequest  # noqa: Y015
+
+@_typing.final
+class CancelBatchResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BATCH_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def batch(self) -> _batches_pb2.Batch: ...
+    def __init__(
+        self,
+        *,
+        batch: _batches_pb2.Batch | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelBatchResponse: _TypeAlias = CancelBatchResponse  # noqa: Y015
+
+@_typing.final
+class ClaimCallbacksRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAX_CALLBACKS_FIELD_NUMBER: _builtins.int
+    max_callbacks: _builtins.int
+    """1 to 100; 0 means 20."""
+    def __init__(
+        self,
+        *,
+        max_callbacks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_callbacks", b"max_callbacks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimCallbacksRequest: _TypeAlias = ClaimCallbacksRequest  # noqa: Y015
+
+@_typing.final
+class ClaimCallbacksResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLBACKS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def callbacks(self) -> _containers.RepeatedCompositeFieldContainer[_batches_pb2.DueCallback]: ...
+    def __init__(
+        self,
+        *,
+        callbacks: _abc.Iterable[_batches_pb2.DueCallback] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimCallbacksResponse: _TypeAlias = ClaimCallbacksResponse  # noqa: Y015
+
+@_typing.final
+class RecordCallbackRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORGANIZATION_ID_FIELD_NUMBER: _builtins.int
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    organization_id: _builtins.str
+    target_id: _builtins.str
+    """Id of the run or the batch."""
+    attempt: _builtins.int
+    status: _builtins.int
+    """Status of the answer; absent if there was none."""
+    error: _builtins.str
+    def __init__(
+        self,
+        *,
+        organization_id: _builtins.str = ...,
+        target_id: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        status: _builtins.int | None = ...,
+        error: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_status", b"_status", "error", b"error", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_status", b"_status", "attempt", b"attempt", "error", b"error", "organization_id", b"organization_id", "status", b"status", "target_id", b"target_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
+    _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
+    _WhichOneofReturnType__status: _TypeAlias = _typing.Literal["status"]  # noqa: Y015
+    _WhichOneofArgType__status: _TypeAlias = _typing.Literal["_status", b"_status"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__status) -> _WhichOneofReturnType__status | None: ...
+
+Global___RecordCallbackRequest: _TypeAlias = RecordCallbackRequest  # noqa: Y015
+
+@_typing.final
+class RecordCallbackResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordCallbackResponse: _TypeAlias = RecordCallbackResponse  # noqa: Y015
+
+@_typing.final
 class AnswerApprovalRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -327,6 +668,7 @@ class RunFilter(_message.Message):
     GROUP_ID_FIELD_NUMBER: _builtins.int
     ORIGINS_FIELD_NUMBER: _builtins.int
     PARENT_RUN_ID_FIELD_NUMBER: _builtins.int
+    BATCH_ID_FIELD_NUMBER: _builtins.int
     background: _builtins.bool
     stop_reason: _agents_pb2.StopReason.ValueType
     conversation_id: _builtins.str
@@ -335,6 +677,7 @@ class RunFilter(_message.Message):
     group_id: _builtins.str
     """Runs of the group, and the turns of its agents in them."""
     parent_run_id: _builtins.str
+    batch_id: _builtins.str
     @_builtins.property
     def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -353,15 +696,18 @@ class RunFilter(_message.Message):
         group_id: _builtins.str | None = ...,
         origins: _abc.Iterable[_runs_pb2.RunOrigin.ValueType] | None = ...,
         parent_run_id: _builtins.str | None = ...,
+        batch_id: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_background", b"_background", "_conversation_id", b"_conversation_id", "_group_id", b"_group_id", "_parent_run_id", b"_parent_run_id", "_stop_reason", b"_stop_reason", "active", b"active", "background", b"background", "conversation_id", b"conversation_id", "group_id", b"group_id", "parent_run_id", b"parent_run_id", "stop_reason", b"stop_reason"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_background", b"_background", "_batch_id", b"_batch_id", "_conversation_id", b"_conversation_id", "_group_id", b"_group_id", "_parent_run_id", b"_parent_run_id", "_stop_reason", b"_stop_reason", "active", b"active", "background", b"background", "batch_id", b"batch_id", "conversation_id", b"conversation_id", "group_id", b"group_id", "parent_run_id", b"parent_run_id", "stop_reason", b"stop_reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_background", b"_background", "_conversation_id", b"_conversation_id", "_group_id", b"_group_id", "_parent_run_id", b"_parent_run_id", "_stop_reason", b"_stop_reason", "active", b"active", "agent_ids", b"agent_ids", "background", b"background", "conversation_id", b"conversation_id", "group_id", b"group_id", "origins", b"origins", "parent_run_id", b"parent_run_id", "statuses", b"statuses", "stop_reason", b"stop_reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active", b"_active", "_background", b"_background", "_batch_id", b"_batch_id", "_conversation_id", b"_conversation_id", "_group_id", b"_group_id", "_parent_run_id", b"_parent_run_id", "_stop_reason", b"_stop_reason", "active", b"active", "agent_ids", b"agent_ids", "background", b"background", "batch_id", b"batch_id", "conversation_id", b"conversation_id", "group_id", b"group_id", "origins", b"origins", "parent_run_id", b"parent_run_id", "statuses", b"statuses", "stop_reason", b"stop_reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__active: _TypeAlias = _typing.Literal["active"]  # noqa: Y015
     _WhichOneofArgType__active: _TypeAlias = _typing.Literal["_active", b"_active"]  # noqa: Y015
     _WhichOneofReturnType__background: _TypeAlias = _typing.Literal["background"]  # noqa: Y015
     _WhichOneofArgType__background: _TypeAlias = _typing.Literal["_background", b"_background"]  # noqa: Y015
+    _WhichOneofReturnType__batch_id: _TypeAlias = _typing.Literal["batch_id"]  # noqa: Y015
+    _WhichOneofArgType__batch_id: _TypeAlias = _typing.Literal["_batch_id", b"_batch_id"]  # noqa: Y015
     _WhichOneofReturnType__conversation_id: _TypeAlias = _typing.Literal["conversation_id"]  # noqa: Y015
     _WhichOneofArgType__conversation_id: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id"]  # noqa: Y015
     _WhichOneofReturnType__group_id: _TypeAlias = _typing.Literal["group_id"]  # noqa: Y015
@@ -374,6 +720,8 @@ class RunFilter(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__active) -> _WhichOneofReturnType__active | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__background) -> _WhichOneofReturnType__background | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__batch_id) -> _WhichOneofReturnType__batch_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__conversation_id) -> _WhichOneofReturnType__conversation_id | None: ...
     @_typing.overload

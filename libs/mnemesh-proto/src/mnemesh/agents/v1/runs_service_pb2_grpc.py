@@ -49,6 +49,36 @@ class RunServiceStub:
                 request_serializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.StartRunRequest.SerializeToString,
                 response_deserializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.StartRunResponse.FromString,
                 _registered_method=True)
+        self.StartBatch = channel.unary_unary(
+                '/mnemesh.agents.v1.RunService/StartBatch',
+                request_serializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.StartBatchRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.StartBatchResponse.FromString,
+                _registered_method=True)
+        self.GetBatch = channel.unary_unary(
+                '/mnemesh.agents.v1.RunService/GetBatch',
+                request_serializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.GetBatchRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.GetBatchResponse.FromString,
+                _registered_method=True)
+        self.ListBatches = channel.unary_unary(
+                '/mnemesh.agents.v1.RunService/ListBatches',
+                request_serializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.ListBatchesRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.ListBatchesResponse.FromString,
+                _registered_method=True)
+        self.CancelBatch = channel.unary_unary(
+                '/mnemesh.agents.v1.RunService/CancelBatch',
+                request_serializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.CancelBatchRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.CancelBatchResponse.FromString,
+                _registered_method=True)
+        self.ClaimCallbacks = channel.unary_unary(
+                '/mnemesh.agents.v1.RunService/ClaimCallbacks',
+                request_serializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.ClaimCallbacksRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.ClaimCallbacksResponse.FromString,
+                _registered_method=True)
+        self.RecordCallback = channel.unary_unary(
+                '/mnemesh.agents.v1.RunService/RecordCallback',
+                request_serializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.RecordCallbackRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.RecordCallbackResponse.FromString,
+                _registered_method=True)
         self.AnswerApproval = channel.unary_stream(
                 '/mnemesh.agents.v1.RunService/AnswerApproval',
                 request_serializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.AnswerApprovalRequest.SerializeToString,
@@ -135,6 +165,56 @@ class RunServiceServicer:
 
     def StartRun(self, request, context):
         """Same as SendMessage, in the background. Use StreamRun to follow the run.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StartBatch(self, request, context):
+        """Starts background runs together: all of them, or none. Those of one conversation execute in the order of the
+        requests. The runs have no request_id of their own, and their otids are no idempotency keys.
+
+        Idempotent as long as the batch exists: a repeated call with the same request_id returns the batch. Errors, with
+        the field of the request: NOT_FOUND, PENDING_APPROVAL, MODEL_UNKNOWN, INVALID_ARGUMENT (no request or more than
+        1,000; config.callback_url, which is the batch's, or on_busy REJECT).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetBatch(self, request, context):
+        """Returns one batch. ListRuns lists its runs. Errors: NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListBatches(self, request, context):
+        """Lists batches in the order of their start. The default order is descending. A batch is deleted with its last run.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelBatch(self, request, context):
+        """Cancels the runs of a batch that have not ended, as CancelRuns does. Does nothing if all have. Errors: NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ClaimCallbacks(self, request, context):
+        """Returns callbacks of all organizations that are due, those that are due longest first. Requires the role service.
+
+        Whoever receives one calls its URL, and RecordCallback within 30 seconds. Otherwise it is due again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RecordCallback(self, request, context):
+        """Stores the result of a call. Without a status, or with one of 500 or above, the callback is due again later, five
+        times at most. Does nothing if a later attempt was claimed. Requires the role service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -240,6 +320,36 @@ def add_RunServiceServicer_to_server(servicer, server):
                     servicer.StartRun,
                     request_deserializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.StartRunRequest.FromString,
                     response_serializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.StartRunResponse.SerializeToString,
+            ),
+            'StartBatch': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartBatch,
+                    request_deserializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.StartBatchRequest.FromString,
+                    response_serializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.StartBatchResponse.SerializeToString,
+            ),
+            'GetBatch': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetBatch,
+                    request_deserializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.GetBatchRequest.FromString,
+                    response_serializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.GetBatchResponse.SerializeToString,
+            ),
+            'ListBatches': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBatches,
+                    request_deserializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.ListBatchesRequest.FromString,
+                    response_serializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.ListBatchesResponse.SerializeToString,
+            ),
+            'CancelBatch': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelBatch,
+                    request_deserializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.CancelBatchRequest.FromString,
+                    response_serializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.CancelBatchResponse.SerializeToString,
+            ),
+            'ClaimCallbacks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ClaimCallbacks,
+                    request_deserializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.ClaimCallbacksRequest.FromString,
+                    response_serializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.ClaimCallbacksResponse.SerializeToString,
+            ),
+            'RecordCallback': grpc.unary_unary_rpc_method_handler(
+                    servicer.RecordCallback,
+                    request_deserializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.RecordCallbackRequest.FromString,
+                    response_serializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.RecordCallbackResponse.SerializeToString,
             ),
             'AnswerApproval': grpc.unary_stream_rpc_method_handler(
                     servicer.AnswerApproval,
@@ -356,6 +466,168 @@ class RunService:
             '/mnemesh.agents.v1.RunService/StartRun',
             mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.StartRunRequest.SerializeToString,
             mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.StartRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.agents.v1.RunService/StartBatch',
+            mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.StartBatchRequest.SerializeToString,
+            mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.StartBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.agents.v1.RunService/GetBatch',
+            mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.GetBatchRequest.SerializeToString,
+            mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.GetBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBatches(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.agents.v1.RunService/ListBatches',
+            mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.ListBatchesRequest.SerializeToString,
+            mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.ListBatchesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.agents.v1.RunService/CancelBatch',
+            mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.CancelBatchRequest.SerializeToString,
+            mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.CancelBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ClaimCallbacks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.agents.v1.RunService/ClaimCallbacks',
+            mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.ClaimCallbacksRequest.SerializeToString,
+            mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.ClaimCallbacksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RecordCallback(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.agents.v1.RunService/RecordCallback',
+            mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.RecordCallbackRequest.SerializeToString,
+            mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.RecordCallbackResponse.FromString,
             options,
             channel_credentials,
             insecure,

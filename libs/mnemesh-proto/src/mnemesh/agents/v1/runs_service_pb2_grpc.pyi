@@ -55,6 +55,29 @@ class RunServiceStub:
     """
     StartRun: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.StartRunRequest, _runs_service_pb2.StartRunResponse]
     """Same as SendMessage, in the background. Use StreamRun to follow the run."""
+    StartBatch: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.StartBatchRequest, _runs_service_pb2.StartBatchResponse]
+    """Starts background runs together: all of them, or none. Those of one conversation execute in the order of the
+    requests. The runs have no request_id of their own, and their otids are no idempotency keys.
+
+    Idempotent as long as the batch exists: a repeated call with the same request_id returns the batch. Errors, with
+    the field of the request: NOT_FOUND, PENDING_APPROVAL, MODEL_UNKNOWN, INVALID_ARGUMENT (no request or more than
+    1,000; config.callback_url, which is the batch's, or on_busy REJECT).
+    """
+    GetBatch: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.GetBatchRequest, _runs_service_pb2.GetBatchResponse]
+    """Returns one batch. ListRuns lists its runs. Errors: NOT_FOUND."""
+    ListBatches: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.ListBatchesRequest, _runs_service_pb2.ListBatchesResponse]
+    """Lists batches in the order of their start. The default order is descending. A batch is deleted with its last run."""
+    CancelBatch: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.CancelBatchRequest, _runs_service_pb2.CancelBatchResponse]
+    """Cancels the runs of a batch that have not ended, as CancelRuns does. Does nothing if all have. Errors: NOT_FOUND."""
+    ClaimCallbacks: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.ClaimCallbacksRequest, _runs_service_pb2.ClaimCallbacksResponse]
+    """Returns callbacks of all organizations that are due, those that are due longest first. Requires the role service.
+
+    Whoever receives one calls its URL, and RecordCallback within 30 seconds. Otherwise it is due again.
+    """
+    RecordCallback: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.RecordCallbackRequest, _runs_service_pb2.RecordCallbackResponse]
+    """Stores the result of a call. Without a status, or with one of 500 or above, the callback is due again later, five
+    times at most. Does nothing if a later attempt was claimed. Requires the role service.
+    """
     AnswerApproval: _grpc.UnaryStreamMultiCallable[_runs_service_pb2.AnswerApprovalRequest, _runs_service_pb2.AnswerApprovalResponse]
     """Answers a pending approval and streams the rest of the turn.
 
@@ -120,6 +143,29 @@ class RunServiceAsyncStub(RunServiceStub):
     """
     StartRun: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.StartRunRequest, _runs_service_pb2.StartRunResponse]  # type: ignore[assignment]
     """Same as SendMessage, in the background. Use StreamRun to follow the run."""
+    StartBatch: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.StartBatchRequest, _runs_service_pb2.StartBatchResponse]  # type: ignore[assignment]
+    """Starts background runs together: all of them, or none. Those of one conversation execute in the order of the
+    requests. The runs have no request_id of their own, and their otids are no idempotency keys.
+
+    Idempotent as long as the batch exists: a repeated call with the same request_id returns the batch. Errors, with
+    the field of the request: NOT_FOUND, PENDING_APPROVAL, MODEL_UNKNOWN, INVALID_ARGUMENT (no request or more than
+    1,000; config.callback_url, which is the batch's, or on_busy REJECT).
+    """
+    GetBatch: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.GetBatchRequest, _runs_service_pb2.GetBatchResponse]  # type: ignore[assignment]
+    """Returns one batch. ListRuns lists its runs. Errors: NOT_FOUND."""
+    ListBatches: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.ListBatchesRequest, _runs_service_pb2.ListBatchesResponse]  # type: ignore[assignment]
+    """Lists batches in the order of their start. The default order is descending. A batch is deleted with its last run."""
+    CancelBatch: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.CancelBatchRequest, _runs_service_pb2.CancelBatchResponse]  # type: ignore[assignment]
+    """Cancels the runs of a batch that have not ended, as CancelRuns does. Does nothing if all have. Errors: NOT_FOUND."""
+    ClaimCallbacks: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.ClaimCallbacksRequest, _runs_service_pb2.ClaimCallbacksResponse]  # type: ignore[assignment]
+    """Returns callbacks of all organizations that are due, those that are due longest first. Requires the role service.
+
+    Whoever receives one calls its URL, and RecordCallback within 30 seconds. Otherwise it is due again.
+    """
+    RecordCallback: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.RecordCallbackRequest, _runs_service_pb2.RecordCallbackResponse]  # type: ignore[assignment]
+    """Stores the result of a call. Without a status, or with one of 500 or above, the callback is due again later, five
+    times at most. Does nothing if a later attempt was claimed. Requires the role service.
+    """
     AnswerApproval: _aio.UnaryStreamMultiCallable[_runs_service_pb2.AnswerApprovalRequest, _runs_service_pb2.AnswerApprovalResponse]  # type: ignore[assignment]
     """Answers a pending approval and streams the rest of the turn.
 
@@ -192,6 +238,59 @@ class RunServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_runs_service_pb2.StartRunResponse, _abc.Awaitable[_runs_service_pb2.StartRunResponse]]:
         """Same as SendMessage, in the background. Use StreamRun to follow the run."""
+
+    def StartBatch(
+        self,
+        request: _runs_service_pb2.StartBatchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runs_service_pb2.StartBatchResponse, _abc.Awaitable[_runs_service_pb2.StartBatchResponse]]:
+        """Starts background runs together: all of them, or none. Those of one conversation execute in the order of the
+        requests. The runs have no request_id of their own, and their otids are no idempotency keys.
+
+        Idempotent as long as the batch exists: a repeated call with the same request_id returns the batch. Errors, with
+        the field of the request: NOT_FOUND, PENDING_APPROVAL, MODEL_UNKNOWN, INVALID_ARGUMENT (no request or more than
+        1,000; config.callback_url, which is the batch's, or on_busy REJECT).
+        """
+
+    def GetBatch(
+        self,
+        request: _runs_service_pb2.GetBatchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runs_service_pb2.GetBatchResponse, _abc.Awaitable[_runs_service_pb2.GetBatchResponse]]:
+        """Returns one batch. ListRuns lists its runs. Errors: NOT_FOUND."""
+
+    def ListBatches(
+        self,
+        request: _runs_service_pb2.ListBatchesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runs_service_pb2.ListBatchesResponse, _abc.Awaitable[_runs_service_pb2.ListBatchesResponse]]:
+        """Lists batches in the order of their start. The default order is descending. A batch is deleted with its last run."""
+
+    def CancelBatch(
+        self,
+        request: _runs_service_pb2.CancelBatchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runs_service_pb2.CancelBatchResponse, _abc.Awaitable[_runs_service_pb2.CancelBatchResponse]]:
+        """Cancels the runs of a batch that have not ended, as CancelRuns does. Does nothing if all have. Errors: NOT_FOUND."""
+
+    def ClaimCallbacks(
+        self,
+        request: _runs_service_pb2.ClaimCallbacksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runs_service_pb2.ClaimCallbacksResponse, _abc.Awaitable[_runs_service_pb2.ClaimCallbacksResponse]]:
+        """Returns callbacks of all organizations that are due, those that are due longest first. Requires the role service.
+
+        Whoever receives one calls its URL, and RecordCallback within 30 seconds. Otherwise it is due again.
+        """
+
+    def RecordCallback(
+        self,
+        request: _runs_service_pb2.RecordCallbackRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runs_service_pb2.RecordCallbackResponse, _abc.Awaitable[_runs_service_pb2.RecordCallbackResponse]]:
+        """Stores the result of a call. Without a status, or with one of 500 or above, the callback is due again later, five
+        times at most. Does nothing if a later attempt was claimed. Requires the role service.
+        """
 
     def AnswerApproval(
         self,

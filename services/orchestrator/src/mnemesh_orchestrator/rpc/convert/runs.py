@@ -9,7 +9,7 @@ from mnemesh.agents.v1 import conversations_service_pb2 as conversations_rpc
 from mnemesh.agents.v1 import runs_pb2 as pb
 from mnemesh.agents.v1 import runs_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2
-from mnemesh_kit.errors import InvalidArgument, Unimplemented
+from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_to_proto
 from mnemesh_types.convert import part_to_proto, parts_from_proto, usage_to_proto
@@ -63,7 +63,7 @@ _EVENT_KIND_FROM_PROTO: Final = {
 }
 _EVENT_KIND_TO_PROTO: Final = {name: number for number, name in _EVENT_KIND_FROM_PROTO.items()}
 _OPTIONAL_CONFIG: Final = (
-    *("max_steps", "keepalive_seconds", "override_model", "override_system", "metadata"),
+    *("max_steps", "keepalive_seconds", "override_model", "override_system", "metadata", "callback_url"),
     *("assistant_messages", "assistant_tool_name", "assistant_tool_argument"),
 )
 
@@ -129,10 +129,7 @@ def config_from_proto(message: pb.RunConfig) -> RunConfig:
 
     Raises:
         InvalidArgument: An enum is unknown. Metadata: field.
-        Unimplemented: The message has a callback_url.
     """
-    if message.HasField("callback_url"):
-        raise Unimplemented("This server does not support callbacks yet.", field="config.callback_url")
     events = [enum_from_proto(_EVENT_KIND_FROM_PROTO, kind, "config.include_events") for kind in message.include_events]
     return RunConfig(
         **present_fields(message, *_OPTIONAL_CONFIG),
@@ -163,6 +160,7 @@ def config_to_proto(config: RunConfig) -> pb.RunConfig:
         assistant_tool_argument=config.assistant_tool_argument,
         on_busy=_ON_BUSY_TO_PROTO[config.on_busy],
         metadata=config.metadata,
+        callback_url=config.callback_url,
         keepalive_seconds=config.keepalive_seconds,
         client_tools=[client_tool_to_proto(tool) for tool in config.client_tools],
         client_skills=[
@@ -196,6 +194,10 @@ def run_to_proto(run: Run) -> pb.Run:
             pb.MemberApproval(agent_id=item.agent_id, run_id=item.run_id, approval_request_id=item.approval_id)
             for item in run.waiting_for
         ],
+        batch_id=run.batch_id,
+        callback_sent_time=optional_timestamp_to_proto(run.callback.sent_at if run.callback else None),
+        callback_status=run.callback.status if run.callback else None,
+        callback_error=run.callback.error if run.callback else None,
         retry_of_run_id=run.retried_run_ids[0] if run.retried_run_ids else None,
         input=[input_to_proto(message) for message in run.input],
         time_to_first_token=duration_to_proto(run.first_token_ms),
@@ -224,6 +226,7 @@ def run_filter_from_proto(message: rpc.RunFilter) -> RunFilter:
     if conversation_id is not None:
         conversation_id = any_conversation_id_from_proto(conversation_id, "filter.conversation_id")
     group_id, parent_run_id = optional_field(message, "group_id"), optional_field(message, "parent_run_id")
+    batch_id = optional_field(message, "batch_id")
     statuses = [enum_from_proto(RUN_STATUS_FROM_PROTO, number, "filter.statuses") for number in message.statuses]
     return RunFilter(
         agent_ids=tuple(require_id(agent_id, "agent", "filter.agent_ids") for agent_id in message.agent_ids),
@@ -235,6 +238,7 @@ def run_filter_from_proto(message: rpc.RunFilter) -> RunFilter:
         group_id=group_id and require_id(group_id, "group", "filter.group_id"),
         origins=tuple(enum_from_proto(_ORIGIN_FROM_PROTO, number, "filter.origins") for number in message.origins),
         parent_run_id=parent_run_id and require_id(parent_run_id, "run", "filter.parent_run_id"),
+        batch_id=batch_id and require_id(batch_id, "batch", "filter.batch_id"),
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from mnemesh_orchestrator.store.base.agent_imports import AgentImportStore
 from mnemesh_orchestrator.store.base.agents import AgentStore
 from mnemesh_orchestrator.store.base.approvals import ApprovalStore
+from mnemesh_orchestrator.store.base.batches import BatchStore, CallbackStore
 from mnemesh_orchestrator.store.base.conversations import ConversationStore
 from mnemesh_orchestrator.store.base.groups import GroupStore
 from mnemesh_orchestrator.store.base.identities import IdentityStore
@@ -25,6 +26,8 @@ class Stores:
     agents: AgentStore
     agent_imports: AgentImportStore
     runs: RunStore
+    batches: BatchStore
+    callbacks: CallbackStore
     run_relations: RunRelationStore
     conversations: ConversationStore
     leases: LeaseStore

@@ -27,8 +27,9 @@ from mnemesh_orchestrator.store.sql.agent_rows import (
     rewrite,
     visible,
 )
+from mnemesh_orchestrator.store.sql.batches import delete_empty_batches
 from mnemesh_orchestrator.store.sql.group_rows import insert_group, progress_columns
-from mnemesh_orchestrator.store.sql.tables import agent_tags, agents, request_ledger, runs
+from mnemesh_orchestrator.store.sql.tables import agent_tags, agents, callbacks, request_ledger, runs
 
 
 class SqlAgentStore:
@@ -107,7 +108,13 @@ class SqlAgentStore:
         """See AgentStore."""
 
         def write(conn: sa.Connection) -> None:
-            conn.execute(runs.delete().where(runs.c.agent_id == agent_id))
+            own = runs.c.agent_id == agent_id
+            batch_ids = conn.execute(sa.select(runs.c.batch_id).where(own, runs.c.batch_id.is_not(None)).distinct())
+            of_batches = list(batch_ids.scalars())
+            conn.execute(callbacks.delete().where(callbacks.c.target_id.in_(sa.select(runs.c.id).where(own))))
+            conn.execute(runs.delete().where(own))
+            if of_batches:
+                delete_empty_batches(conn, of_batches)
             conn.execute(agents.delete().where(agents.c.id == agent_id))
 
         await self._database.write(write)

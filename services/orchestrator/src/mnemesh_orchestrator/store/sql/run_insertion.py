@@ -1,15 +1,16 @@
-"""The insertion of runs."""
+"""The insertion of runs, with their otids and callbacks."""
 
 import sqlalchemy as sa
 from mnemesh_kit.idempotency import RequestKey
 
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.store.sql import turn_statements as sql
+from mnemesh_orchestrator.store.sql.callback_rows import insert_callback
 from mnemesh_orchestrator.store.sql.run_rows import microseconds, run_row
 
 
 def insert_run(conn: sa.Connection, key: RequestKey | None, run: Run, queue_number: int) -> None:
-    """Inserts a run with a number in the queue of its conversation, and the otids of its input."""
+    """Inserts a run with a number in the queue of its conversation, the otids of its input, and its callback."""
     order = {"p_organization": run.organization_id, "p_microseconds": microseconds(run.created_at)}
     conn.execute(sql.INSERT_RUN, run_row(key, run, queue_number) | order)
     otids = [
@@ -25,3 +26,5 @@ def insert_run(conn: sa.Connection, key: RequestKey | None, run: Run, queue_numb
     ]
     if otids:
         conn.execute(sql.INSERT_OTID, otids)
+    if run.config.callback_url is not None:
+        insert_callback(conn, run, run.config.callback_url)

@@ -1,5 +1,6 @@
 """The queue of each conversation: new runs, and claims of the run whose turn it is."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -79,6 +80,29 @@ def start_run(
         conn.execute(sql.ADVANCE_QUEUE, {"p_id": run.conversation_id, "new_next_queue_number": number + 1})
         return StartedRun(run)
     return _claim_new(conn, lease_clock, key, run, instance_id, conversation, number)
+
+
+def queue_runs(conn: sa.Connection, lease_clock: LeaseClock, new: Sequence[Run]) -> None:
+    """Stores runs of agents at the ends of the queues of their conversations, in their order, and claims none.
+
+    Raises:
+        NotFound: An agent or a conversation does not exist.
+        PendingApproval: A conversation waits for an approval.
+    """
+    numbers: dict[str, int] = {}
+    # Every transaction locks conversations in this order, so that two cannot wait for each other.
+    for conversation_id, agent_id in sorted({(run.conversation_id, run.agent_id) for run in new}):
+        organization_id = new[0].organization_id
+        conversation = find_conversation(conn, lease_clock, organization_id, agent_id, conversation_id, queued=True)
+        if conversation is None:
+            raise missing_error(conn, organization_id, agent_id, conversation_id)
+        approvals.require_none(conversation.pending_approval)
+        numbers[conversation_id] = conversation.next_queue_number
+    for run in new:
+        insert_run(conn, None, run, numbers[run.conversation_id])
+        numbers[run.conversation_id] += 1
+    for conversation_id, number in numbers.items():
+        conn.execute(sql.ADVANCE_QUEUE, {"p_id": conversation_id, "new_next_queue_number": number})
 
 
 def _is_held_by_ended_run(conn: sa.Connection, conversation: Any, ahead: Any) -> bool:

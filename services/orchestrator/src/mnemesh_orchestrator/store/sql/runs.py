@@ -25,6 +25,8 @@ from mnemesh_orchestrator.model.sleeptime import SleeptimeTurn
 from mnemesh_orchestrator.model.steps import Step, StepStatus, StepTrace
 from mnemesh_orchestrator.store.sql import approvals
 from mnemesh_orchestrator.store.sql import turn_statements as sql
+from mnemesh_orchestrator.store.sql.batches import delete_empty_batches
+from mnemesh_orchestrator.store.sql.callback_rows import callbacks_of, delete_callbacks
 from mnemesh_orchestrator.store.sql.conversation_leases import (
     first_unfinished_run,
     lease_parameters,
@@ -215,7 +217,7 @@ class SqlRunStore:
             row = conn.execute(query).first()
             if row is None:
                 raise NotFound(f"There is no run {run_id}.", resource_id=run_id)
-            run = decode_run(row)
+            (run,) = _with_callbacks(conn, [decode_run(row)])
             if run.status.ended:
                 return run
             (run,) = _with_waits(conn, [run])
@@ -230,7 +232,7 @@ class SqlRunStore:
 
         def read(conn: sa.Connection) -> Page[Run]:
             found = paginate(conn, query, page, key=runs.c.creation_number, id=runs.c.id, scope=scope).map(decode_run)
-            return replace(found, items=_with_waits(conn, found.items))
+            return replace(found, items=_with_callbacks(conn, _with_waits(conn, found.items)))
 
         return await self._database.read(read)
 
@@ -250,13 +252,16 @@ class SqlRunStore:
         scope = sa.and_(runs.c.organization_id == organization_id, runs.c.id == run_id)
 
         def write(conn: sa.Connection) -> None:
-            status = conn.execute(sa.select(runs.c.status).where(scope)).scalar()
-            if status is None:
+            found = conn.execute(sa.select(runs.c.status, runs.c.batch_id).where(scope)).first()
+            if found is None:
                 raise NotFound(f"There is no run {run_id}.", resource_id=run_id)
-            if not RunStatus(status).ended:
+            if not RunStatus(found.status).ended:
                 raise RunUnderWay("The run has not ended. Cancel it first.", resource_id=run_id)
             approvals.delete_decided(conn, run_id)
             conn.execute(runs.delete().where(scope))
+            delete_callbacks(conn, [run_id])
+            if found.batch_id is not None:
+                delete_empty_batches(conn, [found.batch_id])
 
         await self._database.write(write)
 
@@ -297,6 +302,11 @@ def _with_waits(conn: sa.Connection, found: Sequence[Run]) -> tuple[Run, ...]:
     return tuple(replace(run, waiting_for=waiting[run.id]) if run.id in waiting else run for run in found)
 
 
+def _with_callbacks(conn: sa.Connection, found: Sequence[Run]) -> tuple[Run, ...]:
+    known = callbacks_of(conn, [run.id for run in found if run.config.callback_url is not None])
+    return tuple(replace(run, callback=known.get(run.id)) for run in found) if known else tuple(found)
+
+
 def _finished(conn: sa.Connection, run: Run, started: Sequence[Run]) -> FinishedRun:
     has_next = first_unfinished_run(conn, run.conversation_id) is not None
     return FinishedRun(run, has_next, tuple(child.conversation_id for child in started))
@@ -320,6 +330,8 @@ def _run_conditions(filter_: RunFilter) -> list[sa.ColumnElement[bool]]:
         conditions.append(runs.c.origin.in_(filter_.origins))
     if filter_.parent_run_id is not None:
         conditions.append(runs.c.parent_run_id == filter_.parent_run_id)
+    if filter_.batch_id is not None:
+        conditions.append(runs.c.batch_id == filter_.batch_id)
     if filter_.active is not None:
         active = runs.c.status.in_((RunStatus.CREATED, RunStatus.RUNNING))
         conditions.append(active if filter_.active else ~active)

@@ -7,6 +7,8 @@ from mnemesh_orchestrator.store.base.stores import Stores
 from mnemesh_orchestrator.store.sql.agent_imports import SqlAgentImportStore
 from mnemesh_orchestrator.store.sql.agents import SqlAgentStore
 from mnemesh_orchestrator.store.sql.approvals import SqlApprovalStore
+from mnemesh_orchestrator.store.sql.batches import SqlBatchStore
+from mnemesh_orchestrator.store.sql.callbacks import SqlCallbackStore
 from mnemesh_orchestrator.store.sql.conversations import SqlConversationStore
 from mnemesh_orchestrator.store.sql.deltas import SqlDeltaStore
 from mnemesh_orchestrator.store.sql.groups import SqlGroupStore
@@ -37,6 +39,8 @@ def sql_stores(database: Database, clock: Clock, *, sleeptime_runs: int = DEFAUL
         agents=SqlAgentStore(database, clock),
         agent_imports=SqlAgentImportStore(database, clock),
         runs=SqlRunStore(database, clock, lease_clock, limit),
+        batches=SqlBatchStore(database, lease_clock),
+        callbacks=SqlCallbackStore(database, clock),
         run_relations=SqlRunRelationStore(database, limit),
         conversations=SqlConversationStore(database, clock, lease_clock),
         leases=SqlLeaseStore(database, lease_clock, limit),

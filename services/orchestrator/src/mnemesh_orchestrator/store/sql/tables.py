@@ -253,6 +253,8 @@ runs = sa.Table(
     sa.Column("request_fingerprint", sa.Text),
     # The run whose input a retry has.
     sa.Column("first_run_id", sa.Text),
+    # The batch that the run was started in.
+    sa.Column("batch_id", sa.Text),
     # The run has ended, and recall may not have its input yet.
     sa.Column("input_unrecorded", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("document", sa.LargeBinary, nullable=False),
@@ -273,7 +275,40 @@ runs = sa.Table(
         where="origin = 'sleeptime' AND status IN ('created', 'running')",
     ),
     _partial_index("runs_unrecorded", "updated_at", where="input_unrecorded"),
+    _partial_index("runs_by_batch", "batch_id", "creation_number", where="batch_id IS NOT NULL"),
     _partial_index("runs_one_running", "conversation_id", where="status = 'running'", unique=True),
+)
+
+# Runs that were started together. A batch exists as long as one of its runs.
+run_batches = sa.Table(
+    "run_batches",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("subject_id", sa.Text, nullable=False),
+    sa.Column("request_id", sa.Text),
+    sa.Column("request_fingerprint", sa.Text),
+    sa.Column("was_cancelled", sa.Boolean, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Index("run_batches_by_creation", "organization_id", "created_at", "id"),
+    sa.Index("run_batches_by_request", "organization_id", "request_id", unique=True),
+)
+
+# The URLs to call when a run, or all runs of a batch, have ended; the target is the run or the batch.
+callbacks = sa.Table(
+    "callbacks",
+    metadata,
+    sa.Column("target_id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("subject_id", sa.Text, nullable=False),
+    sa.Column("url", sa.Text, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    # The time of the next attempt, if the target has ended by then; NULL after the last one.
+    sa.Column("due_at", UtcDateTime),
+    sa.Column("sent_at", UtcDateTime),
+    sa.Column("status", sa.Integer),
+    sa.Column("error", sa.Text),
+    _partial_index("callbacks_due", "due_at", where="due_at IS NOT NULL"),
 )
 
 run_otids = sa.Table(
