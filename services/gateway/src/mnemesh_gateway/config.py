@@ -33,6 +33,8 @@ class Config(ServerConfig):
     """A PEM file with the key of the certificate."""
     letta_profile: str = "0.16.7"
     """The release of the Letta server that Letta's API follows where releases differ: 0.16.7 or 0.16.1."""
+    callback_hosts: tuple[str, ...] = ()
+    """The hosts that callbacks can have. Empty allows every host, but with authentication only public addresses."""
     debug_sessions: bool = field(default=False, metadata={"environment": False})
     """Serves /debug/sessions. Set by PROXY_DEBUG_SESSIONS=1."""
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from mnemesh.agents.v1 import runs_service_pb2_grpc
 from mnemesh.server.v1 import server_service_pb2, server_service_pb2_grpc
 from mnemesh_client import Addresses, Mnemesh
+from mnemesh_kit.background import periodic
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.listener import Listener, ListenerParts
+from mnemesh_kit.principal import Role
 from mnemesh_kit.server import Assembly
 from mnemesh_kit.tls.settings import TlsSettings
 
 from mnemesh_gateway.clients.agents import AgentsClient
+from mnemesh_gateway.clients.callbacks import CallbackClient
 from mnemesh_gateway.clients.embeddings import EmbeddingsClient
 from mnemesh_gateway.clients.runs import RunsClient
 from mnemesh_gateway.clients.sessions import ConversationsClient, OverlaysClient
@@ -26,6 +30,7 @@ from mnemesh_gateway.http.listener import HttpListener
 from mnemesh_gateway.http.mcp import McpEndpoint
 from mnemesh_gateway.http.responses import ResponsesEndpoint
 from mnemesh_gateway.letta.app import LettaApp
+from mnemesh_gateway.letta.callbacks import POLL_SECONDS, CallbackSender
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.profile import Profile
 from mnemesh_gateway.usecases.agents import AgentService
@@ -82,9 +87,22 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
         debug_sessions=config.debug_sessions,
     )
 
-    letta = LettaApp(Mesh(orchestrator, client), Profile(config.letta_profile), config.max_body_mb << 20, app)
+    letta_mesh = Mesh(orchestrator, client)
+    letta = LettaApp(letta_mesh, Profile(config.letta_profile), config.max_body_mb << 20, app)
+    # Callbacks of all organizations are called by the mesh itself.
+    own = Channels(errors=REMOTE, auth_key_file=config.auth_key_file, role=Role.SERVICE, tls=TlsSettings.of(config))
+    caller = CallbackClient(
+        config.callback_hosts, public_only=config.auth_key_file is not None and not config.callback_hosts
+    )
+    runs = runs_service_pb2_grpc.RunServiceStub(own.channel(config.orchestrator_target))
+    callbacks = CallbackSender(letta_mesh, runs, caller)
 
     def listener(parts: ListenerParts) -> Listener:
         return HttpListener(Guard(letta, config, parts.authenticator, parts.metrics, letta.error_response), config)
 
-    return Assembly(name="gateway", listener=listener, close=[channels.close, tasks.close, mcp.close, client.close])
+    return Assembly(
+        name="gateway",
+        listener=listener,
+        background=[periodic(POLL_SECONDS, callbacks.send_due)],
+        close=[channels.close, own.close, caller.close, tasks.close, mcp.close, client.close],
+    )

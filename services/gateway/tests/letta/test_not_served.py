@@ -6,7 +6,6 @@ import pytest
 
 from .rest import Rest
 
-BATCH = "/messages/batches/batch_req-123e4567-e89b-42d3-8456-426614174000"
 ORGANIZATION = "org-00000000-0000-4000-8000-000000000000"
 USER = "user-00000000-0000-4000-8000-000000000000"
 
@@ -14,11 +13,6 @@ USER = "user-00000000-0000-4000-8000-000000000000"
 @pytest.mark.parametrize(
     ("method", "path", "words"),
     [
-        ("POST", "/messages/batches", "/messages/async"),
-        ("GET", "/messages/batches", "/messages/async"),
-        ("GET", BATCH, "/v1/runs/"),
-        ("GET", f"{BATCH}/messages", "/v1/runs/"),
-        ("PATCH", f"{BATCH}/cancel", "/v1/runs/"),
         ("GET", "/sandbox-config/", "secrets"),
         ("POST", "/sandbox-config/local/default", "secrets"),
         ("POST", "/sandbox-config/sandbox-1/environment-variable", "secrets"),

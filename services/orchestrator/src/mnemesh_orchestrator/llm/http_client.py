@@ -4,9 +4,6 @@ aiohttp parses HTTP in C, which takes half the CPU time of the SDKs' default cli
 SDK, not before.
 """
 
-import errno
-import ipaddress
-import socket
 import zlib
 from collections.abc import AsyncIterator
 from functools import partial
@@ -14,9 +11,8 @@ from typing import Final, cast
 
 import aiohttp
 import httpx2
-from aiohttp.abc import AbstractResolver, ResolveResult
 from httpx_aiohttp.httpx2 import AiohttpTransport, Httpx2AiohttpClient
-from mnemesh_kit.addresses import is_public
+from mnemesh_kit.public_resolver import PublicResolver, is_private_address, refusal
 
 from mnemesh_orchestrator.llm.attempts import CallLimits
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer
@@ -25,6 +21,7 @@ from mnemesh_orchestrator.llm.settings import ProviderSettings
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 """The maximum size of one answer, after decompression."""
 MAX_CONNECTIONS: Final = 1000
+_SETTING: Final = "MNEMESH_PROVIDER_HOSTS"
 _PIECE_BYTES: Final = 256 * 1024
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
 
@@ -99,40 +96,13 @@ class _PublicTransport(AiohttpTransport):
     """A transport that refuses an address in the URL itself, which is not resolved."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        try:
-            address = ipaddress.ip_address(request.url.host)
-        except ValueError:
-            pass  # a name: the resolver checks its addresses
-        else:
-            if not is_public(address):
-                raise httpx2.ConnectError(_refusal(request.url.host))
+        if is_private_address(request.url.host):
+            raise httpx2.ConnectError(refusal(request.url.host, _SETTING))
         return await super().handle_async_request(request)
-
-
-class _PublicResolver(AbstractResolver):
-    """Resolves names to public addresses. The connection uses exactly these, so a second lookup cannot differ."""
-
-    def __init__(self) -> None:
-        self._resolver = aiohttp.ThreadedResolver()
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        results = await self._resolver.resolve(host, port, family)
-        if not all(is_public(ipaddress.ip_address(result["host"].partition("%")[0])) for result in results):
-            raise PermissionError(errno.EACCES, _refusal(host))
-        return results
-
-    async def close(self) -> None:
-        await self._resolver.close()
-
-
-def _refusal(host: str) -> str:
-    return f"{host} has an address that is not public. Only hosts in MNEMESH_PROVIDER_HOSTS may have one"
 
 
 def _public_session(max_connections: int) -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(
-        limit=max_connections, resolver=_PublicResolver(), ssl=httpx2.create_ssl_context(), use_dns_cache=True
+        limit=max_connections, resolver=PublicResolver(_SETTING), ssl=httpx2.create_ssl_context(), use_dns_cache=True
     )
     return aiohttp.ClientSession(connector=connector)

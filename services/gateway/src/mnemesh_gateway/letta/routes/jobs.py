@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from mnemesh.files.v1 import files_service_pb2 as rpc
+from mnemesh_kit.errors import NotFound
 
 from mnemesh_gateway.letta.convert.folders import RUNNING, file_id_of, job_from_proto
 from mnemesh_gateway.letta.convert.values import set_present
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
+from mnemesh_gateway.letta.routes.batches import read_batch
 from mnemesh_gateway.letta.schemas.folders import Job, ListJobs
 
 operations = Operations()
@@ -32,9 +34,16 @@ async def list_active_jobs(call: Call[ListJobs, None]) -> list[Job]:
 
 @operations.get("/jobs/{job_id}", result=Job)
 async def retrieve_job(call: Call[NoQuery, None]) -> Job:
-    """Returns a job."""
-    request = rpc.GetFileRequest(file_id=file_id_of(call.path["job_id"]))
-    return job_from_proto((await call.mesh.files.GetFile(request, timeout=READ_SECONDS)).file)
+    """Returns a job, or a batch of messages, which is a job too."""
+    job_id = call.path["job_id"]
+    request = rpc.GetFileRequest(file_id=file_id_of(job_id))
+    try:
+        return job_from_proto((await call.mesh.files.GetFile(request, timeout=READ_SECONDS)).file)
+    except NotFound as missing:
+        try:
+            return await read_batch(call.mesh, job_id)
+        except NotFound:
+            raise missing from None
 
 
 async def _jobs(mesh: Mesh, query: ListJobs, *, active: bool, ascending: bool) -> list[Job]:

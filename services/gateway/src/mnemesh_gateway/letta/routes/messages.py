@@ -21,18 +21,6 @@ from mnemesh_gateway.letta.routes.agent_messages import scope_of, shown_by
 from mnemesh_gateway.letta.schemas.messages import ListMessages
 
 operations = Operations()
-_NO_BATCHES: Final = (
-    "There are no batches of messages. POST /v1/agents/{agent_id}/messages/async starts a run of one agent in the "
-    "background, and GET /v1/runs/{run_id} returns its status."
-)
-for _method, _path in (
-    ("POST", "/messages/batches"),
-    ("GET", "/messages/batches"),
-    ("GET", "/messages/batches/{batch_id}"),
-    ("GET", "/messages/batches/{batch_id}/messages"),
-    ("PATCH", "/messages/batches/{batch_id}/cancel"),
-):
-    operations.refuse(_method, _path, _NO_BATCHES)
 _MODES: Final = {
     "vector": rpc.SEARCH_MODE_VECTOR,
     "fts": rpc.SEARCH_MODE_TEXT,

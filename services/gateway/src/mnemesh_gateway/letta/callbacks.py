@@ -1,0 +1,84 @@
+"""Calls the callbacks of runs and batches that have ended, in the form of Letta's API."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+import structlog
+from mnemesh.agents.v1 import batches_pb2, runs_pb2, runs_service_pb2_grpc
+from mnemesh.agents.v1 import runs_service_pb2 as rpc
+from mnemesh_client import run_stream
+from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
+from mnemesh_kit.principal import Principal, as_principal
+
+from mnemesh_gateway.letta.convert.batches import job_of_batch
+from mnemesh_gateway.letta.convert.messages import Shown
+from mnemesh_gateway.letta.convert.runs import returned_types, run_from_proto
+from mnemesh_gateway.letta.mesh import Mesh
+from mnemesh_gateway.letta.pages import READ_SECONDS
+from mnemesh_gateway.letta.turns import PATIENCE, answered
+from mnemesh_gateway.ports.callbacks import Caller, CallResult
+
+POLL_SECONDS: Final = 1.0
+_AT_ONCE: Final = 20
+_log = structlog.get_logger("mnemesh.callbacks")
+
+
+class CallbackSender:
+    """Sends what is due. The orchestrator hands each callback to one gateway, and again if that does not answer.
+
+    Args:
+        mesh: what the clients of callbacks read.
+        runs: RunService for the role of a service.
+        caller: calls the URLs.
+    """
+
+    def __init__(self, mesh: Mesh, runs: runs_service_pb2_grpc.RunServiceAsyncStub, caller: Caller) -> None:
+        self._mesh = mesh
+        self._runs = runs
+        self._caller = caller
+
+    async def send_due(self) -> None:
+        """Calls the callbacks that are due now."""
+        request = rpc.ClaimCallbacksRequest(max_callbacks=_AT_ONCE)
+        try:
+            due = (await self._runs.ClaimCallbacks(request, timeout=READ_SECONDS)).callbacks
+        except (Unavailable, DeadlineExceeded):
+            return  # the orchestrator is starting or restarting
+        await asyncio.gather(*map(self._send, due))
+
+    async def _send(self, callback: batches_pb2.DueCallback) -> None:
+        with as_principal(Principal(callback.organization_id, callback.subject_id)):
+            try:
+                body = msgspec.json.encode(await self._body(callback))
+                result = await self._caller.post(callback.url, body)
+            except MnemeshError as error:
+                result = CallResult(None, error.message)
+        target_id = callback.run.id or callback.batch.id
+        _log.info("callback", target_id=target_id, attempt=callback.attempt, status=result.status, error=result.error)
+        request = rpc.RecordCallbackRequest(
+            organization_id=callback.organization_id,
+            target_id=target_id,
+            attempt=callback.attempt,
+            status=result.status,
+            error=result.error,
+        )
+        try:
+            await self._runs.RecordCallback(request, timeout=READ_SECONDS)
+        except MnemeshError as error:
+            _log.warning("callback_not_recorded", target_id=target_id, error=error.message)
+
+    async def _body(self, callback: batches_pb2.DueCallback) -> dict[str, Any]:
+        if callback.HasField("batch"):
+            job = job_of_batch(callback.batch)
+            body = {"job_id": job.id, "status": job.status, "completed_at": job.completed_at}
+            return body | {"metadata": job.metadata}
+        run = run_from_proto(callback.run)
+        more = dict(run.metadata or {})
+        if callback.run.status == runs_pb2.RUN_STATUS_COMPLETED:
+            types = returned_types(callback.run.config)
+            events = run_stream.attach(self._mesh.runs, run.id, 0, PATIENCE)
+            more["result"] = await answered(events, Shown(types=frozenset(types) if types else None))
+        return {"run_id": run.id, "status": run.status, "completed_at": run.completed_at, "metadata": more}
