@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import Any
 
 import pytest
+from mnemesh.agents.v1 import runs_pb2, runs_service_pb2
+from mnemesh.types.v1 import message_pb2
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.mesh_thread import MeshThread
 from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
@@ -61,6 +63,8 @@ async def population(mesh: Mesh, word: str = "mat") -> dict[str, list[str]]:
     conversation = agent.proto.default_conversation_id
     runs = [run.id async for run in mesh.client.runs.list()]
     passages = [passage async for passage in agent.passages()]
+    steps = [step.id async for step in mesh.client.runs.steps(runs[0])]
+    batch = await ended_batch(mesh, agent.id, f"Where is the {word}?")
     group = await mesh.client.groups.create([agent.id], description=f"On the {word}.")
     return {
         "agent": [agent.id],
@@ -68,9 +72,24 @@ async def population(mesh: Mesh, word: str = "mat") -> dict[str, list[str]]:
         "conversation": [conversation],
         "message": [message.id for message in (await mesh.client.messages.window(conversation)).messages],
         "run": runs,
-        "step": [step.id async for step in mesh.client.runs.steps(runs[0])],
+        "step": steps,
+        "batch": [batch],
         "archive": [passage.archive_id for passage in passages],
         "passage": [passage.id for passage in passages],
         "tool": [tool.id],
         "group": [group.id],
     }
+
+
+async def ended_batch(mesh: Mesh, agent_id: str, text: str) -> str:
+    """Starts a batch of one run, waits for its end, and returns its id."""
+    runs = mesh.stubs["mnemesh.agents.v1.RunService"]
+    message = runs_pb2.InputMessage(content=[message_pb2.ContentPart(text=message_pb2.TextPart(text=text))])
+    request = runs_service_pb2.BatchRequest(agent_id=agent_id, messages=[message])
+    batch = (await runs.StartBatch(runs_service_pb2.StartBatchRequest(requests=[request]))).batch
+    (run,) = (
+        await runs.ListRuns(runs_service_pb2.ListRunsRequest(filter=runs_service_pb2.RunFilter(batch_id=batch.id)))
+    ).runs
+    async for _ in runs.StreamRun(runs_service_pb2.StreamRunRequest(run_id=run.id)):
+        pass
+    return str(batch.id)

@@ -18,6 +18,8 @@ from mnemesh_testkit.fuzzing.contract import new_request, service_of
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
 
+from .conftest import ended_batch
+
 LISTS = [
     method
     for service in PROTO_SERVICES
@@ -85,6 +87,9 @@ async def filled(mesh: Mesh, openai: FakeOpenAI, mcp_url: str) -> dict[str, str]
         await client.groups.create([agents[number].id], description=f"Group {number}.")
     openai.script = ["Hello."] * 8
     await group.ask("What do you think?")
+    for number in numbers:
+        openai.script = ["Hello."]
+        await ended_batch(mesh, first.id, f"Batch {number}")
     archive = await client.archives.create("notes")
     folder = await client.folders.create("papers")
     for number in numbers:

@@ -17,8 +17,12 @@ from mnemesh.server.v1 import server_service_pb2, server_service_pb2_grpc
 from mnemesh_testkit.fuzzing.contract import call, field_of, new_request, reads, reason_of, service_of
 from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
 
-NOT_REPEATED = ("ExecuteTool", "RunCode", "RunCodeWithTools", "StartMcpAuthorization", "CompleteMcpAuthorization")
-"""What a program does to the world cannot happen once by a name; the code of an authorization works once."""
+NOT_REPEATED = (
+    *("ExecuteTool", "RunCode", "RunCodeWithTools", "StartMcpAuthorization", "CompleteMcpAuthorization"),
+    *("ClaimCallbacks", "RecordCallback"),
+)
+"""What a program does to the world cannot happen once by a name; the code of an authorization works once; a callback
+whose claim is lost is due again, and its result is stored by the number of the attempt."""
 SOME_ID = "00000000-0000-4000-8000-00000000beef"
 ROOT = Path(__file__).parents[2]
 

@@ -38,6 +38,7 @@ OWN = {
         "agent",
         "conversation",
         "run",
+        "batch",
         "step",
         "block",
         "tool",

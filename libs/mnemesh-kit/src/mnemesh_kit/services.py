@@ -82,7 +82,7 @@ SERVICES: Final[tuple[ServiceSpec, ...]] = (
         (
             *("orchestrator_target", "blocks_target", "recall_target", "archival_target"),
             *("allowed_hosts", "allowed_origins", "max_body_mb"),
-            *("tls_cert_file", "tls_key_file", "letta_profile", "debug_sessions"),
+            *("tls_cert_file", "tls_key_file", "letta_profile", "callback_hosts", "debug_sessions"),
         ),
         protocol=Protocol.HTTP,
         variables=("PROXY_DEBUG_SESSIONS",),

@@ -57,3 +57,11 @@ def test_the_format_of_answers_in_the_settings_of_a_model_reaches_the_provider(l
     lab.client.agents.update(agent.id, model_settings={"provider_type": "openai", "response_format": {"type": "text"}})
     lab.client.agents.messages.create(agent.id, input="Hi.")
     assert lab.fake.requests[-1].body.get("response_format", {"type": "text"}) == {"type": "text"}
+
+
+def test_limits_of_open_files_are_those_in_effect(lab: Lab) -> None:
+    small, large = lab.agent(context_window_limit=8_000), lab.agent(context_window_limit=200_000)
+    assert (small.max_files_open, small.per_file_view_window_char_limit) == (3, 5_000)
+    assert (large.max_files_open, large.per_file_view_window_char_limit) == (10, 40_000)
+    changed = lab.client.agents.update(large.id, max_files_open=2)
+    assert (changed.max_files_open, changed.per_file_view_window_char_limit) == (2, 40_000)

@@ -18,7 +18,7 @@ from mnemesh.agents.v1 import (
 )
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.types.v1 import message_pb2
-from mnemesh_kit.errors import InvalidArgument, NotFound, Unimplemented
+from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.ids import derive_id
 
 from .conftest import Wire, serving
@@ -452,11 +452,38 @@ async def test_invalid_isolated_labels_are_refused(wire: Wire, labels: list[str]
     assert raised.value.field == "conversation.isolated_block_labels"
 
 
-async def test_unsupported_fields_of_runs_are_unimplemented(wire: Wire) -> None:
-    with pytest.raises(Unimplemented) as raised:
-        async for _ in wire.runs.SendMessage(configured(callback_url="https://example.org")):
+@pytest.mark.parametrize(
+    "url", ["", "ftp://example.org", "https://", "https://a:b@example.org", "https://x.org/" + "a" * 2000]
+)
+async def test_a_callback_has_a_url_that_can_be_called(wire: Wire, url: str) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        async for _ in wire.runs.SendMessage(configured(callback_url=url)):
             pass
     assert raised.value.field == "config.callback_url"
+
+
+@pytest.mark.parametrize(
+    ("requests", "field"),
+    [
+        ([], "requests"),
+        ([runs_service_pb2.BatchRequest(agent_id="agent-1", messages=[said()])], "requests[0].agent_id"),
+        ([runs_service_pb2.BatchRequest(agent_id=AGENT)], "requests[0].messages"),
+        ([runs_service_pb2.BatchRequest(agent_id=AGENT, conversation_id="x", messages=[said()])], "conversation_id"),
+    ],
+)
+async def test_a_malformed_batch_is_refused(
+    wire: Wire, requests: list[runs_service_pb2.BatchRequest], field: str
+) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        await wire.runs.StartBatch(runs_service_pb2.StartBatchRequest(requests=requests))
+    assert raised.value.field == field
+    for method, request in (
+        (wire.runs.GetBatch, runs_service_pb2.GetBatchRequest(batch_id="batch-1")),
+        (wire.runs.CancelBatch, runs_service_pb2.CancelBatchRequest(batch_id="batch-1")),
+    ):
+        with pytest.raises(InvalidArgument) as raised:
+            await method(request)
+        assert raised.value.field == "batch_id"
 
 
 @pytest.mark.parametrize("field", ["agent_id", "conversation_id"])

@@ -25,7 +25,8 @@ _CREATION_SECONDS: Final = 60.0
 _TAG: Final = "imported-from:"
 _SLEEPTIME: Final = "enable_sleeptime"
 _OUTPUT_ONLY: Final = (
-    "id", "state", "effective_model_settings", "identity_ids", "group_ids", "message_ids", "tools",
+    "id", "state", "effective_model_settings", "effective_max_files_open",
+    "effective_per_file_view_window_char_limit", "identity_ids", "group_ids", "message_ids", "tools",
     "default_conversation_id", "last_stop_reason", "last_run_completion_time", "last_run_duration", "secrets",
     "pending_approval_request_id", "created_for_agent_id", "create_time", "update_time", "provenance",
 )  # fmt: skip

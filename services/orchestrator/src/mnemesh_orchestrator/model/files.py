@@ -164,9 +164,15 @@ def wanted_limits(
 
     Limits that somebody set in the files service stay, unless the agent has settings.
     """
-    default = default_limits(context_window)
+    limits = limits_in_effect(context_window, max_files_open, per_file_characters)
     if max_files_open is None and per_file_characters is None:
-        return default if current in _DEFAULTS else current
+        return limits if current in _DEFAULTS else current
+    return limits
+
+
+def limits_in_effect(context_window: int, max_files_open: int | None, per_file_characters: int | None) -> FileLimits:
+    """Returns the limits of an agent's settings, or else those of its context window."""
+    default = default_limits(context_window)
     return FileLimits(max_files_open or default.max_files_open, per_file_characters or default.per_file_characters)
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import grpc
 from mnemesh.agents.v1 import runs_service_pb2 as rpc
+from mnemesh.agents.v1 import runs_service_pb2_grpc
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import bounded, next_page_token, page_query
@@ -21,7 +22,7 @@ from mnemesh_orchestrator.usecases.callbacks import CallbackService
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class BatchRpcs:
+class BatchRpcs(runs_service_pb2_grpc.RunServiceServicer):
     """The RPCs of RunService that concern batches and callbacks."""
 
     def __init__(self, batches: BatchService, callbacks: CallbackService) -> None:

@@ -119,7 +119,8 @@ class AgentRecord(_message.Message):
     def agent(self) -> _agents_pb2.Agent:
         """Settings, attached tools, tags and metadata. secrets have names only. identity_ids are ids of identity records.
         Output-only fields without a meaning outside the exporting server are ignored by an import: state, revision,
-        effective_model_settings, group_ids, message_ids, pending_approval_request_id.
+        effective_model_settings, effective_max_files_open, effective_per_file_view_window_char_limit, group_ids,
+        message_ids, pending_approval_request_id.
         """
 
     @_builtins.property

@@ -41,7 +41,8 @@ _FIELDS: Final = {kind: kind.name.lower() for kind in RecordType}
 _TYPES: Final = {name: kind for kind, name in _FIELDS.items()}
 _TYPE_FROM_PROTO: Final = {pb.RecordType.Value(f"RECORD_TYPE_{kind.name}"): kind for kind in RecordType if kind < 30}
 _NOT_EXPORTED: Final = (
-    "state", "revision", "effective_model_settings", "group_ids", "message_ids", "pending_approval_request_id",
+    "state", "revision", "effective_model_settings", "effective_max_files_open",
+    "effective_per_file_view_window_char_limit", "group_ids", "message_ids", "pending_approval_request_id",
 )  # fmt: skip
 
 

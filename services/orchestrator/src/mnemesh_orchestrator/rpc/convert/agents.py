@@ -13,6 +13,7 @@ from mnemesh_orchestrator.model.agents import Agent, AgentState, AgentType, Prom
 from mnemesh_orchestrator.model.context_window import ContextWindowReport
 from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.erasure import Erased
+from mnemesh_orchestrator.model.files import limits_in_effect
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.prompts import SystemPrompt
 from mnemesh_orchestrator.model.runs import StopReason
@@ -75,6 +76,9 @@ def agent_to_proto(
         pending_approval: The id of the approval that it waits for.
         group_ids: The ids of its groups, if the view has them.
     """
+    limits = limits_in_effect(
+        effective.context_window or 0, agent.max_files_open, agent.per_file_view_window_char_limit
+    )
     return pb.Agent(
         id=agent.id,
         name=agent.name,
@@ -100,6 +104,8 @@ def agent_to_proto(
         created_for_agent_id=agent.created_for_agent_id,
         max_files_open=agent.max_files_open,
         per_file_view_window_char_limit=agent.per_file_view_window_char_limit,
+        effective_max_files_open=limits.max_files_open,
+        effective_per_file_view_window_char_limit=limits.per_file_characters,
         hidden=agent.hidden,
         identity_ids=agent.identity_ids,
         secrets=secrets_to_proto(agent),
