@@ -59,7 +59,7 @@ def test_directory_is_uploaded_and_unchanged_files_are_not_sent_again(cli: Comma
     (directory / "readme.md").write_text("# Changed\n")
     code, out, err = cli.run("files", "upload", str(directory), "-f", "docs-1")
     assert (code, lines(out)) == (1, ["unchanged docs-1/guide--intro.md"])
-    assert f"{directory}/readme.md: The folder has a file named readme.md." in err
+    assert f"{directory}/readme.md: A file named readme.md already exists in the folder." in err
     code, out, _ = cli.run("files", "upload", str(directory), "-f", "docs-1", "--on-duplicate", "replace", "--json")
     outcomes = {row["name"]: row["outcome"] for row in map(json.loads, out.splitlines())}
     assert (code, outcomes) == (0, {"guide--intro.md": "unchanged", "readme.md": "replaced"})

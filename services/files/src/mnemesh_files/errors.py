@@ -45,7 +45,7 @@ class FileNameTaken(AlreadyExists):
 
     def __init__(self, name: str, file_id: str) -> None:
         super().__init__(
-            f"The folder has a file named {name}. Choose another name, or another handling of duplicates.",
+            f"A file named {name} already exists in the folder. Choose another name or handling of duplicates.",
             field="header.name",
             name=name,
             resource_id=file_id,

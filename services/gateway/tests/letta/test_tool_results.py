@@ -53,7 +53,9 @@ def test_what_a_tool_prints_is_one_text(lab: Lab) -> None:
     lab.fake.script = [Reply(tool_calls=[("divide", {"number": 1})]), "It failed."]
     messages = lab.client.agents.messages.create(agent.id, input="Divide.").messages
     returned = next(message for message in messages if message.message_type == "tool_return_message")
-    assert returned.stdout == ["one\ntwo"]
+    assert (returned.name, returned.stdout) == ("divide", ["one\ntwo"])
+    listed = lab.client.agents.messages.list(agent.id).items
+    assert [message.name for message in listed if message.message_type == "tool_return_message"] == ["divide"]
     assert len(returned.stderr or ()) == 1
     assert "division by zero" in (returned.stderr or [""])[0]
 

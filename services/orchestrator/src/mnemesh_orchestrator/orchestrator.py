@@ -218,7 +218,7 @@ def build(
         services.recall,
         writes,
         context,
-        ContextWindowRenderer(builtin, context, requests, estimator),
+        ContextWindowRenderer(builtin, context, requests, estimator, models),
         clock,
     )
     previews = PreviewService(windows, turns, requests, stores.groups, clock, ids)

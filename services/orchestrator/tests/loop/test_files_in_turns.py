@@ -121,8 +121,9 @@ async def test_an_unavailable_files_service_does_not_stop_a_turn(
 async def test_limits_are_those_of_the_settings_or_of_the_window(
     world: World, process: Process, draft: dict[str, int], expected: tuple[int, int]
 ) -> None:
-    agent = await agent_with_files(world, process, **draft)
-    world.files.calls.clear()
+    agent = await world.agent(process, **draft)
+    world.files.put("reports/a.txt", "alpha")
+    await process.agents.record_folders(ME, agent.id, 1, holds_folders=True)
     world.model.follow(say("One."), say("Two."))
     await process.send(agent)
     await process.send(agent)
@@ -176,3 +177,19 @@ async def test_an_agent_can_get_a_folder_of_its_own_and_is_erased(world: World, 
     assert agent.holds_folders
     await process.lifecycle.delete(ME, agent.id)
     assert world.files.erased == [agent.id]
+
+
+@pytest.mark.parametrize("recompiles", [False, True])
+async def test_a_system_message_before_the_first_turn_has_the_limits_of_the_model(
+    world: World, process: Process, recompiles: bool
+) -> None:
+    if recompiles:
+        agent = await world.agent(process)
+        world.files.put("reports/a.txt", "alpha")
+        await process.agents.record_folders(ME, agent.id, 1, holds_folders=True)
+        await process.windows.recompile(ME, None, agent.id, agent.default_conversation_id, dry_run=True)
+    else:
+        agent = await agent_with_files(world, process)
+        assert "- max_files_open=5\n" in world.window(agent).messages[0].text
+    assert world.files.limits == FileLimits(5, 15_000)
+    assert world.files.calls[-3:] == ["directories", "set_limits", "directories"]

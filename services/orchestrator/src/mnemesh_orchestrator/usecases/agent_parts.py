@@ -127,10 +127,11 @@ class AgentParts:
         """Returns the system message of a window without other messages."""
         info, _ = await self._models.resolve(agent.organization_id, agent.model)
         core = await self._context.core_memory(agent.id)
+        size = agent.model_settings.context_window or info.context_window
         memory = memory_section(
             core,
             RulesSolver(agent.tool_rules).prompt(),
-            (await self._context.directories(agent))[0] or "",
+            (await self._context.directories(agent, size))[0] or "",
             numbered=shows_line_numbers(agent.type, info.provider),
             show_blocks=AGENT_TYPES[agent.type].shows_blocks,
         )

@@ -1,9 +1,11 @@
 """The next request of a conversation: the rendered system message, and the report of its sections."""
 
+from mnemesh_kit.errors import NotFound
 from mnemesh_types.messages import Role
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.compaction.tokens import TokenEstimator
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.context_reader import ContextReader, stored_tool_ids
 from mnemesh_orchestrator.loop.policy import POLICIES
 from mnemesh_orchestrator.loop.request_assembly import RequestAssembler, return_limit
@@ -25,12 +27,18 @@ class ContextWindowRenderer:
     """Renders system messages, and reports of the next request of a conversation."""
 
     def __init__(
-        self, builtin: BuiltinTools, context: ContextReader, requests: RequestAssembler, estimator: TokenEstimator
+        self,
+        builtin: BuiltinTools,
+        context: ContextReader,
+        requests: RequestAssembler,
+        estimator: TokenEstimator,
+        models: ModelCatalog,
     ) -> None:
         self._builtin = builtin
         self._context = context
         self._requests = requests
         self._estimator = estimator
+        self._models = models
 
     async def system_text(self, agent: Agent, conversation: Conversation, window: ContextWindow) -> str:
         """Returns the newly rendered system message of a conversation with this window."""
@@ -109,8 +117,16 @@ class ContextWindowRenderer:
         return memory_section(
             core,
             RulesSolver(agent.tool_rules).prompt(),
-            (await self._context.directories(agent))[0] or "",
+            (await self._context.directories(agent, await self._window_of_model(agent)))[0] or "",
             # The provider is read from the handle, so that an agent whose model is no longer served can be reported.
             numbered=shows_line_numbers(agent.type, (conversation.model or agent.model).partition("/")[0]),
             show_blocks=AGENT_TYPES[agent.type].shows_blocks,
         )
+
+    async def _window_of_model(self, agent: Agent) -> int | None:
+        """Returns the context window of the agent's own model; None if no provider serves it."""
+        try:
+            info, _ = await self._models.resolve(agent.organization_id, agent.model)
+        except NotFound:
+            return None
+        return agent.model_settings.context_window or info.context_window

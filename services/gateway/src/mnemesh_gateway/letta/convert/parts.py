@@ -53,10 +53,11 @@ def calls_from_proto(calls: Iterable[pb.ToolCall]) -> dict[str, Any]:
     return {"tool_call": found[0] if found else None, "tool_calls": found}
 
 
-def returns_from_proto(returns: Iterable[pb.ToolReturn]) -> dict[str, Any]:
+def returns_from_proto(returns: Sequence[pb.ToolReturn]) -> dict[str, Any]:
     """Returns the fields of a message with tool returns. The first stands in the fields of older clients, too."""
     found = [return_from_proto(item) for item in returns]
     first = found[0] if found else {}
+    name = returns[0].name if returns else ""
     text = first.get("tool_return")
     return {
         "tool_return": text if isinstance(text, str) else "".join(p.get("text", "") for p in text or ()),
@@ -65,7 +66,7 @@ def returns_from_proto(returns: Iterable[pb.ToolReturn]) -> dict[str, Any]:
         "stdout": first.get("stdout"),
         "stderr": first.get("stderr"),
         "tool_returns": found,
-    }
+    } | ({"name": name} if name else {})
 
 
 def return_from_proto(item: pb.ToolReturn) -> dict[str, Any]:
