@@ -111,6 +111,13 @@ class McpServerUnreachable(Unavailable):
         super().__init__(f"The MCP server {name[:200]!r} cannot be used: {cause}")
 
 
+class McpAccessDenied(FailedPrecondition):
+    """A person did not authorize the access to an MCP server."""
+
+    def __init__(self, name: str, cause: str) -> None:
+        super().__init__(f"The access to the MCP server {name[:200]!r} was not authorized: {cause[:500]}")
+
+
 class EmbedderUnknown(InvalidArgument):
     """Archival cannot build an embedder."""
 

@@ -24,6 +24,8 @@ from mnemesh_gateway.http.streams import encode
 
 OPEN_PATHS: Final = ("/livez", "/readyz", "/v1/health", "/v1/health/", "/v1/ready", "/v1/ready/")
 """The paths that need no token and accept every Host: health checks use addresses."""
+BROWSER_PATHS: Final = ("/v1/tools/mcp/oauth/callback",)
+"""The paths that need no token: authorization servers send the browsers of persons there."""
 _PASSWORD: Final = "password "  # noqa: S105 -- the scheme of a header
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _log = structlog.get_logger("mnemesh.http")
@@ -118,7 +120,7 @@ class Guard:
             )
         if self._open > self._max_open:
             raise ResourceExhausted(f"{self._max_open} requests are open. Try again later.")
-        if scope["method"] != "OPTIONS":
+        if scope["method"] != "OPTIONS" and scope["path"] not in BROWSER_PATHS:
             set_principal(self._authenticator.principal(_metadata(headers)))
 
     def _allows(self, origin: str) -> bool:

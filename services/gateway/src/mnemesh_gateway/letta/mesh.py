@@ -25,6 +25,8 @@ from mnemesh.tools.v1 import execution_service_pb2_grpc, mcp_servers_service_pb2
 from mnemesh_client import Mnemesh
 from mnemesh_kit.principal import current_principal
 
+from mnemesh_gateway.letta.authorizations import Authorizations
+
 T = TypeVar("T")
 _SECONDS: Final = 10.0
 _MAX_ENTRIES: Final = 1000
@@ -41,6 +43,7 @@ class Mesh:
     def __init__(self, channel: grpc.aio.Channel, client: Mnemesh) -> None:
         self._channel = channel
         self.client = client
+        self.authorizations = Authorizations()
         self._cache: dict[tuple[str, str], tuple[float, object]] = {}
 
     async def cached(self, key: str, read: Callable[[], Awaitable[T]]) -> T:

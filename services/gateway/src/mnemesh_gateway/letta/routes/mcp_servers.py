@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 from mnemesh.tools.v1 import mcp_servers_pb2
@@ -12,11 +11,9 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import MnemeshError
 from starlette.responses import Response
 
-from mnemesh_gateway.http.streams import event_stream, sse
 from mnemesh_gateway.letta.convert.mcp_servers import (
     changed_transport,
     mcp_tool_from_proto,
-    offered_tool_from_proto,
     server_from_proto,
     transport_to_proto,
 )
@@ -24,6 +21,7 @@ from mnemesh_gateway.letta.convert.parts import text_of
 from mnemesh_gateway.letta.convert.values import json_to_text
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
+from mnemesh_gateway.letta.routes.mcp_connections import contact_stream
 from mnemesh_gateway.letta.schemas.agent_parts import ToolResult
 from mnemesh_gateway.letta.schemas.mcp_servers import (
     CreateMcpServer,
@@ -84,9 +82,8 @@ async def mcp_refresh_mcp_server_tools(call: Call[RefreshQuery, None]) -> Refres
 
 @operations.get("/mcp-servers/connect/{mcp_server_id}")
 async def mcp_connect_mcp_server(call: Call[NoQuery, None]) -> Response:
-    """Contacts an MCP server, and streams what happens as server-sent events."""
-    server = await _server(call)
-    return contact_stream(call, server.name, rpc.TestMcpServerRequest(mcp_server_id=server.id))
+    """Contacts an MCP server, and streams what happens as server-sent events. A person can authorize the access."""
+    return contact_stream(call, await _server(call))
 
 
 @operations.get("/mcp-servers/{mcp_server_id}/tools", result=list[Tool])
@@ -172,29 +169,6 @@ async def refreshed_server(call: Call[RefreshQuery, None], server_id: str) -> Re
         updated=[tool.name for tool in changed.updated],
         deleted=[tool.name for tool in changed.removed],
     )
-
-
-def contact_stream(call: Call[Any, Any], name: str, request: rpc.TestMcpServerRequest) -> Response:
-    """Returns a stream of events: `connection_attempt`, then `success` with the tools, or `error` with a message.
-
-    A server that asks for an authorization has the event `oauth_required` before the error.
-    """
-
-    async def events() -> AsyncGenerator[bytes, None]:
-        yield sse({"event": "connection_attempt", "server_name": name})
-        try:
-            found = await call.mesh.mcp_servers.TestMcpServer(request, timeout=_SECONDS)
-        except MnemeshError as error:
-            yield sse({"event": "error", "message": error.message})
-            return
-        if found.status == mcp_servers_pb2.MCP_SERVER_STATUS_REACHABLE:
-            yield sse({"event": "success", "tools": [offered_tool_from_proto(tool) for tool in found.tools]})
-            return
-        if found.status == mcp_servers_pb2.MCP_SERVER_STATUS_UNAUTHORIZED:
-            yield sse({"event": "oauth_required", "message": "The server asks for an authorization by OAuth."})
-        yield sse({"event": "error", "message": found.status_message or "The transport is disabled."})
-
-    return event_stream(events(), {})
 
 
 async def _server(call: Call[Any, Any]) -> mcp_servers_pb2.McpServer:

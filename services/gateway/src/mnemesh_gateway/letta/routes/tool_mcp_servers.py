@@ -19,9 +19,9 @@ from mnemesh_gateway.letta.convert.mcp_servers import (
 )
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
 from mnemesh_gateway.letta.pages import READ_SECONDS
+from mnemesh_gateway.letta.routes.mcp_connections import contact_stream
 from mnemesh_gateway.letta.routes.mcp_servers import (
     all_servers,
-    contact_stream,
     created_server,
     deleted_server,
     refreshed_server,
@@ -68,8 +68,7 @@ async def test_mcp_server(call: Call[NoQuery, ServerConfig]) -> TestedServer:
 @operations.post("/tools/mcp/servers/connect", body=ServerConfig)
 async def connect_mcp_server(call: Call[NoQuery, ServerConfig]) -> Response:
     """Contacts an MCP server, and streams what happens as server-sent events. Nothing is stored."""
-    request = rpc.TestMcpServerRequest(mcp_server=named_server_to_proto(call.body))
-    return contact_stream(call, call.body.server_name, request)
+    return contact_stream(call, named_server_to_proto(call.body))
 
 
 @operations.patch("/tools/mcp/servers/{mcp_server_name}", body=UpdateServerConfig, result=ServerConfig)

@@ -1,0 +1,34 @@
+"""Authorizations at MCP servers by a person: whoever started one waits for what the browser brings back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from mnemesh_kit.errors import DeadlineExceeded
+
+
+class Authorizations:
+    """Those that this process has started, by their states. A state works once."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, asyncio.Future[Mapping[str, str]]] = {}
+
+    async def answer(self, state: str, seconds: float) -> Mapping[str, str]:
+        """Waits for the parameters of the redirect. Raises DeadlineExceeded."""
+        waiting = self._waiting[state] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(seconds):
+                return await waiting
+        except TimeoutError as error:
+            raise DeadlineExceeded("Nobody has authorized the access in time.") from error
+        finally:
+            del self._waiting[state]
+
+    def receive(self, parameters: Mapping[str, str]) -> bool:
+        """Hands the parameters of a redirect to whoever waits for them. Returns False if nobody does."""
+        waiting = self._waiting.get(parameters.get("state", ""))
+        if waiting is None or waiting.done():
+            return False
+        waiting.set_result(parameters)
+        return True
