@@ -15,7 +15,6 @@ from mnemesh.files.v1 import files_pb2, files_service_pb2
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.directories.comparison import FolderFiles
 from mnemesh_cli.directories.ignore import IgnoreRules
-from mnemesh_cli.directories.names import folder_name_of
 from mnemesh_cli.directories.parallel import for_each
 from mnemesh_cli.directories.scan import scan
 from mnemesh_cli.display.error_text import error_text
@@ -23,6 +22,7 @@ from mnemesh_cli.display.file_progress import TransferBars, processing_bar, tran
 from mnemesh_cli.display.file_views import FolderNames
 from mnemesh_cli.display.records import json_line
 from mnemesh_cli.display.terminal import notice, print_error
+from mnemesh_client.file_names import folder_name_of
 from mnemesh_client.mnemesh import PATIENCE_SECONDS, Mnemesh
 from mnemesh_client.patience import is_broken_connection, patiently
 from mnemesh_client.upload_sources import Source, sha256_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mnemesh.files.v1 import files_pb2
-from mnemesh_cli.directories.names import folder_name_of
+from mnemesh_client.file_names import folder_name_of
 
 
 class Action(StrEnum):

@@ -13,10 +13,10 @@ from typing import Final
 from mnemesh.files.v1 import files_pb2, files_service_pb2
 from mnemesh_cli.directories.comparison import Action, Change, FolderFiles, compare
 from mnemesh_cli.directories.ignore import IgnoreRules
-from mnemesh_cli.directories.names import folder_name_of
 from mnemesh_cli.directories.parallel import for_each
 from mnemesh_cli.directories.scan import FileState, Scan, scan
 from mnemesh_cli.directories.settling import Settling
+from mnemesh_client.file_names import folder_name_of
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_client.upload_sources import sha256_of
 from mnemesh_kit.errors import (

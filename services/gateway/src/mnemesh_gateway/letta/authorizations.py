@@ -16,7 +16,8 @@ class Authorizations:
 
     async def answer(self, state: str, seconds: float) -> Mapping[str, str]:
         """Waits for the parameters of the redirect. Raises DeadlineExceeded."""
-        waiting = self._waiting[state] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
+        self._waiting[state] = waiting
         try:
             async with asyncio.timeout(seconds):
                 return await waiting

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from mnemesh.files.v1 import files_service_pb2 as rpc
+from mnemesh_client.file_names import folder_name_of
 from mnemesh_kit.errors import DeadlineExceeded
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
@@ -57,7 +58,10 @@ async def store_file(
     """Stores the file of a form under its name, unless the header has one. Raises what `form_with_file` raises."""
     async with form_with_file(request) as (_, file):
         # As on the Letta server, a given name replaces that of the file altogether.
-        header.original_name = header.name or file.filename or "upload"
+        given = header.name or file.filename or "upload"
+        header.original_name = given
+        if "/" in header.name:
+            header.name, header.path = folder_name_of(given), given
         return await mesh.files.UploadFile(_parts(file, request_id, header), timeout=_STORE_SECONDS)
 
 
