@@ -301,3 +301,34 @@ async def test_tools_that_cannot_be_executed_are_refused_with_a_reason(embedded:
     for request, reason, code in cases:
         error = await _refused(embedded.executions.ExecuteTool(request))
         assert (error.reason, error.code) == (reason, code), request
+
+
+async def test_a_source_can_name_types_that_only_the_schema_of_its_arguments_defines(stubs: Any) -> None:
+    source = '''def stock(entry: Entry, colours: list[Colour], note: str = "none") -> dict:
+    """Stocks an item."""
+    plain = entry.model_dump()
+    return {"name": entry.item.name, "tags": entry.item.tags, "colours": [c.value for c in colours], "plain": plain}
+'''
+    item = {"type": "object", "properties": {"name": {"type": "string"}, "tags": {"type": "array", "default": ["new"]}}}
+    item["required"] = ["name"]
+    entry = {"type": "object", "properties": {"item": {"$ref": "#/$defs/Item"}, "price": {"type": "number"}}}
+    schema = {
+        "type": "object",
+        "$defs": {"Item": item, "Entry": entry, "Colour": {"type": "string", "enum": ["red", "blue"]}, "no name": {}},
+        "properties": {
+            "entry": {"$ref": "#/$defs/Entry"},
+            "colours": {"type": "array", "items": {"$ref": "#/$defs/Colour"}},
+        },
+        "required": ["entry", "colours"],
+    }
+    arguments = json.dumps({"entry": {"item": {"name": "tea"}, "price": 2}, "colours": ["blue"]})
+    answer = await stubs.executions.ExecuteTool(_ad_hoc(source, arguments, schema=json.dumps(schema)))
+    assert json.loads(answer.result) == {
+        "name": "tea",
+        "tags": ["new"],
+        "colours": ["blue"],
+        "plain": {"item": {"name": "tea", "tags": ["new"]}, "price": 2},
+    }
+    tool_id = await _stored(stubs, source, args_json_schema=json.dumps(schema))
+    stored = await stubs.executions.ExecuteTool(pb.ExecuteToolRequest(tool_id=tool_id, arguments=arguments))
+    assert stored.result == answer.result

@@ -65,6 +65,8 @@ class Task:
     """The parameters in their order, which JavaScript and TypeScript need."""
     takes_object: bool = False
     """The function in JavaScript or TypeScript has one parameter, which is the object of all arguments."""
+    definitions: Mapping[str, Any] = field(default_factory=dict)
+    """JSON schemas of types that a source in Python can name without defining them, by the name of the type."""
     is_program: bool = False
     """The source is executed from its beginning to its end. The result is the value of its last expression."""
     tools: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -84,6 +86,7 @@ class Task:
                     "language": self.language.value,
                     "parameters": self.parameters,
                     "takes_object": self.takes_object,
+                    "definitions": dict(self.definitions),
                     "is_program": self.is_program,
                     "tools": dict(self.tools),
                 }

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from . import programs, values
+from . import definitions, programs, values
 
 MAX_ERROR_CHARS = 1000
 _EMPTY_TASK = json.dumps(
@@ -19,6 +19,7 @@ _EMPTY_TASK = json.dumps(
         "name": "tool",
         "source": "def tool(number: int, text: str = ''):\n    return [number, text]\n",
         "arguments": {"number": 1},
+        "definitions": {},
         "has_content": False,
     }
 )
@@ -170,6 +171,8 @@ def _call(task: Mapping[str, Any], content: bytes, agent: AgentState | None) -> 
     # The sources of tools use List, Optional and similar names without importing them.
     namespace.update({key: getattr(typing, key) for key in typing.__all__})
     namespace["client"] = NoClient()
+    if task["definitions"]:
+        namespace.update(definitions.classes(task["definitions"], module.__name__))
     exec(compile(task["source"], _filename(task), "exec", dont_inherit=True), namespace)  # noqa: S102
     function = namespace[task["name"]]
     arguments = values.converted(function, task["arguments"], namespace)

@@ -5,40 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from mnemesh.agents.v1 import agents_service_pb2, runs_pb2, runs_service_pb2
-from mnemesh.recall.v1 import messages_service_pb2
+from mnemesh.agents.v1 import runs_pb2, runs_service_pb2
 from mnemesh_client import run_stream
-from mnemesh_kit.errors import NotFound
 from starlette.responses import Response
 
 from mnemesh_gateway.errors import RunFailed
 from mnemesh_gateway.http.streams import DONE, EventStream, sse
-from mnemesh_gateway.letta.convert.events import Conversion, stop_reason, usage_from_proto, with_whole_returns
-from mnemesh_gateway.letta.convert.messages import Shown
-from mnemesh_gateway.letta.convert.sending import Sent, blanket_decisions, config_to_proto, sent_of, shown_of
+from mnemesh_gateway.letta.approvals import PATIENCE, Events, Recipient, answering
+from mnemesh_gateway.letta.convert.events import Conversion, stop_reason, usage_of, with_whole_returns
+from mnemesh_gateway.letta.convert.messages import Shown, with_whole_requests
+from mnemesh_gateway.letta.convert.sending import config_to_proto, sent_of, shown_of
 from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.pages import READ_SECONDS
 from mnemesh_gateway.letta.schemas.messages import LettaResponse, SendMessages, StopReason, Usage
 from mnemesh_gateway.letta.schemas.runs import StreamRun
 
-PATIENCE: Final = 60.0
 PING_SECONDS: Final = 30.0
-
-Events = AsyncGenerator[runs_pb2.RunEvent, None]
-
-
-@dataclass(frozen=True, slots=True)
-class Recipient:
-    """The recipient of messages: an agent, optionally with a conversation; a conversation alone; or a group."""
-
-    agent_id: str = ""
-    conversation_id: str | None = None
-    group_id: str | None = None
 
 
 async def events_of(mesh: Mesh, recipient: Recipient, body: SendMessages, key: str) -> Events:
@@ -46,8 +32,7 @@ async def events_of(mesh: Mesh, recipient: Recipient, body: SendMessages, key: s
     sent = sent_of(body)
     config = _config(recipient, body)
     if sent.is_answer:
-        answer = await _answer(mesh, recipient, sent, config, key)
-        return run_stream.send(mesh.runs, answer, PATIENCE)
+        return await answering(mesh, recipient, sent, config, key)
     if body.background:
         run = await start_run(mesh, recipient, body, key)
         return run_stream.attach(mesh.runs, run.id, 0, PATIENCE)
@@ -74,8 +59,7 @@ async def start_run(mesh: Mesh, recipient: Recipient, body: SendMessages, key: s
     sent = sent_of(body)
     config = _config(recipient, body)
     if sent.is_answer:
-        answer = await _answer(mesh, recipient, sent, config, key)
-        async with aclosing(run_stream.send(mesh.runs, answer, PATIENCE)) as events:
+        async with aclosing(await answering(mesh, recipient, sent, config, key)) as events:
             run_id = (await anext(events)).run_id
         return await read_run(mesh, run_id)
     start = runs_service_pb2.StartRunRequest(
@@ -87,36 +71,6 @@ async def start_run(mesh: Mesh, recipient: Recipient, body: SendMessages, key: s
         config=config,
     )
     return (await mesh.runs.StartRun(start, timeout=READ_SECONDS)).run
-
-
-async def _answer(
-    mesh: Mesh, recipient: Recipient, sent: Sent, config: runs_pb2.RunConfig, key: str
-) -> runs_service_pb2.AnswerApprovalRequest:
-    if recipient.group_id is not None:
-        raise invalid_field("An approval is answered to the agent that asked, not to its group.", "body", "messages")
-    decisions = list(sent.decisions)
-    if sent.blanket is not None:
-        request_id = sent.approval_request_id or await _pending(mesh, recipient.agent_id)
-        found = messages_service_pb2.GetMessagesRequest(message_ids=[request_id])
-        messages = (await mesh.messages.GetMessages(found, timeout=READ_SECONDS)).messages
-        decisions += blanket_decisions(sent, [call for message in messages for call in message.tool_calls])
-    return runs_service_pb2.AnswerApprovalRequest(
-        request_id=key,
-        agent_id=recipient.agent_id,
-        conversation_id=recipient.conversation_id,
-        approval_request_id=sent.approval_request_id,
-        decisions=decisions,
-        messages=sent.messages,
-        config=config,
-    )
-
-
-async def _pending(mesh: Mesh, agent_id: str) -> str:
-    request = agents_service_pb2.GetAgentRequest(agent_id=agent_id)
-    agent = (await mesh.agents.GetAgent(request, timeout=READ_SECONDS)).agent
-    if not agent.HasField("pending_approval_request_id"):
-        raise NotFound(f"{agent_id} waits for no approval.")
-    return agent.pending_approval_request_id
 
 
 async def answered(events: Events, shown: Shown) -> LettaResponse:
@@ -132,12 +86,17 @@ async def answered(events: Events, shown: Shown) -> LettaResponse:
                 case "stop":
                     reason = stop_reason(event)
                 case "usage":
-                    usage = usage_from_proto(event.usage.usage, event.usage.step_count, event.run_id)
+                    usage = usage_of(event)
                 case _:
                     message = conversion.message(event)
-                    if message is not None and shown.has(message["message_type"]):
+                    if message is not None:
                         messages.append(message)
-    return LettaResponse(messages=with_whole_returns(messages), stop_reason=StopReason(stop_reason=reason), usage=usage)
+    whole = with_whole_requests(with_whole_returns(messages))
+    return LettaResponse(
+        messages=[message for message in whole if shown.has(message["message_type"])],
+        stop_reason=StopReason(stop_reason=reason),
+        usage=usage,
+    )
 
 
 def run_failed(error: runs_pb2.RunError) -> RunFailed:
@@ -206,7 +165,7 @@ async def _frames(events: Events, shown: Shown, *, tokens: bool, numbered: bool)
                         yield frame(_error(failure, event.run_id), "error")
                         return
                 case "usage":
-                    usage = usage_from_proto(event.usage.usage, event.usage.step_count, event.run_id)
+                    usage = usage_of(event)
                     yield frame({name: getattr(usage, name) for name in usage.__struct_fields__})
                 case _:
                     message = conversion.message(event)

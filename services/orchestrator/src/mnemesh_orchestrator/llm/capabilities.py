@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
+from mnemesh_orchestrator.llm.anthropic_messages.render import thinks
 from mnemesh_orchestrator.llm.dialects import Api, dialect_of
 from mnemesh_orchestrator.llm.openai_chat.render import reasons
 from mnemesh_orchestrator.model.models import ModelInfo
@@ -42,6 +43,7 @@ def with_capabilities(info: ModelInfo) -> ModelInfo:
         "forced_tool_choice": is_remote,
         "strict_tool_schemas": is_remote and dialect.strict_tools,
         "structured_output": is_remote and dialect.json_schema,
+        "reasoning": is_remote and (reasons(info) or thinks(info)),
         "image_input": reads_images(info),
         "temperature": is_remote and not reasons(info),
     }

@@ -104,6 +104,12 @@ class ExecutableTool:
     return_chars: int = DEFAULT_RETURN_CHARS
 
     @property
+    def definitions(self) -> Mapping[str, Any]:
+        """The types that the schema of its arguments defines. A source may name them without defining them."""
+        found = self.parameters.get("$defs")
+        return found if isinstance(found, Mapping) and self.source_type is SourceType.PYTHON else {}
+
+    @property
     def packages(self) -> PackageSet:
         """The packages that it needs."""
         return packages_of(self.source_type, self.pip_requirements, self.npm_requirements)

@@ -149,4 +149,5 @@ def _task(
         language=language,
         parameters=tool.signature,
         takes_object=tool.takes_object,
+        definitions=tool.definitions,
     )

@@ -126,14 +126,20 @@ def stop_reason(event: pb.RunEvent) -> str:
     return STOP_REASON_NAMES.get(event.stop.reason, "error")
 
 
-def usage_from_proto(usage: Any, step_count: int, run_id: str) -> Usage:
-    """Returns the tokens of a run."""
+def usage_of(event: pb.RunEvent) -> Usage:
+    """Returns the tokens of a turn, and the runs that it started, such as those of sleeptime agents."""
+    usage = usage_from_proto(event.usage.usage, event.usage.step_count)
+    usage.run_ids = list(event.usage.child_run_ids) or None
+    return usage
+
+
+def usage_from_proto(usage: Any, step_count: int) -> Usage:
+    """Returns tokens."""
     return Usage(
         completion_tokens=usage.completion_tokens,
         prompt_tokens=usage.prompt_tokens,
         total_tokens=usage.total_tokens or usage.completion_tokens + usage.prompt_tokens,
         step_count=step_count,
-        run_ids=[run_id] if run_id else None,
         cached_input_tokens=present(usage, "cached_input_tokens"),
         cache_write_tokens=present(usage, "cache_write_tokens"),
         reasoning_tokens=present(usage, "reasoning_tokens"),

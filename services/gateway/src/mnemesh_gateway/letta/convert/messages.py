@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from mnemesh.types.v1 import message_pb2 as pb
@@ -19,6 +19,11 @@ from mnemesh_gateway.letta.convert.parts import (
     text_of,
 )
 from mnemesh_gateway.letta.convert.values import moment, present
+
+_OF_ANSWERS: Final = frozenset(
+    {"reasoning_message", "hidden_reasoning_message", "assistant_message", "tool_call_message"}
+)
+"""The messages that are parts of a model's answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +41,50 @@ class Shown:
 
 
 def messages_from_proto(messages: Iterable[pb.Message], shown: Shown) -> list[dict[str, Any]]:
-    """Returns stored messages as those that clients see, in the order of the stored ones."""
-    return [part for message in messages for part in _parts(message, shown) if shown.has(part["message_type"])]
+    """Returns stored messages as those that clients see, in the order of the stored ones.
+
+    Words that a tool says are the assistant's; the return of that call is then left out, unless it is an error.
+    """
+    stored = list(messages)
+    said = {call.id for message in stored for call in message.tool_calls if spoken(call, shown) is not None}
+    parts = [part for message in stored for part in _parts(_without_returns(message, said), shown)]
+    return [part for part in with_whole_requests(parts) if shown.has(part["message_type"])]
+
+
+def with_whole_requests(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns messages in which all of a step that asks for an approval have the id of the request.
+
+    A call that waits for approval is in the request only.
+    """
+    requests = {m["step_id"]: m for m in messages if m["message_type"] == "approval_request_message" and m["step_id"]}
+    found = []
+    for message in messages:
+        request = requests.get(message["step_id"])
+        if request is None or message["message_type"] not in _OF_ANSWERS:
+            found.append(message)
+            continue
+        joined = message | {"id": request["id"]}
+        if message["message_type"] == "tool_call_message":
+            waiting = {call["tool_call_id"] for call in request["tool_calls"]}
+            calls = [call for call in message["tool_calls"] if call["tool_call_id"] not in waiting]
+            if not calls:
+                continue
+            joined |= {"tool_calls": calls, "tool_call": calls[0]}
+        found.append(joined)
+    return found
+
+
+def _without_returns(message: pb.Message, said: Collection[str]) -> pb.Message:
+    """Returns the message without successful returns of some calls."""
+    if message.role != pb.ROLE_TOOL or not any(item.tool_call_id in said for item in message.tool_returns):
+        return message
+    error = pb.TOOL_RETURN_STATUS_ERROR
+    kept = [item for item in message.tool_returns if item.tool_call_id not in said or item.status == error]
+    rest = pb.Message()
+    rest.CopyFrom(message)
+    del rest.tool_returns[:]
+    rest.tool_returns.extend(kept)
+    return rest
 
 
 def _parts(message: pb.Message, shown: Shown) -> list[dict[str, Any]]:
@@ -50,6 +97,8 @@ def _parts(message: pb.Message, shown: Shown) -> list[dict[str, Any]]:
         case pb.ROLE_SUMMARY:
             # Clients of Letta's read a stored summary as the user's; only streams have messages for summaries.
             return [base | {"message_type": "user_message", "content": text_of(message.content)}]
+        case pb.ROLE_TOOL if not message.tool_returns:
+            return []
         case pb.ROLE_TOOL:
             return [base | {"message_type": "tool_return_message"} | returns_from_proto(message.tool_returns)]
         case pb.ROLE_APPROVAL if message.HasField("approval_request_id"):

@@ -11,6 +11,7 @@ from mnemesh_kit.errors import FailedPrecondition, NotFound
 from starlette.responses import Response
 
 from mnemesh_gateway.letta.agent_states import read_state
+from mnemesh_gateway.letta.approvals import Recipient
 from mnemesh_gateway.letta.convert.corrections import correction_to_proto
 from mnemesh_gateway.letta.convert.formats import compaction_to_proto
 from mnemesh_gateway.letta.convert.messages import Shown, messages_from_proto
@@ -34,7 +35,7 @@ from mnemesh_gateway.letta.schemas.messages import (
     SendMessages,
 )
 from mnemesh_gateway.letta.schemas.runs import Run
-from mnemesh_gateway.letta.turns import Recipient, replied, start_run
+from mnemesh_gateway.letta.turns import replied, start_run
 
 operations = Operations()
 COMPACTION_SECONDS: Final = 120.0

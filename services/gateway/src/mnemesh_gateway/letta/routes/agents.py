@@ -15,8 +15,9 @@ from mnemesh_gateway.letta.agent_states import VIEW, agents_of, folders_of, read
 from mnemesh_gateway.letta.convert.agents import options_to_proto
 from mnemesh_gateway.letta.convert.blocks import block_to_proto
 from mnemesh_gateway.letta.convert.inputs import input_to_proto
-from mnemesh_gateway.letta.convert.models import UNSET_MODELS
+from mnemesh_gateway.letta.convert.models import UNSET_MODELS, find_model
 from mnemesh_gateway.letta.convert.names import AGENT_TYPES, STOP_REASONS
+from mnemesh_gateway.letta.convert.reasoning import change_reasoning, set_reasoning
 from mnemesh_gateway.letta.convert.values import set_present
 from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.mesh import Mesh
@@ -75,6 +76,7 @@ async def create_agent(call: Call[NoQuery, CreateAgent]) -> AgentState:
     if agent.type in _WITHOUT_PARTNER:
         agent.ClearField("enable_sleeptime")
     _drop_unset(agent)
+    set_reasoning(body, await find_model(call.mesh, agent.model), agent.model_settings, agent.type)
     set_present(agent, name=body.name)
     request = rpc.CreateAgentRequest(
         request_id=call.request_id,
@@ -117,11 +119,15 @@ async def modify_agent(call: Call[NoQuery, UpdateAgent]) -> AgentState:
         await mesh.agents.GetAgent(rpc.GetAgentRequest(agent_id=agent_id, view=VIEW), timeout=READ_SECONDS)
     ).agent
     agent = pb.Agent(id=agent_id)
-    if body.model is None and body.llm_config is None:
+    changes_settings = _changes_settings(body)
+    if (body.model is None and body.llm_config is None) or not changes_settings:
         # The settings of a model are one field: what the body leaves out stays.
         agent.model_settings.CopyFrom(current.model_settings)
     paths = options_to_proto(body, agent)
-    if not _changes_settings(body):
+    model = await find_model(mesh, agent.model or current.model)
+    if change_reasoning(body, model, agent.model_settings, current.type) or changes_settings:
+        paths.add("model_settings")
+    else:
         paths.discard("model_settings")
     set_present(agent, name=body.name)
     if body.name is not None:

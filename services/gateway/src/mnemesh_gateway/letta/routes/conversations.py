@@ -14,6 +14,7 @@ from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.ids import derive_id, is_id
 from starlette.responses import Response
 
+from mnemesh_gateway.letta.approvals import Recipient
 from mnemesh_gateway.letta.convert.messages import messages_from_proto
 from mnemesh_gateway.letta.convert.models import settings_to_json, settings_to_proto
 from mnemesh_gateway.letta.convert.values import moment, present, set_present
@@ -47,7 +48,7 @@ from mnemesh_gateway.letta.schemas.messages import (
     SendMessages,
 )
 from mnemesh_gateway.letta.schemas.runs import AttachToConversation
-from mnemesh_gateway.letta.turns import Recipient, attached, replied
+from mnemesh_gateway.letta.turns import attached, replied
 
 operations = Operations()
 _ORDERS: Final = {

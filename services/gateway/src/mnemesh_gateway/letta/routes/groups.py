@@ -10,6 +10,7 @@ from mnemesh.agents.v1 import groups_service_pb2 as rpc
 from mnemesh_kit.errors import Aborted
 from starlette.responses import Response
 
+from mnemesh_gateway.letta.approvals import Recipient
 from mnemesh_gateway.letta.convert.groups import group_from_proto, group_to_proto, group_update_to_proto
 from mnemesh_gateway.letta.convert.messages import messages_from_proto
 from mnemesh_gateway.letta.convert.names import MANAGER_TYPES
@@ -19,7 +20,7 @@ from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, chronological, 
 from mnemesh_gateway.letta.routes.agent_messages import check_streaming, shown_by
 from mnemesh_gateway.letta.schemas.groups import CreateGroup, Group, GroupResult, ListGroups, UpdateGroup
 from mnemesh_gateway.letta.schemas.messages import LettaResponse, ListMessages, SendMessages
-from mnemesh_gateway.letta.turns import Recipient, replied
+from mnemesh_gateway.letta.turns import replied
 
 operations = Operations()
 _WRITE_SECONDS: Final = 60.0

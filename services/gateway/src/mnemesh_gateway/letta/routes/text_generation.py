@@ -32,4 +32,4 @@ async def generate_completion(call: Call[NoQuery, GenerateText]) -> GeneratedTex
         )
     response = await call.mesh.agents.GenerateText(request, timeout=_ANSWER_SECONDS)
     _, _, model = response.model.partition("/")
-    return GeneratedText(content=response.text, model=model, usage=usage_from_proto(response.usage, 0, ""))
+    return GeneratedText(content=response.text, model=model, usage=usage_from_proto(response.usage, 0))

@@ -155,6 +155,7 @@ class AgentOptions(ModelChoice, kw_only=True):
 
     description: str | None = None
     system: str | None = None
+    reasoning: bool | None = None
     metadata: dict[str, Any] | None = None
     tags: list[str] | None = None
     tool_rules: list[dict[str, Any]] | None = None

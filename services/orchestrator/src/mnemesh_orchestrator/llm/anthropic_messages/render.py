@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from mnemesh_types.messages import OmittedReasoningPart, ReasoningPart, RedactedReasoningPart
 
+from mnemesh_orchestrator.llm.dialects import Api
 from mnemesh_orchestrator.llm.history import (
     CLOSING,
     OPENING,
@@ -25,7 +26,7 @@ from mnemesh_orchestrator.llm.turns import (
     WireReturn,
 )
 from mnemesh_orchestrator.llm.wire import hidden_image, image_base64, with_provider_options
-from mnemesh_orchestrator.model.models import ToolSchema
+from mnemesh_orchestrator.model.models import ModelInfo, ToolSchema
 
 Block = dict[str, Any]
 
@@ -35,6 +36,12 @@ _PROTECTED: Final = frozenset({"messages", "stream", "tools", "system"})
 _EPHEMERAL: Final = {"type": "ephemeral"}
 # From 4.6 on a model chooses the length of its thinking. Older ones get a token budget.
 _TAKES_BUDGET: Final = re.compile(r"claude-(?:3|(?:opus|sonnet|haiku)-4(?:-[0-5])?(?:-\d{8})?$)")
+_THINKS: Final = re.compile(r"claude-(?:3-7|(?:opus|sonnet|haiku)-(?:[4-9]|\d\d))")
+
+
+def thinks(model: ModelInfo) -> bool:
+    """Returns whether this is one of Claude's models that can think before they answer."""
+    return model.api == Api.MESSAGES and _THINKS.match(model.provider_model) is not None
 
 
 def render_body(
