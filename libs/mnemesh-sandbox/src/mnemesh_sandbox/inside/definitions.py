@@ -39,7 +39,8 @@ def classes(definitions: Mapping[str, Any], module: str) -> dict[str, type]:
 
 def _class(name: str, schema: Mapping[str, Any]) -> type | None:
     if schema.get("enum"):
-        made: type = enum.Enum(name, [(str(value), value) for value in schema["enum"]])  # type: ignore[assignment]
+        functional: Any = enum.Enum
+        made: type = functional(name, [(str(value), value) for value in schema["enum"]])
         return made
     properties = schema.get("properties")
     if not isinstance(properties, dict) or not all(map(_is_name, properties)):

@@ -13,12 +13,13 @@ from mnemesh_client import run_stream
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
 from mnemesh_kit.principal import Principal, as_principal
 
+from mnemesh_gateway.letta.approvals import PATIENCE
 from mnemesh_gateway.letta.convert.batches import job_of_batch
 from mnemesh_gateway.letta.convert.messages import Shown
 from mnemesh_gateway.letta.convert.runs import returned_types, run_from_proto
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.pages import READ_SECONDS
-from mnemesh_gateway.letta.turns import PATIENCE, answered
+from mnemesh_gateway.letta.turns import answered
 from mnemesh_gateway.ports.callbacks import Caller, CallResult
 
 POLL_SECONDS: Final = 1.0
