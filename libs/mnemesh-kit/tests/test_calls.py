@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import grpc
 import pytest
 import structlog
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
-from mnemesh_kit import errors
+from mnemesh_kit import errors, interceptors
+from mnemesh_kit.access import RPC_RULES
 from mnemesh_kit.correlation import current_correlation_id, set_correlation_id
 from mnemesh_kit.deadline import remaining, set_remaining
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal, as_principal, current_principal
@@ -118,6 +120,19 @@ async def test_correlation_id_and_the_principal_reach_the_server() -> None:
         await stub.GetBlock(GET)
     assert seen == [("trace-me", ME), ("trace-me", DEFAULT_PRINCIPAL)]
     assert [entry["code"] for entry in logs if entry["event"] == "call"] == ["OK"]
+
+
+async def test_successful_calls_that_services_repeat_all_the_time_are_details(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = f"/{SERVICE}/GetBlock"
+    monkeypatch.setattr(interceptors, "RPC_RULES", {method: replace(RPC_RULES[method], is_polled=True)})
+    async with serving() as service, calling(service.address) as stub:
+        with structlog.testing.capture_logs() as logs:
+            await stub.GetBlock(GET)
+            service.servicer.respond = raising(errors.NotFound("no"))
+            with pytest.raises(errors.NotFound):
+                await stub.GetBlock(GET)
+    assert [entry["log_level"] for entry in logs if entry["event"] == "call"] == ["debug", "info"]
+    assert RPC_RULES["/mnemesh.agents.v1.RunService/ClaimCallbacks"].is_polled
 
 
 async def test_principal_with_a_malformed_id_is_refused() -> None:

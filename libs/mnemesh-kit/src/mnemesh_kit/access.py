@@ -27,6 +27,8 @@ class RpcRule:
     bounds_stream: bool = True
     """Whether the requests of a stream are bounded together. False: the handler keeps none and has a bound of its own.
     """
+    is_polled: bool = False
+    """Whether services call it all the time. Successful calls are then logged at the level debug."""
 
 
 UNLISTED: Final = RpcRule(Role.SERVICE, MAX_REQUEST_BYTES)
@@ -34,7 +36,7 @@ UNLISTED: Final = RpcRule(Role.SERVICE, MAX_REQUEST_BYTES)
 
 
 def _rules(
-    service: str, *, client: str = "", large: str = "", internal: str = "", unbounded: str = ""
+    service: str, *, client: str = "", large: str = "", internal: str = "", unbounded: str = "", polled: str = ""
 ) -> dict[str, RpcRule]:
     """Returns the rules of one service.
 
@@ -44,11 +46,15 @@ def _rules(
         large: those RPCs of any role whose requests may be as large as a message can be.
         internal: the RPCs that services of the mesh may call.
         unbounded: those RPCs of any role with streams of requests that are not bounded together.
+        polled: those RPCs of any role that services call all the time.
     """
     unlimited = set(large.split())
     return {
         f"/{service}/{name}": RpcRule(
-            role, MAX_MESSAGE_BYTES if name in unlimited else MAX_REQUEST_BYTES, name not in unbounded.split()
+            role,
+            MAX_MESSAGE_BYTES if name in unlimited else MAX_REQUEST_BYTES,
+            bounds_stream=name not in unbounded.split(),
+            is_polled=name in polled.split(),
         )
         for role, names in ((Role.CLIENT, client), (Role.SERVICE, internal))
         for name in names.split()
@@ -71,6 +77,7 @@ RPC_RULES: Final[Mapping[str, RpcRule]] = {
         client="SendMessage StartRun AnswerApproval GetRun ListRuns CancelRuns RetryRun DeleteRun StreamRun ListSteps "
         "GetStep GetStepTrace SetStepFeedback StartBatch GetBatch ListBatches CancelBatch",
         internal="ClaimCallbacks RecordCallback",
+        polled="ClaimCallbacks",
         large="SendMessage StartRun AnswerApproval StartBatch",
     ),
     **_rules(

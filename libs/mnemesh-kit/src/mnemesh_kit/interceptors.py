@@ -24,7 +24,7 @@ from typing import Any, Final
 import grpc
 import structlog
 
-from mnemesh_kit.access import RpcRule
+from mnemesh_kit.access import RPC_RULES, UNLISTED, RpcRule
 from mnemesh_kit.admission import Admission, OpenService
 from mnemesh_kit.auth import Authenticator
 from mnemesh_kit.correlation import METADATA_KEY, set_correlation_id
@@ -181,7 +181,9 @@ class Pipeline(grpc.aio.ServerInterceptor):
     def _finish(self, call: Call) -> None:
         seconds = time.perf_counter() - call.started
         code = call.code.name
-        _log.info("call", method=call.method, code=code, ms=round(seconds * 1000, 2))
+        rule = RPC_RULES.get(call.method, UNLISTED)
+        log = _log.debug if rule.is_polled and call.code is grpc.StatusCode.OK else _log.info
+        log("call", method=call.method, code=code, ms=round(seconds * 1000, 2))
         if self._metrics is not None:
             self._metrics.record(call.method, code, seconds)
 
