@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from mnemesh_testkit.fakes.script import Reply
@@ -158,3 +159,14 @@ def test_the_context_of_a_conversation_has_its_messages(lab: Lab, rest: Rest) ->
     path = f"/agents/{agent.id}/context"
     own, other = rest.call("GET", path), rest.call("GET", path, params={"conversation_id": conversation.id})
     assert (own["num_messages"] > other["num_messages"], other["num_messages"]) == (True, 1)
+
+
+def test_agents_are_listed_while_they_are_deleted(lab: Lab) -> None:
+    tag = f"stale-{uuid4()}"
+    agents = {lab.agent(tags=[tag]).id for _ in range(3)}
+    deleted = []
+    for agent in lab.client.agents.list(tags=[tag], limit=1):
+        lab.client.agents.delete(agent.id)
+        deleted.append(agent.id)
+    assert len(deleted) == len(agents)
+    assert set(deleted) == agents

@@ -5,10 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 from mnemesh_orchestrator.compaction.tokens import schemas_tokens, tokenizer_for, unsent_message_ids
-from mnemesh_orchestrator.loop.state import prompt_limit
+from mnemesh_orchestrator.loop.state import longest_prompt, prompt_limit
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.models import ModelSettings, ToolSchema
+from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 from mnemesh_types.messages import ContentPart, ImagePart, Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
 from ..support.world import ME, Process, World, require_valid
@@ -31,6 +32,27 @@ def test_budget_is_window_without_answer_and_margin(window: int, output: int | N
     settings = ModelSettings(max_output_tokens=output)
     assert prompt_limit(settings, window) == limit, "the model's window"
     assert prompt_limit(replace(settings, context_window=window), 1_000_000) == limit, "the agent's setting precedes it"
+
+
+@pytest.mark.parametrize(
+    ("output", "longest"), [(None, 7_840), (1_000, 6_840), (6_000, 5_840)], ids=["unlimited", "short", "long"]
+)
+def test_a_request_that_cannot_be_shortened_may_take_more_than_the_budget(output: int | None, longest: int) -> None:
+    settings = ModelSettings(max_output_tokens=output)
+    assert longest_prompt(settings, 8_000) == longest
+    assert longest >= prompt_limit(settings, 8_000)
+
+
+async def test_a_long_input_in_a_small_window_is_sent(world: World, process: Process, speaker: Speaker) -> None:
+    small = replace(SMALL, context_window=3_000, max_output_tokens=4_096)
+    agent = await small_agent(world, process, model_settings=small)
+    assert prompt_limit(small, 0) == 1_440
+    await process.send(agent, "word " * 300)
+    outcome = await process.outcome(agent)
+    assert outcome.status is RunStatus.COMPLETED
+    other = await small_agent(world, process, model_settings=small)
+    await process.send(other, "word " * 900)
+    assert (await process.outcome(other)).stop_reason is StopReason.CONTEXT_WINDOW_OVERFLOW
 
 
 @pytest.mark.parametrize("below", [1, 0])

@@ -70,6 +70,22 @@ async def test_code_that_cannot_run_is_an_error(
     assert world.tools.programs == []
 
 
+async def test_code_calls_the_custom_tools_that_it_names(world: World, process: Process) -> None:
+    world.tools.add("look", "seen")
+    world.tools.add("listen", "heard")
+    agent = await _agent(world, process, names=(*TOOLS, "look", "listen"))
+
+    async def program(answer: Answer) -> str:
+        return (await _call(answer, "look")).text
+
+    world.tools.follow_program(program)
+    world.model.follow(call("run_code", code="archival_memory_insert or looked or look()"), say("Seen."))
+    await process.send(agent)
+    assert json.loads(_returned(world, agent).text) == {"result": "seen", "called_tools": ["look"]}
+    (task,) = world.tools.programs
+    assert list(task.tools) == ["look"]
+
+
 async def test_program_calls_the_tools_of_the_agent(world: World, process: Process) -> None:
     world.tools.add("look", "seen")
     agent = await _agent(world, process, names=(*TOOLS, "look"))

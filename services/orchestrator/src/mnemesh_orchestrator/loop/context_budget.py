@@ -104,8 +104,8 @@ class ContextBudget:
             clipped = self._estimator.messages(context.agent, state.model.info.handle, messages[index : index + 1])
             total += clipped[0] - measured.messages[index]
         # A request above the ceiling alone is sent: the provider that refused one may accept it now.
-        if total > state.model.prompt_limit:
-            raise _overflow(total, state.model.prompt_limit)
+        if total > state.model.longest_prompt:
+            raise _overflow(total, state.model.longest_prompt)
         return replace(request, messages=tuple(messages))
 
 
@@ -142,14 +142,14 @@ def start_of_turn(context: TurnContext, state: TurnState) -> int:
     return turn_start(messages, runs)
 
 
-def require_space(state: TurnState, measured: Measured) -> None:
-    """Refuses a request that no compaction can shorten enough.
+def require_space(state: TurnState, measured: Measured, most: int) -> None:
+    """Refuses a request that no compaction can shorten to `most` tokens.
 
     Raises:
         SystemPromptOverflow: the system message and the tools alone do not fit.
         ContextWindowOverflow: they do not fit with the input.
     """
-    most, count = state.model.prompt_limit, len(state.window.messages)
+    count = len(state.window.messages)
     fixed = measured.tools + measured.messages[0]
     if fixed > most:
         raise SystemPromptOverflow(

@@ -1,6 +1,7 @@
 """Runs of code that a model wrote, and of the tools that the code calls."""
 
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -29,6 +30,8 @@ _ORDINALS: Final = 1_000
 _DIRECTLY: Final = "Error: {name} cannot be called by a program. Call it directly."
 _UNAPPROVED: Final = "Error: {name} needs a person's approval, which a program cannot request. Call it directly."
 _IMAGES: Final = "[Images left out: {count}. A program gets text; call {name} directly to see them.]"
+
+_WORD: Final = re.compile(r"\w+")
 
 RunTool = Callable[[PlannedCall], Awaitable[ToolResult]]
 
@@ -93,10 +96,11 @@ class Programs:
         await context.journal.record(JournalEntry(step_id, EntryKind.STARTED, self._clock.now(), item.ordinal))
         answers = _Answers(self._clock, context, step_id, item, solver, run_tool)
         try:
+            signatures = _signatures(context)
             if item.call.name == RUN_CODE:
-                result = await self._tools.run_program(program_of(arguments))
-            else:
-                result = await self._tools.run_program(program_of(arguments, _signatures(context)), answers.answer)
+                signatures = _named_in(str(arguments["code"]), signatures)
+            answer = answers.answer if signatures else None
+            result = await self._tools.run_program(program_of(arguments, signatures), answer)
         except LeaseLost:
             raise
         except (Unavailable, DeadlineExceeded):
@@ -177,6 +181,12 @@ def _signatures(context: TurnContext) -> dict[str, tuple[str, ...]]:
         for schema in context.toolbox.plain
         if schema.name.isidentifier() and schema.name not in CODE_TOOL_NAMES
     }
+
+
+def _named_in(code: str, signatures: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Returns the custom tools that code names. Those are functions in all code; the built-in ones are not."""
+    words = set(_WORD.findall(code))
+    return {name: names for name, names in signatures.items() if name in words and name not in BUILTIN_SCHEMAS}
 
 
 def _interrupted(calls: ProgramCalls) -> str:

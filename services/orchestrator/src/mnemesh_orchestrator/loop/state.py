@@ -34,8 +34,17 @@ from mnemesh_orchestrator.prompt.packaging import event_type
 
 def prompt_limit(settings: ModelSettings, default_window: int) -> int:
     """Returns the tokens that a request may take: the window without the answer and a margin of two percent."""
-    window = settings.context_window or default_window
-    return window - min(settings.max_output_tokens or 0, window // 2) - window // 50
+    return _without_answer(settings, settings.context_window or default_window, most_for_answer=2)
+
+
+def longest_prompt(settings: ModelSettings, default_window: int) -> int:
+    """Returns the tokens that a request may take if nothing of it can be taken away: the answer is shorter then."""
+    return _without_answer(settings, settings.context_window or default_window, most_for_answer=4)
+
+
+def _without_answer(settings: ModelSettings, window: int, most_for_answer: int) -> int:
+    """Returns the window without the margin and the answer, which has at most one n-th of it."""
+    return window - min(settings.max_output_tokens or 0, window // most_for_answer) - window // 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +58,12 @@ class CalledModel:
     """Replaces this model for the rest of the turn if its provider is unavailable."""
     prompt_limit: int = field(init=False)
     """See the function `prompt_limit`."""
+    longest_prompt: int = field(init=False)
+    """See the function `longest_prompt`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt_limit", prompt_limit(self.settings, self.info.context_window))
+        object.__setattr__(self, "longest_prompt", longest_prompt(self.settings, self.info.context_window))
 
 
 @dataclass(frozen=True, slots=True)

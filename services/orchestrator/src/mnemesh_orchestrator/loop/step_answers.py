@@ -110,7 +110,7 @@ class StepAnswers:
             fits = measured.total <= limit(state)
             if fits and (attempt or self._budget.is_within_trigger(context, state, measured)):
                 return assembled
-            require_space(state, measured)
+            require_space(state, measured, state.model.longest_prompt)
             if attempt == MAX_COMPACTIONS or not await self._compaction.before_request(
                 turn, step, assembled, least_gain(state, fits=fits)
             ):

@@ -143,7 +143,7 @@ class TranscriptInputs:
         context, state = turn.context, turn.state
         assembled = await self._requests.assemble(context, state)
         measured = self._estimator.request(context.agent, assembled.request)
-        require_space(state, measured)
+        require_space(state, measured, state.model.prompt_limit)
         left = state.model.prompt_limit - measured.tools - measured.messages[0]
         tokens = max(_LEAST_TOKENS, int(left * _SHARE))
         sample = self._estimator.text(context.agent, state.model.info.handle, _SAMPLE)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Literal
 
 from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh.agents.v1 import agents_service_pb2 as rpc
 from mnemesh.blocks.v1 import blocks_service_pb2
 from mnemesh.files.v1 import agent_files_service_pb2
+from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import new_id
 
 from mnemesh_gateway.letta.agent_states import VIEW, agents_of, folders_of, read_state
@@ -39,6 +40,7 @@ _CREATED_PARTS: Final = frozenset({"identities", "multi_agent_group"})
 """The parts of an agent that the answer to a creation includes."""
 _WITHOUT_PARTNER: Final = frozenset({pb.AGENT_TYPE_SLEEPTIME, pb.AGENT_TYPE_VOICE_SLEEPTIME})
 """The types whose agents maintain the memory of others. `enable_sleeptime` has no effect on them."""
+_CURSORS: Final[tuple[Literal["after_id", "before_id"], ...]] = ("after_id", "before_id")
 _ORDERS: Final = {
     "created_at": rpc.AGENT_ORDER_BY_CREATE_TIME,
     "updated_at": rpc.AGENT_ORDER_BY_UPDATE_TIME,
@@ -57,7 +59,15 @@ async def list_agents(call: Call[ListAgents, None]) -> list[AgentState]:
         order_by=_ORDERS.get(query.order_by or query.sort_by or "created_at", rpc.AGENT_ORDER_BY_CREATE_TIME),
     )
     set_present(request, after_id=query.after, before_id=query.before)
-    return await agents_of(call.mesh, request, limit, parts_of(query.include, query.include_relationships))
+    parts = parts_of(query.include, query.include_relationships)
+    try:
+        return await agents_of(call.mesh, request, limit, parts)
+    except NotFound as error:
+        if error.field not in _CURSORS:
+            raise
+        # A client that deletes the agents that it lists goes on with those that are left.
+        request.ClearField(error.field)
+        return await agents_of(call.mesh, request, limit, parts)
 
 
 @operations.get("/agents/count", query=AgentFilters, result=int)
