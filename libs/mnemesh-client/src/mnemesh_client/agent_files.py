@@ -8,7 +8,7 @@ from typing import Literal
 from mnemesh.files.v1 import agent_files_service_pb2, agent_files_service_pb2_grpc, files_pb2
 
 from mnemesh_client.inputs import is_file_id
-from mnemesh_client.paging import Order, paginate, sort_order
+from mnemesh_client.paging import Order, paginate, sort_order, whole_answer
 
 AgentFileOrderByName = Literal["create_time", "last_access_time", "name"]
 FileWindow = str | agent_files_service_pb2.FileRequest
@@ -148,7 +148,8 @@ class AgentFiles:
         request = agent_files_service_pb2.SearchFilesRequest(
             agent_id=self._agent_id, query=query, file_ids=file_ids, limit=limit
         )
-        return await self.stub.SearchFiles(request)
+        found: agent_files_service_pb2.SearchFilesResponse = await whole_answer(self.stub.SearchFiles, request)
+        return found
 
     async def citations(self, text: str) -> Sequence[agent_files_service_pb2.Citation]:
         """Returns the citations in a text of the agent, such as "[reports/annual.pdf:120-134]", in order.

@@ -20,7 +20,7 @@ from mnemesh_kit.errors import DeadlineExceeded, InvalidArgument, MnemeshError
 
 from mnemesh_client.hits import Hits
 from mnemesh_client.inputs import SearchModeName, json_text, optional_timestamp, present_fields
-from mnemesh_client.paging import Order, paginate, sort_order
+from mnemesh_client.paging import Order, paginate, sort_order, whole_answer
 from mnemesh_client.patience import Patience
 from mnemesh_client.transport import Channel, sleep
 
@@ -260,7 +260,7 @@ class PassagesClient:
             passages_after=after,
             rerank=rerank,
         )
-        response = await self.stub.SearchPassages(request)
+        response = await whole_answer(self.stub.SearchPassages, request)
         return Hits(response.hits, response)
 
     async def update(self, passage_id: str, **fields: Any) -> archives_pb2.Passage:

@@ -16,7 +16,7 @@ from mnemesh.recall.v1 import (
 from mnemesh_kit.errors import InvalidArgument
 
 from mnemesh_client.inputs import SearchModeName, json_text, optional_timestamp, present_fields
-from mnemesh_client.paging import Order, paginate, sort_order
+from mnemesh_client.paging import Order, paginate, sort_order, whole_answer
 from mnemesh_client.transport import Channel
 
 
@@ -122,7 +122,7 @@ class EpisodesClient:
             end_date=end_date,
             time_zone=time_zone,
         )
-        return list((await self.stub.SearchEpisodes(request)).hits)
+        return list((await whole_answer(self.stub.SearchEpisodes, request)).hits)
 
     async def update(self, episode_id: str, **fields: Any) -> episodes_pb2.Episode:
         """Updates the summary, tags, salience or metadata of an episode."""

@@ -13,7 +13,7 @@ from mnemesh_kit.ids import new_id
 
 from mnemesh_client.hits import Hits
 from mnemesh_client.inputs import SearchModeName, optional_timestamp
-from mnemesh_client.paging import Order, paginate, sort_order
+from mnemesh_client.paging import Order, paginate, sort_order, whole_answer
 from mnemesh_client.transport import Channel
 
 RoleName = Literal["system", "user", "assistant", "tool", "approval", "summary"]
@@ -28,7 +28,7 @@ class MessagesClient:
     async def get(self, *message_ids: str) -> list[message_pb2.Message]:
         """Returns messages by id, in the order of the arguments. Unknown ids are left out."""
         request = messages_service_pb2.GetMessagesRequest(message_ids=message_ids)
-        return list((await self.stub.GetMessages(request)).messages)
+        return list((await whole_answer(self.stub.GetMessages, request, "messages")).messages)
 
     def list(
         self,
@@ -113,7 +113,7 @@ class MessagesClient:
             messages_after=after,
             rerank=rerank,
         )
-        response = await self.stub.SearchMessages(request)
+        response = await whole_answer(self.stub.SearchMessages, request)
         return Hits(response.hits, response)
 
     async def window(self, conversation_id: str) -> contexts_pb2.Context:

@@ -1,4 +1,4 @@
-"""Lists that fetch their pages while they are read."""
+"""Lists that fetch their pages while they are read, and searches with all their pages."""
 
 from __future__ import annotations
 
@@ -45,3 +45,20 @@ async def paginate(
         request.page_token = response.next_page_token
         if left is not None:
             left -= len(getattr(response, field))
+
+
+async def whole_answer(call: Callable[[Any], Awaitable[Any]], request: Any, field: str = "hits") -> Any:
+    """Returns the answer to a search with the hits of all pages. Mostly there is one page, and one call.
+
+    Args:
+        call: the method of a stub.
+        request: the request. Its page_token is overwritten.
+        field: the name of the repeated field in the response.
+    """
+    answer = await call(request)
+    while answer.next_page_token:
+        request.page_token = answer.next_page_token
+        page = await call(request)
+        getattr(answer, field).extend(getattr(page, field))
+        answer.next_page_token = page.next_page_token
+    return answer

@@ -18,6 +18,7 @@ from mnemesh_kit.text import require_no_nul
 
 T = TypeVar("T")
 U = TypeVar("U")
+M = TypeVar("M", bound=Message)
 
 Scalar = str | int | float | bool | None
 
@@ -161,8 +162,23 @@ def fitting(items: Sequence[T], size_of: Callable[[T], int], max_bytes: int | No
     return len(items)
 
 
+def bounded_hits(request: Message, hits: Sequence[M | None]) -> tuple[list[M], str]:
+    """Returns the hits of a search's answer, which ends before it exceeds MAX_PAGE_BYTES, and the token of the rest.
+
+    The token is "" if no hits are left.
+
+    Args:
+        request: the request. Its `limit` counts the hits of all answers.
+        hits: the hits from `offset_from_token` on, best first, as the response has them. None stands for a place of the
+            result that has none, such as an unknown id.
+    """
+    count = fitting(hits, lambda hit: 0 if hit is None else _item_bytes(hit), MAX_PAGE_BYTES)
+    shown = [hit for hit in hits[:count] if hit is not None]
+    return shown, offset_token(request, offset_from_token(request) + count) if count < len(hits) else ""
+
+
 def offset_token(request: Message, offset: int) -> str:
-    """Returns the token of the rest of a ranked result that exceeds the size of a page."""
+    """Returns the token of the rest of a ranked result."""
     return _encode(_fingerprint(request), Cursor(offset, ""))
 
 

@@ -18,7 +18,7 @@ from mnemesh.archival.v1 import (
 )
 from mnemesh_client.hits import Hits
 from mnemesh_client.inputs import SearchModeName, json_text, optional_timestamp, present_fields
-from mnemesh_client.sync.paging import Order, paginate, sort_order
+from mnemesh_client.sync.paging import Order, paginate, sort_order, whole_answer
 from mnemesh_client.sync.patience import Patience
 from mnemesh_client.sync_transport import Channel, sleep
 from mnemesh_kit.backoff import Backoff
@@ -260,7 +260,7 @@ class PassagesClient:
             passages_after=after,
             rerank=rerank,
         )
-        response = self.stub.SearchPassages(request)
+        response = whole_answer(self.stub.SearchPassages, request)
         return Hits(response.hits, response)
 
     def update(self, passage_id: str, **fields: Any) -> archives_pb2.Passage:

@@ -15,7 +15,7 @@ from mnemesh.recall.v1 import (
     messages_service_pb2,
 )
 from mnemesh_client.inputs import SearchModeName, json_text, optional_timestamp, present_fields
-from mnemesh_client.sync.paging import Order, paginate, sort_order
+from mnemesh_client.sync.paging import Order, paginate, sort_order, whole_answer
 from mnemesh_client.sync_transport import Channel
 from mnemesh_kit.errors import InvalidArgument
 
@@ -122,7 +122,7 @@ class EpisodesClient:
             end_date=end_date,
             time_zone=time_zone,
         )
-        return list(self.stub.SearchEpisodes(request).hits)
+        return list(whole_answer(self.stub.SearchEpisodes, request).hits)
 
     def update(self, episode_id: str, **fields: Any) -> episodes_pb2.Episode:
         """Updates the summary, tags, salience or metadata of an episode."""

@@ -17,7 +17,7 @@ from mnemesh.recall.v1 import (
 )
 from mnemesh_client.inputs import SearchModeName, json_text, optional_timestamp, present_fields
 from mnemesh_client.sync.episodes import memory_scope, memory_scopes
-from mnemesh_client.sync.paging import Order, paginate, sort_order
+from mnemesh_client.sync.paging import Order, paginate, sort_order, whole_answer
 from mnemesh_client.sync_transport import Channel
 
 
@@ -122,7 +122,7 @@ class FactsClient:
             reference_time=optional_timestamp(reference_time),
             time_zone=time_zone,
         )
-        return list(self.stub.SearchFacts(request).hits)
+        return list(whole_answer(self.stub.SearchFacts, request).hits)
 
     def update(self, fact_id: str, **fields: Any) -> episodes_pb2.Fact:
         """Updates the tags, salience, confidence or metadata of a fact. For another text, use `supersede`."""

@@ -12,7 +12,7 @@ from mnemesh.recall.v1 import contexts_pb2, messages_service_pb2, messages_servi
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client.hits import Hits
 from mnemesh_client.inputs import SearchModeName, optional_timestamp
-from mnemesh_client.sync.paging import Order, paginate, sort_order
+from mnemesh_client.sync.paging import Order, paginate, sort_order, whole_answer
 from mnemesh_client.sync_transport import Channel
 from mnemesh_kit.ids import new_id
 
@@ -28,7 +28,7 @@ class MessagesClient:
     def get(self, *message_ids: str) -> list[message_pb2.Message]:
         """Returns messages by id, in the order of the arguments. Unknown ids are left out."""
         request = messages_service_pb2.GetMessagesRequest(message_ids=message_ids)
-        return list(self.stub.GetMessages(request).messages)
+        return list(whole_answer(self.stub.GetMessages, request, "messages").messages)
 
     def list(
         self,
@@ -113,7 +113,7 @@ class MessagesClient:
             messages_after=after,
             rerank=rerank,
         )
-        response = self.stub.SearchMessages(request)
+        response = whole_answer(self.stub.SearchMessages, request)
         return Hits(response.hits, response)
 
     def window(self, conversation_id: str) -> contexts_pb2.Context:

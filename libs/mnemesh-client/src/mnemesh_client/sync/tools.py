@@ -16,7 +16,7 @@ from mnemesh.tools.v1 import (
     tools_service_pb2_grpc,
 )
 from mnemesh_client.inputs import ToolSource, npm_requirements, package_requirements, present_fields, source_text
-from mnemesh_client.sync.paging import Order, paginate, sort_order
+from mnemesh_client.sync.paging import Order, paginate, sort_order, whole_answer
 from mnemesh_client.sync_transport import Channel
 
 Language = Literal["python", "typescript"]
@@ -128,7 +128,7 @@ class ToolsClient:
     def search(self, query: str, *, limit: int = 10, tags: Sequence[str] = ()) -> Sequence[tools_service_pb2.ToolHit]:
         """Returns the tools that do what the query describes, best first."""
         request = tools_service_pb2.SearchToolsRequest(query=query, limit=limit, tags_any=tags)
-        return self.stub.SearchTools(request).hits
+        return list(whole_answer(self.stub.SearchTools, request).hits)
 
     def set_secrets(self, tool_id: str, secrets: Mapping[str, str | None]) -> tools_pb2.Tool:
         """Replaces all environment variables of a tool. None as a value keeps the stored one."""

@@ -79,13 +79,11 @@ class PassageHit:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The hits of a search, best first."""
+    """The hits of a search from its offset on, best first."""
 
     hits: tuple[PassageHit, ...]
     degraded: bool = False
     """True if an embedder was unavailable, so that a hybrid search used words only, or if the index was incomplete."""
-    next_offset: int | None = None
-    """The number of hits up to here, if others are left out because of their size."""
     time_ranges: tuple[TimeRange, ...] = ()
     """The ranges of the expressions of time in the queries."""
     reranked: bool = False

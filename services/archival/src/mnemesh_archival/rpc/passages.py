@@ -8,7 +8,7 @@ from mnemesh.archival.v1 import passages_service_pb2 as pb
 from mnemesh.archival.v1 import passages_service_pb2_grpc as pb_grpc
 from mnemesh_kit.caller_roles import service_only
 from mnemesh_kit.idempotency import request_key
-from mnemesh_kit.paging import bounded, next_page_token, offset_from_token, offset_token, page_query
+from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_from_token, page_query
 from mnemesh_kit.principal import current_principal
 
 from mnemesh_archival.model.archives import Erasure
@@ -110,11 +110,11 @@ class PassagesServicer(pb_grpc.PassageServiceServicer):
         result = await self._search.search(
             current_principal(), passage_search_from_proto(request, offset_from_token(request))
         )
-        left = result.next_offset
+        hits, token = bounded_hits(request, [passage_hit_to_proto(hit) for hit in result.hits])
         return pb.SearchPassagesResponse(
-            hits=[passage_hit_to_proto(hit) for hit in result.hits],
+            hits=hits,
             degraded=result.degraded,
-            next_page_token=offset_token(request, left) if left is not None else "",
+            next_page_token=token,
             time_ranges=[time_range_to_proto(each) for each in result.time_ranges],
             reranked=result.reranked,
         )

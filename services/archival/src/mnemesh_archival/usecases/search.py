@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from mnemesh_kit.paging import MAX_PAGE_BYTES, Page, PageQuery, fitting
+from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
 from mnemesh_retrieval.ranking.constants import DEFAULTS, RankingConstants
 from mnemesh_retrieval.ranking.fusion import Ranked, best_of_queries
@@ -15,7 +15,7 @@ from mnemesh_retrieval.rerankers.reranking import Reranking
 from mnemesh_retrieval.time_expressions.resolver import resolve, resolve_all
 
 from mnemesh_archival.model import ranking
-from mnemesh_archival.model.passages import Passage, PassageFilter, response_bytes, validate_filter
+from mnemesh_archival.model.passages import Passage, PassageFilter, validate_filter
 from mnemesh_archival.model.search import (
     PassageHit,
     PassageSearch,
@@ -76,11 +76,9 @@ class PassageSearchService:
             newest = await self._passages.list_page(scope, PageQuery(limit=search.limit, ascending=False))
             hits = [PassageHit(passage, 0.0) for passage in newest.items]
         shown = await self._completed(caller.organization_id, hits[search.offset :], search)
-        fit = fitting(shown, _hit_bytes, MAX_PAGE_BYTES)
         return SearchResult(
-            tuple(shown[:fit]),
+            tuple(shown),
             degraded,
-            search.offset + fit if fit < len(shown) else None,
             resolve_all(queries, search.zone, search.reference_time),
             reranked is not None,
         )
@@ -208,7 +206,3 @@ class PassageSearchService:
                 for hit in completed
             ]
         return completed
-
-
-def _hit_bytes(hit: PassageHit) -> int:
-    return sum(map(response_bytes, (hit.passage, *hit.before, *hit.after)))

@@ -8,6 +8,7 @@ from typing import Final
 import grpc
 from mnemesh.archival.v1 import passages_service_pb2 as rpc
 from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
+from mnemesh_kit.whole_answers import whole_answer
 
 from mnemesh_files.ports.passage_search import FoundPassage, FoundPassages
 
@@ -30,7 +31,7 @@ class PassageSearchClient:
             limit=limit,
             filter=rpc.PassageFilter(archive_ids=archive_ids, file_ids=file_ids),
         )
-        response = await self._passages.SearchPassages(request, timeout=SEARCH_SECONDS)
+        response = await whole_answer(self._passages.SearchPassages, request, timeout=SEARCH_SECONDS)
         found = (
             FoundPassage(hit.passage.id, hit.passage.file_id, hit.passage.text, hit.score) for hit in response.hits
         )

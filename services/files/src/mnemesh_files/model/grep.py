@@ -76,8 +76,8 @@ class GrepMatch:
 
     @property
     def size(self) -> int:
-        """The size of its texts in characters."""
-        return len(self.text) + sum(map(len, self.before)) + sum(map(len, self.after))
+        """The size of its texts in bytes."""
+        return sum(len(line.encode()) for line in (self.text, *self.before, *self.after))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from mnemesh.files.v1 import agent_files_service_pb2 as pb
 from mnemesh.files.v1 import agent_files_service_pb2_grpc as pb_grpc
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import request_key
-from mnemesh_kit.paging import bounded, next_page_token, page_query
+from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_from_token, page_query
 from mnemesh_kit.principal import current_principal
 
 from mnemesh_files.model.windows import view_of
@@ -27,9 +27,10 @@ from mnemesh_files.rpc.convert.agent_files import (
 from mnemesh_files.rpc.convert.fields import agent_id_from_proto, file_id_from_proto, folder_id_from_proto
 from mnemesh_files.rpc.convert.file_searches import (
     citation_to_proto,
+    file_hit_to_proto,
     grep_query_from_proto,
     grep_result_to_proto,
-    search_result_to_proto,
+    skipped_to_proto,
 )
 from mnemesh_files.rpc.convert.folders import folder_to_proto
 from mnemesh_files.usecases.agent_files import AgentFileService
@@ -134,6 +135,7 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
         return grep_result_to_proto(found)
 
     async def SearchFiles(self, request: pb.SearchFilesRequest, context: Any) -> pb.SearchFilesResponse:
+        offset = offset_from_token(request)
         found = await self._search.search(
             current_principal(),
             agent_id_from_proto(request.agent_id),
@@ -141,7 +143,13 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
             request.limit,
             [file_id_from_proto(each, f"file_ids[{index}]") for index, each in enumerate(request.file_ids)],
         )
-        return search_result_to_proto(found)
+        hits, token = bounded_hits(request, [file_hit_to_proto(hit) for hit in found.hits[offset:]])
+        return pb.SearchFilesResponse(
+            hits=hits,
+            skipped=[skipped_to_proto(file) for file in found.skipped],
+            degraded=found.degraded,
+            next_page_token=token,
+        )
 
     async def ResolveCitations(self, request: pb.ResolveCitationsRequest, context: Any) -> pb.ResolveCitationsResponse:
         agent_id = agent_id_from_proto(request.agent_id)

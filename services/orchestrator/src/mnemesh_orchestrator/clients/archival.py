@@ -13,6 +13,7 @@ from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
 from mnemesh.types.v1.paging_pb2 import SORT_ORDER_ASCENDING
 from mnemesh_kit.errors import FailedPrecondition
 from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_from_proto
+from mnemesh_kit.whole_answers import whole_answer
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.model.archival import ArchivalSummary, PassageHit
@@ -76,7 +77,7 @@ class ArchivalClient:
                 time_zone=time_zone,
             ),
         )
-        response = await self._passages.SearchPassages(request, timeout=deadlines.READ)
+        response = await whole_answer(self._passages.SearchPassages, request, timeout=deadlines.READ)
         return tuple(_hit_from_proto(hit) for hit in response.hits)
 
     async def summary(self, agent_id: str, if_revision: int | None = None) -> ArchivalSummary | None:

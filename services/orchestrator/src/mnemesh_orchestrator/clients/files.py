@@ -12,6 +12,7 @@ from mnemesh.files.v1 import folders_service_pb2 as folders_rpc
 from mnemesh.files.v1.agent_files_service_pb2_grpc import AgentFileServiceStub
 from mnemesh.files.v1.files_service_pb2_grpc import FileServiceStub
 from mnemesh.files.v1.folders_service_pb2_grpc import FolderServiceStub
+from mnemesh_kit.whole_answers import whole_answer
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.model.files import (
@@ -129,7 +130,7 @@ class FilesClient:
     async def search(self, agent_id: str, query: str, limit: int) -> FileHits:
         """See FilesPort."""
         request = rpc.SearchFilesRequest(agent_id=agent_id, query=query, limit=limit)
-        response = await self._agents.SearchFiles(request, timeout=deadlines.SEARCH_FILES)
+        response = await whole_answer(self._agents.SearchFiles, request, timeout=deadlines.SEARCH_FILES)
         return FileHits(tuple(map(_hit_from_proto, response.hits)), len(response.skipped), response.degraded)
 
     async def set_limits(self, request_id: str, agent_id: str, limits: FileLimits) -> None:

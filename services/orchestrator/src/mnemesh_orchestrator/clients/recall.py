@@ -11,6 +11,7 @@ from mnemesh.recall.v1.messages_service_pb2_grpc import MessageServiceStub
 from mnemesh.types.v1 import paging_pb2
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.time import optional_timestamp_from_proto, optional_timestamp_to_proto
+from mnemesh_kit.whole_answers import whole_answer
 from mnemesh_types.convert import message_from_proto, message_to_proto, role_to_proto
 from mnemesh_types.messages import Message, Role
 
@@ -207,7 +208,7 @@ class RecallClient:
             time_zone=time_zone,
             reference_time=optional_timestamp_to_proto(now),
         )
-        response = await self._stub.SearchMessages(request, timeout=deadlines.READ)
+        response = await whole_answer(self._stub.SearchMessages, request, timeout=deadlines.READ)
         return MessageHits(
             tuple(_hit_from_proto(hit) for hit in response.hits),
             tuple(

@@ -46,6 +46,8 @@ class MessageSearch:
     mode: SearchMode
     limit: int
     scope: SearchScope
+    offset: int = 0
+    """The number of best hits to leave out, because earlier calls returned them."""
     further_queries: tuple[str, ...] = ()
     time_zone: tzinfo = UTC
     reference_time: datetime | None = None
@@ -119,7 +121,7 @@ class MessageHit:
 
 @dataclass(frozen=True, slots=True)
 class MessageHits:
-    """The result of a search, best first."""
+    """The result of a search from its offset on, best first."""
 
     hits: tuple[MessageHit, ...]
     degraded: bool = False

@@ -7,7 +7,7 @@ from typing import Any
 from mnemesh.recall.v1 import episodes_service_pb2 as rpc
 from mnemesh.recall.v1 import episodes_service_pb2_grpc
 from mnemesh_kit.idempotency import request_key
-from mnemesh_kit.paging import bounded, next_page_token
+from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_from_token
 from mnemesh_kit.principal import current_principal
 
 from mnemesh_recall.rpc.convert import episode_requests as requests
@@ -51,9 +51,14 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
 
     async def SearchEpisodes(self, request: rpc.SearchEpisodesRequest, context: Call) -> rpc.SearchEpisodesResponse:
         """Searches episodes."""
+        offset = offset_from_token(request)
         found = await self._service.search(current_principal(), requests.episode_search_from_proto(request))
-        hits = [rpc.EpisodeHit(episode=convert.episode_to_proto(episode), score=score) for episode, score in found.hits]
-        return rpc.SearchEpisodesResponse(hits=hits, degraded=found.degraded)
+        left = [
+            rpc.EpisodeHit(episode=convert.episode_to_proto(episode), score=score)
+            for episode, score in found.hits[offset:]
+        ]
+        hits, token = bounded_hits(request, left)
+        return rpc.SearchEpisodesResponse(hits=hits, degraded=found.degraded, next_page_token=token)
 
     async def UpdateEpisode(self, request: rpc.UpdateEpisodeRequest, context: Call) -> rpc.UpdateEpisodeResponse:
         """Changes an episode."""
@@ -93,10 +98,12 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
 
     async def SearchFacts(self, request: rpc.SearchFactsRequest, context: Call) -> rpc.SearchFactsResponse:
         """Searches facts."""
+        offset = offset_from_token(request)
         found = await self._service.search(current_principal(), requests.fact_search_from_proto(request))
-        hits = [rpc.FactHit(fact=convert.fact_to_proto(fact), score=score) for fact, score in found.hits]
+        left = [rpc.FactHit(fact=convert.fact_to_proto(fact), score=score) for fact, score in found.hits[offset:]]
+        hits, token = bounded_hits(request, left)
         return rpc.SearchFactsResponse(
-            hits=hits, degraded=found.degraded, times=convert.fact_times_to_proto(found.times)
+            hits=hits, degraded=found.degraded, times=convert.fact_times_to_proto(found.times), next_page_token=token
         )
 
     async def UpdateFact(self, request: rpc.UpdateFactRequest, context: Call) -> rpc.UpdateFactResponse:

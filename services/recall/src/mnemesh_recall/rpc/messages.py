@@ -8,7 +8,7 @@ from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.recall.v1 import messages_service_pb2_grpc
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import request_key
-from mnemesh_kit.paging import bounded, next_page_token, page_query
+from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_from_token, page_query
 from mnemesh_kit.principal import current_principal
 from mnemesh_types.convert import message_to_proto
 
@@ -89,8 +89,11 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
 
     async def GetMessages(self, request: rpc.GetMessagesRequest, context: Call) -> rpc.GetMessagesResponse:
         """Returns messages by id."""
-        found = await self._service.get_messages(current_principal(), tuple(request.message_ids))
-        return rpc.GetMessagesResponse(messages=[message_to_proto(message) for message in found])
+        left = tuple(request.message_ids)[offset_from_token(request) :]
+        found = await self._service.get_messages(current_principal(), left)
+        by_id = {message.id: message_to_proto(message) for message in found}
+        messages, token = bounded_hits(request, [by_id.get(id_) for id_ in left])
+        return rpc.GetMessagesResponse(messages=messages, next_page_token=token)
 
     async def ListMessages(self, request: rpc.ListMessagesRequest, context: Call) -> rpc.ListMessagesResponse:
         """Returns a page of messages."""
@@ -116,8 +119,16 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
 
     async def SearchMessages(self, request: rpc.SearchMessagesRequest, context: Call) -> rpc.SearchMessagesResponse:
         """Searches messages."""
-        found = await self._service.search_messages(current_principal(), requests.search_from_proto(request))
-        return convert.hits_to_proto(found)
+        search = requests.search_from_proto(request, offset_from_token(request))
+        found = await self._service.search_messages(current_principal(), search)
+        hits, token = bounded_hits(request, [convert.hit_to_proto(hit) for hit in found.hits])
+        return rpc.SearchMessagesResponse(
+            hits=hits,
+            next_page_token=token,
+            degraded=found.degraded,
+            reranked=found.reranked,
+            time_ranges=[convert.time_range_to_proto(each) for each in found.time_ranges],
+        )
 
     async def EraseAgent(self, request: rpc.EraseAgentRequest, context: Call) -> rpc.EraseAgentResponse:
         """Deletes everything of an agent."""

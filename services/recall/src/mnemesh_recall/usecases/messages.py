@@ -129,10 +129,10 @@ class MessageService:
         self._indexer.notify()
 
     async def search_messages(self, caller: Principal, search: MessageSearch) -> MessageHits:
-        """Returns the best hits of a search, best first."""
+        """Returns the best hits of a search after its offset, best first."""
         require_search(search)
         found = await self._finder.search(caller, search)
-        hits = await with_surroundings(self._store, caller, search, found.hits)
+        hits = await with_surroundings(self._store, caller, search, found.hits[search.offset :])
         return replace(found, hits=hits)
 
     async def erase_agent(self, caller: Principal, agent_id: str, key: RequestKey | None) -> AgentErasure:

@@ -11,7 +11,7 @@ from mnemesh.tools.v1 import tools_service_pb2 as pb
 from mnemesh_kit.caller_roles import service_only
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import RequestKey, request_key
-from mnemesh_kit.paging import bounded, next_page_token, page_query
+from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_from_token, page_query
 from mnemesh_kit.principal import current_principal
 
 from mnemesh_tools.model.packages import PackagesStatus
@@ -130,10 +130,13 @@ class ToolsServicer(tools_service_pb2_grpc.ToolServiceServicer):
 
     async def SearchTools(self, request: pb.SearchToolsRequest, context: Context) -> pb.SearchToolsResponse:
         """Searches tools by what they do."""
-        hits = await self._finder.search(
+        offset = offset_from_token(request)
+        found = await self._finder.search(
             current_principal(), request.query, tool_search_filter_from_proto(request), request.limit
         )
-        return pb.SearchToolsResponse(hits=[tool_hit_to_proto(hit, self._to_proto(hit.tool)) for hit in hits])
+        left = [tool_hit_to_proto(hit, self._to_proto(hit.tool)) for hit in found[offset:]]
+        hits, token = bounded_hits(request, left)
+        return pb.SearchToolsResponse(hits=hits, next_page_token=token)
 
     async def EnsureBaseTools(self, request: pb.EnsureBaseToolsRequest, context: Context) -> pb.EnsureBaseToolsResponse:
         """Stores definitions of built-in tools."""

@@ -763,10 +763,13 @@ class SearchFilesRequest(_message.Message):
     QUERY_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     FILE_IDS_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     query: _builtins.str
     limit: _builtins.int
     """Maximum number of hits. 0 means 5; more than 50 is INVALID_ARGUMENT."""
+    page_token: _builtins.str
+    """Continues a response with a next_page_token. limit counts the hits of all pages."""
     @_builtins.property
     def file_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Searches only these files. Empty means all files of the agent."""
@@ -778,10 +781,11 @@ class SearchFilesRequest(_message.Message):
         query: _builtins.str = ...,
         limit: _builtins.int = ...,
         file_ids: _abc.Iterable[_builtins.str] | None = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "file_ids", b"file_ids", "limit", b"limit", "query", b"query"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "file_ids", b"file_ids", "limit", b"limit", "page_token", b"page_token", "query", b"query"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -794,8 +798,11 @@ class SearchFilesResponse(_message.Message):
     HITS_FIELD_NUMBER: _builtins.int
     SKIPPED_FIELD_NUMBER: _builtins.int
     DEGRADED_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     degraded: _builtins.bool
     """True if the embedder was unreachable and only full-text search was used."""
+    next_page_token: _builtins.str
+    """Set if the response would be larger than 3 MB with the remaining hits."""
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileHit]:
         """Best match first."""
@@ -810,10 +817,11 @@ class SearchFilesResponse(_message.Message):
         hits: _abc.Iterable[Global___FileHit] | None = ...,
         skipped: _abc.Iterable[Global___SkippedFile] | None = ...,
         degraded: _builtins.bool = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "hits", b"hits", "skipped", b"skipped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "hits", b"hits", "next_page_token", b"next_page_token", "skipped", b"skipped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -359,6 +359,7 @@ class SearchEpisodesRequest(_message.Message):
     QUERY_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     FILTER_FIELD_NUMBER: _builtins.int
     START_DATE_FIELD_NUMBER: _builtins.int
     END_DATE_FIELD_NUMBER: _builtins.int
@@ -368,6 +369,8 @@ class SearchEpisodesRequest(_message.Message):
     mode: _messages_service_pb2.SearchMode.ValueType
     limit: _builtins.int
     """Maximum number of hits. 0 means 10; more than 100 is INVALID_ARGUMENT."""
+    page_token: _builtins.str
+    """Continues a response with a next_page_token. limit counts the hits of all pages."""
     start_date: _builtins.str
     """Overlaps this range of event times. Format: "YYYY-MM-DD" or "YYYY-MM-DDTHH:MM[:SS][offset]". Without an offset the
     time is in time_zone. An end date without a time includes that whole day.
@@ -383,6 +386,7 @@ class SearchEpisodesRequest(_message.Message):
         query: _builtins.str = ...,
         mode: _messages_service_pb2.SearchMode.ValueType = ...,
         limit: _builtins.int = ...,
+        page_token: _builtins.str = ...,
         filter: Global___EpisodeFilter | None = ...,
         start_date: _builtins.str | None = ...,
         end_date: _builtins.str | None = ...,
@@ -390,7 +394,7 @@ class SearchEpisodesRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end_date", b"_end_date", "_start_date", b"_start_date", "_time_zone", b"_time_zone", "end_date", b"end_date", "filter", b"filter", "start_date", b"start_date", "time_zone", b"time_zone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_date", b"_end_date", "_start_date", b"_start_date", "_time_zone", b"_time_zone", "end_date", b"end_date", "filter", b"filter", "limit", b"limit", "mode", b"mode", "query", b"query", "start_date", b"start_date", "time_zone", b"time_zone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_date", b"_end_date", "_start_date", b"_start_date", "_time_zone", b"_time_zone", "end_date", b"end_date", "filter", b"filter", "limit", b"limit", "mode", b"mode", "page_token", b"page_token", "query", b"query", "start_date", b"start_date", "time_zone", b"time_zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_date: _TypeAlias = _typing.Literal["end_date"]  # noqa: Y015
     _WhichOneofArgType__end_date: _TypeAlias = _typing.Literal["_end_date", b"_end_date"]  # noqa: Y015
@@ -413,8 +417,11 @@ class SearchEpisodesResponse(_message.Message):
 
     HITS_FIELD_NUMBER: _builtins.int
     DEGRADED_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     degraded: _builtins.bool
     """True if the embedder was unreachable and only full-text search was used."""
+    next_page_token: _builtins.str
+    """Set if the response would be larger than 3 MB with the remaining hits."""
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___EpisodeHit]: ...
     def __init__(
@@ -422,10 +429,11 @@ class SearchEpisodesResponse(_message.Message):
         *,
         hits: _abc.Iterable[Global___EpisodeHit] | None = ...,
         degraded: _builtins.bool = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "hits", b"hits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "hits", b"hits", "next_page_token", b"next_page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -796,6 +804,7 @@ class SearchFactsRequest(_message.Message):
     QUERY_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     FILTER_FIELD_NUMBER: _builtins.int
     REFERENCE_TIME_FIELD_NUMBER: _builtins.int
     TIME_ZONE_FIELD_NUMBER: _builtins.int
@@ -804,6 +813,8 @@ class SearchFactsRequest(_message.Message):
     mode: _messages_service_pb2.SearchMode.ValueType
     limit: _builtins.int
     """Maximum number of hits. 0 means 20; more than 100 is INVALID_ARGUMENT."""
+    page_token: _builtins.str
+    """Continues a response with a next_page_token. limit counts the hits of all pages."""
     time_zone: _builtins.str
     """IANA time zone name of the expressions. Absent means UTC."""
     @_builtins.property
@@ -821,13 +832,14 @@ class SearchFactsRequest(_message.Message):
         query: _builtins.str = ...,
         mode: _messages_service_pb2.SearchMode.ValueType = ...,
         limit: _builtins.int = ...,
+        page_token: _builtins.str = ...,
         filter: Global___FactFilter | None = ...,
         reference_time: _timestamp_pb2.Timestamp | None = ...,
         time_zone: _builtins.str | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_reference_time", b"_reference_time", "_time_zone", b"_time_zone", "filter", b"filter", "reference_time", b"reference_time", "time_zone", b"time_zone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reference_time", b"_reference_time", "_time_zone", b"_time_zone", "filter", b"filter", "limit", b"limit", "mode", b"mode", "query", b"query", "reference_time", b"reference_time", "time_zone", b"time_zone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reference_time", b"_reference_time", "_time_zone", b"_time_zone", "filter", b"filter", "limit", b"limit", "mode", b"mode", "page_token", b"page_token", "query", b"query", "reference_time", b"reference_time", "time_zone", b"time_zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__reference_time: _TypeAlias = _typing.Literal["reference_time"]  # noqa: Y015
     _WhichOneofArgType__reference_time: _TypeAlias = _typing.Literal["_reference_time", b"_reference_time"]  # noqa: Y015
@@ -847,8 +859,11 @@ class SearchFactsResponse(_message.Message):
     HITS_FIELD_NUMBER: _builtins.int
     DEGRADED_FIELD_NUMBER: _builtins.int
     TIMES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     degraded: _builtins.bool
     """True if the embedder was unreachable and only full-text search was used."""
+    next_page_token: _builtins.str
+    """Set if the response would be larger than 3 MB with the remaining hits."""
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___FactHit]: ...
     @_builtins.property
@@ -861,10 +876,11 @@ class SearchFactsResponse(_message.Message):
         hits: _abc.Iterable[Global___FactHit] | None = ...,
         degraded: _builtins.bool = ...,
         times: Global___ResolvedFactTimes | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "hits", b"hits", "times", b"times"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "hits", b"hits", "next_page_token", b"next_page_token", "times", b"times"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

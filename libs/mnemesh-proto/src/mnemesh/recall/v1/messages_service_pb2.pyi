@@ -574,6 +574,9 @@ class GetMessagesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MESSAGE_IDS_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_token: _builtins.str
+    """Continues a response with a next_page_token, with the same message_ids."""
     @_builtins.property
     def message_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """At most 1000."""
@@ -582,10 +585,11 @@ class GetMessagesRequest(_message.Message):
         self,
         *,
         message_ids: _abc.Iterable[_builtins.str] | None = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_ids", b"message_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_ids", b"message_ids", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -596,16 +600,20 @@ class GetMessagesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MESSAGES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Set if the response would be larger than 3 MB with the remaining messages."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]: ...
     def __init__(
         self,
         *,
         messages: _abc.Iterable[_message_pb2.Message] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "next_page_token", b"next_page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -926,6 +934,7 @@ class SearchMessagesRequest(_message.Message):
     QUERY_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     AGENT_ID_FIELD_NUMBER: _builtins.int
     CONVERSATION_FIELD_NUMBER: _builtins.int
     ROLES_FIELD_NUMBER: _builtins.int
@@ -945,6 +954,8 @@ class SearchMessagesRequest(_message.Message):
     mode: Global___SearchMode.ValueType
     limit: _builtins.int
     """Maximum number of hits. 0 means 10; more than 100 is INVALID_ARGUMENT."""
+    page_token: _builtins.str
+    """Continues a response with a next_page_token. limit counts the hits of all pages."""
     agent_id: _builtins.str
     """Absent searches the whole organization."""
     start_date: _builtins.str
@@ -956,7 +967,7 @@ class SearchMessagesRequest(_message.Message):
     """IANA time zone name. Absent means UTC."""
     messages_before: _builtins.int
     """The number of messages of the same conversation to return before and after each hit; at most 10 each. Only messages
-    of users and agents that a search can find count. Beyond 4 MB in total, those of the last hits are left out.
+    of users and agents that a search can find count. Of those around one hit, the nearest 4 MB are returned.
     """
     messages_after: _builtins.int
     rerank: _builtins.bool
@@ -1000,6 +1011,7 @@ class SearchMessagesRequest(_message.Message):
         query: _builtins.str = ...,
         mode: Global___SearchMode.ValueType = ...,
         limit: _builtins.int = ...,
+        page_token: _builtins.str = ...,
         agent_id: _builtins.str | None = ...,
         conversation: Global___ConversationScope | None = ...,
         roles: _abc.Iterable[_message_pb2.Role.ValueType] | None = ...,
@@ -1017,7 +1029,7 @@ class SearchMessagesRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_end_date", b"_end_date", "_reference_time", b"_reference_time", "_rerank", b"_rerank", "_start_date", b"_start_date", "_time_zone", b"_time_zone", "agent_id", b"agent_id", "conversation", b"conversation", "end_date", b"end_date", "reference_time", b"reference_time", "rerank", b"rerank", "start_date", b"start_date", "time_zone", b"time_zone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_end_date", b"_end_date", "_reference_time", b"_reference_time", "_rerank", b"_rerank", "_start_date", b"_start_date", "_time_zone", b"_time_zone", "agent_id", b"agent_id", "conversation", b"conversation", "end_date", b"end_date", "exclude_message_ids", b"exclude_message_ids", "further_queries", b"further_queries", "limit", b"limit", "messages_after", b"messages_after", "messages_before", b"messages_before", "mode", b"mode", "query", b"query", "reference_time", b"reference_time", "rerank", b"rerank", "roles", b"roles", "sender_ids", b"sender_ids", "speakers", b"speakers", "start_date", b"start_date", "time_zone", b"time_zone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id", "_end_date", b"_end_date", "_reference_time", b"_reference_time", "_rerank", b"_rerank", "_start_date", b"_start_date", "_time_zone", b"_time_zone", "agent_id", b"agent_id", "conversation", b"conversation", "end_date", b"end_date", "exclude_message_ids", b"exclude_message_ids", "further_queries", b"further_queries", "limit", b"limit", "messages_after", b"messages_after", "messages_before", b"messages_before", "mode", b"mode", "page_token", b"page_token", "query", b"query", "reference_time", b"reference_time", "rerank", b"rerank", "roles", b"roles", "sender_ids", b"sender_ids", "speakers", b"speakers", "start_date", b"start_date", "time_zone", b"time_zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__agent_id: _TypeAlias = _typing.Literal["agent_id"]  # noqa: Y015
     _WhichOneofArgType__agent_id: _TypeAlias = _typing.Literal["_agent_id", b"_agent_id"]  # noqa: Y015
@@ -1054,6 +1066,7 @@ class SearchMessagesResponse(_message.Message):
     DEGRADED_FIELD_NUMBER: _builtins.int
     RERANKED_FIELD_NUMBER: _builtins.int
     TIME_RANGES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     degraded: _builtins.bool
     """True if similar messages may be missing: the embedder or the vector index is unavailable, or the index is being
     rebuilt. Hits by words are complete.
@@ -1062,6 +1075,8 @@ class SearchMessagesResponse(_message.Message):
     """True if the reranker ordered the hits. False if none is configured or requested, or if it failed or exceeded its
     time limit: the hits then have the order of the first ranking.
     """
+    next_page_token: _builtins.str
+    """Set if the response would be larger than 3 MB with the remaining hits."""
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___MessageHit]: ...
     @_builtins.property
@@ -1075,10 +1090,11 @@ class SearchMessagesResponse(_message.Message):
         degraded: _builtins.bool = ...,
         reranked: _builtins.bool = ...,
         time_ranges: _abc.Iterable[Global___ResolvedTimeRange] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "hits", b"hits", "reranked", b"reranked", "time_ranges", b"time_ranges"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "hits", b"hits", "next_page_token", b"next_page_token", "reranked", b"reranked", "time_ranges", b"time_ranges"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

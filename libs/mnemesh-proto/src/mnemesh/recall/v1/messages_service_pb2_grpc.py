@@ -228,7 +228,8 @@ class MessageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetMessages(self, request, context):
-        """Returns messages by id, in the requested order. Unknown ids are omitted.
+        """Returns messages by id, in the requested order. Unknown ids are omitted. A response that would be larger than 3 MB has
+        the first of the messages, at least one, and a next_page_token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -104,7 +104,9 @@ class MessageServiceStub:
     (metadata: required_role, field). ImportTraces stores a history that a client brings along.
     """
     GetMessages: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.GetMessagesRequest, _messages_service_pb2.GetMessagesResponse]
-    """Returns messages by id, in the requested order. Unknown ids are omitted."""
+    """Returns messages by id, in the requested order. Unknown ids are omitted. A response that would be larger than 3 MB has
+    the first of the messages, at least one, and a next_page_token.
+    """
     ListMessages: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.ListMessagesRequest, _messages_service_pb2.ListMessagesResponse]
     """Lists messages in the requested order; UNSPECIFIED means ascending. The messages of one agent are ordered by
     sequence id. Across agents, whose sequence ids are not comparable, the order is the order of storage.
@@ -223,7 +225,9 @@ class MessageServiceAsyncStub(MessageServiceStub):
     (metadata: required_role, field). ImportTraces stores a history that a client brings along.
     """
     GetMessages: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.GetMessagesRequest, _messages_service_pb2.GetMessagesResponse]  # type: ignore[assignment]
-    """Returns messages by id, in the requested order. Unknown ids are omitted."""
+    """Returns messages by id, in the requested order. Unknown ids are omitted. A response that would be larger than 3 MB has
+    the first of the messages, at least one, and a next_page_token.
+    """
     ListMessages: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.ListMessagesRequest, _messages_service_pb2.ListMessagesResponse]  # type: ignore[assignment]
     """Lists messages in the requested order; UNSPECIFIED means ascending. The messages of one agent are ordered by
     sequence id. Across agents, whose sequence ids are not comparable, the order is the order of storage.
@@ -384,7 +388,9 @@ class MessageServiceServicer:
         request: _messages_service_pb2.GetMessagesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_messages_service_pb2.GetMessagesResponse, _abc.Awaitable[_messages_service_pb2.GetMessagesResponse]]:
-        """Returns messages by id, in the requested order. Unknown ids are omitted."""
+        """Returns messages by id, in the requested order. Unknown ids are omitted. A response that would be larger than 3 MB has
+        the first of the messages, at least one, and a next_page_token.
+        """
 
     def ListMessages(
         self,

@@ -533,12 +533,15 @@ class SearchToolsRequest(_message.Message):
 
     QUERY_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     TYPES_FIELD_NUMBER: _builtins.int
     TAGS_ANY_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     """At most 10,000 characters."""
     limit: _builtins.int
     """0 means 10; more than 100 is INVALID_ARGUMENT."""
+    page_token: _builtins.str
+    """Continues a response with a next_page_token. limit counts the hits of all pages."""
     @_builtins.property
     def types(self) -> _containers.RepeatedScalarFieldContainer[_tools_pb2.ToolType.ValueType]: ...
     @_builtins.property
@@ -548,12 +551,13 @@ class SearchToolsRequest(_message.Message):
         *,
         query: _builtins.str = ...,
         limit: _builtins.int = ...,
+        page_token: _builtins.str = ...,
         types: _abc.Iterable[_tools_pb2.ToolType.ValueType] | None = ...,
         tags_any: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "query", b"query", "tags_any", b"tags_any", "types", b"types"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "page_token", b"page_token", "query", b"query", "tags_any", b"tags_any", "types", b"types"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -564,16 +568,20 @@ class SearchToolsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     HITS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Set if the response would be larger than 3 MB with the remaining hits."""
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolHit]: ...
     def __init__(
         self,
         *,
         hits: _abc.Iterable[Global___ToolHit] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hits", b"hits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hits", b"hits", "next_page_token", b"next_page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

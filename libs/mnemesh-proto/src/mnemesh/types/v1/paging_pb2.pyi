@@ -41,6 +41,11 @@ class SortOrder(_SortOrder, metaclass=_SortOrderEnumTypeWrapper):
     and filters from field 10 on. after_id and before_id restrict the range; page_size rows are then returned from the
     start of that range, or fewer: a page has at most 3 MB of rows, but at least one row. A page token that is malformed or
     that belongs to a different query fails with PAGE_TOKEN_INVALID. next_page_token is empty on the last page.
+
+    Search RPCs return their best hits, as many as limit allows. A response has at most 3 MB of hits, but at least one hit;
+    next_page_token is set only if hits are left. The request with page_token set to it, and its other fields unchanged,
+    returns the hits that follow. limit counts the hits of all pages. The search runs again for each page: hits are neither
+    missing nor repeated as long as the searched data do not change.
     """
 
 SORT_ORDER_UNSPECIFIED: SortOrder.ValueType  # 0

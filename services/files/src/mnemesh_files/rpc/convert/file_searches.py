@@ -5,7 +5,7 @@ from __future__ import annotations
 from mnemesh.files.v1 import agent_files_service_pb2 as rpc
 from mnemesh_kit.text import require_no_nul
 
-from mnemesh_files.model.file_search import FileSearchResult, ResolvedCitation
+from mnemesh_files.model.file_search import FileHit, ResolvedCitation
 from mnemesh_files.model.grep import DEFAULT_CONTEXT_LINES, GrepQuery, GrepResult, SkipCause, SkippedFile
 
 _CAUSES = {cause: rpc.SkipCause.Value(f"SKIP_CAUSE_{cause.name}") for cause in SkipCause}
@@ -43,32 +43,25 @@ def grep_result_to_proto(result: GrepResult) -> rpc.GrepFilesResponse:
             for file in result.files
         ],
         files_searched=result.files_searched,
-        skipped=[_skipped(file) for file in result.skipped],
+        skipped=[skipped_to_proto(file) for file in result.skipped],
         capped=result.capped,
         timed_out=result.timed_out,
         next_offset=result.next_offset,
     )
 
 
-def search_result_to_proto(result: FileSearchResult) -> rpc.SearchFilesResponse:
-    """Returns the result of a search by similarity and words as a message."""
-    return rpc.SearchFilesResponse(
-        hits=[
-            rpc.FileHit(
-                file_id=hit.file_id,
-                file_name=hit.file_name,
-                passage_id=hit.passage_id,
-                text=hit.text,
-                score=hit.score,
-                start_line=hit.start_line,
-                end_line=hit.end_line,
-                start_page=hit.start_page,
-                end_page=hit.end_page,
-            )
-            for hit in result.hits
-        ],
-        skipped=[_skipped(file) for file in result.skipped],
-        degraded=result.degraded,
+def file_hit_to_proto(hit: FileHit) -> rpc.FileHit:
+    """Returns a hit of a search by similarity and words as a message."""
+    return rpc.FileHit(
+        file_id=hit.file_id,
+        file_name=hit.file_name,
+        passage_id=hit.passage_id,
+        text=hit.text,
+        score=hit.score,
+        start_line=hit.start_line,
+        end_line=hit.end_line,
+        start_page=hit.start_page,
+        end_page=hit.end_page,
     )
 
 
@@ -87,5 +80,6 @@ def citation_to_proto(citation: ResolvedCitation) -> rpc.Citation:
     )
 
 
-def _skipped(file: SkippedFile) -> rpc.SkippedFile:
+def skipped_to_proto(file: SkippedFile) -> rpc.SkippedFile:
+    """Returns a file that a search left out as a message."""
     return rpc.SkippedFile(file_id=file.file_id, file_name=file.file_name, cause=_CAUSES[file.cause])

@@ -12,6 +12,7 @@ from mnemesh.archival.v1 import passages_service_pb2 as rpc
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.blocks.v1 import blocks_service_pb2 as blocks_rpc
 from mnemesh_kit.errors import NotFound
+from mnemesh_kit.whole_answers import whole_answer
 
 from mnemesh_gateway.letta.agent_states import read_state
 from mnemesh_gateway.letta.convert.archives import inserted, passage_from_proto, passage_to_proto
@@ -134,7 +135,7 @@ async def search_archival_memory(call: Call[SearchPassages, None]) -> PassageRes
         end_date=query.end_datetime.isoformat() if query.end_datetime else None,
     )
     request = rpc.SearchPassagesRequest(query=query.query, limit=query.top_k or 10, filter=filters)
-    hits = (await call.mesh.passages.SearchPassages(request, timeout=_WRITE_SECONDS)).hits
+    hits = (await whole_answer(call.mesh.passages.SearchPassages, request, timeout=_WRITE_SECONDS)).hits
     results = [
         PassageResult(
             id=hit.passage.id,

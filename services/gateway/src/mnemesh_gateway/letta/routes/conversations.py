@@ -12,6 +12,7 @@ from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.ids import derive_id, is_id
+from mnemesh_kit.whole_answers import whole_answer
 from starlette.responses import Response
 
 from mnemesh_gateway.letta.approvals import Recipient
@@ -229,7 +230,8 @@ def _id(given: str, agent_id: str | None) -> str:
 async def _rows_of_fork(mesh: Mesh, written: messages_service_pb2.ListMessagesRequest, window: list[str]) -> list[Any]:
     """Returns the messages of a fork, its system message first: those that it shares are in its window only."""
     shared = messages_service_pb2.GetMessagesRequest(message_ids=window)
-    rows = {row.id: row for row in (await mesh.messages.GetMessages(shared, timeout=READ_SECONDS)).messages}
+    found = await whole_answer(mesh.messages.GetMessages, shared, timeout=READ_SECONDS, field="messages")
+    rows = {row.id: row for row in found.messages}
     own = await listed(mesh.messages.ListMessages, written, "messages", PageQuery(), default="asc", limit=10_000)
     rows |= {row.id: row for row in own}
     return sorted(rows.values(), key=lambda row: (row.role != message_pb2.ROLE_SYSTEM, row.sequence_id))

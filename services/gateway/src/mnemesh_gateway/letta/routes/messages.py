@@ -10,6 +10,7 @@ import msgspec
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import NotFound
+from mnemesh_kit.whole_answers import whole_answer
 
 from mnemesh_gateway.letta.convert.messages import Shown, internal_from_proto, messages_from_proto
 from mnemesh_gateway.letta.convert.values import present, set_present
@@ -132,4 +133,4 @@ async def _hits(mesh: Mesh, body: SearchScope, query: str, roles: Sequence[str] 
     )
     if body.conversation_id is not None:
         request.conversation.CopyFrom(scope_of(body.conversation_id, body.agent_id or ""))
-    return list((await mesh.messages.SearchMessages(request, timeout=READ_SECONDS)).hits)
+    return list((await whole_answer(mesh.messages.SearchMessages, request, timeout=READ_SECONDS)).hits)

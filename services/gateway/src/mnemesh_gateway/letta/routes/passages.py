@@ -6,6 +6,7 @@ from typing import Final
 
 from mnemesh.agents.v1 import agents_service_pb2 as agents_rpc
 from mnemesh.archival.v1 import passages_service_pb2 as rpc
+from mnemesh_kit.whole_answers import whole_answer
 
 from mnemesh_gateway.letta.convert.archives import passage_from_proto
 from mnemesh_gateway.letta.convert.values import set_present
@@ -39,5 +40,5 @@ async def search_passages(call: Call[NoQuery, SearchAllPassages]) -> list[FoundP
         rows = await listed(call.mesh.passages.ListPassages, newest, "passages", page, default="desc")
         return [FoundPassage(passage=passage_from_proto(row), score=0.0) for row in rows]
     request = rpc.SearchPassagesRequest(query=body.query, limit=body.limit, filter=filters)
-    hits = (await call.mesh.passages.SearchPassages(request, timeout=_SECONDS)).hits
+    hits = (await whole_answer(call.mesh.passages.SearchPassages, request, timeout=_SECONDS)).hits
     return [FoundPassage(passage=passage_from_proto(hit.passage), score=hit.score) for hit in hits]

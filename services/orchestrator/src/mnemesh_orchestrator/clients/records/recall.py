@@ -12,6 +12,7 @@ from mnemesh.recall.v1.messages_service_pb2_grpc import MessageServiceStub
 from mnemesh.recall.v1.traces_service_pb2_grpc import TraceServiceStub
 from mnemesh.types.v1 import message_pb2, paging_pb2
 from mnemesh_kit.errors import Aborted, AlreadyExists, FailedPrecondition, NotFound
+from mnemesh_kit.whole_answers import whole_answer
 from mnemesh_types.convert import message_to_proto
 from mnemesh_types.messages import Message
 
@@ -168,7 +169,9 @@ class WindowRecords:
     async def _stored(self, agent_id: str, message_ids: Sequence[str]) -> AsyncIterator[message_pb2.Message]:
         for start in range(0, len(message_ids), _PAGE):
             request = rpc.GetMessagesRequest(message_ids=message_ids[start : start + _PAGE])
-            response = await self._messages.GetMessages(request, timeout=deadlines.IMPORT)
+            response = await whole_answer(
+                self._messages.GetMessages, request, timeout=deadlines.IMPORT, field="messages"
+            )
             for message in response.messages:
                 if message.agent_id == agent_id:
                     yield message

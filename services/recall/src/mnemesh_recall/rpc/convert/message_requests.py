@@ -103,8 +103,8 @@ def message_filter_from_proto(request: rpc.ListMessagesRequest) -> MessageFilter
     )
 
 
-def search_from_proto(request: rpc.SearchMessagesRequest) -> MessageSearch:
-    """Converts a search of messages."""
+def search_from_proto(request: rpc.SearchMessagesRequest, offset: int) -> MessageSearch:
+    """Converts a search of messages. `offset` is the number of hits of earlier pages."""
     agent_ids = (request.agent_id,) if request.HasField("agent_id") else ()
     conversation_ids = _conversations(request.conversation, agent_ids) if request.HasField("conversation") else ()
     dates = date_range(
@@ -116,6 +116,7 @@ def search_from_proto(request: rpc.SearchMessagesRequest) -> MessageSearch:
         query=request.query,
         mode=convert.mode_from_proto(request.mode),
         limit=request.limit or DEFAULT_HITS,
+        offset=offset,
         scope=SearchScope(
             agent_id=agent_ids[0] if agent_ids else None,
             conversation_id=conversation_ids[0] if conversation_ids else None,

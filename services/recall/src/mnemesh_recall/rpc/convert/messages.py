@@ -11,12 +11,13 @@ from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_to_proto
+from mnemesh_retrieval.time_expressions.resolver import TimeRange
 from mnemesh_types.convert import message_from_proto, message_to_proto, role_from_proto
 from mnemesh_types.messages import Message, Role
 
 from mnemesh_recall.model.contexts import ContextWindow, ContextWindowIds
 from mnemesh_recall.model.leases import WriterLease
-from mnemesh_recall.model.search import MessageHit, MessageHits, SearchMode
+from mnemesh_recall.model.search import MessageHit, SearchMode
 
 _MODE_FROM_PROTO: Final = {
     rpc.SEARCH_MODE_UNSPECIFIED: SearchMode.HYBRID,
@@ -97,20 +98,12 @@ def hit_to_proto(hit: MessageHit) -> rpc.MessageHit:
     )
 
 
-def hits_to_proto(found: MessageHits) -> rpc.SearchMessagesResponse:
-    """Converts the result of a search."""
-    return rpc.SearchMessagesResponse(
-        hits=[hit_to_proto(hit) for hit in found.hits],
-        degraded=found.degraded,
-        reranked=found.reranked,
-        time_ranges=[
-            rpc.ResolvedTimeRange(
-                expression=each.expression,
-                start_time=optional_timestamp_to_proto(each.start),
-                end_time=optional_timestamp_to_proto(each.end),
-            )
-            for each in found.time_ranges
-        ],
+def time_range_to_proto(time: TimeRange) -> rpc.ResolvedTimeRange:
+    """Converts a range of time."""
+    return rpc.ResolvedTimeRange(
+        expression=time.expression,
+        start_time=optional_timestamp_to_proto(time.start),
+        end_time=optional_timestamp_to_proto(time.end),
     )
 
 

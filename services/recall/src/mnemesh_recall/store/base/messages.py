@@ -169,7 +169,8 @@ class MessageStore(Protocol):
 
         Args:
             organization_id: the organization.
-            ids: the messages, best first: beyond a size in total, the last ones are left out.
+            ids: the messages, best first: beyond a size in total, which exceeds that of a page, the last ones are left
+                out. Of those around one message, the nearest ones up to a size are returned.
             before: the largest number of searchable messages before each.
             after: the largest number after each.
         """

@@ -12,7 +12,12 @@ from mnemesh_recall.store.sql import message_rows
 from mnemesh_recall.store.sql.tables import DIALOGUE
 
 MAX_BYTES: Final = 4 << 20
-"""The size of the messages that one read returns. Those around the last messages are left out."""
+"""The size of the messages around one message, as they are stored."""
+MAX_TOTAL_BYTES: Final = 8 << 20
+"""The size of the messages around earlier ones from which on a read returns nothing around a message.
+
+A page of a search ends at 3 MB, and so before that message. What a page has is smaller than what is stored by a third
+for images, and by less for texts."""
 
 # A conversation of NULL needs a condition of its own, so that the index serves both.
 _SIDES: Final = " UNION ALL ".join(
@@ -66,14 +71,19 @@ def read_around(
 def _within_size(
     sides: Mapping[str, tuple[list[Any], list[Any]]],
 ) -> Iterator[tuple[str, tuple[list[str], list[str]]]]:
-    """Yields the ids of the messages on both sides of each one, the nearest ones first to fit into MAX_BYTES."""
-    left = MAX_BYTES
+    """Yields the ids of the messages on both sides of each one, the nearest ones that fit into the sizes."""
+    total = 0
     for id_, (before, after) in sides.items():
+        if total > MAX_TOTAL_BYTES:
+            return
         kept: tuple[list[str], list[str]] = ([], [])
+        size = 0
         for side, rows in zip(kept, (reversed(before), after), strict=True):
             for row in rows:
-                left -= row.size
-                if left >= 0:
-                    side.append(row.id)
+                if size + row.size > MAX_BYTES:
+                    break
+                side.append(row.id)
+                size += row.size
         kept[0].reverse()
+        total += size
         yield id_, kept
