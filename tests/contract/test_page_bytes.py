@@ -1,4 +1,4 @@
-"""Lists are bounded by bytes: each page ends in time, and its token continues without a gap or a repetition."""
+"""Lists and searches are bounded by bytes: each page ends in time; its token continues without gap or repetition."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import MethodDescriptor
 from mnemesh.agents.v1 import agents_service_pb2, conversations_pb2
-from mnemesh.recall.v1 import episodes_pb2
-from mnemesh.types.v1 import paging_pb2
+from mnemesh.recall.v1 import episodes_pb2, messages_service_pb2
+from mnemesh.types.v1 import message_pb2, paging_pb2
 from mnemesh_kit import paging
+from mnemesh_kit.errors import PageTokenInvalid
+from mnemesh_kit.ids import new_id
 from mnemesh_testkit.fakes.mcp_server import ECHO, running
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
@@ -26,23 +28,48 @@ LISTS = [
     for method in service_of(service).methods
     if method.name.startswith("List") and "page_token" in method.input_type.fields_by_name
 ]
+SEARCHES = [
+    method
+    for service in PROTO_SERVICES
+    for method in service_of(service).methods
+    if method.name.startswith("Search") and method.name != "SearchWeb"
+]
+QUERIES = {
+    "SearchEpisodes": "episode",
+    "SearchFacts": "deep sea",
+    "SearchFiles": "text",
+    "SearchMessages": "hello",
+    "SearchPassages": "passage",
+    "SearchTools": "tool answers",
+}
 OVERHEAD = 1_000
 """The bytes of a token, and of the number and length of each row."""
 ROWS = 4
+TEXT = messages_service_pb2.SEARCH_MODE_TEXT
 LARGE = 900_000
 
 
 async def pages_of(mesh: Mesh, method: MethodDescriptor, request: Any) -> AsyncIterator[Any]:
     """Yields the pages of a list until the last one."""
-    service = method.containing_service
-    assert service is not None
-    call = getattr(mesh.stubs[service.full_name], method.name)
+    call = getattr(mesh.stubs[service_name(method)], method.name)
     while True:
         page = await call(request)
         yield page
         if not page.next_page_token:
             return
         request.page_token = page.next_page_token
+
+
+def service_name(method: MethodDescriptor) -> str:
+    """Returns the full name of the service of a method."""
+    service = method.containing_service
+    assert service is not None
+    return service.full_name
+
+
+def method_of(name: str) -> MethodDescriptor:
+    """Returns a method of the MessageService."""
+    return service_of("mnemesh.recall.v1.MessageService").methods_by_name[name]
 
 
 def rows_of(page: Any) -> list[tuple[Any, ...]]:
@@ -64,6 +91,20 @@ def listing(method: MethodDescriptor, ids: dict[str, str], order: int = paging_p
     for name in ("include_diff", "include_embedding", "include_content", "include_traces"):
         if name in method.input_type.fields_by_name:
             setattr(request, name, True)
+    return request
+
+
+def searching(method: MethodDescriptor, ids: dict[str, str], query: str) -> Any:
+    """Returns a request for all hits of a search with all their parts."""
+    request = new_request(method)
+    request.query, request.limit = query, 50
+    for name in ("messages_before", "messages_after", "passages_before", "passages_after"):
+        if name in method.input_type.fields_by_name:
+            setattr(request, name, 2)
+    if method.name == "SearchFiles":
+        request.agent_id = ids["agent_id"]
+    if method.name == "SearchPassages":
+        request.include_embedding = True
     return request
 
 
@@ -160,6 +201,85 @@ async def test_every_list_can_be_followed_in_pages_of_any_size(
                 for rows in found:
                     size = sum(size_of(part) for row in rows for part in row)
                     assert len(rows) == 1 or size <= bound, method.full_name
+
+
+async def hits_of(mesh: Mesh, method: MethodDescriptor, request: Any) -> list[list[Any]]:
+    """Returns the hits of each page of a search."""
+    return [list(page.hits) async for page in pages_of(mesh, method, request)]
+
+
+async def test_every_search_can_be_followed_in_pages_of_any_size(
+    mesh: Mesh, fake_openai: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert QUERIES.keys() == {method.name for method in SEARCHES}
+    async with running(tools={"echo": ECHO}) as remote:
+        ids = await filled(mesh, fake_openai, remote.url)
+    for method in SEARCHES:
+        for query in (QUERIES[method.name], *([] if method.name == "SearchFiles" else [""])):
+            (whole,) = await hits_of(mesh, method, searching(method, ids, query))
+            assert len(whole) >= ROWS, f"{method.full_name} has too few hits for this test"
+            bound = sum(map(size_of, whole)) // 3
+            with monkeypatch.context() as patch:
+                patch.setattr(paging, "MAX_PAGE_BYTES", bound)
+                found = await hits_of(mesh, method, searching(method, ids, query))
+                patch.setattr(paging, "MAX_PAGE_BYTES", 1)
+                single = await hits_of(mesh, method, searching(method, ids, query))
+            assert len(found) > 1, f"{method.full_name} has no bound"
+            assert [hit for hits in found for hit in hits] == whole, method.full_name
+            assert all(len(hits) == 1 or sum(map(size_of, hits)) <= bound for hits in found), method.full_name
+            assert all(found), f"{method.full_name} has an empty page"
+            assert single == [[hit] for hit in whole], method.full_name
+
+
+async def test_a_token_of_another_search_is_refused(
+    mesh: Mesh, fake_openai: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tools={"echo": ECHO}) as remote:
+        ids = await filled(mesh, fake_openai, remote.url)
+    monkeypatch.setattr(paging, "MAX_PAGE_BYTES", 1)
+    tokens = []
+    for method in SEARCHES:
+        pages = pages_of(mesh, method, searching(method, ids, QUERIES[method.name]))
+        tokens.append((await anext(pages)).next_page_token)
+    for method, own in zip(SEARCHES, tokens, strict=True):
+        call = getattr(mesh.stubs[service_name(method)], method.name)
+        for token in ("x", *tokens):
+            request = searching(method, ids, QUERIES[method.name])
+            request.page_token = token
+            if token == own:
+                request.limit -= 1
+            with pytest.raises(PageTokenInvalid) as refused:
+                await call(request)
+            assert refused.value.field == "page_token"
+
+
+async def test_answers_with_large_messages_have_at_most_3_mb(mesh: Mesh) -> None:
+    client = mesh.client
+    agent = await client.agents.create(name="ada")
+    texts = [f"oak {letter * LARGE}" for letter in "abcdefgh"]
+    said = [
+        message_pb2.Message(id=new_id("message"), role=message_pb2.ROLE_USER, content=[{"text": {"text": text}}])
+        for text in texts
+    ]
+    await client.messages.append(agent.id, said)
+    ids = [message.id for message in said]
+    search = messages_service_pb2.SearchMessagesRequest(query="oak", mode=TEXT, agent_id=agent.id, messages_before=1)
+    get = messages_service_pb2.GetMessagesRequest(message_ids=[new_id("message"), *ids, new_id("message"), ids[0]])
+    sizes, hits = [], []
+    async for page in pages_of(mesh, method_of("SearchMessages"), search):
+        hits += page.hits
+        sizes.append((len(page.hits), page.ByteSize()))
+    assert {hit.message.id for hit in hits} == set(ids)
+    assert len(hits) == len(ids)
+    # The first message has none before it.
+    assert [len(hit.before) for hit in hits] == [int(hit.message.id != ids[0]) for hit in hits]
+    assert all(size <= paging.MAX_PAGE_BYTES + OVERHEAD for _, size in sizes)
+    assert [message.id for message in await client.messages.get(*get.message_ids)] == [*ids, ids[0]]
+    pages = [page async for page in pages_of(mesh, method_of("GetMessages"), get)]
+    assert [len(page.messages) for page in pages] == [3, 3, 3]
+    assert all(page.ByteSize() <= paging.MAX_PAGE_BYTES + OVERHEAD for page in pages)
+    found = await client.messages.search("oak", mode="text", agent_id=agent.id, before=1)
+    assert list(found) == hits
 
 
 async def test_large_rows_fill_pages_of_3_mb(mesh: Mesh) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from mnemesh.agents.v1 import agents_service_pb2, conversations_pb2
@@ -16,6 +16,8 @@ from mnemesh_client import InvalidArgument, NotFound, Unavailable
 from mnemesh_client.episodes import memory_scope
 from mnemesh_client.inputs import text_of, text_part
 from mnemesh_client.sync import Agent, Mnemesh
+from mnemesh_kit import paging
+from mnemesh_kit.ids import new_id
 from mnemesh_testkit.mesh.mesh_thread import MeshThread
 
 DOUBLE: Final = '''
@@ -154,6 +156,42 @@ def test_memories_are_bundled_and_changed(client: Mnemesh, agent: Agent) -> None
     assert [each.text for each in bundle.facts] == ["Ada likes tea."]
     assert [each.summary for each in bundle.episodes] == ["Ada said hello."]
     assert isinstance(bundle.episodes[0], episodes_pb2.Episode)
+
+
+def test_searches_return_the_hits_of_all_pages(
+    client: Mnemesh, agent: Agent, running: MeshThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = range(3)
+    said = [
+        message_pb2.Message(
+            id=new_id("message"), role=message_pb2.ROLE_USER, content=[text_part(f"A quokka {number}.")]
+        )
+        for number in numbers
+    ]
+    client.messages.append(agent.id, said)
+    archive = client.archives.create("quokkas")
+    folder = client.folders.create("quokkas")
+    agent.files.attach(folder.id)
+    for number in numbers:
+        client.passages.insert(f"A quokka {number}.", archive_id=archive.id)
+        client.episodes.commit(memory_scope(agent.id), f"Saw quokka {number}.")
+        client.facts.create(f"Quokka {number} smiles.", agent_id=agent.id)
+        client.tools.create(f'def quokka_{number}() -> str:\n    """Greets a quokka."""\n    return "x"\n')
+        upload = client.files.upload(folder.id, f"Quokka {number} sleeps.".encode(), name=f"{number}.txt")
+        client.files.wait(upload.file.id)
+    searches: dict[str, Callable[[], Any]] = {
+        "messages": lambda: client.messages.search("quokka", agent_id=agent.id),
+        "stored": lambda: client.messages.get(*(message.id for message in said)),
+        "passages": lambda: client.passages.search("quokka", archive_id=archive.id),
+        "episodes": lambda: client.episodes.search("quokka", agent_id=agent.id),
+        "facts": lambda: client.facts.search("quokka", agent_id=agent.id),
+        "tools": lambda: client.tools.search("quokka"),
+        "files": lambda: agent.files.search("quokka"),
+    }
+    whole = {name: search() for name, search in searches.items()}
+    assert {name: len(getattr(found, "hits", found)) for name, found in whole.items()} == dict.fromkeys(searches, 3)
+    monkeypatch.setattr(paging, "MAX_PAGE_BYTES", 1)
+    assert {name: search() for name, search in searches.items()} == whole
 
 
 def test_passages_can_be_texts(client: Mnemesh, agent: Agent) -> None:

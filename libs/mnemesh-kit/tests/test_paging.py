@@ -7,13 +7,27 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from mnemesh.archival.v1.passages_service_pb2 import SearchPassagesRequest, SearchPassagesResponse
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 from mnemesh.blocks.v1.blocks_pb2 import Block
+from mnemesh.recall.v1.messages_service_pb2 import SearchMessagesRequest
 from mnemesh.types.v1 import paging_pb2
 from mnemesh_kit.errors import InvalidArgument, NotFound, PageTokenInvalid
-from mnemesh_kit.paging import MAX_PAGE_BYTES, Cursor, Page, PageQuery, bounded, fitting, next_page_token, page_query
+from mnemesh_kit.paging import (
+    MAX_PAGE_BYTES,
+    Cursor,
+    Page,
+    PageQuery,
+    bounded,
+    bounded_hits,
+    fitting,
+    next_page_token,
+    offset_from_token,
+    page_query,
+)
 from mnemesh_kit.sql import Database, UtcDateTime
 from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.whole_answers import whole_answer
 
 metadata = sa.MetaData()
 things = sa.Table(
@@ -96,6 +110,64 @@ def test_a_page_ends_before_the_items_of_the_response_exceed_its_bound() -> None
     assert bounded(query, Page((MAX_PAGE_BYTES, 0, 1), positions), int).items == (MAX_PAGE_BYTES, 0)
     large = Block(value="x" * 2 * MAX_PAGE_BYTES)
     assert bounded(query, Page((large, large), positions[:2])).items == (large,)
+
+
+def test_answers_of_a_search_continue_without_a_gap_or_a_repetition() -> None:
+    sizes = (2, 1, 3, 1, 1)
+    hits = [Block(id=f"hit {number}", value="x" * (size * 999_000)) for number, size in enumerate(sizes)]
+    request = SearchPassagesRequest(query="tea", limit=5)
+    found = []
+    while True:
+        shown, request.page_token = bounded_hits(request, hits[offset_from_token(request) :])
+        found.append([int(hit.id[-1]) for hit in shown])
+        if not request.page_token:
+            break
+    assert found == [[0, 1], [2], [3, 4]]
+    assert bounded_hits(request, []) == ([], "")
+    assert bounded_hits(request, hits[:2]) == (hits[:2], "")
+
+
+def test_a_place_without_a_hit_counts_as_one_that_was_answered() -> None:
+    large, small = Block(value="x" * 2_900_000), Block(value="y" * 200_000)
+    request = SearchPassagesRequest(query="tea")
+    shown, request.page_token = bounded_hits(request, [None, large, None, small, None])
+    assert (shown, offset_from_token(request)) == ([large], 3)
+    assert bounded_hits(request, [None, None]) == ([], "")
+
+
+def test_the_token_of_a_search_belongs_to_it() -> None:
+    request = SearchPassagesRequest(query="tea", limit=5)
+    block = Block(value="x" * 2_000_000)
+    _, token = bounded_hits(request, [block, block])
+    assert offset_from_token(request) == 0
+    assert offset_from_token(SearchPassagesRequest(query="tea", limit=5, page_token=token)) == 1
+    for other in (
+        SearchPassagesRequest(query="coffee", limit=5, page_token=token),
+        SearchPassagesRequest(query="tea", limit=6, page_token=token),
+        SearchMessagesRequest(query="tea", limit=5, page_token=token),
+        SearchPassagesRequest(query="tea", limit=5, page_token=token[:-3]),
+    ):
+        with pytest.raises(PageTokenInvalid) as refused:
+            offset_from_token(other)
+        assert refused.value.field == "page_token"
+
+
+async def test_a_whole_answer_has_the_hits_of_all_pages_and_costs_one_call_if_there_is_one() -> None:
+    calls: list[tuple[SearchPassagesRequest, float]] = []
+    first = SearchPassagesResponse(hits=[{"score": 2}], next_page_token="more", degraded=True)
+    last = SearchPassagesResponse(hits=[{"score": 1}], time_ranges=[{}])
+
+    async def search(request: SearchPassagesRequest, timeout: float) -> SearchPassagesResponse:
+        calls.append((request, timeout))
+        return last if request.page_token or request.query == "one page" else first
+
+    assert await whole_answer(search, SearchPassagesRequest(query="one page"), seconds=1) == last
+    assert len(calls) == 1
+    request = SearchPassagesRequest(query="two pages")
+    found = await whole_answer(search, request, seconds=2)
+    assert found == SearchPassagesResponse(hits=[{"score": 2}, {"score": 1}], degraded=True)
+    assert request == SearchPassagesRequest(query="two pages")
+    assert calls[1:] == [(request, 2), (SearchPassagesRequest(query="two pages", page_token="more"), 2)]
 
 
 @pytest.mark.parametrize(("ascending", "order"), [(True, ASCENDING), (False, DESCENDING)])

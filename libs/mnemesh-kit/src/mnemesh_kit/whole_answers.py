@@ -11,24 +11,24 @@ R = TypeVar("R", bound=Message)
 
 
 async def whole_answer(
-    method: Callable[..., Awaitable[R]], request: Message, *, timeout: float, field: str = "hits"
+    method: Callable[..., Awaitable[R]], request: Message, *, seconds: float, field: str = "hits"
 ) -> R:
     """Returns the answer to a request, with what its further pages have. An answer without a token takes one call.
 
     Args:
         method: the method of a stub.
         request: the request, which stays as it is.
-        timeout: the deadline of each call, in seconds.
+        seconds: the deadline of each call.
         field: the repeated field of the response to which the pages add.
     """
-    answer: Any = await method(request, timeout=timeout)
+    answer: Any = await method(request, timeout=seconds)
     if not answer.next_page_token:
         return answer  # type: ignore[no-any-return]
     following: Any = type(request)()
     following.CopyFrom(request)
     while answer.next_page_token:
         following.page_token = answer.next_page_token
-        page: Any = await method(following, timeout=timeout)
+        page: Any = await method(following, timeout=seconds)
         getattr(answer, field).extend(getattr(page, field))
         answer.next_page_token = page.next_page_token
     return answer  # type: ignore[no-any-return]

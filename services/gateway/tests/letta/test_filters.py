@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from mnemesh_kit import paging
 from mnemesh_testkit.fakes.script import Reply
 
 from .drivers.tools import SOURCE
@@ -40,6 +41,29 @@ def test_the_steps_of_a_run_begin_with_the_newest(lab: Lab, rest: Rest) -> None:
     assert len(newest_first) == 2
     assert [step.id for step in lab.client.runs.steps.list(run, order="asc").items] == newest_first[::-1]
     assert [step.id for step in lab.client.steps.list(agent_id=agent.id).items] == newest_first
+
+
+def test_searches_return_the_hits_of_all_pages(lab: Lab, rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = lab.agent()
+    for number in range(3):
+        lab.client.agents.messages.create(agent.id, input=f"A quokka {number}.")
+        lab.client.agents.passages.create(agent.id, text=f"The quokka {number} smiles.")
+
+    def found() -> list[Any]:
+        query = {"agent_id": agent.id, "query": "quokka", "limit": 20}
+        in_archives = rest.call("GET", f"/agents/{agent.id}/archival-memory/search", params={"query": "quokka"})
+        return [
+            rest.call("POST", "/messages/search", json=query),
+            rest.call("POST", "/agents/messages/search", json=query),
+            rest.call("POST", "/passages/search", json=query),
+            in_archives["results"],
+            rest.call("POST", "/tools/search", json={"query": "search", "limit": 20}),
+        ]
+
+    whole = found()
+    assert all(len(hits) >= 3 for hits in whole)
+    monkeypatch.setattr(paging, "MAX_PAGE_BYTES", 1)
+    assert found() == whole
 
 
 def test_tools_are_found_by_type(lab: Lab, rest: Rest) -> None:

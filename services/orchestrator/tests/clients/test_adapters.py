@@ -64,6 +64,8 @@ class FakeServices:
         self.requests.append(request)
         self.deadlines.append(context.time_remaining())
         answer = self.responses.get(method, empty())
+        if isinstance(answer, list):
+            answer = answer.pop(0)
         if isinstance(answer, Exception):
             context.set_trailing_metadata(to_trailers(answer))  # type: ignore[arg-type]
             await context.abort(answer.code, str(answer))  # type: ignore[attr-defined]
@@ -261,6 +263,23 @@ async def test_messages_are_stored_and_found(fakes: FakeServices, channel: grpc.
     assert erased.agent_id == "agent-1"
     assert list(searched.roles) == [message_pb2.ROLE_USER, message_pb2.ROLE_ASSISTANT]
     assert (searched.limit, searched.start_date, searched.HasField("end_date")) == (5, "2026-01-01", False)
+
+
+async def test_searches_read_all_pages(fakes: FakeServices, channel: grpc.aio.Channel) -> None:
+    told = [recall.MessageHit(message=message_pb2.Message(role=message_pb2.ROLE_USER), text=text) for text in "ab"]
+    fakes.responses["SearchMessages"] = [
+        recall.SearchMessagesResponse(hits=told[:1], next_page_token="more"),
+        recall.SearchMessagesResponse(hits=told[1:]),
+    ]
+    noted = [passages.PassageHit(passage={"text": text, "create_time": NOW}) for text in "cd"]
+    fakes.responses["SearchPassages"] = [
+        passages.SearchPassagesResponse(hits=noted[:1], next_page_token="rest"),
+        passages.SearchPassagesResponse(hits=noted[1:]),
+    ]
+    found = await RecallClient(channel).search("agent-1", "hi")
+    assert [hit.text for hit in found.hits] == ["a", "b"]
+    assert [hit.text for hit in await ArchivalClient(channel).search("agent-1", "hi")] == ["c", "d"]
+    assert [request.page_token for request in fakes.requests] == ["", "more", "", "rest"]
 
 
 async def test_passages_are_stored_found_and_counted(fakes: FakeServices, channel: grpc.aio.Channel) -> None:

@@ -31,7 +31,7 @@ class PassageSearchClient:
             limit=limit,
             filter=rpc.PassageFilter(archive_ids=archive_ids, file_ids=file_ids),
         )
-        response = await whole_answer(self._passages.SearchPassages, request, timeout=SEARCH_SECONDS)
+        response = await whole_answer(self._passages.SearchPassages, request, seconds=SEARCH_SECONDS)
         found = (
             FoundPassage(hit.passage.id, hit.passage.file_id, hit.passage.text, hit.score) for hit in response.hits
         )

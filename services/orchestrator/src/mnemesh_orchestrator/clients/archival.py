@@ -77,7 +77,7 @@ class ArchivalClient:
                 time_zone=time_zone,
             ),
         )
-        response = await whole_answer(self._passages.SearchPassages, request, timeout=deadlines.READ)
+        response = await whole_answer(self._passages.SearchPassages, request, seconds=deadlines.READ)
         return tuple(_hit_from_proto(hit) for hit in response.hits)
 
     async def summary(self, agent_id: str, if_revision: int | None = None) -> ArchivalSummary | None:

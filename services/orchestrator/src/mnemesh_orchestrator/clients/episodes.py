@@ -71,20 +71,20 @@ class EpisodesClient:
             reference_time=None if asked_at is None else timestamp_to_proto(asked_at),
             time_zone=time_zone,
         )
-        found = await whole_answer(self._stub.SearchFacts, request, timeout=deadlines.READ)
+        found = await whole_answer(self._stub.SearchFacts, request, seconds=deadlines.READ)
         facts = [hit.fact for hit in found.hits]
         is_knowledge = found.times.HasField("known_at_time")
         if found.HasField("times") and not is_knowledge and len(facts) < limit:
             # A fact about the period may have been learned, and count as valid, only later.
             request.ClearField("reference_time")
             known = {fact.id for fact in facts}
-            others = (await whole_answer(self._stub.SearchFacts, request, timeout=deadlines.READ)).hits
+            others = (await whole_answer(self._stub.SearchFacts, request, seconds=deadlines.READ)).hits
             facts += [hit.fact for hit in others if hit.fact.id not in known][: limit - len(facts)]
         known_at = found.times.known_at_time if is_knowledge else None
         episodes = rpc.SearchEpisodesRequest(
             query=query, limit=limit, filter=rpc.EpisodeFilter(scopes=within, known_at_time=known_at), end_date=until
         )
-        looked_back = await whole_answer(self._stub.SearchEpisodes, episodes, timeout=deadlines.READ)
+        looked_back = await whole_answer(self._stub.SearchEpisodes, episodes, seconds=deadlines.READ)
         return MemoryHits(
             tuple(map(_fact_from_proto, facts)),
             tuple(_episode_from_proto(hit.episode) for hit in looked_back.hits),
@@ -120,7 +120,7 @@ class EpisodesClient:
     async def search_facts(self, scope: MemoryScope, query: str, limit: int) -> tuple[Fact, ...]:
         """See EpisodesPort."""
         facts = rpc.SearchFactsRequest(query=query, limit=limit, filter=rpc.FactFilter(scopes=[_scope_to_proto(scope)]))
-        found = await whole_answer(self._stub.SearchFacts, facts, timeout=deadlines.READ)
+        found = await whole_answer(self._stub.SearchFacts, facts, seconds=deadlines.READ)
         return tuple(_fact_from_proto(hit.fact) for hit in found.hits)
 
     async def commit(self, request_id: str, commit: EpisodeCommit) -> None:

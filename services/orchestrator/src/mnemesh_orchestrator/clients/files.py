@@ -130,7 +130,7 @@ class FilesClient:
     async def search(self, agent_id: str, query: str, limit: int) -> FileHits:
         """See FilesPort."""
         request = rpc.SearchFilesRequest(agent_id=agent_id, query=query, limit=limit)
-        response = await whole_answer(self._agents.SearchFiles, request, timeout=deadlines.SEARCH_FILES)
+        response = await whole_answer(self._agents.SearchFiles, request, seconds=deadlines.SEARCH_FILES)
         return FileHits(tuple(map(_hit_from_proto, response.hits)), len(response.skipped), response.degraded)
 
     async def set_limits(self, request_id: str, agent_id: str, limits: FileLimits) -> None:

@@ -208,7 +208,7 @@ class RecallClient:
             time_zone=time_zone,
             reference_time=optional_timestamp_to_proto(now),
         )
-        response = await whole_answer(self._stub.SearchMessages, request, timeout=deadlines.READ)
+        response = await whole_answer(self._stub.SearchMessages, request, seconds=deadlines.READ)
         return MessageHits(
             tuple(_hit_from_proto(hit) for hit in response.hits),
             tuple(

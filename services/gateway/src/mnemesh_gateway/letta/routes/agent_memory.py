@@ -135,7 +135,7 @@ async def search_archival_memory(call: Call[SearchPassages, None]) -> PassageRes
         end_date=query.end_datetime.isoformat() if query.end_datetime else None,
     )
     request = rpc.SearchPassagesRequest(query=query.query, limit=query.top_k or 10, filter=filters)
-    hits = (await whole_answer(call.mesh.passages.SearchPassages, request, timeout=_WRITE_SECONDS)).hits
+    hits = (await whole_answer(call.mesh.passages.SearchPassages, request, seconds=_WRITE_SECONDS)).hits
     results = [
         PassageResult(
             id=hit.passage.id,

@@ -230,7 +230,7 @@ def _id(given: str, agent_id: str | None) -> str:
 async def _rows_of_fork(mesh: Mesh, written: messages_service_pb2.ListMessagesRequest, window: list[str]) -> list[Any]:
     """Returns the messages of a fork, its system message first: those that it shares are in its window only."""
     shared = messages_service_pb2.GetMessagesRequest(message_ids=window)
-    found = await whole_answer(mesh.messages.GetMessages, shared, timeout=READ_SECONDS, field="messages")
+    found = await whole_answer(mesh.messages.GetMessages, shared, seconds=READ_SECONDS, field="messages")
     rows = {row.id: row for row in found.messages}
     own = await listed(mesh.messages.ListMessages, written, "messages", PageQuery(), default="asc", limit=10_000)
     rows |= {row.id: row for row in own}

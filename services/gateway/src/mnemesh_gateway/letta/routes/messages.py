@@ -133,4 +133,4 @@ async def _hits(mesh: Mesh, body: SearchScope, query: str, roles: Sequence[str] 
     )
     if body.conversation_id is not None:
         request.conversation.CopyFrom(scope_of(body.conversation_id, body.agent_id or ""))
-    return list((await whole_answer(mesh.messages.SearchMessages, request, timeout=READ_SECONDS)).hits)
+    return list((await whole_answer(mesh.messages.SearchMessages, request, seconds=READ_SECONDS)).hits)

@@ -40,5 +40,5 @@ async def search_passages(call: Call[NoQuery, SearchAllPassages]) -> list[FoundP
         rows = await listed(call.mesh.passages.ListPassages, newest, "passages", page, default="desc")
         return [FoundPassage(passage=passage_from_proto(row), score=0.0) for row in rows]
     request = rpc.SearchPassagesRequest(query=body.query, limit=body.limit, filter=filters)
-    hits = (await whole_answer(call.mesh.passages.SearchPassages, request, timeout=_SECONDS)).hits
+    hits = (await whole_answer(call.mesh.passages.SearchPassages, request, seconds=_SECONDS)).hits
     return [FoundPassage(passage=passage_from_proto(hit.passage), score=hit.score) for hit in hits]

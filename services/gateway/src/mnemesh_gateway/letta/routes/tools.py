@@ -99,7 +99,7 @@ async def search_tools(call: Call[NoQuery, SearchTools]) -> list[ToolHit]:
     request = rpc.SearchToolsRequest(query=body.query or "", limit=body.limit, tags_any=body.tags or ())
     types = TOOL_TYPES & (_checked(body.tool_types, "body") or TOOL_TYPES)
     request.types.extend(_types(types))
-    found = (await whole_answer(call.mesh.tools.SearchTools, request, timeout=READ_SECONDS)).hits if types else []
+    found = (await whole_answer(call.mesh.tools.SearchTools, request, seconds=READ_SECONDS)).hits if types else []
     hits = [hit for hit in found if tool_type(hit.tool) in types]
     return [
         ToolHit(

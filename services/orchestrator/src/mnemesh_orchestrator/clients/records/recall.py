@@ -170,7 +170,7 @@ class WindowRecords:
         for start in range(0, len(message_ids), _PAGE):
             request = rpc.GetMessagesRequest(message_ids=message_ids[start : start + _PAGE])
             response = await whole_answer(
-                self._messages.GetMessages, request, timeout=deadlines.IMPORT, field="messages"
+                self._messages.GetMessages, request, seconds=deadlines.IMPORT, field="messages"
             )
             for message in response.messages:
                 if message.agent_id == agent_id:
