@@ -101,6 +101,8 @@ def searching(method: MethodDescriptor, ids: dict[str, str], query: str) -> Any:
     for name in ("messages_before", "messages_after", "passages_before", "passages_after"):
         if name in method.input_type.fields_by_name:
             setattr(request, name, 2)
+    if "mode" in method.input_type.fields_by_name:
+        request.mode = TEXT  # vectors follow in the background and change the order
     if method.name == "SearchFiles":
         request.agent_id = ids["agent_id"]
     if method.name == "SearchPassages":

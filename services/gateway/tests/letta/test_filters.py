@@ -50,12 +50,12 @@ def test_searches_return_the_hits_of_all_pages(lab: Lab, rest: Rest, monkeypatch
         lab.client.agents.passages.create(agent.id, text=f"The quokka {number} smiles.")
 
     def found() -> list[Any]:
-        query = {"agent_id": agent.id, "query": "quokka", "limit": 20}
+        query = {"agent_id": agent.id, "query": "quokka", "limit": 20, "search_mode": "fts"}
         in_archives = rest.call("GET", f"/agents/{agent.id}/archival-memory/search", params={"query": "quokka"})
         return [
             rest.call("POST", "/messages/search", json=query),
             rest.call("POST", "/agents/messages/search", json=query),
-            rest.call("POST", "/passages/search", json=query),
+            rest.call("POST", "/passages/search", json={"agent_id": agent.id, "query": "quokka"}),
             in_archives["results"],
             rest.call("POST", "/tools/search", json={"query": "search", "limit": 20}),
         ]

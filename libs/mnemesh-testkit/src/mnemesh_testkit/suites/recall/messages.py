@@ -10,8 +10,10 @@ from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh.types.v1.paging_pb2 import SORT_ORDER_DESCENDING
 from mnemesh_kit.ids import derive_id, new_id
+from mnemesh_kit.whole_answers import whole_answer
 
 from mnemesh_testkit.suites.recall.calls import Conversation, RecallCases, called, message, part, refused, said
+from mnemesh_testkit.timeouts import scaled
 
 
 class Messages(RecallCases):
@@ -124,6 +126,6 @@ class Messages(RecallCases):
         deep = message(role=pb.ROLE_ASSISTANT, tool_calls=[call])
         await chat.append(long, picture, deep)
         wanted = rpc.GetMessagesRequest(message_ids=[long.id, picture.id, deep.id])
-        found = (await chat.stub.GetMessages(wanted)).messages
+        found = (await whole_answer(chat.stub.GetMessages, wanted, seconds=scaled(30), field="messages")).messages
         assert [each.content for each in found] == [long.content, picture.content, deep.content]
         assert found[2].tool_calls[0].arguments == call.arguments
