@@ -6,11 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from mnemesh.tools.v1 import tools_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client.letta_files.message_writing import letta_message
 from mnemesh_client.letta_files.messages import MessageReader
 from mnemesh_client.letta_files.parts import content_parts, letta_parts
-from mnemesh_client.letta_files.resources import block, group
+from mnemesh_client.letta_files.resources import block, custom_tool, group
 from mnemesh_client.letta_files.rules import letta_rule, tool_rule
 from mnemesh_kit.ids import derive_id
 
@@ -201,3 +202,22 @@ def test_each_kind_of_manager_is_kept(kind: str) -> None:
         assert manager.manager_agent_id == AGENT
     if kind == "sleeptime":
         assert manager.sleeptime_agent_frequency == 4
+
+
+@pytest.mark.parametrize(
+    ("source", "more", "kind"),
+    [
+        ("def find(text): return text", {"source_type": "json"}, "CUSTOM"),
+        ("def find(-n=None): pass", {"source_type": "json"}, "CLIENT"),
+        ("def find(-n=None): pass", {"source_type": "json", "json_schema": None}, "CUSTOM"),
+        ("", {"source_type": "json"}, "CLIENT"),
+        ("export function find(text: string) { return text }", {"source_type": "typescript"}, "CUSTOM"),
+    ],
+)
+def test_a_tool_whose_source_cannot_run_is_one_of_the_client(source: str, more: dict[str, Any], kind: str) -> None:
+    schema = {"name": "find", "parameters": {"type": "object", "properties": {"-n": {"type": "boolean"}}}}
+    tool = custom_tool(
+        {"id": derive_id("tool", "find"), "name": "find", "source_code": source, "json_schema": schema} | more
+    )
+    assert tools_pb2.ToolType.Name(tool.type) == f"TOOL_TYPE_{kind}"
+    assert bool(tool.source_code) == (kind == "CUSTOM")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -28,6 +29,7 @@ from mnemesh.files.v1.files_pb2 import Folder
 from mnemesh.tools.v1.tools_pb2 import (
     SOURCE_TYPE_PYTHON,
     SOURCE_TYPE_TYPESCRIPT,
+    TOOL_TYPE_CLIENT,
     TOOL_TYPE_CUSTOM,
     PackageRequirement,
     Tool,
@@ -73,13 +75,25 @@ def is_builtin_tool(row: Row) -> bool:
 
 
 def custom_tool(row: Row) -> Tool:
-    """Returns a tool that a user wrote.
+    """Returns a tool that a user wrote. One whose source cannot run is a tool of the client, if it has a schema.
 
     Raises:
         ValueError: the tool is neither a custom tool nor has it source code.
     """
     if (row.get("tool_type") or "custom") != "custom":
         raise ValueError(f"tools of the type {row['tool_type']} have no code that can run elsewhere")
+    schema = json_text(row.get("json_schema")) or ""
+    if schema and is_stub(row):
+        return Tool(
+            id=id_of(row["id"], "tool"),
+            name=row["name"],
+            type=TOOL_TYPE_CLIENT,
+            description=optional_text(row, "description"),
+            json_schema=schema,
+            tags=row.get("tags") or (),
+            create_time=timestamp(row.get("created_at")),
+            update_time=timestamp(row.get("updated_at") or row.get("created_at")),
+        )
     if not row.get("source_code"):
         raise ValueError("the tool has no source code")
     return Tool(
@@ -89,7 +103,7 @@ def custom_tool(row: Row) -> Tool:
         description=optional_text(row, "description"),
         source_code=clean(row["source_code"]),
         source_type=SOURCE_TYPE_TYPESCRIPT if row.get("source_type") == "typescript" else SOURCE_TYPE_PYTHON,
-        json_schema=json_text(row.get("json_schema")) or "",
+        json_schema=schema,
         args_json_schema=json_text(row.get("args_json_schema")),
         return_char_limit=row.get("return_char_limit") or 0,
         pip_requirements=_requirements(row.get("pip_requirements")),
@@ -101,6 +115,22 @@ def custom_tool(row: Row) -> Tool:
         create_time=timestamp(row.get("created_at")),
         update_time=timestamp(row.get("updated_at") or row.get("created_at")),
     )
+
+
+def is_stub(row: Row) -> bool:
+    """Returns whether a tool has a schema instead of a source, or a source that is neither Python nor TypeScript.
+
+    Letta makes sources for tools that the client runs from their schemas, also where names of arguments forbid it.
+    """
+    if row.get("source_type") == "typescript":
+        return False
+    if not row.get("source_code"):
+        return row.get("source_type") == "json"
+    try:
+        ast.parse(row["source_code"])
+    except (SyntaxError, ValueError):
+        return True
+    return False
 
 
 def identity(row: Row) -> Identity:

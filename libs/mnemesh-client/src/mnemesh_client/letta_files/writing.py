@@ -178,14 +178,16 @@ class _FileWriter:
         id_ = self._id("tool", tool.id)
         if is_new:
             is_typescript = tool.source_type == tools_pb2.SOURCE_TYPE_TYPESCRIPT
+            language = "typescript" if is_typescript else "python"
+            is_of_client = tool.type == tools_pb2.TOOL_TYPE_CLIENT
             self.data["tools"].append(
                 {
                     "id": id_,
                     "name": tool.name,
                     "tool_type": "custom",
                     "description": tool.description if tool.HasField("description") else None,
-                    "source_type": "typescript" if is_typescript else "python",
-                    "source_code": tool.source_code,
+                    "source_type": "json" if is_of_client else language,
+                    "source_code": None if is_of_client else tool.source_code,
                     "json_schema": carried_json(tool.json_schema) or None,
                     "args_json_schema": carried_json(tool.args_json_schema) or None,
                     "return_char_limit": tool.return_char_limit or 50_000,
