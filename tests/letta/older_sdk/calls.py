@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 from letta_client import (
     DynamicManager,
     IdentityProperty,
     Letta,
+    LettaBatchRequest,
     MessageCreate,
     StreamableHttpServerConfig,
     UpdateStreamableHttpmcpServer,
@@ -132,11 +134,33 @@ def mcp_servers(client: Letta, url: str) -> None:
     refused(404, client.tools.list_mcp_tools_by_server, "remote")
 
 
+def batches(client: Letta) -> None:
+    first, second = agent(client, "one"), agent(client, "two")
+    words = [MessageCreate(role="user", content="Ahoy")]
+    batch = client.batches.create(
+        requests=[LettaBatchRequest(agent_id=made.id, messages=words) for made in (first, second)]
+    )
+    assert batch.id in {each.id for each in client.batches.list()}
+    for _ in range(600):
+        if (batch := client.batches.retrieve(batch.id)).status != "running":
+            break
+        time.sleep(0.1)
+    assert (batch.status, client.jobs.retrieve(batch.id).job_type) == ("completed", "batch")
+    messages = client.batches.messages.list(batch.id, agent_id=second.id).messages
+    assert [(message.role, message.agent_id) for message in messages] == [
+        ("assistant", second.id),
+        ("user", second.id),
+    ]
+    client.batches.cancel(batch.id)
+    assert client.batches.retrieve(batch.id).status == "completed"
+
+
 def main(url: str, provider_url: str, mcp_url: str) -> None:
     """Calls everything. An assertion fails, or an error is raised, at the first difference."""
     client = Letta(base_url=url, token="any", timeout=600)
     agents(client)
     groups(client)
+    batches(client)
     identities(client)
     providers(client, provider_url)
     files(client)
