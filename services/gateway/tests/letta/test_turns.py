@@ -17,7 +17,7 @@ from mnemesh_testkit.timeouts import scaled
 
 from .conftest import FakedMesh
 from .drivers.agent_messages import WEATHER, ended
-from .lab import Lab
+from .lab import MODEL, Lab
 
 IMAGE = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(40)).decode()
 
@@ -247,3 +247,13 @@ def test_a_run_remembers_which_types_of_messages_it_returns(lab: Lab) -> None:
     assert "user_message" in [message.message_type for message in runs.messages.list(plain.id)]
     with pytest.raises(letta_client.UnprocessableEntityError, match="include_return_message_types"):
         lab.client.agents.messages.create(agent.id, input="Hi.", include_return_message_types=["poem"])  # type: ignore[list-item]
+
+
+def test_usage_has_the_tokens_of_the_context_after_the_last_step(lab: Lab) -> None:
+    agent = lab.client.agents.create(model=MODEL)
+    lab.fake.script = [Reply(tool_calls=[("conversation_search", {"query": "x"})]), Reply(text="Nothing.")]
+    usage = lab.client.agents.messages.create(agent.id, input="Search.").usage
+    assert (usage.step_count, usage.total_tokens, usage.context_tokens) == (2, 36, 18)
+    lab.fake.script = lambda _: "Hello."
+    last = list(lab.client.agents.messages.stream(agent.id, input="Hi."))[-1]
+    assert (last.message_type, last.context_tokens) == ("usage_statistics", 18)  # type: ignore[union-attr]

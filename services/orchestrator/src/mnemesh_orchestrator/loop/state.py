@@ -138,6 +138,8 @@ class TurnState:
     step_count: int = 0
     """The number of concluded steps."""
     usage: Usage = Usage()
+    context_tokens: int | None = None
+    """The tokens of the request and the answer of the last step; None if the provider did not report them."""
     first_token_ms: int | None = None
     tokens: TokenCounts = TokenCounts()
     approval: Approval | None = None
@@ -180,6 +182,8 @@ class TurnState:
         """Counts a step that is over."""
         self.usage += usage
         self.step_count += 1
+        if usage.prompt_tokens is not None:
+            self.context_tokens = usage.prompt_tokens + (usage.completion_tokens or 0)
         if self.open_step is not None and self.open_step.id == step_id:
             self.open_step = None
 

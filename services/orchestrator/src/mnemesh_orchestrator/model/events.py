@@ -99,6 +99,8 @@ class UsageEvent(Struct, frozen=True, omit_defaults=True, tag="usage"):
     usage: Usage
     step_count: int
     child_run_ids: tuple[str, ...] = ()
+    context_tokens: int | None = None
+    """The tokens of the request and the answer of the last step."""
 
 
 class MemberTurnStarted(Struct, frozen=True, tag="member_turn_started"):

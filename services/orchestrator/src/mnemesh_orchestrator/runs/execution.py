@@ -192,7 +192,8 @@ class RunExecution:
         if claim.resumed or result.starts_runs:  # those of an earlier lease holder are not known to this one
             children = await self._journals.retry.call(lambda: self._children.children(claim.run))
         child_run_ids = tuple(child.id for child in children)
-        bodies += [StopEvent(reason, status), UsageEvent(result.usage, result.step_count, child_run_ids)]
+        usage = UsageEvent(result.usage, result.step_count, child_run_ids, result.context_tokens)
+        bodies += [StopEvent(reason, status), usage]
         ended = replace(
             result.run,
             status=status,

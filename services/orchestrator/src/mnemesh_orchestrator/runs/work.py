@@ -28,6 +28,7 @@ class WorkResult:
     run: Run
     usage: Usage = Usage()
     step_count: int = 0
+    context_tokens: int | None = None
     first_token_ms: int | None = None
     starts_runs: bool = False
     """The run may have started other runs."""
@@ -120,6 +121,7 @@ class TurnWork:
             run=self._turn.context.run,
             usage=state.usage,
             step_count=state.step_count,
+            context_tokens=state.context_tokens,
             first_token_ms=state.first_token_ms,
             starts_runs=state.starts_runs,
             approval=state.approval,

@@ -1559,7 +1559,12 @@ class UsageEvent(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     STEP_COUNT_FIELD_NUMBER: _builtins.int
     CHILD_RUN_IDS_FIELD_NUMBER: _builtins.int
+    CONTEXT_TOKENS_FIELD_NUMBER: _builtins.int
     step_count: _builtins.int
+    context_tokens: _builtins.int
+    """Tokens of the request and the answer of the last step: what the conversation takes of the context window now. Absent
+    if the provider did not report them, and for runs of groups.
+    """
     @_builtins.property
     def usage(self) -> _message_pb2.Usage:
         """Runs of groups: the sum of the members' turns."""
@@ -1574,11 +1579,14 @@ class UsageEvent(_message.Message):
         usage: _message_pb2.Usage | None = ...,
         step_count: _builtins.int = ...,
         child_run_ids: _abc.Iterable[_builtins.str] | None = ...,
+        context_tokens: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_context_tokens", b"_context_tokens", "context_tokens", b"context_tokens", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["child_run_ids", b"child_run_ids", "step_count", b"step_count", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_context_tokens", b"_context_tokens", "child_run_ids", b"child_run_ids", "context_tokens", b"context_tokens", "step_count", b"step_count", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__context_tokens: _TypeAlias = _typing.Literal["context_tokens"]  # noqa: Y015
+    _WhichOneofArgType__context_tokens: _TypeAlias = _typing.Literal["_context_tokens", b"_context_tokens"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__context_tokens) -> _WhichOneofReturnType__context_tokens | None: ...
 
 Global___UsageEvent: _TypeAlias = UsageEvent  # noqa: Y015

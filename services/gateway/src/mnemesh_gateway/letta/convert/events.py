@@ -127,9 +127,10 @@ def stop_reason(event: pb.RunEvent) -> str:
 
 
 def usage_of(event: pb.RunEvent) -> Usage:
-    """Returns the tokens of a turn, and the runs that it started, such as those of sleeptime agents."""
+    """Returns the tokens of a turn, those of its conversation in the context window, and the runs that it started."""
     usage = usage_from_proto(event.usage.usage, event.usage.step_count)
     usage.run_ids = list(event.usage.child_run_ids) or None
+    usage.context_tokens = present(event.usage, "context_tokens")
     return usage
 
 

@@ -83,9 +83,14 @@ def _set_body(result: pb.RunEvent, event_body: EventBody | MemberTurnStarted | M
             result.error.CopyFrom(pb.ErrorEvent(error=run_error_to_proto(error)))
         case StopEvent(reason, status):
             result.stop.CopyFrom(pb.StopEvent(reason=STOP_REASON_TO_PROTO[reason], status=RUN_STATUS_TO_PROTO[status]))
-        case UsageEvent(usage, step_count, child_run_ids):
+        case UsageEvent(usage, step_count, child_run_ids, context_tokens):
             result.usage.CopyFrom(
-                pb.UsageEvent(usage=usage_to_proto(usage), step_count=step_count, child_run_ids=child_run_ids)
+                pb.UsageEvent(
+                    usage=usage_to_proto(usage),
+                    step_count=step_count,
+                    child_run_ids=child_run_ids,
+                    context_tokens=context_tokens,
+                )
             )
         case MemberTurnStarted(number, agent_name, is_selection):
             started = pb.MemberTurnStarted(number=number, agent_name=agent_name, is_selection=is_selection)
