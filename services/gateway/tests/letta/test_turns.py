@@ -255,5 +255,5 @@ def test_usage_has_the_tokens_of_the_context_after_the_last_step(lab: Lab) -> No
     usage = lab.client.agents.messages.create(agent.id, input="Search.").usage
     assert (usage.step_count, usage.total_tokens, usage.context_tokens) == (2, 36, 18)
     lab.fake.script = lambda _: "Hello."
-    last = list(lab.client.agents.messages.stream(agent.id, input="Hi."))[-1]
+    last = list(lab.client.agents.messages.create(agent.id, input="Hi.", streaming=True))[-1]
     assert (last.message_type, last.context_tokens) == ("usage_statistics", 18)  # type: ignore[union-attr]
