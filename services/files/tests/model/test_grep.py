@@ -40,6 +40,13 @@ def test_matches_have_their_surroundings() -> None:
     assert (match.before, match.text, match.after, match.page) == (("one", "two"), "three", ("four",), 2)
 
 
+def test_the_size_of_a_match_is_counted_in_bytes() -> None:
+    text = "é\néé three\n漢".encode()
+    (found,) = [each for each in found_lines(compiled("three"), text, lambda: False) if each]
+    match = match_of(found, text, 1, file_id="f", file_name="n", page_starts=())
+    assert match.size == len(text) - 2
+
+
 def test_a_late_search_ends() -> None:
     late = iter([False, True])
     text = b"x\n" * grep._CHUNK_BYTES
