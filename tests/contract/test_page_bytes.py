@@ -267,15 +267,12 @@ async def test_answers_with_large_messages_have_at_most_3_mb(mesh: Mesh) -> None
     ids = [message.id for message in said]
     search = messages_service_pb2.SearchMessagesRequest(query="oak", mode=TEXT, agent_id=agent.id, messages_before=1)
     get = messages_service_pb2.GetMessagesRequest(message_ids=[new_id("message"), *ids, new_id("message"), ids[0]])
-    sizes, hits = [], []
-    async for page in pages_of(mesh, method_of("SearchMessages"), search):
-        hits += page.hits
-        sizes.append((len(page.hits), page.ByteSize()))
-    assert {hit.message.id for hit in hits} == set(ids)
-    assert len(hits) == len(ids)
+    pages = [page async for page in pages_of(mesh, method_of("SearchMessages"), search)]
+    hits = [hit for page in pages for hit in page.hits]
+    assert sorted(hit.message.id for hit in hits) == sorted(ids)
     # The first message has none before it.
     assert [len(hit.before) for hit in hits] == [int(hit.message.id != ids[0]) for hit in hits]
-    assert all(size <= paging.MAX_PAGE_BYTES + OVERHEAD for _, size in sizes)
+    assert all(page.ByteSize() <= paging.MAX_PAGE_BYTES + OVERHEAD for page in pages)
     assert [message.id for message in await client.messages.get(*get.message_ids)] == [*ids, ids[0]]
     pages = [page async for page in pages_of(mesh, method_of("GetMessages"), get)]
     assert [len(page.messages) for page in pages] == [3, 3, 3]
