@@ -39,7 +39,7 @@ def prompt_limit(settings: ModelSettings, default_window: int) -> int:
 
 def longest_prompt(settings: ModelSettings, default_window: int) -> int:
     """Returns the tokens that a request may take if nothing of it can be taken away: the answer is shorter then."""
-    return _without_answer(settings, settings.context_window or default_window, most_for_answer=4)
+    return _without_answer(settings, settings.context_window or default_window, most_for_answer=8)
 
 
 def _without_answer(settings: ModelSettings, window: int, most_for_answer: int) -> int:
