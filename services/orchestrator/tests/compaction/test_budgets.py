@@ -51,7 +51,7 @@ async def test_a_long_input_in_a_small_window_is_sent(world: World, process: Pro
     outcome = await process.outcome(agent)
     assert outcome.status is RunStatus.COMPLETED
     other = await small_agent(world, process, model_settings=small)
-    await process.send(other, "word " * 1_100)
+    await process.send(other, "word " * 2_000)
     assert (await process.outcome(other)).stop_reason is StopReason.CONTEXT_WINDOW_OVERFLOW
 
 
