@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from mnemesh.agents.v1 import agents_service_pb2, conversations_pb2
+from mnemesh.agents.v1 import agents_service_pb2, conversations_pb2, runs_pb2, runs_service_pb2
 from mnemesh.archival.v1 import archives_pb2
 from mnemesh.recall.v1 import episodes_pb2
 from mnemesh.types.v1 import message_pb2
@@ -85,6 +85,19 @@ def test_steps_of_a_run_are_read_and_the_run_is_deleted(client: Mnemesh, agent: 
     client.runs.delete(run.id)
     with pytest.raises(NotFound):
         client.runs.get(run.id)
+
+
+def test_runs_of_a_batch_are_found_and_cancelled(client: Mnemesh, agent: Agent) -> None:
+    message = runs_pb2.InputMessage(content=[message_pb2.ContentPart(text=message_pb2.TextPart(text="Hello."))])
+    request = runs_service_pb2.BatchRequest(agent_id=agent.id, messages=[message])
+    batch = client.runs.start_batch([request, request])
+    runs = list(client.runs.list(batch_id=batch.id))
+    for run in runs:
+        client.runs.wait(run.id)
+    ended = client.runs.batch(batch.id)
+    assert (ended.completed_count, ended.unfinished_count, len(runs)) == (2, 0, 2)
+    assert list(client.runs.batches(limit=1)) == [ended]
+    assert client.runs.cancel_batch(batch.id) == ended, "its runs have ended"
 
 
 def test_conversations_are_forked_changed_and_deleted(client: Mnemesh, agent: Agent) -> None:

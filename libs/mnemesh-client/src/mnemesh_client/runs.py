@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Literal
 
-from mnemesh.agents.v1 import runs_pb2, runs_service_pb2, runs_service_pb2_grpc
+from mnemesh.agents.v1 import batches_pb2, runs_pb2, runs_service_pb2, runs_service_pb2_grpc
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import InvalidArgument
 
@@ -122,6 +122,7 @@ class RunsClient:
         agent_id: str | None = None,
         group_id: str | None = None,
         parent_run_id: str | None = None,
+        batch_id: str | None = None,
         origins: Sequence[RunOriginName] = (),
         statuses: Sequence[RunStatusName] = (),
         order: Order | None = None,
@@ -133,6 +134,7 @@ class RunsClient:
             agent_id: only runs of this agent.
             group_id: only runs of this group, and the turns of its agents in them.
             parent_run_id: only runs that this run started.
+            batch_id: only runs of this batch.
             origins: only runs that were started by a client, a group, a tool call of an agent, or sleeptime.
             statuses: only runs with one of these statuses.
             order: "asc" or "desc", by the time at which they were sent.
@@ -142,6 +144,7 @@ class RunsClient:
             agent_ids=[agent_id] if agent_id else (),
             group_id=group_id,
             parent_run_id=parent_run_id,
+            batch_id=batch_id,
             origins=[runs_pb2.RunOrigin.Value(f"RUN_ORIGIN_{name.upper()}") for name in origins],
             statuses=[runs_pb2.RunStatus.Value(f"RUN_STATUS_{name.upper()}") for name in statuses],
         )
@@ -167,6 +170,32 @@ class RunsClient:
         """Sets the feedback on a step and its tags. None clears the feedback."""
         request = runs_service_pb2.SetStepFeedbackRequest(step_id=step_id, feedback=feedback, tags=tags)
         return (await self.stub.SetStepFeedback(request)).step
+
+    async def start_batch(
+        self,
+        requests: Sequence[runs_service_pb2.BatchRequest],
+        *,
+        callback_url: str | None = None,
+        request_id: str | None = None,
+    ) -> batches_pb2.Batch:
+        """Starts background runs together, all or none, and returns the batch. `list` with its id yields the runs."""
+        request = runs_service_pb2.StartBatchRequest(
+            request_id=request_id or new_request_id(), requests=requests, callback_url=callback_url
+        )
+        return (await self.stub.StartBatch(request)).batch
+
+    async def batch(self, batch_id: str) -> batches_pb2.Batch:
+        """Returns a batch with the numbers of its runs by status."""
+        return (await self.stub.GetBatch(runs_service_pb2.GetBatchRequest(batch_id=batch_id))).batch
+
+    def batches(self, *, order: Order | None = None, limit: int | None = None) -> AsyncIterator[batches_pb2.Batch]:
+        """Yields batches, newest first unless `order` is "asc"."""
+        request = runs_service_pb2.ListBatchesRequest(order=sort_order(order))
+        return paginate(self.stub.ListBatches, request, "batches", limit)
+
+    async def cancel_batch(self, batch_id: str) -> batches_pb2.Batch:
+        """Cancels the runs of a batch that have not ended, and returns the batch."""
+        return (await self.stub.CancelBatch(runs_service_pb2.CancelBatchRequest(batch_id=batch_id))).batch
 
     async def cancel(
         self,
