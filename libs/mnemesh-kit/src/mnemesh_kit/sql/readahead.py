@@ -20,6 +20,8 @@ from typing import Final, NamedTuple, cast
 
 import sqlalchemy as sa
 
+Run = tuple[int, int]
+"""The first and the last of successive numbers."""
 _READAHEAD: Final = "mnemesh_readahead"
 _FILE_HEADER: Final = 100
 _LEAF: Final = 0x0D
@@ -74,11 +76,11 @@ class Readahead:
             overflow: true to wait for these pages, and to ask for those in which long rows continue. They are expected
                 one after another.
         """
-        wanted = sorted(row_ids)
+        wanted = runs(row_ids)
         if not _HAS_READAHEAD or not wanted:
             return
         with self._lock:
-            if self._was_asked(table, wanted[0]):
+            if self._was_asked(table, wanted[0][0]):
                 return
             try:
                 file = self._opened()
@@ -117,6 +119,17 @@ class Readahead:
         return self._roots.get(table, 0)
 
 
+def runs(numbers: Iterable[int]) -> list[Run]:
+    """Returns numbers as ascending runs of successive ones."""
+    found: list[Run] = []
+    for number in sorted(numbers):
+        if found and number <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found
+
+
 class _Page(NamedTuple):
     """A page of a table. An inner one has a child per cell, with the rows up to the cell's key, and a last child."""
 
@@ -137,17 +150,19 @@ class _Page(NamedTuple):
         (count,) = struct.unpack_from(">H", self.data, self.start + 3)
         return struct.unpack_from(f">{count}H", self.data, self.start + (8 if self.is_leaf else 12))
 
-    def children_of(self, row_ids: Iterable[int]) -> dict[int, list[int]]:
-        """Returns the children of an inner page that have these ascending rows, with the rows of each."""
-        found: dict[int, list[int]] = {}
-        cells, varint, place = self.cells(), self.varint, 0
-        for row_id in row_ids:
-            near = min(place + 2, len(cells))  # successive rows are often in the same child or in the next
-            if near < len(cells) and varint(cells[near] + 4)[0] < row_id:
-                near = len(cells)
-            place = bisect.bisect_left(cells, row_id, place, near, key=lambda cell: varint(cell + 4)[0])
-            at = cells[place] if place < len(cells) else self.start + 8
-            found.setdefault(self._page_number(at), []).append(row_id)
+    def children_of(self, wanted: Sequence[Run]) -> dict[int, list[Run]]:
+        """Returns the children of an inner page that have rows of these runs, with the runs of each."""
+        found: dict[int, list[Run]] = {}
+        if self.is_leaf:
+            raise IndexError("a leaf has no children")
+        cells = self.cells()
+        for first, last in wanted:
+            place = bisect.bisect_left(cells, first, key=self._key)
+            end = place if first == last else bisect.bisect_left(cells, last, place, key=self._key)
+            for cell in cells[place : end + 1]:
+                found.setdefault(self._page_number(cell), []).append((first, last))
+            if end == len(cells):
+                found.setdefault(self._page_number(self.start + 8), []).append((first, last))
         return found
 
     def overflow_of(self, cell: int, local_bytes: Callable[[int], int]) -> tuple[int, int, int]:
@@ -167,6 +182,15 @@ class _Page(NamedTuple):
                 return number, place + 1
         return number, at + _VARINT_BYTES
 
+    def _key(self, cell: int) -> int:
+        """Returns the key of an inner page's cell."""
+        number = 0
+        for byte in self.data[cell + 4 : cell + 4 + _VARINT_BYTES]:
+            number = number << 7 | byte & 0x7F
+            if byte < _CONTINUES:
+                break
+        return number
+
     def _page_number(self, at: int) -> int:
         return int.from_bytes(self.data[at : at + 4], "big")
 
@@ -180,6 +204,7 @@ class _File:
         size = int.from_bytes(header[16:18], "big")
         self._page_bytes = 65_536 if size == 1 else size
         self._usable_bytes = self._page_bytes - header[20]
+        self._levels: dict[int, int] = {}
 
     def close(self) -> None:
         """Closes the file."""
@@ -189,35 +214,46 @@ class _File:
         """Returns a number that changes with the schema, and when the file is rewritten."""
         return os.pread(self._descriptor, 4, 40)
 
-    def ask(self, pages: Iterable[int], count: int = 1) -> None:
-        """Asks for each of the pages, and those that follow it up to `count`."""
+    def ask(self, pages: Iterable[int]) -> None:
+        """Asks for pages."""
         size = self._page_bytes
-        for page in pages:
-            os.posix_fadvise(self._descriptor, (page - 1) * size, count * size, os.POSIX_FADV_WILLNEED)
+        for first, last in runs(pages):
+            start, length = (first - 1) * size, (last - first + 1) * size
+            os.posix_fadvise(self._descriptor, start, length, os.POSIX_FADV_WILLNEED)
 
-    def leaves(self, root: int, row_ids: Sequence[int]) -> list[int]:
-        """Returns the leaf pages in which ascending rows are. Reads the pages above them, and one of them."""
-        level = [(root, list(row_ids))]
-        for _ in range(self._levels_above_leaves(root, row_ids[0])):
-            self.ask(page for page, _ in level)
-            level = [child for page, ids in level for child in self._read(page).children_of(ids).items()]
-        return [page for page, _ in level]
+    def leaves(self, root: int, wanted: Sequence[Run]) -> list[int]:
+        """Returns the leaf pages in which rows are. Reads the pages above them, and at first one of them."""
+        if root not in self._levels:
+            self._levels[root] = self._levels_above_leaves(root, wanted[:1])
+        level = {root: list(wanted)}
+        try:
+            for _ in range(self._levels[root]):
+                self.ask(level)
+                below: dict[int, list[Run]] = {}
+                for page, rows in level.items():
+                    for child, of_child in self._read(page).children_of(rows).items():
+                        below.setdefault(child, []).extend(of_child)
+                level = below
+        except IndexError:
+            del self._levels[root]  # the tree has other levels now
+            raise
+        return list(level)
 
-    def ask_overflow(self, leaves: Iterable[int], row_ids: Sequence[int]) -> None:
+    def ask_overflow(self, leaves: Iterable[int], wanted: Sequence[Run]) -> None:
         """Asks for the pages in which long rows of these leaves continue."""
         for number in leaves:
             page = self._read(number)
             for cell in page.cells() if page.is_leaf else ():
                 row_id, first, size = page.overflow_of(cell, self._local_bytes)
-                if first and row_id in row_ids:
-                    self.ask((first,), -(-size // (self._usable_bytes - 4)))
+                if first and any(start <= row_id <= end for start, end in wanted):
+                    self.ask(range(first, first - (-size // (self._usable_bytes - 4))))
 
-    def _levels_above_leaves(self, page: int, row_id: int) -> int:
+    def _levels_above_leaves(self, page: int, wanted: Sequence[Run]) -> int:
         for level in range(_MOST_LEVELS):
             found = self._read(page)
             if found.is_leaf:
                 return level
-            (page,) = found.children_of([row_id])
+            page = next(iter(found.children_of(wanted)))
         raise IndexError("the tree has no leaves")
 
     def _read(self, page: int) -> _Page:

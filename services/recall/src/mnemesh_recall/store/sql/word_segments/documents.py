@@ -121,17 +121,17 @@ def unpacked(headers: bytes) -> dict[str, Array]:
     numbers, at = zlib.decompress(headers[at : at + size]), 0
     for name in _ASCENDING:
         (first,) = _FIRST.unpack_from(numbers, at)
-        steps, at = _unpack(numbers, at + _FIRST.size, count)
+        steps, at = _unpack(numbers, at + _FIRST.size, count, COLUMNS[name])
         found[name] = np.cumsum(steps, dtype=COLUMNS[name]) + first
     table = np.append(ids, b"")
     for name in ("before", "after"):
-        distances, at = _unpack(numbers, at, count)
+        distances, at = _unpack(numbers, at, count, np.dtype(np.int64))
         places = np.where(distances < count, distances + np.arange(count), distances)
         found[name] = table[np.where(distances == 0, -1, places)]
     for name in _SMALL:
         kind, shape = COLUMNS[name].base, COLUMNS[name].shape
-        values, at = _unpack(numbers, at, count * (shape[0] if shape else 1))
-        found[name] = values.astype(kind).reshape(count, *shape)
+        values, at = _unpack(numbers, at, count * (shape[0] if shape else 1), kind)
+        found[name] = values.reshape(count, *shape)
     return found
 
 
@@ -161,11 +161,14 @@ def _pack(values: Array) -> bytes:
     return _RANGE.pack(least, width) + above.astype(f"<u{width}").tobytes()
 
 
-def _unpack(data: bytes, at: int, count: int) -> tuple[Array, int]:
+def _unpack(data: bytes, at: int, count: int, kind: np.dtype[Any]) -> tuple[Array, int]:
     """Returns the integers that `_pack` wrote at a place, and the place after them."""
     least, width = _RANGE.unpack_from(data, at)
     at += _RANGE.size
-    return np.frombuffer(data, f"<u{width}", count, at).astype(np.int64) + least, at + count * width
+    values = np.frombuffer(data, f"<u{width}", count, at).astype(kind)
+    if least:
+        values += kind.type(least)
+    return values, at + count * width
 
 
 def _pair(ids: Array) -> Array:
