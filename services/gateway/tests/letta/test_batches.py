@@ -159,7 +159,8 @@ def test_a_run_calls_back_with_its_result(lab: Lab, rest: Rest, hook: Hook) -> N
     called = hook.next()
     assert (called["run_id"], called["status"]) == (run.id, "completed")
     result = called["metadata"]["result"]
-    assert [message["content"] for message in result["messages"]] == ["Hello."]
+    assert [message["content"] for message in result["messages"]] == ["Hi.", "Hello."]
+    assert result["messages"] == rest.call("GET", f"/runs/{run.id}/messages")
     assert (result["stop_reason"]["stop_reason"], result["usage"]["step_count"]) == ("end_turn", 1)
     for _ in range(200):
         stored = lab.client.runs.retrieve(run.id)

@@ -9,21 +9,21 @@ import msgspec
 import structlog
 from mnemesh.agents.v1 import batches_pb2, runs_pb2, runs_service_pb2_grpc
 from mnemesh.agents.v1 import runs_service_pb2 as rpc
-from mnemesh_client import run_stream
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
 from mnemesh_kit.principal import Principal, as_principal
 
-from mnemesh_gateway.letta.approvals import PATIENCE
 from mnemesh_gateway.letta.convert.batches import job_of_batch
-from mnemesh_gateway.letta.convert.messages import Shown
-from mnemesh_gateway.letta.convert.runs import returned_types, run_from_proto
+from mnemesh_gateway.letta.convert.events import usage_from_proto
+from mnemesh_gateway.letta.convert.runs import run_from_proto
 from mnemesh_gateway.letta.mesh import Mesh
-from mnemesh_gateway.letta.pages import READ_SECONDS
-from mnemesh_gateway.letta.turns import answered
+from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery
+from mnemesh_gateway.letta.run_results import shown_messages
+from mnemesh_gateway.letta.schemas.messages import LettaResponse, StopReason
 from mnemesh_gateway.ports.callbacks import Caller, CallResult
 
 POLL_SECONDS: Final = 1.0
 _AT_ONCE: Final = 20
+_MOST_MESSAGES: Final = 1_000
 _log = structlog.get_logger("mnemesh.callbacks")
 
 
@@ -79,7 +79,8 @@ class CallbackSender:
         run = run_from_proto(callback.run)
         more = dict(run.metadata or {})
         if callback.run.status == runs_pb2.RUN_STATUS_COMPLETED:
-            types = returned_types(callback.run.config)
-            events = run_stream.attach(self._mesh.runs, run.id, 0, PATIENCE)
-            more["result"] = await answered(events, Shown(types=frozenset(types) if types else None))
+            messages = await shown_messages(self._mesh, callback.run, PageQuery(limit=_MOST_MESSAGES))
+            usage = usage_from_proto(callback.run.usage, callback.run.step_count)
+            reason = StopReason(stop_reason=run.stop_reason or "end_turn")
+            more["result"] = LettaResponse(messages=messages, stop_reason=reason, usage=usage)
         return {"run_id": run.id, "status": run.status, "completed_at": run.completed_at, "metadata": more}

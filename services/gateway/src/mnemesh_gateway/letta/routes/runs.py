@@ -6,14 +6,11 @@ from typing import Any, Final
 
 from mnemesh.agents.v1 import runs_pb2
 from mnemesh.agents.v1 import runs_service_pb2 as rpc
-from mnemesh.recall.v1 import messages_service_pb2
 from starlette.responses import Response
 
-from mnemesh_gateway.letta.convert.messages import Shown, messages_from_proto
 from mnemesh_gateway.letta.convert.names import RUN_STATUSES, STOP_REASONS
 from mnemesh_gateway.letta.convert.runs import (
     metrics_of_run,
-    returned_types,
     run_from_proto,
     step_from_proto,
     usage_of_run,
@@ -21,9 +18,9 @@ from mnemesh_gateway.letta.convert.runs import (
 from mnemesh_gateway.letta.convert.spans import spans_of_run
 from mnemesh_gateway.letta.convert.values import set_present
 from mnemesh_gateway.letta.errors import invalid_field
-from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
+from mnemesh_gateway.letta.run_results import messages_of, shown_messages
 from mnemesh_gateway.letta.schemas.runs import (
     ActiveRuns,
     ListRuns,
@@ -99,10 +96,7 @@ async def cancel_run(call: Call[NoQuery, None]) -> Run:
 @operations.get("/runs/{run_id}/messages", query=PageQuery, result=list[dict[str, Any]])
 async def list_messages_for_run(call: Call[PageQuery, None]) -> list[dict[str, Any]]:
     """Lists the messages of a run, oldest first."""
-    run = await read_run(call.mesh, call.path["run_id"])
-    rows = await _messages(call.mesh, run.id, call.query)
-    types = returned_types(run.config)
-    return messages_from_proto(rows, Shown(types=frozenset(types) if types else None))
+    return await shown_messages(call.mesh, await read_run(call.mesh, call.path["run_id"]), call.query)
 
 
 @operations.get("/runs/{run_id}/steps", query=PageQuery, result=list[Step])
@@ -124,7 +118,7 @@ async def retrieve_usage_for_run(call: Call[NoQuery, None]) -> RunUsage:
 async def retrieve_metrics_for_run(call: Call[NoQuery, None]) -> RunMetrics:
     """Returns the durations of a run."""
     run = await read_run(call.mesh, call.path["run_id"])
-    rows = await _messages(call.mesh, run.id, PageQuery(limit=1000))
+    rows = await messages_of(call.mesh, run.id, PageQuery(limit=1000))
     return metrics_of_run(run, sorted({item.name for message in rows for item in message.tool_returns if item.name}))
 
 
@@ -138,18 +132,13 @@ async def retrieve_trace_for_run(call: Call[TraceQuery, None]) -> list[dict[str,
     request = rpc.ListStepsRequest(filter=rpc.StepFilter(run_id=run.id))
     every = PageQuery(limit=limit)
     steps = await listed(call.mesh.runs.ListSteps, request, "steps", every, default="asc")
-    return spans_of_run(run, steps, await _messages(call.mesh, run.id, every))[:limit]
+    return spans_of_run(run, steps, await messages_of(call.mesh, run.id, every))[:limit]
 
 
 @operations.post("/runs/{run_id}/stream", body=StreamRun, optional_body=True)
 async def retrieve_stream_for_run(call: Call[NoQuery, StreamRun]) -> Response:
     """Replays the events of a run after a number, and follows it to its end."""
     return await attached(call.mesh, call.path["run_id"], call.body)
-
-
-async def _messages(mesh: Mesh, run_id: str, query: PageQuery) -> list[Any]:
-    request = messages_service_pb2.ListMessagesRequest(run_id=run_id)
-    return await listed(mesh.messages.ListMessages, request, "messages", query, default="asc", limit=100)
 
 
 def _status(name: str) -> runs_pb2.RunStatus.ValueType:
