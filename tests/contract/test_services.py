@@ -21,8 +21,8 @@ NOT_REPEATED = (
     *("ExecuteTool", "RunCode", "RunCodeWithTools", "StartMcpAuthorization", "CompleteMcpAuthorization"),
     *("ClaimCallbacks", "RecordCallback"),
 )
-"""What a program does to the world cannot happen once by a name; the code of an authorization works once; a callback
-whose claim is lost is due again, and its result is stored by the number of the attempt."""
+"""RPCs without a request_id. The ledger cannot make the effects of programs idempotent. An authorization code is valid
+once. A callback is due again if its claim is lost, and its result is stored by the number of the attempt."""
 SOME_ID = "00000000-0000-4000-8000-00000000beef"
 ROOT = Path(__file__).parents[2]
 

@@ -135,6 +135,20 @@ def test_a_second_read_soon_after_asks_for_nothing(
     assert asked
 
 
+def test_a_tree_that_has_grown(tmp_path: Path, asked: list[int]) -> None:
+    path, clock = tmp_path / "file.db", Clock()
+    readahead = Readahead(path, clock)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(f"PRAGMA page_size = {PAGE}; CREATE TABLE short (key INTEGER PRIMARY KEY, data BLOB);")
+        for first, last in ((0, 3), (3, 300), (300, 100_000)):  # a leaf; one level above the leaves; two levels
+            connection.executemany("INSERT INTO short VALUES (?, zeroblob(60))", ((n,) for n in range(first, last)))
+            connection.commit()
+            asked.clear()
+            clock.now += RECENT_SECONDS
+            readahead.rows(connection, "short", [last - 1])
+            assert last - 1 in keys_in(path, asked)
+
+
 def test_a_file_that_was_rewritten(tmp_path: Path, path: Path, asked: list[int]) -> None:
     moved = tmp_path / "file.db"
     moved.write_bytes(path.read_bytes())

@@ -28,7 +28,7 @@ class RpcRule:
     """Whether the requests of a stream are bounded together. False: the handler keeps none and has a bound of its own.
     """
     is_polled: bool = False
-    """Whether services call it all the time. Successful calls are then logged at the level debug."""
+    """True if services poll this RPC. Its successful calls are logged at the level debug."""
 
 
 UNLISTED: Final = RpcRule(Role.SERVICE, MAX_REQUEST_BYTES)
@@ -46,7 +46,7 @@ def _rules(
         large: those RPCs of any role whose requests may be as large as a message can be.
         internal: the RPCs that services of the mesh may call.
         unbounded: those RPCs of any role with streams of requests that are not bounded together.
-        polled: those RPCs of any role that services call all the time.
+        polled: the RPCs that services poll.
     """
     unlimited = set(large.split())
     return {

@@ -139,7 +139,7 @@ class _Page(NamedTuple):
 
     @property
     def is_leaf(self) -> bool:
-        """Whether it has rows and no children."""
+        """True for a page with rows, false for one with children."""
         kind = self.data[self.start]
         if kind not in (_LEAF, _INNER):
             raise IndexError("the page is not a page of a table")
@@ -204,7 +204,6 @@ class _File:
         size = int.from_bytes(header[16:18], "big")
         self._page_bytes = 65_536 if size == 1 else size
         self._usable_bytes = self._page_bytes - header[20]
-        self._levels: dict[int, int] = {}
 
     def close(self) -> None:
         """Closes the file."""
@@ -222,21 +221,15 @@ class _File:
             os.posix_fadvise(self._descriptor, start, length, os.POSIX_FADV_WILLNEED)
 
     def leaves(self, root: int, wanted: Sequence[Run]) -> list[int]:
-        """Returns the leaf pages in which rows are. Reads the pages above them, and at first one of them."""
-        if root not in self._levels:
-            self._levels[root] = self._levels_above_leaves(root, wanted[:1])
+        """Returns the leaf pages in which rows are. Reads the pages above them, and one of them."""
         level = {root: list(wanted)}
-        try:
-            for _ in range(self._levels[root]):
-                self.ask(level)
-                below: dict[int, list[Run]] = {}
-                for page, rows in level.items():
-                    for child, of_child in self._read(page).children_of(rows).items():
-                        below.setdefault(child, []).extend(of_child)
-                level = below
-        except IndexError:
-            del self._levels[root]  # the tree has other levels now
-            raise
+        for _ in range(self._levels_above_leaves(root, wanted[:1])):
+            self.ask(level)
+            below: dict[int, list[Run]] = {}
+            for page, rows in level.items():
+                for child, of_child in self._read(page).children_of(rows).items():
+                    below.setdefault(child, []).extend(of_child)
+            level = below
         return list(level)
 
     def ask_overflow(self, leaves: Iterable[int], wanted: Sequence[Run]) -> None:

@@ -12,7 +12,7 @@ _NAMES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool
 
 
 class Model:
-    """What the classes of objects share: the method by which sources of tools make plain values of them."""
+    """The base class of generated classes. Tools call `model_dump` to convert an object to plain values."""
 
     def model_dump(self) -> dict[str, Any]:
         """Returns the fields as plain values."""

@@ -1,4 +1,4 @@
-"""Authorizations at MCP servers by a person: whoever started one waits for what the browser brings back."""
+"""Pending OAuth authorizations of MCP servers. A request waits until the browser is redirected back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mnemesh_kit.errors import DeadlineExceeded
 
 
 class Authorizations:
-    """Those that this process has started, by their states. A state works once."""
+    """The authorizations that this process has started, by OAuth state. Each state is used once."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, asyncio.Future[Mapping[str, str]]] = {}
@@ -22,12 +22,12 @@ class Authorizations:
             async with asyncio.timeout(seconds):
                 return await waiting
         except TimeoutError as error:
-            raise DeadlineExceeded("Nobody has authorized the access in time.") from error
+            raise DeadlineExceeded("The access was not authorized in time.") from error
         finally:
             del self._waiting[state]
 
     def receive(self, parameters: Mapping[str, str]) -> bool:
-        """Hands the parameters of a redirect to whoever waits for them. Returns False if nobody does."""
+        """Passes the parameters of a redirect to the waiting request. Returns False if no request waits."""
         waiting = self._waiting.get(parameters.get("state", ""))
         if waiting is None or waiting.done():
             return False

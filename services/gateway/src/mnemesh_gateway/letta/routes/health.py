@@ -18,7 +18,7 @@ _READY_SECONDS: Final = 2.0
 
 
 class Health(msgspec.Struct):
-    """Whether the process, or the mesh, answers. `version` is that of mnemesh."""
+    """The status of the gateway or of the mesh. `version` is the version of mnemesh."""
 
     version: str
     status: str

@@ -23,7 +23,7 @@ _PERSON_SECONDS: Final = 300.0
 
 
 class Redirect(msgspec.Struct, kw_only=True):
-    """What an authorization server adds to the address of the callback."""
+    """The query parameters that the authorization server adds to the callback URL."""
 
     state: str = ""
     code: str | None = None
@@ -33,7 +33,7 @@ class Redirect(msgspec.Struct, kw_only=True):
 
 
 class Received(msgspec.Struct, kw_only=True):
-    """Whether somebody waited for the authorization. A person reads it in the browser."""
+    """The answer that the browser shows. `status` says if a request waited for the authorization."""
 
     status: str
     message: str

@@ -87,7 +87,7 @@ class RunMcpTool(msgspec.Struct, kw_only=True):
 
 
 class ExecutedMcpTool(msgspec.Struct, kw_only=True):
-    """What a tool returned, or the message of its error."""
+    """The result of a tool, or its error message."""
 
     result: Any
     success: bool
