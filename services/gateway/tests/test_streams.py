@@ -5,8 +5,11 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+from mnemesh.agents.v1 import agents_pb2
+from mnemesh.agents.v1 import runs_pb2 as pb
 from mnemesh_gateway.http.streams import EventStream
-from mnemesh_gateway.letta.turns import _bytes, _Frame
+from mnemesh_gateway.letta.convert.messages import Shown
+from mnemesh_gateway.letta.turn_streams import StreamOptions, TurnStream
 from starlette.types import Message
 
 SCOPE: dict[str, Any] = {"type": "http", "asgi": {"spec_version": "2.3"}}
@@ -43,19 +46,20 @@ class Client:
         return b"".join(message.get("body", b"") for message in self.sent)
 
 
-async def frames(*contents: bytes) -> AsyncGenerator[_Frame, None]:
-    for number, content in enumerate(contents, 1):
-        yield _Frame(number, content)
+async def run() -> AsyncGenerator[pb.RunEvent, None]:
+    yield pb.RunEvent(run_id="run-1", accepted=pb.RunAccepted())
+    yield pb.RunEvent(run_id="run-1", stop=pb.StopEvent(reason=agents_pb2.STOP_REASON_END_TURN))
 
 
 async def test_head_and_first_event_are_sent_in_one_iteration_of_the_loop() -> None:
-    client, source = Client(), frames(b"one", b"two")
-    waiting = asyncio.ensure_future(anext(source, None))
-    await asyncio.wait((waiting,))
-    await EventStream(_bytes(source, waiting, pings=True, skip=0))(SCOPE, client.receive, client.send)
+    client = Client()
+    stream = TurnStream(run(), Shown(), StreamOptions(tokens=True, pings=True, announces=True))
+    await stream.begin()
+    await EventStream(stream.chunks(0))(SCOPE, client.receive, client.send)
     assert [message["type"] for message in client.sent[:2]] == ["http.response.start", "http.response.body"]
     assert client.iterations[0] == client.iterations[1]
-    assert client.body == b"onetwo"
+    kinds = [line.partition(b'"message_type":"')[2].partition(b'"')[0] for line in client.body.split(b"\n\n")]
+    assert kinds == [b"ping", b"stop_reason", b"", b""]
     assert client.sent[-1]["more_body"] is False
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import letta_client
 import pytest
-from mnemesh_gateway.letta import turns
-from mnemesh_testkit.fakes.script import Reply, hang
+from mnemesh_gateway.letta import turn_streams
+from mnemesh_testkit.fakes.script import Reply, hang, status
 from mnemesh_testkit.timeouts import scaled
 
 from .conftest import FakedMesh
@@ -33,22 +33,52 @@ def events(lab: Lab, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_a_silent_stream_has_pings(lab: Lab, faked: FakedMesh, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "PING_SECONDS", 0.02)
+    monkeypatch.setattr(turn_streams, "PING_SECONDS", 0.02)
     agent = lab.agent()
     gate = asyncio.Event()
     lab.fake.script = lambda _: Reply(text="One two three.", gates=[gate])
     url = f"{lab.client.base_url}/v1/agents/{agent.id}/messages/stream"
-    kinds = []
+    seen: list[dict[str, Any]] = []
     with httpx.stream("POST", url, json={"input": "Count"}, timeout=scaled(60)) as response:
         for line in response.iter_lines():
             if not line.startswith("data: {"):
                 continue
-            kinds.append(json.loads(line.removeprefix("data: "))["message_type"])
-            if kinds == ["ping"] * 2:
+            seen.append(json.loads(line.removeprefix("data: ")))
+            if [event["message_type"] for event in seen] == ["ping"] * 3:
                 faked.thread.run(_set(gate))
+    kinds = [event["message_type"] for event in seen]
     assert [kind for kind in kinds if kind != "ping"] == ["assistant_message", "stop_reason", "usage_statistics"]
+    spoken = next(event for event in seen if event["message_type"] == "assistant_message")
+    assert {event["run_id"] for event in seen if event["message_type"] == "ping"} == {spoken["run_id"]}
     quiet = events(lab, f"/agents/{agent.id}/messages/stream", {"input": "Count", "include_pings": False})
     assert "ping" not in [event["message_type"] for event in quiet]
+
+
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
+def test_a_stream_names_its_run_before_the_model_answers(lab: Lab, faked: FakedMesh) -> None:
+    agent = lab.agent()
+    gate = asyncio.Event()
+    lab.fake.script = lambda _: Reply(text="One two three.", gates=[gate])
+    with lab.client.agents.messages.stream(agent.id, input="Count") as stream:
+        announced = next(stream)
+        assert announced.message_type == "ping"
+        assert lab.client.runs.retrieve(announced.run_id).status == "running"  # type: ignore[union-attr, arg-type]
+        faked.thread.run(_set(gate))
+        rest = [event.message_type for event in stream]
+    assert rest == ["assistant_message", "stop_reason", "usage_statistics"]
+
+
+@pytest.mark.parametrize("pings", [True, False])
+def test_a_refusal_of_the_model_is_an_event_once_the_run_is_announced(lab: Lab, pings: bool) -> None:
+    agent = lab.agent()
+    lab.fake.script = [status(400, "No such parameter.")]
+    body = {"input": "Hello.", "include_pings": pings}
+    url = f"{lab.client.base_url}/v1/agents/{agent.id}/messages/stream"
+    with httpx.stream("POST", url, json=body, timeout=scaled(60)) as response:
+        lines = [line for line in response.iter_lines() if line]
+    assert response.status_code == (200 if pings else 400)
+    kinds = [json.loads(line.removeprefix("data: ")).get("message_type") for line in lines if line.startswith("data: {")]
+    assert kinds == (["ping", "stop_reason", "error_message"] if pings else [])
 
 
 async def _set(gate: asyncio.Event) -> None:
@@ -96,7 +126,7 @@ def test_a_number_is_the_same_event_in_every_stream_of_a_run(lab: Lab, tokens: b
     whole = events(lab, f"/runs/{run_id}/stream", {})
     numbers = [event["seq_id"] for event in whole]
     assert numbers == list(range(1, len(whole) + 1))
-    shown = {"assistant_message", "stop_reason", "usage_statistics"}
+    shown = {"ping", "assistant_message", "stop_reason", "usage_statistics"}
     assert live == [event for event in whole if event["message_type"] in shown]
     for number in numbers:
         assert events(lab, f"/runs/{run_id}/stream", {"starting_after": number}) == whole[number:]
@@ -116,9 +146,9 @@ def test_an_answer_to_a_request_begins_with_the_return_and_is_in_the_history(lab
     done = lab.client.agents.messages.create(agent.id, **asked())
     assert [message.message_type for message in done.messages] == kinds
     streamed = events(lab, f"/agents/{agent.id}/messages/stream", asked() | {"stream_tokens": True})
-    assert list(dict.fromkeys(event["message_type"] for event in streamed))[:2] == kinds
+    assert list(dict.fromkeys(event["message_type"] for event in streamed))[:3] == ["ping", *kinds]
     replayed = events(lab, f"/runs/{streamed[0]['run_id']}/stream", {})
-    assert replayed[0]["message_type"] == "tool_return_message"
+    assert [event["message_type"] for event in replayed[:2]] == ["ping", "tool_return_message"]
     rows = [message.message_type for message in lab.client.agents.messages.list(agent.id).items]
     assert rows[-3:] == ["approval_response_message", *kinds]
 

@@ -20,3 +20,8 @@ class Profile(StrEnum):
     def block_limit(self) -> int:
         """The limit of blocks that are created without one, in characters."""
         return 20_000 if self is Profile.LETTA_0_16_1 else 100_000
+
+    @property
+    def announces_runs(self) -> bool:
+        """Whether the stream of a run begins with a ping that has the run's id, as those of 0.16.7."""
+        return self is Profile.LETTA_0_16_7

@@ -63,8 +63,9 @@ def stream(lab: Lab) -> None:
     agent = lab.agent()
     lab.fake.script = lambda _: Reply(text="One two three four.", reasoning="Count.")
     whole = list(lab.client.agents.messages.stream(agent.id, input="Count"))
-    kinds = ["reasoning_message", "assistant_message", "stop_reason", "usage_statistics"]
+    kinds = ["ping", "reasoning_message", "assistant_message", "stop_reason", "usage_statistics"]
     assert [chunk.message_type for chunk in whole] == kinds
+    assert len({chunk.run_id for chunk in whole[:3]}) == 1, "the ping announces the run"
     tokens = list(lab.client.agents.messages.stream(agent.id, input="Count", stream_tokens=True))
     said = [chunk for chunk in tokens if chunk.message_type == "assistant_message"]
     assert "".join(str(chunk.content) for chunk in said) == "One two three four."
@@ -74,12 +75,14 @@ def stream(lab: Lab) -> None:
     assert events[-1] == "data: [DONE]"
     background = list(lab.client.agents.messages.stream(agent.id, input="Count", background=True))
     numbers = [chunk.seq_id for chunk in background if chunk.message_type.endswith("_message")]
-    assert numbers == [1, 2]
+    assert numbers == [2, 3]
     run_id = str(background[0].run_id)  # type: ignore[union-attr]
     rest = list(lab.client.runs.messages.stream(run_id, starting_after=1))
     assert rest == background[1:], "a replay equals what was live"
     lab.fake.script = lambda _: status(400, "No.")
     with pytest.raises(letta_client.BadRequestError):
+        list(lab.client.agents.messages.stream(agent.id, input="Count", include_pings=False))
+    with pytest.raises(letta_client.APIError, match="openai answered 400"):
         list(lab.client.agents.messages.stream(agent.id, input="Count"))
 
 

@@ -49,7 +49,7 @@ def messages(lab: Lab) -> None:
     conversation = client.conversations.create(agent_id=agent.id)
     lab.fake.script = lambda _: "Hello."
     kinds = [chunk.message_type for chunk in client.conversations.messages.create(conversation.id, input="Hi")]
-    assert kinds == ["assistant_message", "stop_reason", "usage_statistics"]
+    assert kinds == ["ping", "assistant_message", "stop_reason", "usage_statistics"]
     more = client.conversations.messages.create(conversation.id, messages=[user("Again")], background=True)  # type: ignore[list-item]
     again = list(more)
     run_id = again[0].run_id  # type: ignore[union-attr]
@@ -58,7 +58,7 @@ def messages(lab: Lab) -> None:
     with pytest.raises(letta_client.BadRequestError, match="No active runs found"):
         client.conversations.messages.stream(conversation.id)
     own = list(client.conversations.messages.create("default", agent_id=agent.id, input="To the agent"))
-    assert own[0].message_type == "assistant_message"
+    assert own[1].message_type == "assistant_message"
     newest = client.conversations.messages.list(conversation.id, limit=2)
     assert [message.message_type for message in newest.items] == ["assistant_message", "user_message"]
     every = list(client.conversations.messages.list(conversation.id, order="asc", limit=2))

@@ -57,7 +57,7 @@ class RunStreamer:
         position, subscription.is_stored = _Position(after, after, (0, 0) if replays_live else None), True
         try:
             accepted = RunAccepted(run.agent_id, run.conversation_id, replayed, run.last_sequence)
-            yield RunEvent(run.id, self._clock.now(), accepted)
+            yield RunEvent(run.id, run.created_at, accepted)
             for event in input_events(run):
                 if position.advance(event):
                     yield event

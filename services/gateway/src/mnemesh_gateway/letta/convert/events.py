@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from mnemesh.agents.v1 import runs_pb2 as pb
 
+from mnemesh_gateway.errors import RunFailed
 from mnemesh_gateway.letta.convert.names import STOP_REASON_NAMES
 from mnemesh_gateway.letta.convert.parts import calls_from_proto, content_from_proto, returns_from_proto
 from mnemesh_gateway.letta.convert.values import moment, present
@@ -119,6 +120,11 @@ def with_whole_returns(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any
             parts = sorted(returns[message["id"]], key=lambda part: str(part["otid"]))
             whole[index] = parts[0] | {"tool_returns": [one for part in parts for one in part["tool_returns"]]}
     return whole
+
+
+def run_failed(error: pb.RunError) -> RunFailed:
+    """Returns the error of a run."""
+    return RunFailed(error.reason, error.message, dict(error.metadata))
 
 
 def stop_reason(event: pb.RunEvent) -> str:

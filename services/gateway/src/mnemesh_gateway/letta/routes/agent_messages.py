@@ -52,13 +52,13 @@ async def send_message(call: Call[NoQuery, SendMessages]) -> LettaResponse | Res
     """Sends messages and returns the turn; with streaming=true as server-sent events."""
     check_streaming(call.body, streams=False)
     recipient = Recipient(call.path["agent_id"])
-    return await replied(call.mesh, recipient, call.body, call.request_id, stream=bool(call.body.streaming))
+    return await replied(call, recipient, stream=bool(call.body.streaming))
 
 
 @operations.post("/agents/{agent_id}/messages/stream", body=SendMessages, result=LettaResponse)
 async def send_message_streaming(call: Call[NoQuery, SendMessages]) -> LettaResponse | Response:
     """Sends messages and streams the turn."""
-    return await replied(call.mesh, Recipient(call.path["agent_id"]), call.body, call.request_id, stream=True)
+    return await replied(call, Recipient(call.path["agent_id"]), stream=True)
 
 
 @operations.post("/agents/{agent_id}/messages/async", body=SendMessages, result=Run)

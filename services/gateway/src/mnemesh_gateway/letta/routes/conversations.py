@@ -169,7 +169,7 @@ async def send_conversation_message(call: Call[NoQuery, SendMessages]) -> LettaR
     stream = call.body.streaming is not False
     conversation_id = _id(call.path["conversation_id"], call.body.agent_id)
     agent_id = (await _get(call.mesh, conversation_id, ids=False)).agent_id
-    return await replied(call.mesh, Recipient(agent_id, conversation_id), call.body, call.request_id, stream=stream)
+    return await replied(call, Recipient(agent_id, conversation_id), stream=stream)
 
 
 @operations.post(
@@ -188,7 +188,7 @@ async def retrieve_conversation_stream(call: Call[NoQuery, AttachToConversation]
     body = call.body
     conversation_id = _id(call.path["conversation_id"], body.agent_id)
     run_id = body.run_id or await _run_of(call.mesh, conversation_id, body.otid)
-    return await attached(call.mesh, run_id, body)
+    return await attached(call, run_id)
 
 
 async def _run_of(mesh: Mesh, conversation_id: str, otid: str | None) -> str:

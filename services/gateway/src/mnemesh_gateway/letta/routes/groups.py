@@ -81,14 +81,14 @@ async def send_group_message(call: Call[NoQuery, SendMessages]) -> LettaResponse
     """Sends messages to a group and returns the turns of its agents; with streaming=true as server-sent events."""
     check_streaming(call.body, streams=False)
     recipient = Recipient(group_id=call.path["group_id"])
-    return await replied(call.mesh, recipient, call.body, call.request_id, stream=bool(call.body.streaming))
+    return await replied(call, recipient, stream=bool(call.body.streaming))
 
 
 @operations.post("/groups/{group_id}/messages/stream", body=SendMessages, result=LettaResponse)
 async def send_group_message_streaming(call: Call[NoQuery, SendMessages]) -> LettaResponse | Response:
     """Sends messages to a group and streams the turns of its agents."""
     recipient = Recipient(group_id=call.path["group_id"])
-    return await replied(call.mesh, recipient, call.body, call.request_id, stream=True)
+    return await replied(call, recipient, stream=True)
 
 
 @operations.get("/groups/{group_id}/messages", query=ListMessages, result=list[dict[str, Any]])

@@ -138,7 +138,7 @@ async def retrieve_trace_for_run(call: Call[TraceQuery, None]) -> list[dict[str,
 @operations.post("/runs/{run_id}/stream", body=StreamRun, optional_body=True)
 async def retrieve_stream_for_run(call: Call[NoQuery, StreamRun]) -> Response:
     """Replays the events of a run after a number, and follows it to its end."""
-    return await attached(call.mesh, call.path["run_id"], call.body)
+    return await attached(call, call.path["run_id"])
 
 
 def _status(name: str) -> runs_pb2.RunStatus.ValueType:

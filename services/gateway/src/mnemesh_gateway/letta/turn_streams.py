@@ -1,0 +1,175 @@
+"""Streams of turns as server-sent events: the messages of a run, their numbers, and pings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from mnemesh.agents.v1 import runs_pb2
+from starlette.responses import Response
+
+from mnemesh_gateway.errors import RunFailed
+from mnemesh_gateway.http.streams import DONE, EventStream, sse
+from mnemesh_gateway.letta.approvals import Events
+from mnemesh_gateway.letta.convert.events import Conversion, run_failed, stop_reason, usage_of
+from mnemesh_gateway.letta.convert.messages import Shown
+from mnemesh_gateway.letta.convert.values import moment
+
+PING_SECONDS: Final = 20.0
+"""The time without an event after which a stream has a ping."""
+
+
+class StreamOptions(NamedTuple):
+    """The form of a stream."""
+
+    tokens: bool
+    """It has parts of messages as they arrive."""
+    pings: bool
+    """It has a ping after each `PING_SECONDS` without an event."""
+    announces: bool
+    """The first event of a run is its announcement: a ping with its id, sent when the run is stored, before the model
+    answers. It has a number even if `pings` is off, so that a number is the same event in every stream of the run."""
+    numbered: bool = False
+    """Its events have numbers, as those of background runs."""
+
+
+async def streamed(events: Events, shown: Shown, options: StreamOptions, *, starting_after: int = 0) -> Response:
+    """Returns the stream of a turn. A run that fails before the first event of the stream raises its error instead.
+
+    Args:
+        events: of the run, from its first.
+        shown: which messages the stream has.
+        options: the form of the stream.
+        starting_after: the number of the last event that the client has.
+    """
+    stream = TurnStream(events, shown, options)
+    try:
+        # A ping may come before the first message. Then the status is sent, and a failure is an event.
+        await stream.begin()
+    except BaseException:
+        await stream.close()
+        raise
+    return EventStream(stream.chunks(starting_after))
+
+
+class _Frame(NamedTuple):
+    """One event of a stream, or the failure of a run without one. The end of a stream has no number."""
+
+    number: int | None
+    content: bytes | RunFailed
+
+
+class TurnStream:
+    """The stream of one turn. `begin`, then `chunks`, or `close` instead."""
+
+    def __init__(self, events: Events, shown: Shown, options: StreamOptions) -> None:
+        self._events = events
+        self._shown = shown
+        self._options = options
+        self._run_id: str | None = None
+        self._number = 0
+        """The number of the last event."""
+        self._frames = self._converted()
+        self._waiting: asyncio.Future[_Frame | None] = asyncio.ensure_future(_next(self._frames))
+
+    async def begin(self) -> None:
+        """Waits for the first event, or for the time of the first ping. Raises the failure of a run without events."""
+        await asyncio.wait((self._waiting,), timeout=PING_SECONDS if self._options.pings else None)
+        first = self._waiting.result() if self._waiting.done() else None
+        if first is not None and isinstance(first.content, RunFailed):
+            raise first.content
+
+    async def chunks(self, skip: int) -> AsyncGenerator[bytes, None]:
+        """Yields the events after the number `skip`, and pings while none comes."""
+        timeout = 0.0  # `begin` has waited for the first
+        try:
+            while True:
+                waiting = self._waiting
+                while not (waiting.done() or (await asyncio.wait((waiting,), timeout=timeout))[0]):
+                    if self._options.pings:
+                        yield sse(self._ping(datetime.now(UTC)))
+                    timeout = PING_SECONDS
+                frame = waiting.result()
+                if frame is None:
+                    return
+                if isinstance(frame.content, bytes) and (frame.number is None or frame.number > skip):
+                    yield frame.content
+                self._waiting, timeout = asyncio.ensure_future(_next(self._frames)), PING_SECONDS
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Ends the stream."""
+        self._waiting.cancel()
+        await asyncio.wait((self._waiting,))
+        if not self._waiting.cancelled():
+            self._waiting.exception()  # an error was raised where its result was read
+        await self._frames.aclose()
+
+    async def _converted(self) -> AsyncGenerator[_Frame, None]:
+        """Yields the events of the stream in their order; first the error alone if nothing else came before it.
+
+        Events that are not shown have numbers as well, so that a number is the same event in every stream of the run.
+        """
+        conversion = Conversion(tokens=self._options.tokens)
+        failure: RunFailed | None = None
+        is_first = True
+        async with aclosing(self._events):
+            async for event in self._events:
+                self._run_id = event.run_id
+                match event.WhichOneof("event"):
+                    case "accepted":
+                        if not self._options.announces:
+                            continue
+                        self._number += 1
+                        if not self._options.pings:
+                            continue
+                        yield _Frame(self._number, sse(self._ping(moment(event, "create_time"))))
+                    case "error":
+                        failure = run_failed(event.error.error)
+                        if is_first:
+                            yield _Frame(None, failure)
+                    case "stop":
+                        yield self._frame({"message_type": "stop_reason", "stop_reason": stop_reason(event)})
+                        if failure is not None:
+                            yield self._frame(_error(failure, event.run_id), "error")
+                            return
+                    case "usage":
+                        usage = usage_of(event)
+                        yield self._frame({name: getattr(usage, name) for name in usage.__struct_fields__})
+                    case _:
+                        message = conversion.message(event)
+                        if message is None:
+                            continue
+                        if self._shown.has(message["message_type"]):
+                            yield self._frame(message)
+                        else:
+                            self._number += 1
+                is_first = False
+        yield _Frame(None, DONE)
+
+    def _frame(self, value: dict[str, Any], event: str | None = None) -> _Frame:
+        self._number += 1
+        return _Frame(self._number, sse(value | {"seq_id": self._number} if self._options.numbered else value, event))
+
+    def _ping(self, date: object) -> dict[str, Any]:
+        """Returns a ping after the last event, or the announcement of the run, which is that event."""
+        ping = {"message_type": "ping", "id": f"ping-{self._number}", "date": date, "run_id": self._run_id}
+        return ping | {"seq_id": self._number} if self._options.numbered else ping
+
+
+def _error(failure: RunFailed, run_id: str) -> dict[str, Any]:
+    return {
+        "message_type": "error_message",
+        "run_id": run_id,
+        "error_type": "internal_error",
+        "message": failure.message,
+        "detail": f"{failure.reason}: {failure.message}",
+    }
+
+
+async def _next(frames: AsyncGenerator[_Frame, None]) -> _Frame | None:
+    return await anext(frames, None)
