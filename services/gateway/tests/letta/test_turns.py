@@ -77,7 +77,8 @@ def test_a_refusal_of_the_model_is_an_event_once_the_run_is_announced(lab: Lab, 
     with httpx.stream("POST", url, json=body, timeout=scaled(60)) as response:
         lines = [line for line in response.iter_lines() if line]
     assert response.status_code == (200 if pings else 400)
-    kinds = [json.loads(line.removeprefix("data: ")).get("message_type") for line in lines if line.startswith("data: {")]
+    found = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+    kinds = [event["message_type"] for event in found]
     assert kinds == (["ping", "stop_reason", "error_message"] if pings else [])
 
 
