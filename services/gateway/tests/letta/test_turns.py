@@ -33,7 +33,7 @@ def events(lab: Lab, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_a_silent_stream_has_pings(lab: Lab, faked: FakedMesh, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn_streams, "PING_SECONDS", 0.02)
+    monkeypatch.setattr(turn_streams, "PING_SECONDS", 0.5)
     agent = lab.agent()
     gate = asyncio.Event()
     lab.fake.script = lambda _: Reply(text="One two three.", gates=[gate])

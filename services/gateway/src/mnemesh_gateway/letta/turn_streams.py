@@ -69,9 +69,11 @@ class TurnStream:
         self._events = events
         self._shown = shown
         self._options = options
+        self._conversion = Conversion(tokens=options.tokens)
         self._run_id: str | None = None
         self._number = 0
-        """The number of the last event."""
+        """The number of the last event. A ping between events has it too."""
+        self._has_begun = False
         self._frames = self._converted()
         self._waiting: asyncio.Future[_Frame | None] = asyncio.ensure_future(_next(self._frames))
 
@@ -90,7 +92,7 @@ class TurnStream:
                 waiting = self._waiting
                 while not (waiting.done() or (await asyncio.wait((waiting,), timeout=timeout))[0]):
                     if self._options.pings:
-                        yield sse(self._ping(datetime.now(UTC)))
+                        yield sse(self._numbered(self._ping(datetime.now(UTC))))
                     timeout = PING_SECONDS
                 frame = waiting.result()
                 if frame is None:
@@ -110,55 +112,60 @@ class TurnStream:
         await self._frames.aclose()
 
     async def _converted(self) -> AsyncGenerator[_Frame, None]:
-        """Yields the events of the stream in their order; first the error alone if nothing else came before it.
-
-        Events that are not shown have numbers as well, so that a number is the same event in every stream of the run.
-        """
-        conversion = Conversion(tokens=self._options.tokens)
+        """Yields the events of the stream in their order; first the error alone if nothing else came before it."""
         failure: RunFailed | None = None
-        is_first = True
         async with aclosing(self._events):
             async for event in self._events:
                 self._run_id = event.run_id
                 match event.WhichOneof("event"):
-                    case "accepted":
-                        if not self._options.announces:
-                            continue
-                        self._number += 1
-                        if not self._options.pings:
-                            continue
-                        yield _Frame(self._number, sse(self._ping(moment(event, "create_time"))))
                     case "error":
                         failure = run_failed(event.error.error)
-                        if is_first:
+                        if not self._has_begun:
                             yield _Frame(None, failure)
                     case "stop":
                         yield self._frame({"message_type": "stop_reason", "stop_reason": stop_reason(event)})
                         if failure is not None:
                             yield self._frame(_error(failure, event.run_id), "error")
                             return
-                    case "usage":
-                        usage = usage_of(event)
-                        yield self._frame({name: getattr(usage, name) for name in usage.__struct_fields__})
                     case _:
-                        message = conversion.message(event)
-                        if message is None:
-                            continue
-                        if self._shown.has(message["message_type"]):
-                            yield self._frame(message)
-                        else:
-                            self._number += 1
-                is_first = False
+                        frame = self._content(event)
+                        if frame is not None:
+                            yield frame
         yield _Frame(None, DONE)
+
+    def _content(self, event: runs_pb2.RunEvent) -> _Frame | None:
+        """Returns the announcement, a message or the usage of the run; None if the stream does not show it.
+
+        Events that are not shown have numbers as well, so that a number is the same event in every stream of the run.
+        """
+        is_shown = True
+        match event.WhichOneof("event"):
+            case "accepted" if not self._options.announces:
+                return None
+            case "accepted":
+                value, is_shown = self._ping(moment(event, "create_time")), self._options.pings
+            case "usage":
+                usage = usage_of(event)
+                value = {name: getattr(usage, name) for name in usage.__struct_fields__}
+            case _:
+                message = self._conversion.message(event)
+                if message is None:
+                    return None
+                value, is_shown = message, self._shown.has(message["message_type"])
+                self._has_begun = True
+        frame = self._frame(value)
+        self._has_begun |= is_shown
+        return frame if is_shown else None
 
     def _frame(self, value: dict[str, Any], event: str | None = None) -> _Frame:
         self._number += 1
-        return _Frame(self._number, sse(value | {"seq_id": self._number} if self._options.numbered else value, event))
+        return _Frame(self._number, sse(self._numbered(value), event))
+
+    def _numbered(self, value: dict[str, Any]) -> dict[str, Any]:
+        return value | {"seq_id": self._number} if self._options.numbered else value
 
     def _ping(self, date: object) -> dict[str, Any]:
-        """Returns a ping after the last event, or the announcement of the run, which is that event."""
-        ping = {"message_type": "ping", "id": f"ping-{self._number}", "date": date, "run_id": self._run_id}
-        return ping | {"seq_id": self._number} if self._options.numbered else ping
+        return {"message_type": "ping", "id": f"ping-{self._number}", "date": date, "run_id": self._run_id}
 
 
 def _error(failure: RunFailed, run_id: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 from mnemesh.agents.v1 import runs_pb2, runs_service_pb2
 from mnemesh_client import run_stream
@@ -20,6 +20,8 @@ from mnemesh_gateway.letta.pages import READ_SECONDS
 from mnemesh_gateway.letta.schemas.messages import LettaResponse, SendMessages, StopReason, Usage
 from mnemesh_gateway.letta.schemas.runs import StreamRun
 from mnemesh_gateway.letta.turn_streams import StreamOptions, streamed
+
+AttachingT = TypeVar("AttachingT", bound=StreamRun)
 
 
 async def events_of(mesh: Mesh, recipient: Recipient, body: SendMessages, key: str) -> Events:
@@ -116,7 +118,7 @@ async def read_run(mesh: Mesh, run_id: str) -> runs_pb2.Run:
     return (await mesh.runs.GetRun(request, timeout=READ_SECONDS)).run
 
 
-async def attached(call: Call[Any, StreamRun], run_id: str) -> Response:
+async def attached(call: Call[Any, AttachingT], run_id: str) -> Response:
     """Returns the stream of a run after the events that the client has."""
     body = call.body
     if body.starting_after < 0:
