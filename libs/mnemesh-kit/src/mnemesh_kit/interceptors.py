@@ -9,7 +9,8 @@ no extra task. For each call, in this order:
 4. The remaining time of the caller becomes the limit of outgoing calls.
 5. The handler runs.
 6. An error becomes a status with typed details; the trace of an unexpected one is logged.
-7. The call is logged in one line, and counted if metrics are configured.
+7. The call is logged in one line, and counted if metrics are configured: before the status of an error is sent, and
+   after another answer.
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ class Call:
         self.context = context
         self.started = time.perf_counter()
         self.code = grpc.StatusCode.OK
+
+    @property
+    def seconds(self) -> float:
+        """The time since its start."""
+        return time.perf_counter() - self.started
 
 
 class Pipeline(grpc.aio.ServerInterceptor):
@@ -113,7 +119,7 @@ class Pipeline(grpc.aio.ServerInterceptor):
         async def serve(_requests: Any, context: Context) -> None:
             call = Call(method, context)
             try:
-                await _refuse(call, error)
+                await self._refuse(call, error)
             finally:
                 self._finish(call)
 
@@ -144,7 +150,7 @@ class Pipeline(grpc.aio.ServerInterceptor):
                 await async_failpoint("rpc.before_response", method)
                 return response
             except BaseException as error:
-                await _refuse(call, error)
+                await self._refuse(call, error)
                 raise
             finally:
                 self._finish(call)
@@ -166,7 +172,7 @@ class Pipeline(grpc.aio.ServerInterceptor):
                     async for message in messages:
                         await context.write(message)
             except BaseException as error:
-                await _refuse(call, error)
+                await self._refuse(call, error)
                 raise
             finally:
                 self._finish(call)
@@ -178,8 +184,36 @@ class Pipeline(grpc.aio.ServerInterceptor):
         if type(request) is Unreadable:
             raise request.error
 
+    async def _refuse(self, call: Call, error: BaseException) -> None:
+        """Notes the status of a failed call, and ends the call with it if the handler has not done so.
+
+        Raises:
+            AbortError: the call was ended here.
+        """
+        answer = None
+        if isinstance(error, asyncio.CancelledError):
+            left = call.context.time_remaining()
+            has_expired = left is not None and left <= 0
+            call.code = grpc.StatusCode.DEADLINE_EXCEEDED if has_expired else grpc.StatusCode.CANCELLED
+        elif isinstance(error, grpc.aio.AbortError):
+            code = call.context.code()
+            call.code = code if isinstance(code, grpc.StatusCode) else _CODES.get(code, grpc.StatusCode.UNKNOWN)
+        elif isinstance(error, Exception):
+            refusal = typed_error(error)
+            if isinstance(refusal, Internal) and refusal is not error:
+                _log.error("unexpected_error", method=call.method, exc_info=error)
+            answer = _status(call, refusal)
+            call.code = answer[0]
+        self._report(call, call.seconds)
+        if answer is not None:
+            await call.context.abort(*answer)
+
     def _finish(self, call: Call) -> None:
-        seconds = time.perf_counter() - call.started
+        """Reports the end of a call that was not refused, after gRPC has its answer: the caller waits for no log."""
+        if call.code is grpc.StatusCode.OK:
+            asyncio.get_running_loop().call_soon(self._report, call, call.seconds)
+
+    def _report(self, call: Call, seconds: float) -> None:
         code = call.code.name
         rule = RPC_RULES.get(call.method, UNLISTED)
         log = _log.debug if rule.is_polled and call.code is grpc.StatusCode.OK else _log.info
@@ -211,27 +245,6 @@ def _reading(handler: Callable[..., Any], rule: RpcRule, *, streams_responses: b
             raise
 
     return stream if streams_responses else respond
-
-
-async def _refuse(call: Call, error: BaseException) -> None:
-    """Notes the status of a failed call, and ends the call with it if the handler has not done so.
-
-    Raises:
-        AbortError: the call was ended here.
-    """
-    if isinstance(error, asyncio.CancelledError):
-        left = call.context.time_remaining()
-        has_expired = left is not None and left <= 0
-        call.code = grpc.StatusCode.DEADLINE_EXCEEDED if has_expired else grpc.StatusCode.CANCELLED
-    elif isinstance(error, grpc.aio.AbortError):
-        code = call.context.code()
-        call.code = code if isinstance(code, grpc.StatusCode) else _CODES.get(code, grpc.StatusCode.UNKNOWN)
-    elif isinstance(error, Exception):
-        refusal = typed_error(error)
-        if isinstance(refusal, Internal) and refusal is not error:
-            _log.error("unexpected_error", method=call.method, exc_info=error)
-        call.code, details, trailers = _status(call, refusal)
-        await call.context.abort(call.code, details, trailers)
 
 
 def _status(call: Call, refusal: MnemeshError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str | bytes], ...]]:
