@@ -147,6 +147,8 @@ async def has_the_same_memory(mesh: Mesh, database: Path, report: Report) -> Non
     ((group_id,),) = rows(database, "SELECT id FROM groups WHERE manager_type = 'supervisor'")
     group = (await mesh.client.groups.get(report.ids[group_id])).proto
     assert [list(group.agent_ids), group.manager_config.supervisor.manager_agent_id] == [[clerk], pilot]
+    ((group_id, count),) = rows(database, "SELECT id, turns_counter FROM groups WHERE manager_type = 'sleeptime'")
+    assert (await mesh.client.groups.get(report.ids[group_id])).proto.turns_counter == count
 
 
 async def has_the_same_history(mesh: Mesh, database: Path) -> None:

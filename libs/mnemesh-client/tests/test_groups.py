@@ -64,7 +64,12 @@ async def test_group_is_created_found_listed_counted_and_deleted(
 async def test_update_changes_and_clears_fields_of_group_and_manager(client: Mnemesh) -> None:
     bob = await client.agents.create("bob", blocks={"human": ""})
     partners = [await client.agents.create("partner", type="sleeptime") for _ in range(2)]
-    group = await client.groups.create([partners[0].id], manager_type="sleeptime", manager_agent_id=bob.id)
+    group = await client.groups.create(
+        [partners[0].id], manager_type="sleeptime", manager_agent_id=bob.id, turns_counter=-1
+    )
+    assert group.proto.turns_counter == -1
+    await group.update(turns_counter=2)
+    assert group.proto.turns_counter == 2
 
     await group.update(
         agent_ids=[partner.id for partner in partners],

@@ -204,6 +204,14 @@ def test_each_kind_of_manager_is_kept(kind: str) -> None:
         assert manager.sleeptime_agent_frequency == 4
 
 
+def test_the_count_of_turns_of_a_database_is_kept_and_that_of_an_agent_file_begins_before_the_first_turn() -> None:
+    row = {"id": "group-1", "manager_type": "sleeptime", "manager_agent_id": AGENT, "created_at": NOON}
+    often = row | {"sleeptime_agent_frequency": 4}
+    counts = [group(each, [AGENT], ()).turns_counter for each in (often | {"turns_counter": 2}, often)]
+    assert counts == [2, -1]
+    assert not group(row, [AGENT], ()).HasField("turns_counter")
+
+
 @pytest.mark.parametrize(
     ("source", "more", "kind"),
     [

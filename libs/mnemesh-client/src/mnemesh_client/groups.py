@@ -44,6 +44,7 @@ class GroupsClient:
         shared_block_ids: Sequence[str] = (),
         hidden: bool = False,
         metadata: Mapping[str, Any] | str | None = None,
+        turns_counter: int | None = None,
         request_id: str = "",
         **manager: Any,
     ) -> Group:
@@ -56,6 +57,8 @@ class GroupsClient:
             shared_block_ids: blocks that are attached to all agents of the group.
             hidden: whether lists for people should leave it out.
             metadata: any JSON object; it is stored unchanged.
+            turns_counter: the count of turns with which a sleeptime group begins; None is 0. With -1, its members run
+                after the first turn, and then after every n-th.
             request_id: the idempotency key, to get the same group again; empty creates a new one.
             manager: the fields of the manager config of that type, such as `manager_agent_id` and `max_turns`. A
                 duration (`interval`, `inactivity`) is a timedelta.
@@ -72,6 +75,7 @@ class GroupsClient:
             shared_block_ids=shared_block_ids,
             hidden=hidden,
             metadata=json_text(metadata),
+            turns_counter=turns_counter,
         )
         request = groups_service_pb2.CreateGroupRequest(request_id=request_id, group=group)
         return Group(self._mnemesh, (await self.stub.CreateGroup(request, timeout=_CHANGE_SECONDS)).group)
@@ -153,7 +157,7 @@ class GroupsClient:
             if_revision: the revision that the group must have (`proto.revision`); None changes any.
             request_id: the idempotency key; empty creates a new one.
             fields: fields of Group (`description`, `agent_ids`, `shared_block_ids`, `hidden`, `metadata`,
-                `manager_config`), and fields of its current manager config (such as `max_turns`).
+                `turns_counter`, `manager_config`), and fields of its current manager config (such as `max_turns`).
 
         Raises:
             NotFound: the group, an agent or a block does not exist.

@@ -57,7 +57,7 @@ def test_group_is_returned_unchanged() -> None:
     assert group_draft_from_proto(group_to_proto(draft)) == draft
     assert group_to_proto(draft).turns_counter == 0
     counted = replace(draft, turns_counter=4, last_processed_message_id="message-1", last_sleeptime_at=epoch)
-    assert group_draft_from_proto(group_to_proto(counted)) == draft, "counters are ignored"
+    assert group_draft_from_proto(group_to_proto(counted)) == replace(draft, turns_counter=4), "the rest is ignored"
     assert not group_to_proto(replace(draft, manager=ManagerConfig())).HasField("turns_counter")
 
 
@@ -66,6 +66,8 @@ def test_group_is_returned_unchanged() -> None:
     [
         (["description"], {"description": "d", "hidden": True}, {"description": "d"}),
         (["description", "metadata"], {}, {"description": "", "metadata": None}),
+        (["turns_counter"], {"turns_counter": -1}, {"turns_counter": -1}),
+        (["turns_counter"], {}, {"turns_counter": 0}),
         (["manager_config"], {}, {"manager": ManagerConfig()}),
         (["manager_config"], {"manager_config": {"swarm": {}}}, {"manager": ManagerConfig(ManagerType.SWARM)}),
         (

@@ -106,7 +106,7 @@ BAD_CALLS: list[tuple[str, Any, str]] = [
     ("UpdateGroup", updating("description", id="x"), "group.id"),
     ("UpdateGroup", updating(), "update_mask"),
     ("UpdateGroup", updating("id"), "update_mask"),
-    ("UpdateGroup", updating("turns_counter"), "update_mask"),
+    ("UpdateGroup", updating("last_processed_message_id"), "update_mask"),
     ("UpdateGroup", updating("provenance"), "update_mask"),
     ("UpdateGroup", updating("manager_config.round_robin"), "update_mask"),
     ("UpdateGroup", updating("manager_config.round_robin.termination_token"), "update_mask"),

@@ -75,6 +75,7 @@ async def partners(
     members: int = 1,
     kind: AgentType = AgentType.LETTA_V1,
     member_kind: AgentType = AgentType.SLEEPTIME,
+    turns_counter: int = 0,
     **config: Any,
 ) -> Partners:
     """Creates a manager with partners that share its block `human`."""
@@ -98,6 +99,7 @@ async def partners(
         process.clock.now(),
         agent_ids=tuple(agent.id for agent in crew),
         manager=ManagerConfig(ManagerType.VOICE_SLEEPTIME if is_voice else ManagerType.SLEEPTIME, manager.id, **config),
+        turns_counter=turns_counter,
     )
     await process.stores.groups.create(None, group)
     return Partners(world, manager, group, tuple(crew))

@@ -55,6 +55,19 @@ async def test_third_turns_have_every_message_once(world: World, process: Proces
     assert (await crew.current(process)).turns_counter == 10
 
 
+async def test_group_that_begins_below_zero_starts_its_partners_after_the_first_turn(
+    world: World, process: Process
+) -> None:
+    crew = await partners(world, process, frequency=3, turns_counter=-1)
+    for turn in range(8):
+        await process.send(crew.manager, f"Turn {turn}.")
+        await process.idle()
+    inputs = await crew.inputs(process)
+    expected = [["Turn 0."], ["Turn 1.", "Turn 2.", "Turn 3."], ["Turn 4.", "Turn 5.", "Turn 6."]]
+    assert [said([text]) for text in inputs] == expected
+    assert (await crew.current(process)).turns_counter == 7
+
+
 async def test_end_whose_answer_is_lost_starts_the_partners_once(world: World, process: Process) -> None:
     crew = await partners(world, process)
     process.faults.lost["runs.finish"] = 1

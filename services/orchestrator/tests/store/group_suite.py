@@ -390,6 +390,18 @@ class GroupStoreSuite:
         with pytest.raises(NotFound):
             await groups.reset(None, OTHER_ORG, group.id, 1)
 
+    async def test_count_of_turns_is_set_only_by_changes_that_name_it(
+        self, groups: GroupStore, trio: list[Agent], clock: FrozenClock
+    ) -> None:
+        group = a_group(clock, trio[1], manager=managed_by(trio[0]), turns_counter=-1)
+        assert (await groups.create(None, group, start_sequence_id=5))[0].turns_counter == -1
+        assert (await groups.reset(None, ORG, group.id, 9, keep_turns_counter=True)).turns_counter == -1
+        set_to = replace(a_change(clock, group, replace(group, description="A")), turns_counter=4)
+        await groups.begin(None, set_to)
+        stale = replace(await groups.get(ORG, group.id), turns_counter=0)
+        await groups.begin(None, a_change(clock, stale, replace(stale, description="B")))
+        assert ((found := await groups.get(ORG, group.id)).turns_counter, found.description) == (4, "B")
+
     async def test_removed_group_is_gone(self, groups: GroupStore, trio: list[Agent], clock: FrozenClock) -> None:
         group = a_group(clock, *trio)
         await groups.create(None, group)

@@ -64,6 +64,8 @@ async def test_reset_empties_the_windows_of_all_agents_once(world: World, proces
     for agent in (cast.agents[0], partner):
         await process.send(agent, "Remember.")
     assert (await process.groups.get(ME, group.id)).turns_counter == 1
+    kept = await process.groups.reset(ME, None, group.id, keep_turns_counter=True)
+    assert kept.turns_counter == 1
     reset = await process.groups.reset(ME, key("ResetGroupMessages"), group.id)
     assert reset.turns_counter == 0
     for agent in (cast.agents[0], partner):

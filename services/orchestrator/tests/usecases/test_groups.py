@@ -275,3 +275,19 @@ async def test_manager_of_a_voice_group_is_a_voice_agent(world: World, process: 
     await process.groups.delete(ME, None, group.id)
     manager = ManagerConfig(ManagerType.VOICE_SLEEPTIME, voice.id, max_message_buffer_length=20)
     assert (await process.groups.create(ME, None, replace(draft, manager=manager))).manager == manager
+
+
+async def test_count_of_turns_is_set_by_creations_and_updates(world: World, process: Process, cast: Cast) -> None:
+    partner, first, second = [await world.agent(process, blocks=()) for _ in range(3)]
+    manager = ManagerConfig(ManagerType.SLEEPTIME, first.id, frequency=3)
+    draft = replace(cast.group(manager=manager), agent_ids=(partner.id,), turns_counter=-1)
+    group = await process.groups.create(ME, None, draft)
+    assert group.turns_counter == -1
+    assert (await process.groups.update(ME, None, group.id, {"description": "x"})).turns_counter == -1
+    assert (await process.groups.update(ME, None, group.id, {"turns_counter": 2})).turns_counter == 2
+    other = {"manager_fields": (ManagerType.SLEEPTIME, {"manager_agent_id": second.id})}
+    assert (await process.groups.update(ME, None, group.id, other)).turns_counter == 0
+    other = {"manager_fields": (ManagerType.SLEEPTIME, {"manager_agent_id": first.id}), "turns_counter": 1}
+    assert (await process.groups.update(ME, None, group.id, other)).turns_counter == 1
+    with pytest.raises(InvalidArgument, match=r"group\.turns_counter"):
+        await process.groups.update(ME, None, group.id, {"turns_counter": -2})

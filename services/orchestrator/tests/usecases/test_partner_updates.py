@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from mnemesh_kit.errors import FailedPrecondition, NotFound, Unavailable
+from mnemesh_kit.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.errors import AgentRevisionMismatch, GroupChanged
 from mnemesh_orchestrator.model.agents import Agent, AgentType
@@ -40,6 +40,20 @@ async def test_switched_on_agent_gets_a_partner_and_keeps_its_tools(world: World
     assert again.description == "Again"
     assert (await pair(process, agent.id))[1].name == "Renamed-sleeptime"
     assert len(await agents_of(process)) == 2
+
+
+async def test_new_group_begins_with_the_count_of_turns_of_the_update(world: World, process: Process) -> None:
+    agent, on = await world.agent(process), {"enable_sleeptime": True}
+    await process.agents.update(ME, None, agent.id, on, sleeptime_turns_counter=-1)
+    _, _, group = await pair(process, agent.id)
+    assert group.turns_counter == -1
+    await process.agents.update(ME, None, agent.id, on, sleeptime_turns_counter=3)
+    assert (await pair(process, agent.id))[2] == group, "a group that exists keeps its count"
+    await process.groups.delete(ME, None, group.id)
+    await process.agents.update(ME, None, agent.id, on, sleeptime_turns_counter=3)
+    assert (await pair(process, agent.id))[2].turns_counter == 3
+    with pytest.raises(InvalidArgument, match="sleeptime_turns_counter"):
+        await process.agents.update(ME, None, agent.id, on, sleeptime_turns_counter=-2)
 
 
 async def test_switched_off_agent_keeps_its_partner(world: World, process: Process) -> None:

@@ -53,6 +53,13 @@ async def test_partner_and_group_are_created_with_the_agent(world: World, proces
     assert await process.lifecycle.create(ME, key(), draft) == agent
 
 
+async def test_group_begins_with_the_count_of_turns_of_the_draft(process: Process) -> None:
+    created = await process.lifecycle.create(ME, None, replace(DRAFT, sleeptime_turns_counter=-1))
+    assert (await pair(process, created.id))[2].turns_counter == -1
+    with pytest.raises(InvalidArgument, match="sleeptime_turns_counter"):
+        await process.lifecycle.create(ME, None, replace(DRAFT, sleeptime_turns_counter=-2))
+
+
 async def test_agent_and_partner_share_what_they_store(world: World, process: Process) -> None:
     agent, partner, _ = await pair(process, (await process.lifecycle.create(ME, None, DRAFT)).id)
     await world.blocks.create("r-1", agent.id, NewBlock("plans", "None."))

@@ -188,11 +188,17 @@ def group(row: Row, agent_ids: Iterable[str], shared_block_ids: Iterable[str]) -
         shared_block_ids=shared_block_ids,
         manager_config=_manager(row),
         hidden=bool(row.get("hidden")),
-        turns_counter=row.get("turns_counter"),
+        turns_counter=_turns_counter(row),
         last_processed_message_id=row.get("last_processed_message_id"),
         create_time=timestamp(row.get("created_at")),
         update_time=timestamp(row.get("updated_at") or row.get("created_at")),
     )
+
+
+def _turns_counter(row: Row) -> int | None:
+    """Returns the count of turns. An agent file has none: Letta begins with -1 if there is a frequency."""
+    count: int | None = row.get("turns_counter")
+    return -1 if count is None and row.get("sleeptime_agent_frequency") else count
 
 
 def _manager(row: Row) -> ManagerConfig:

@@ -12,6 +12,7 @@ from mnemesh_types.provenance import Provenance
 from mnemesh_orchestrator.model.agents import AgentType, PromptPolicy, valid_agent_fields
 from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.core_memory import NewBlock
+from mnemesh_orchestrator.model.group_rules import require_valid_count
 from mnemesh_orchestrator.model.inputs import InputMessage, require_valid_inputs
 from mnemesh_orchestrator.model.memory_extraction import MemoryExtractionSettings
 from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
@@ -56,6 +57,8 @@ class AgentDraft:
     memory_extraction: MemoryExtractionSettings | None = None
     response_format: ResponseFormat | None = None
     enable_sleeptime: bool | None = None
+    sleeptime_turns_counter: int = 0
+    """The count of turns with which the group of its partner begins."""
     max_files_open: int | None = None
     per_file_view_window_char_limit: int | None = None
     hidden: bool = False
@@ -105,6 +108,7 @@ def prepared_draft(draft: AgentDraft) -> AgentDraft:
             raise InvalidArgument("system_prompt_key and agent.system exclude each other.", field="system_prompt_key")
     if draft.enable_sleeptime:
         require_partner_type(draft.type)
+    require_valid_count(draft.sleeptime_turns_counter, "sleeptime_turns_counter")
     for index, block in enumerate(draft.blocks):
         if not block.label:
             raise InvalidArgument(f"blocks[{index}].label is required.", field=f"blocks[{index}].label")

@@ -34,6 +34,8 @@ class GroupChange:
     """Blocks of the manager that the link attaches to new members."""
     start_sequence_id: int | None = None
     """For a group with a new sleeptime manager: the manager's newest message before the change."""
+    turns_counter: int | None = None
+    """The count of turns that the change sets; None sets none."""
     is_undone: bool = False
     """The change failed, and its effects are being removed."""
     method: str | None = None

@@ -23,6 +23,9 @@ _MAX_STEPS: Final = 1_000
 _MIN_SECONDS: Final = 60
 _MAX_SECONDS: Final = 366 * 86_400
 _MAX_BUFFER: Final = 10_000
+_MIN_COUNT: Final = -1
+"""The count before the first turn of a group whose members run after that turn."""
+_MAX_COUNT: Final = 10**15
 _CONFIG: Final = "group.manager_config"
 _HAS_NO_MANAGER: Final = (ManagerType.ROUND_ROBIN, ManagerType.SWARM)
 
@@ -44,6 +47,7 @@ def require_valid_group(group: Group, changed: Collection[str] | None = None) ->
     require_no_nul_fields(group.provenance, "group.provenance.")
     _require_blocks(group.shared_block_ids)
     require_valid_manager(group.manager)
+    require_valid_count(group.turns_counter, "group.turns_counter")
     field = "group.agent_ids"
     if not group.agent_ids and (changed is None or "agent_ids" in changed):
         raise InvalidArgument(f"{field} must name at least one agent.", field=field)
@@ -83,6 +87,12 @@ def require_valid_manager(config: ManagerConfig) -> ManagerConfig:
     if config.type is ManagerType.VOICE_SLEEPTIME:
         _require_buffers(config, path)
     return config
+
+
+def require_valid_count(count: int | None, field: str) -> int | None:
+    """Returns the count of turns with which a sleeptime group begins if it is valid. Raises InvalidArgument."""
+    _require_within(count, _MIN_COUNT, _MAX_COUNT, field)
+    return count
 
 
 def require_manager_type(config: ManagerConfig, type_: AgentType) -> None:

@@ -90,6 +90,7 @@ class Group:
     metadata: str | None = None
     provenance: Provenance = field(default_factory=Provenance)
     turns_counter: int = 0
+    """Sleeptime: the count with which the group began, and one for each completed turn of the manager."""
     last_processed_message_id: str | None = None
     last_sleeptime_at: datetime | None = None
     revision: int = 1

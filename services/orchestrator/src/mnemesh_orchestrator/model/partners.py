@@ -41,7 +41,7 @@ class PartnerCreation:
     """The record of an update in progress that creates a partner. It has all that another process needs to finish it.
 
     `values` are the values of the update by the field names of `Agent`, `method` and `request_id` its idempotency key,
-    and `if_revision` the revision that the agent must have.
+    and `if_revision` the revision that the agent must have. A new group begins with `turns_counter`.
     """
 
     agent_id: str
@@ -51,6 +51,7 @@ class PartnerCreation:
     if_revision: int | None = None
     method: str | None = None
     request_id: str | None = None
+    turns_counter: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +124,15 @@ def partner_group_id(partner_id: str) -> str:
     return derive_id("group", partner_id)
 
 
-def partner_group(agent: Agent, partner: Agent, group_id: str) -> Group:
-    """Returns the group in which a partner works for an agent that has no other partner."""
+def partner_group(agent: Agent, partner: Agent, group_id: str, turns_counter: int) -> Group:
+    """Returns the group in which a partner works for an agent that has no other partner.
+
+    Args:
+        agent: The agent.
+        partner: The partner.
+        group_id: The id of the group.
+        turns_counter: The count of turns with which it begins.
+    """
     manager = ManagerConfig(ManagerType.SLEEPTIME, agent.id, frequency=FREQUENCY)
     if partner.type is AgentType.VOICE_SLEEPTIME:
         manager = ManagerConfig(
@@ -143,6 +151,7 @@ def partner_group(agent: Agent, partner: Agent, group_id: str) -> Group:
         manager=manager,
         hidden=agent.hidden,
         provenance=partner.provenance,
+        turns_counter=turns_counter,
     )
 
 

@@ -133,6 +133,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
             changes,
             system_prompt_key=prompt_key,
             if_revision=optional_field(request, "if_revision"),
+            sleeptime_turns_counter=optional_field(request, "sleeptime_turns_counter"),
         )
         return rpc.UpdateAgentResponse(agent=self._agent_to_proto(agent))
 

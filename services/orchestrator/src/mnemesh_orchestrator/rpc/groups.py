@@ -91,7 +91,8 @@ class GroupsServicer(groups_service_pb2_grpc.GroupServiceServicer):
     ) -> rpc.ResetGroupMessagesResponse:
         """Removes all messages except the system messages from the windows of the agents."""
         key = request_key(request, "ResetGroupMessages")
-        group = await self._service.reset(current_principal(), key, _group_id(request.group_id))
+        group_id, keep = _group_id(request.group_id), request.keep_turns_counter
+        group = await self._service.reset(current_principal(), key, group_id, keep_turns_counter=keep)
         return rpc.ResetGroupMessagesResponse(group=group_to_proto(group))
 
     async def StartSleeptimeRuns(

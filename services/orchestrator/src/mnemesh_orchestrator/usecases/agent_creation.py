@@ -130,7 +130,7 @@ class AgentCreation:
         try:
             complete = await self._parts.create(agent, creation.draft)
             if agent.enable_sleeptime:
-                partnership = self._partners.of_new_agent(complete)
+                partnership = self._partners.of_new_agent(complete, creation.draft.sleeptime_turns_counter)
                 if creation.draft.initial_messages is None:
                     # The first messages of a type are not part of a conversation.
                     newest = await self._parts.newest_sequence_id(agent.id)

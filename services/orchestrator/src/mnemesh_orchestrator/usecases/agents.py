@@ -25,6 +25,7 @@ from mnemesh_orchestrator.model.agents import (
 from mnemesh_orchestrator.model.approvals import ApprovalFilter
 from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.core_memory import CoreMemory
+from mnemesh_orchestrator.model.group_rules import require_valid_count
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.ports.tools import ToolsPort
 from mnemesh_orchestrator.store.base import AgentStore, ApprovalStore, GroupStore
@@ -164,6 +165,7 @@ class AgentService:
         *,
         system_prompt_key: str | None = None,
         if_revision: int | None = None,
+        sleeptime_turns_counter: int | None = None,
     ) -> Agent:
         """Changes fields of an agent, and returns the agent. One that gets enable_sleeptime also gets a partner.
 
@@ -175,6 +177,7 @@ class AgentService:
                 fields that change.
             system_prompt_key: The key of the system prompt that becomes the agent's `system`.
             if_revision: The revision that the agent must have; None changes any.
+            sleeptime_turns_counter: The count of turns with which a group that is created begins; None is 0.
 
         Raises:
             AgentRevisionMismatch: The agent has another revision.
@@ -185,9 +188,10 @@ class AgentService:
             Unavailable: A service that the partner needs cannot be reached. The update is finished later.
             SecretsKeyMissing: This server has no key to store secrets with.
         """
+        count = require_valid_count(sleeptime_turns_counter, "sleeptime_turns_counter") or 0
         values = await self._changes.values(agent_id, changes, system_prompt_key)
         if values.get("enable_sleeptime"):
-            return await self._partners.update(caller, key, agent_id, values, if_revision)
+            return await self._partners.update(caller, key, agent_id, values, if_revision, count)
         change = await self._changes.of_values(caller, agent_id, values, if_revision)
         return await self._store.update(key, caller.organization_id, agent_id, change)
 

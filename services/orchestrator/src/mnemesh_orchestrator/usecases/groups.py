@@ -57,7 +57,7 @@ class GroupService:
         Args:
             caller: The caller.
             key: Identifies the request.
-            draft: The group. Id, organization, times, authors and counters are set here.
+            draft: The group. Id, organization, times and authors are set here.
 
         Raises:
             InvalidArgument: A field breaks its rule, or the manager of a sleeptime group manages another one.
@@ -69,7 +69,8 @@ class GroupService:
         require_valid_group(draft)
         group_id = None if key is None else await self._agents.outcome(key)
         if group_id is None:
-            change = await self._changes.plan(self._change(caller, key, None, self._stamped(caller, draft)))
+            group, count = self._stamped(caller, draft), draft.turns_counter
+            change = await self._changes.plan(self._change(caller, key, None, group, turns_counter=count))
             group_id, replayed = await self._store.begin(key, change)
             if not replayed:
                 async with self._changes.lock(group_id):
@@ -91,7 +92,13 @@ class GroupService:
         )
 
     def _change(
-        self, caller: Principal, key: RequestKey | None, before: Group | None, after: Group | None, group_id: str = ""
+        self,
+        caller: Principal,
+        key: RequestKey | None,
+        before: Group | None,
+        after: Group | None,
+        group_id: str = "",
+        turns_counter: int | None = None,
     ) -> GroupChange:
         known = after or before
         return GroupChange(
@@ -102,6 +109,7 @@ class GroupService:
             subject_id=caller.subject_id,
             before=before,
             after=after,
+            turns_counter=turns_counter,
             method=None if key is None else key.method,
             request_id=None if key is None else key.request_id,
         )
@@ -175,7 +183,8 @@ class GroupService:
         after = require_valid_group(_changed(before, changes), changes)
         provenance = replace(after.provenance, last_updated_by_id=caller.subject_id)
         after = replace(after, updated_at=self._clock.now(), provenance=provenance)
-        change = await self._changes.plan(self._change(caller, key, before, after))
+        count = changes.get("turns_counter")
+        change = await self._changes.plan(self._change(caller, key, before, after, turns_counter=count))
         await self._store.begin(key, change)
         await self._changes.complete_stored(change)
 
@@ -201,12 +210,14 @@ class GroupService:
         group = await self._store.get(caller.organization_id, group_id)
         return await self._recall.list_messages(replace(query, group_id=group.id))
 
-    async def reset(self, caller: Principal, key: RequestKey | None, group_id: str) -> Group:
+    async def reset(
+        self, caller: Principal, key: RequestKey | None, group_id: str, *, keep_turns_counter: bool = False
+    ) -> Group:
         """Removes all messages except the system messages from the default windows of the agents. Recall keeps them.
 
         The agents are reset one after the other, in the order of their ids, so that two resets do not wait for each
-        other. The counter of a sleeptime group is reset, too, and no transcript contains the earlier messages. A
-        repeat under the same key continues the first request.
+        other. The counter of a sleeptime group is reset, too, unless `keep_turns_counter` is true, and no transcript
+        contains the earlier messages. A repeat under the same key continues the first request.
 
         Raises:
             NotFound: The group does not exist.
@@ -218,7 +229,9 @@ class GroupService:
         async with self._lock.take(organization_id, "", queue):
             group = await self._store.get(organization_id, group_id)
             for agent_id in sorted(group.all_agent_ids):
-                skip = partial(self._skip_messages, key, group) if agent_id == background_manager(group) else None
+                skip = None
+                if agent_id == background_manager(group):
+                    skip = partial(self._skip_messages, key, group, keep_turns_counter)
                 conversation_id = default_conversation_id(agent_id)
                 with suppress(NotFound):  # a deleted manager
                     await self._windows.reset(
@@ -226,10 +239,12 @@ class GroupService:
                     )
         return await self._store.get(organization_id, group_id)
 
-    async def _skip_messages(self, key: RequestKey | None, group: Group) -> None:
+    async def _skip_messages(self, key: RequestKey | None, group: Group, keep_turns_counter: bool) -> None:
         """Marks all messages of a sleeptime manager as processed."""
         newest = await self._recall.newest_sequence_id(background_manager(group) or "")
-        await self._store.reset(_part(key, "progress"), group.organization_id, group.id, newest)
+        await self._store.reset(
+            _part(key, "progress"), group.organization_id, group.id, newest, keep_turns_counter=keep_turns_counter
+        )
 
 
 def _part(key: RequestKey | None, part: str) -> RequestKey | None:

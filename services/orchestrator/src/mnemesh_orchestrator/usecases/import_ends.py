@@ -9,6 +9,7 @@ from mnemesh_kit.secret_variables import SecretVariables
 
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
 from mnemesh_orchestrator.model.agents import Agent, AgentState, AttachedTool
+from mnemesh_orchestrator.model.group_changes import background_manager
 from mnemesh_orchestrator.model.groups import Group
 from mnemesh_orchestrator.model.transfers import AgentImport, ImportReport, Record, RecordType
 from mnemesh_orchestrator.ports.tools import ToolsPort
@@ -61,7 +62,8 @@ class ImportEnds:
         report.of(RecordType.AGENT).created = 1
         if wants_partner:
             key = RequestKey(agent.organization_id, "UpdateAgent", batches.request_id("partner"), "")
-            await self._service.update(batches.caller, key, agent.id, {"enable_sleeptime": True})
+            changes, count = {"enable_sleeptime": True}, _count_of_turns(batches)
+            await self._service.update(batches.caller, key, agent.id, changes, sleeptime_turns_counter=count)
             report.note(given, agent.id, _NEW_PARTNER)
         if batches.groups:
             report.of(RecordType.GROUP).existing = 0
@@ -141,3 +143,10 @@ class ImportEnds:
             return
         ids.known[record.id] = created.id
         batches.report.of(RecordType.GROUP).created += 1
+
+
+def _count_of_turns(batches: ImportBatches) -> int:
+    """Returns the count of turns of the sleeptime group that the exported agent managed; 0 if it had none."""
+    groups: list[Group] = [record.body for record in batches.groups]
+    former_id = batches.started.former_id
+    return next((group.turns_counter for group in groups if background_manager(group) == former_id), 0)

@@ -61,8 +61,11 @@ class PartnerService:
         self._clock = clock
         self._ids = ids
 
-    def of_new_agent(self, agent: Agent) -> Partnership:
-        """Returns the partner and the group that are created with an agent. Their ids are derived from the agent's."""
+    def of_new_agent(self, agent: Agent, turns_counter: int = 0) -> Partnership:
+        """Returns the partner and the group that are created with an agent. Their ids are derived from the agent's.
+
+        The group begins with the count of turns `turns_counter`.
+        """
         partner = partner_of(
             agent,
             derive_id("agent", agent.id, "partner"),
@@ -70,7 +73,7 @@ class PartnerService:
             agent.provenance.created_by_id,
             agent.created_at,
         )
-        return Partnership(partner, partner_group(agent, partner, partner_group_id(partner.id)))
+        return Partnership(partner, partner_group(agent, partner, partner_group_id(partner.id), turns_counter))
 
     def _system(self, agent: Agent) -> str:
         return self._prompts.get(AGENT_TYPES[require_partner_type(agent.type)].prompt_key).text
@@ -82,6 +85,7 @@ class PartnerService:
         agent_id: str,
         values: Mapping[str, Any],
         if_revision: int | None,
+        turns_counter: int = 0,
     ) -> Agent:
         """Applies an update that sets enable_sleeptime, and returns the agent.
 
@@ -93,6 +97,7 @@ class PartnerService:
             agent_id: The agent.
             values: See AgentChanges.values.
             if_revision: See AgentChanges.of_values.
+            turns_counter: The count of turns with which a new group begins.
 
         Raises:
             InvalidArgument: Agents of this type have no partners.
@@ -108,7 +113,9 @@ class PartnerService:
             caller.subject_id,
             encode_values(values),
             if_revision,
-            *((key.method, key.request_id) if key is not None else (None, None)),
+            None if key is None else key.method,
+            None if key is None else key.request_id,
+            turns_counter,
         )
 
         while True:
@@ -116,7 +123,7 @@ class PartnerService:
                 key, caller.organization_id, agent_id, change, partial(self._new_partner, record)
             )
             if start.idle:
-                await self._regroup(caller, key, start)
+                await self._regroup(caller, key, start, turns_counter)
                 continue
             if start.partner is None:
                 return start.agent
@@ -138,7 +145,9 @@ class PartnerService:
         group_id = partner_group_id(partner_id) if group is None else group.id
         return partner, msgspec.json.encode(replace(record, group_id=group_id))
 
-    async def _regroup(self, caller: Principal, key: RequestKey | None, start: PartnerStart) -> None:
+    async def _regroup(
+        self, caller: Principal, key: RequestKey | None, start: PartnerStart, turns_counter: int
+    ) -> None:
         """Puts partners whose group was deleted into a group again. A repeat under the same key continues it.
 
         Raises:
@@ -149,7 +158,7 @@ class PartnerService:
         if start.group is not None:
             await self._groups.update(caller, key, start.group.id, {"agent_ids": partner_ids})
             return
-        draft = partner_group(start.agent, start.idle[0], partner_group_id(start.idle[0].id))
+        draft = partner_group(start.agent, start.idle[0], partner_group_id(start.idle[0].id), turns_counter)
         try:
             await self._groups.create(caller, key, replace(draft, agent_ids=partner_ids))
         except InvalidArgument as error:
@@ -170,7 +179,8 @@ class PartnerService:
         try:
             agent = await self._agents.get(partner.organization_id, record.agent_id)
             newest = await self._parts.newest_sequence_id(agent.id)
-            partnership = Partnership(partner, partner_group(agent, partner, record.group_id), newest)
+            group = partner_group(agent, partner, record.group_id, record.turns_counter)
+            partnership = Partnership(partner, group, newest)
             await self._parts.create_partner(agent.id, partnership)
             values = decode_values(record.values)
             change = await self._changes.of_values(caller, agent.id, values, record.if_revision)

@@ -139,6 +139,7 @@ class CreateAgentRequest(_message.Message):
     INCLUDE_DEFAULT_FOLDER_FIELD_NUMBER: _builtins.int
     SYSTEM_PROMPT_KEY_FIELD_NUMBER: _builtins.int
     OPEN_FOLDER_FILES_FIELD_NUMBER: _builtins.int
+    SLEEPTIME_TURNS_COUNTER_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     include_base_tools: _builtins.bool
     """Absent means true, if the type has base tools. With agent.enable_sleeptime, the base tools are send_message,
@@ -156,6 +157,8 @@ class CreateAgentRequest(_message.Message):
     """
     open_folder_files: _builtins.bool
     """True if the attachments of the folders open files, as in AttachFolderRequest.open_files of the files service."""
+    sleeptime_turns_counter: _builtins.int
+    """Group.turns_counter of the group that agent.enable_sleeptime creates. Absent means 0."""
     @_builtins.property
     def agent(self) -> _agents_pb2.Agent:
         """type, model and other settings. tools is ignored; use tool_names and tool_ids."""
@@ -215,10 +218,11 @@ class CreateAgentRequest(_message.Message):
         include_default_folder: _builtins.bool | None = ...,
         system_prompt_key: _builtins.str | None = ...,
         open_folder_files: _builtins.bool = ...,
+        sleeptime_turns_counter: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_include_default_folder", b"_include_default_folder", "_include_multi_agent_tools", b"_include_multi_agent_tools", "_initial_messages", b"_initial_messages", "_system_prompt_key", b"_system_prompt_key", "agent", b"agent", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "include_default_folder", b"include_default_folder", "include_multi_agent_tools", b"include_multi_agent_tools", "initial_messages", b"initial_messages", "system_prompt_key", b"system_prompt_key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_include_default_folder", b"_include_default_folder", "_include_multi_agent_tools", b"_include_multi_agent_tools", "_initial_messages", b"_initial_messages", "_sleeptime_turns_counter", b"_sleeptime_turns_counter", "_system_prompt_key", b"_system_prompt_key", "agent", b"agent", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "include_default_folder", b"include_default_folder", "include_multi_agent_tools", b"include_multi_agent_tools", "initial_messages", b"initial_messages", "sleeptime_turns_counter", b"sleeptime_turns_counter", "system_prompt_key", b"system_prompt_key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_include_default_folder", b"_include_default_folder", "_include_multi_agent_tools", b"_include_multi_agent_tools", "_initial_messages", b"_initial_messages", "_system_prompt_key", b"_system_prompt_key", "agent", b"agent", "archive_ids", b"archive_ids", "block_ids", b"block_ids", "blocks", b"blocks", "folder_ids", b"folder_ids", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "include_default_folder", b"include_default_folder", "include_multi_agent_tools", b"include_multi_agent_tools", "initial_messages", b"initial_messages", "memory_variables", b"memory_variables", "open_folder_files", b"open_folder_files", "request_id", b"request_id", "secrets", b"secrets", "system_prompt_key", b"system_prompt_key", "tool_ids", b"tool_ids", "tool_names", b"tool_names", "tool_sources", b"tool_sources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_include_default_folder", b"_include_default_folder", "_include_multi_agent_tools", b"_include_multi_agent_tools", "_initial_messages", b"_initial_messages", "_sleeptime_turns_counter", b"_sleeptime_turns_counter", "_system_prompt_key", b"_system_prompt_key", "agent", b"agent", "archive_ids", b"archive_ids", "block_ids", b"block_ids", "blocks", b"blocks", "folder_ids", b"folder_ids", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "include_default_folder", b"include_default_folder", "include_multi_agent_tools", b"include_multi_agent_tools", "initial_messages", b"initial_messages", "memory_variables", b"memory_variables", "open_folder_files", b"open_folder_files", "request_id", b"request_id", "secrets", b"secrets", "sleeptime_turns_counter", b"sleeptime_turns_counter", "system_prompt_key", b"system_prompt_key", "tool_ids", b"tool_ids", "tool_names", b"tool_names", "tool_sources", b"tool_sources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__include_base_tool_rules: _TypeAlias = _typing.Literal["include_base_tool_rules"]  # noqa: Y015
     _WhichOneofArgType__include_base_tool_rules: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules"]  # noqa: Y015
@@ -230,6 +234,8 @@ class CreateAgentRequest(_message.Message):
     _WhichOneofArgType__include_multi_agent_tools: _TypeAlias = _typing.Literal["_include_multi_agent_tools", b"_include_multi_agent_tools"]  # noqa: Y015
     _WhichOneofReturnType__initial_messages: _TypeAlias = _typing.Literal["initial_messages"]  # noqa: Y015
     _WhichOneofArgType__initial_messages: _TypeAlias = _typing.Literal["_initial_messages", b"_initial_messages"]  # noqa: Y015
+    _WhichOneofReturnType__sleeptime_turns_counter: _TypeAlias = _typing.Literal["sleeptime_turns_counter"]  # noqa: Y015
+    _WhichOneofArgType__sleeptime_turns_counter: _TypeAlias = _typing.Literal["_sleeptime_turns_counter", b"_sleeptime_turns_counter"]  # noqa: Y015
     _WhichOneofReturnType__system_prompt_key: _TypeAlias = _typing.Literal["system_prompt_key"]  # noqa: Y015
     _WhichOneofArgType__system_prompt_key: _TypeAlias = _typing.Literal["_system_prompt_key", b"_system_prompt_key"]  # noqa: Y015
     @_typing.overload
@@ -242,6 +248,8 @@ class CreateAgentRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__include_multi_agent_tools) -> _WhichOneofReturnType__include_multi_agent_tools | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__initial_messages) -> _WhichOneofReturnType__initial_messages | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sleeptime_turns_counter) -> _WhichOneofReturnType__sleeptime_turns_counter | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__system_prompt_key) -> _WhichOneofReturnType__system_prompt_key | None: ...
 
@@ -607,6 +615,7 @@ class UpdateAgentRequest(_message.Message):
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
     SYSTEM_PROMPT_KEY_FIELD_NUMBER: _builtins.int
     IF_REVISION_FIELD_NUMBER: _builtins.int
+    SLEEPTIME_TURNS_COUNTER_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     system_prompt_key: _builtins.str
     """Sets system to the current text of the prompt with this key, in addition to the fields in update_mask, which must
@@ -614,6 +623,8 @@ class UpdateAgentRequest(_message.Message):
     """
     if_revision: _builtins.int
     """The revision that the caller saw. Absent changes the agent whatever its revision is. Not with message_ids."""
+    sleeptime_turns_counter: _builtins.int
+    """Group.turns_counter of the group that enable_sleeptime creates, if it creates one. Absent means 0."""
     @_builtins.property
     def agent(self) -> _agents_pb2.Agent:
         """agent.id identifies the agent."""
@@ -638,17 +649,22 @@ class UpdateAgentRequest(_message.Message):
         update_mask: _field_mask_pb2.FieldMask | None = ...,
         system_prompt_key: _builtins.str | None = ...,
         if_revision: _builtins.int | None = ...,
+        sleeptime_turns_counter: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_if_revision", b"_if_revision", "_system_prompt_key", b"_system_prompt_key", "agent", b"agent", "if_revision", b"if_revision", "system_prompt_key", b"system_prompt_key", "update_mask", b"update_mask"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_if_revision", b"_if_revision", "_sleeptime_turns_counter", b"_sleeptime_turns_counter", "_system_prompt_key", b"_system_prompt_key", "agent", b"agent", "if_revision", b"if_revision", "sleeptime_turns_counter", b"sleeptime_turns_counter", "system_prompt_key", b"system_prompt_key", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_revision", b"_if_revision", "_system_prompt_key", b"_system_prompt_key", "agent", b"agent", "if_revision", b"if_revision", "request_id", b"request_id", "system_prompt_key", b"system_prompt_key", "update_mask", b"update_mask"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_revision", b"_if_revision", "_sleeptime_turns_counter", b"_sleeptime_turns_counter", "_system_prompt_key", b"_system_prompt_key", "agent", b"agent", "if_revision", b"if_revision", "request_id", b"request_id", "sleeptime_turns_counter", b"sleeptime_turns_counter", "system_prompt_key", b"system_prompt_key", "update_mask", b"update_mask"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__if_revision: _TypeAlias = _typing.Literal["if_revision"]  # noqa: Y015
     _WhichOneofArgType__if_revision: _TypeAlias = _typing.Literal["_if_revision", b"_if_revision"]  # noqa: Y015
+    _WhichOneofReturnType__sleeptime_turns_counter: _TypeAlias = _typing.Literal["sleeptime_turns_counter"]  # noqa: Y015
+    _WhichOneofArgType__sleeptime_turns_counter: _TypeAlias = _typing.Literal["_sleeptime_turns_counter", b"_sleeptime_turns_counter"]  # noqa: Y015
     _WhichOneofReturnType__system_prompt_key: _TypeAlias = _typing.Literal["system_prompt_key"]  # noqa: Y015
     _WhichOneofArgType__system_prompt_key: _TypeAlias = _typing.Literal["_system_prompt_key", b"_system_prompt_key"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__if_revision) -> _WhichOneofReturnType__if_revision | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sleeptime_turns_counter) -> _WhichOneofReturnType__sleeptime_turns_counter | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__system_prompt_key) -> _WhichOneofReturnType__system_prompt_key | None: ...
 

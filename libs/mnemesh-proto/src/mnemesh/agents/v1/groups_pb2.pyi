@@ -73,7 +73,10 @@ class Group(_message.Message):
     description: _builtins.str
     hidden: _builtins.bool
     turns_counter: _builtins.int
-    """Sleeptime groups: number of completed turns of the manager since the group was created. Output only."""
+    """Sleeptime groups: the count with which the group began, and one for each turn of the manager that has completed
+    since. CreateGroup and UpdateGroup set it; it is at least -1. Absent means 0. With -1, the members run after the
+    first turn, and then after every n-th.
+    """
     last_processed_message_id: _builtins.str
     """Sleeptime groups: the last message of the manager that a transcript for the members contains. Output only."""
     metadata: _builtins.str

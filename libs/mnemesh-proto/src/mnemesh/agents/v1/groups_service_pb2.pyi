@@ -66,7 +66,7 @@ class CreateGroupRequest(_message.Message):
     request_id: _builtins.str
     @_builtins.property
     def group(self) -> _groups_pb2.Group:
-        """id, counters, times and authorship are ignored."""
+        """id, last_processed_message_id, revision, times and authorship are ignored."""
 
     def __init__(
         self,
@@ -334,8 +334,9 @@ class UpdateGroupRequest(_message.Message):
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
         """Paths of Group: description, agent_ids, manager_config, fields of the current manager_config (such as
-        manager_config.round_robin.max_turns), shared_block_ids, hidden, metadata, provenance.project_id and the other
-        provenance fields. A path whose field is absent clears the field.
+        manager_config.round_robin.max_turns), shared_block_ids, hidden, metadata, turns_counter, provenance.project_id and
+        the other provenance fields. A path whose field is absent clears the field. A new manager of a sleeptime group
+        starts at 0 if turns_counter is not a path.
         """
 
     def __init__(
@@ -515,17 +516,21 @@ class ResetGroupMessagesRequest(_message.Message):
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     GROUP_ID_FIELD_NUMBER: _builtins.int
+    KEEP_TURNS_COUNTER_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     group_id: _builtins.str
+    keep_turns_counter: _builtins.bool
+    """True if turns_counter stays as it is."""
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
         group_id: _builtins.str = ...,
+        keep_turns_counter: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "keep_turns_counter", b"keep_turns_counter", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from mnemesh.agents.v1 import groups_pb2 as pb
 from mnemesh.agents.v1 import groups_service_pb2 as rpc
@@ -10,6 +10,9 @@ from mnemesh.agents.v1 import groups_service_pb2 as rpc
 from mnemesh_gateway.letta.convert.values import present, set_present
 from mnemesh_gateway.letta.errors import invalid_field
 from mnemesh_gateway.letta.schemas.groups import CreateGroup, Group, GroupManager, UpdateGroup, settings_of
+
+BEFORE_FIRST_TURN: Final = -1
+"""The count of turns with which Letta's sleeptime groups begin: their members run after the first turn."""
 
 
 def group_from_proto(group: pb.Group) -> Group:
@@ -35,12 +38,20 @@ def group_from_proto(group: pb.Group) -> Group:
         termination_token=of("termination_token"),
         max_turns=of("max_turns"),
         sleeptime_agent_frequency=of("sleeptime_agent_frequency"),
-        turns_counter=present(group, "turns_counter"),
+        turns_counter=_turns_counter(group),
         last_processed_message_id=present(group, "last_processed_message_id"),
         max_message_buffer_length=of("max_message_buffer_length"),
         min_message_buffer_length=of("min_message_buffer_length"),
         hidden=group.hidden,
     )
+
+
+def _turns_counter(group: pb.Group) -> int | None:
+    """Returns the count as Letta has it: that of the turns since the members ran, if they do not run after each."""
+    frequency = group.manager_config.sleeptime.sleeptime_agent_frequency
+    if not frequency:
+        return None
+    return group.turns_counter % frequency if group.turns_counter >= 0 else group.turns_counter
 
 
 def group_to_proto(body: CreateGroup) -> pb.Group:
@@ -54,6 +65,8 @@ def group_to_proto(body: CreateGroup) -> pb.Group:
     set_present(group.provenance, project_id=body.project_id)
     if body.manager_config is not None:
         group.manager_config.CopyFrom(_manager(body.manager_config))
+    if group.manager_config.sleeptime.sleeptime_agent_frequency:
+        group.turns_counter = BEFORE_FIRST_TURN
     return group
 
 
@@ -89,6 +102,11 @@ def group_update_to_proto(body: UpdateGroup, current: pb.Group, request_id: str)
     elif given is not None:
         group.manager_config.CopyFrom(_manager(given))
         paths.append("manager_config")
+    if group.manager_config.HasField("sleeptime"):
+        # Letta counts from the time at which the frequency was first set, whatever it is now, and whoever manages.
+        count = _turns_counter(current)
+        group.turns_counter = BEFORE_FIRST_TURN if count is None else count
+        paths.append("turns_counter")
     request.group.CopyFrom(group)
     return request
 

@@ -15,6 +15,7 @@ from mnemesh_kit.ids import new_id
 from mnemesh_gateway.letta.agent_states import VIEW, agents_of, folders_of, read_state
 from mnemesh_gateway.letta.convert.agents import options_to_proto
 from mnemesh_gateway.letta.convert.blocks import block_to_proto
+from mnemesh_gateway.letta.convert.groups import BEFORE_FIRST_TURN
 from mnemesh_gateway.letta.convert.inputs import input_to_proto
 from mnemesh_gateway.letta.convert.models import UNSET_MODELS, find_model
 from mnemesh_gateway.letta.convert.names import AGENT_TYPES, STOP_REASONS
@@ -101,6 +102,7 @@ async def create_agent(call: Call[NoQuery, CreateAgent]) -> AgentState:
         include_multi_agent_tools=body.include_multi_agent_tools,
         include_default_folder=body.include_default_source,
         open_folder_files=True,
+        sleeptime_turns_counter=BEFORE_FIRST_TURN,
     )
     set_present(
         request, include_base_tools=body.include_base_tools, include_base_tool_rules=body.include_base_tool_rules
@@ -147,7 +149,9 @@ async def modify_agent(call: Call[NoQuery, UpdateAgent]) -> AgentState:
         agent.secrets.extend(pb.Secret(key=key, value=value) for key, value in secrets.items())
         paths.add("secrets")
     if paths:
-        request = rpc.UpdateAgentRequest(request_id=call.request_id, agent=agent)
+        request = rpc.UpdateAgentRequest(
+            request_id=call.request_id, agent=agent, sleeptime_turns_counter=BEFORE_FIRST_TURN
+        )
         request.update_mask.paths.extend(sorted(paths))
         await mesh.agents.UpdateAgent(request, timeout=WRITE_SECONDS)
     await _replace_relations(mesh, current, body)

@@ -104,7 +104,9 @@ async def list_group_messages(call: Call[ListMessages, None]) -> list[dict[str, 
 @operations.patch("/groups/{group_id}/reset-messages")
 async def reset_group_messages(call: Call[NoQuery, None]) -> None:
     """Removes all messages but the system messages from the windows of the group's agents. They stay in recall."""
-    request = rpc.ResetGroupMessagesRequest(request_id=call.request_id, group_id=call.path["group_id"])
+    request = rpc.ResetGroupMessagesRequest(
+        request_id=call.request_id, group_id=call.path["group_id"], keep_turns_counter=True
+    )
     await call.mesh.groups.ResetGroupMessages(request, timeout=_WRITE_SECONDS)
 
 

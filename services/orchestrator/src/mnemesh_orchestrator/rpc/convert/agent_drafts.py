@@ -73,6 +73,7 @@ def draft_from_proto(request: rpc.CreateAgentRequest) -> AgentDraft:
         memory_extraction=agent_extraction_from_proto(agent),
         response_format=response_format_from_proto(agent),
         enable_sleeptime=optional_field(agent, "enable_sleeptime"),
+        sleeptime_turns_counter=request.sleeptime_turns_counter,
         max_files_open=optional_field(agent, "max_files_open"),
         per_file_view_window_char_limit=optional_field(agent, "per_file_view_window_char_limit"),
         hidden=agent.hidden,

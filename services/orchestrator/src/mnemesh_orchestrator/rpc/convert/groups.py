@@ -129,6 +129,7 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[pb.Group], Any]]]] = {
     "shared_block_ids": ("shared_block_ids", lambda group: tuple(group.shared_block_ids)),
     "hidden": ("hidden", lambda group: group.hidden),
     "metadata": ("metadata", lambda group: optional_field(group, "metadata")),
+    "turns_counter": ("turns_counter", lambda group: group.turns_counter),
 }
 """By path: the field name of `Group`, and the value that is read."""
 

@@ -16,6 +16,7 @@ from mnemesh_types.provenance import Provenance
 
 from mnemesh_orchestrator.model.agents import Agent, AttachedTool
 from mnemesh_orchestrator.model.conversations import Conversation, default_conversation_id
+from mnemesh_orchestrator.model.group_rules import require_valid_count
 from mnemesh_orchestrator.model.groups import Group
 from mnemesh_orchestrator.model.identities import Identity
 from mnemesh_orchestrator.model.lineage import Lineage, RunOrigin
@@ -99,6 +100,7 @@ def identity_from_proto(message: identities_pb2.Identity) -> Identity:
 
 def group_from_proto(message: groups_pb2.Group) -> Group:
     """Returns an exported group. Raises InvalidArgument if a field cannot be read."""
+    require_valid_count(message.turns_counter, "group.turns_counter")
     return replace(group_draft_from_proto(message), id=message.id, provenance=provenance_from_proto(message))
 
 

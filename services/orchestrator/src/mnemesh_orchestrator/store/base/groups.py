@@ -110,10 +110,16 @@ class GroupStore(Protocol):
         ...
 
     async def reset(
-        self, key: RequestKey | None, organization_id: str, group_id: str, newest_sequence_id: int
+        self,
+        key: RequestKey | None,
+        organization_id: str,
+        group_id: str,
+        newest_sequence_id: int,
+        *,
+        keep_turns_counter: bool = False,
     ) -> Group:
-        """Sets the counter of turns to 0, marks the manager's messages up to a sequence id as processed, and returns
-        the group.
+        """Sets the counter of turns to 0 unless it is kept, marks the manager's messages up to a sequence id as
+        processed, and returns the group.
 
         Raises:
             NotFound: The group does not exist.

@@ -81,9 +81,9 @@ class SqlAgentStore:
             write_tool_links(conn, agent)
             if partnership is not None:
                 insert_agent(conn, replace(partnership.partner, state=AgentState.ACTIVE))
-                insert_group(
-                    conn, partnership.group, GroupState.ACTIVE, **progress_columns(partnership.start_sequence_id)
-                )
+                group = partnership.group
+                progress = progress_columns(partnership.start_sequence_id, group.turns_counter)
+                insert_group(conn, group, GroupState.ACTIVE, **progress)
             return True
 
         return await self._database.write(write, name="agents.activate")

@@ -164,7 +164,8 @@ def _in_progress(row: Any, change: GroupChange) -> GroupChange | None:
 
 def _apply(conn: sa.Connection, before: Group, after: Group, change: GroupChange) -> None:
     rewrite_group(conn, before, after, is_creation=change.before is None)
-    values = {"state": GroupState.ACTIVE, "change": None} | progress_columns(change.start_sequence_id)
+    progress = progress_columns(change.start_sequence_id, change.turns_counter)
+    values = {"state": GroupState.ACTIVE, "change": None} | progress
     conn.execute(groups.update().where(_c.id == after.id).values(values))
     mark_managers(conn, None if change.before is None else before, after)
 

@@ -67,12 +67,17 @@ def decode_groups(conn: sa.Connection, rows: Sequence[Any]) -> tuple[Group, ...]
     return tuple(replace(decode_record(row), agent_ids=tuple(members[row.id])) for row in rows)
 
 
-def progress_columns(start_sequence_id: int | None) -> dict[str, Any]:
-    """Returns the columns of a group whose sleeptime manager starts after a message; none for other changes."""
+def progress_columns(start_sequence_id: int | None, turns_counter: int | None = None) -> dict[str, Any]:
+    """Returns the columns of a group whose sleeptime manager starts, and of a change that sets the count of turns.
+
+    Args:
+        start_sequence_id: The message after which a new manager starts; None if there is no new manager.
+        turns_counter: The count that is set. None is that of a new manager, 0.
+    """
     if start_sequence_id is None:
-        return {}
+        return {} if turns_counter is None else {"turns_counter": turns_counter}
     return {
-        "turns_counter": 0,
+        "turns_counter": turns_counter or 0,
         "seen_sequence_id": start_sequence_id,
         "processed_sequence_id": start_sequence_id,
         "last_processed_message_id": None,

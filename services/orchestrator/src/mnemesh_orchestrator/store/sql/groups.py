@@ -1,6 +1,7 @@
 """Groups, their members, and the queue of each group's runs."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 from mnemesh_kit.clock import Clock
@@ -45,7 +46,7 @@ class SqlGroupStore:
         """See GroupStore."""
 
         def effect(conn: sa.Connection) -> list[str]:
-            insert_group(conn, group, GroupState.ACTIVE, **progress_columns(start_sequence_id))
+            insert_group(conn, group, GroupState.ACTIVE, **progress_columns(start_sequence_id, group.turns_counter))
             return [group.id]
 
         def write(conn: sa.Connection) -> tuple[Group, bool]:
@@ -133,7 +134,13 @@ class SqlGroupStore:
         await self._database.write(lambda conn: end_undo(conn, change), name="groups.end_undo")
 
     async def reset(
-        self, key: RequestKey | None, organization_id: str, group_id: str, newest_sequence_id: int
+        self,
+        key: RequestKey | None,
+        organization_id: str,
+        group_id: str,
+        newest_sequence_id: int,
+        *,
+        keep_turns_counter: bool = False,
     ) -> Group:
         """See GroupStore."""
 
@@ -143,7 +150,9 @@ class SqlGroupStore:
         def effect(conn: sa.Connection) -> list[str]:
             find_group(conn, organization_id, group_id)
             seen = newest(_c.seen_sequence_id)
-            values = {"turns_counter": 0, "seen_sequence_id": seen, "processed_sequence_id": seen}
+            values: dict[str, Any] = {"seen_sequence_id": seen, "processed_sequence_id": seen}
+            if not keep_turns_counter:
+                values["turns_counter"] = 0
             conn.execute(groups.update().where(_c.id == group_id).values(values))
             return [group_id]
 

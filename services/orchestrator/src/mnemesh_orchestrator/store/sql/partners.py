@@ -84,7 +84,12 @@ class SqlPartnerStore:
                 joined = (*before.agent_ids, *group.agent_ids)
                 rewrite_group(conn, before, replace(before, agent_ids=joined, updated_at=group.updated_at))
             else:
-                insert_group(conn, group, GroupState.ACTIVE, **progress_columns(partnership.start_sequence_id))
+                insert_group(
+                    conn,
+                    group,
+                    GroupState.ACTIVE,
+                    **progress_columns(partnership.start_sequence_id, group.turns_counter),
+                )
             rewrite(conn, change(active(conn, group.organization_id, agent_id)))
             return active(conn, group.organization_id, agent_id)
 
