@@ -6,8 +6,8 @@ with a partner in one transcript.
 
 from __future__ import annotations
 
+import ast
 import asyncio
-import json
 import random
 import re
 from collections import Counter
@@ -193,7 +193,7 @@ class Messages:
         assert words(listener, message_pb2.ROLE_SYSTEM, question) == once(*questions)
         for kind in ("SenderA", "SenderB"):
             returned = [item for message in await everything(self.agents[kind]) for item in message.tool_returns]
-            replies = [json.loads(text_of(item.content))["response"] for item in returned]
+            replies = [ast.literal_eval(text_of(item.content))["response"] for item in returned]
             assert replies == [[f"answer to question {number} of {kind}"] for number in range(rounds)]
         for agent in self.agents.values():
             assert_whole(message for message in await window_of(client, agent))
@@ -251,7 +251,7 @@ class MutualQuestions:
             assert set(received.values()) <= {1}
             returned = [item for message in await everything(self.agents[kind]) for item in message.tool_returns]
             assert len(returned) == rounds
-            replies = [json.loads(text_of(item.content)) for item in returned]
+            replies = [ast.literal_eval(text_of(item.content)) for item in returned]
             replied = [reply["response"][0].removeprefix("reply to ") for reply in replies if "response" in reply]
             assert once(*replied) == answered
             errors = {reply["type"] for reply in replies if "error" in reply}
@@ -386,7 +386,7 @@ class Supervisor(Members):
         assert words(messages, message_pb2.ROLE_ASSISTANT, r"All are there in round ([0-9]+)") == once(*numbers)
         returned = [item for message in messages for item in message.tool_returns]
         for number, item in enumerate(returned):
-            replies = [reply["response"] for reply in json.loads(text_of(item.content))]
+            replies = [reply["response"] for reply in ast.literal_eval(text_of(item.content))]
             assert replies == [[f"{kind} is here in round {number}."] for kind in ("Ann", "Ben", "Cleo")]
         assert len(returned) == rounds
 

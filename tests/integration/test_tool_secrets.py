@@ -156,7 +156,7 @@ async def test_key_of_secrets_can_be_replaced(tmp_path: Path) -> None:
         assert found.proto.secrets == agent.proto.secrets
         request = agents_service_pb2.RunToolRequest(agent_id=agent.id, tool_name="backwards", arguments="{}")
         returned = await mesh.client.agents.stub.RunTool(request)
-        assert returned.tool_return.content[0].text.text == '["tnega eht fo eulav", "loot eht fo eulav"]'
+        assert returned.tool_return.content[0].text.text == "['tnega eht fo eulav', 'loot eht fo eulav']"
     write_keys("c")
     lines = [line async for line in maintain_tools(ToolsConfig(data_dir=str(data), secrets_key_file=str(keys)))]
     assert "records with secrets encrypted again: 0; without the key: 2" in lines

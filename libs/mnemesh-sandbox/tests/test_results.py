@@ -27,11 +27,15 @@ async def test_value_output_and_time(run: Run) -> None:
     ("expression", "text"),
     [
         ("'as \"it\" is\\nß'", 'as "it" is\nß'),
-        ("None", ""),
-        ("True", "true"),
-        ("[1, {'a': None}]", '[1, {"a": null}]'),
-        ("{'k': {3}}", '{"k": [3]}'),
-        ("(1, 'ß')", '[1, "ß"]'),
+        ("None", "None"),
+        ("True", "True"),
+        ("2.50", "2.5"),
+        ("[1, {'a': None}, 'x\\ny']", "[1, {'a': None}, 'x\\ny']"),
+        ("(1, 'ß')", "(1, 'ß')"),
+        ("{3}", "{3}"),
+        ("[]", "[]"),
+        ("{}", "{}"),
+        ("{'k': {3}, 'l': (None, True, 'ß')}", '{"k": [3], "l": [null, true, "ß"]}'),
         ("{(1, 2): 3}", "{(1, 2): 3}"),
         ("__import__('datetime').date(2026, 1, 2)", "2026-01-02"),
         ("'a\\0b'", "a\N{REPLACEMENT CHARACTER}b"),
@@ -137,6 +141,6 @@ async def test_content_that_cannot_be_read_is_an_error(sandbox: Sandbox, tmp_pat
 async def test_client_that_a_tool_does_not_have(run: Run) -> None:
     """Sources that were written for another server may expect one in their module, or as a parameter."""
     unused = await run(source_of("return [bool(client), bool(tool.__globals__['client'])]", "client"))
-    assert unused.text == "[false, false]"
+    assert unused.text == "[False, False]"
     used = await run(source_of("client.agents.passages.create(text='x')"))
     assert "agent_state.memory" in used.text

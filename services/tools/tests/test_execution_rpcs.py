@@ -159,7 +159,7 @@ def g(): ...
     state = pb.AgentState(agent_id="agent-1", name="A", blocks={"human": "", "persona": "p"})
     request = _ad_hoc(source, name="f", environment={"KEY": "secret"}, agent_state=state)
     answer = await embedded.executions.ExecuteTool(request)
-    assert json.loads(answer.result) == ["terces", "agent-1"]
+    assert answer.result == "['terces', 'agent-1']"
     assert dict(answer.changed_blocks) == {"human": "Bo"}
 
 
@@ -205,9 +205,9 @@ async def test_elements_of_a_bare_list_and_values_of_a_bare_dict_keep_their_type
     assert (await embedded.executions.ExecuteTool(request)).result == "10"
 
 
-async def test_function_without_a_result_succeeds_with_an_empty_text(embedded: Any) -> None:
+async def test_function_without_a_result_succeeds_and_says_so(embedded: Any) -> None:
     answer = await embedded.executions.ExecuteTool(_ad_hoc("def f():\n    pass\n"))
-    assert (answer.status, answer.result) == (pb.EXECUTION_STATUS_SUCCESS, "")
+    assert (answer.status, answer.result) == (pb.EXECUTION_STATUS_SUCCESS, "None")
 
 
 async def test_timeout_of_the_caller_cannot_exceed_that_of_the_tool(embedded: Any) -> None:
@@ -332,3 +332,33 @@ async def test_a_source_can_name_types_that_only_the_schema_of_its_arguments_def
     tool_id = await _stored(stubs, source, args_json_schema=json.dumps(schema))
     stored = await stubs.executions.ExecuteTool(pb.ExecuteToolRequest(tool_id=tool_id, arguments=arguments))
     assert stored.result == answer.result
+
+
+@pytest.mark.parametrize("agent", ["", ", agent_state=None"])
+async def test_tool_that_a_schema_has_renamed_executes_the_last_function_of_its_source(
+    embedded: Any, agent: str
+) -> None:
+    source = REPEAT.replace("times: int = 2", f"times: int = 2{agent}")
+    tool_id = await _stored(embedded, source)
+    stored = (await embedded.tools.GetTool(tools_service_pb2.GetToolRequest(tool_id=tool_id))).tool
+    schema = json.loads(stored.json_schema) | {"name": "echo", "description": "Echoes."}
+
+    async def update(*paths: str, **fields: Any) -> tools_pb2.Tool:
+        request = tools_service_pb2.UpdateToolRequest(tool=tools_pb2.Tool(id=tool_id, **fields))
+        request.update_mask.paths.extend(paths)
+        answer: tools_service_pb2.UpdateToolResponse = await embedded.tools.UpdateTool(request)
+        return answer.tool
+
+    error = await _refused(
+        update("source_code", "json_schema", source_code=source + "\n", json_schema=json.dumps(schema))
+    )
+    assert (error.reason, error.field) == ("INVALID_ARGUMENT", "tool.json_schema")
+    renamed = await update("json_schema", json_schema=json.dumps(schema))
+    assert (renamed.name, json.loads(renamed.json_schema)) == ("echo", schema)
+    tagged = await update("tags", tags=["a"])
+    assert (tagged.name, tagged.json_schema) == ("echo", renamed.json_schema)
+    request = pb.ExecuteToolRequest(tool_id=tool_id, arguments='{"text": "ab", "times": 2}')
+    answer = await embedded.executions.ExecuteTool(request)
+    assert (answer.status, answer.result) == (pb.EXECUTION_STATUS_SUCCESS, "abab")
+    again = await update("source_code", source_code=source + "\n")
+    assert again.name == stored.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
@@ -134,7 +135,7 @@ async def test_program_calls_functions_of_the_caller(embedded: Stubs, language: 
 
     program = pb.RunCodeRequest(language=language, code=code)
     result = await _converse(embedded, pb.RunCodeStart(program=program, tools=[LOOK]), answer)
-    assert json.loads(result.result) == ["seen 1", "seen 2"], result
+    assert ast.literal_eval(result.result) == ["seen 1", "seen 2"], result
     assert calls == [("look", {"what": "a", "times": 2}), ("look", {"what": "é"})]
 
 

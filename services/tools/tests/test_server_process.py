@@ -72,7 +72,7 @@ def test_server_is_healthy_keeps_its_secrets_and_stops_on_sigterm(
             arguments=json.dumps({"pid": process.pid, "directory": str(tmp_path / "data")}),
         )
         answer = ExecutionServiceStub(channel).ExecuteTool(request)
-    assert (answer.result, answer.stderr) == ("false", "")
+    assert (answer.result, answer.stderr) == ("False", "")
     assert (tmp_path / "data" / "tools.db").exists()
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0

@@ -110,7 +110,7 @@ async def test_agent_is_asked_for_the_user(v2: bool) -> None:
         other_agent_id="string",
     )
     agent = Agent((ask_agent,), v2=v2)
-    agent.replies = json.dumps({"agent_id": asked, "agent_name": "bob", "response": ["It is Ada."]})
+    agent.replies = str({"agent_id": asked, "agent_name": "bob", "response": ["It is Ada."]})
 
     assert "bob: It is Ada." in await agent.send(f"Ask {asked}: what is my name?")
 
@@ -121,7 +121,7 @@ async def test_agent_is_asked_for_the_user(v2: bool) -> None:
 @both_policies
 async def test_supervisor_asks_the_members_and_reports_their_replies(v2: bool) -> None:
     agent = Agent(CORE + SEARCH + ASK_MEMBERS, v2=v2)
-    agent.replies = json.dumps(
+    agent.replies = str(
         [
             {"agent_id": "agent-1", "agent_name": "bob", "response": ["It's 4."]},
             {"agent_id": "agent-2", "error": "away"},

@@ -1,5 +1,6 @@
 """Messages between agents: replies, refusals, time limits, and a crash at every point."""
 
+import ast
 import asyncio
 import json
 from collections.abc import Sequence
@@ -65,9 +66,9 @@ def returns(events: Sequence[RunEvent]) -> list[ToolReturn]:
 
 
 def result(events: Sequence[RunEvent]) -> Any:
-    """Returns the JSON of the only tool return."""
+    """Returns the value of the only tool return."""
     (returned,) = returns(events)
-    return json.loads(returned.text)
+    return ast.literal_eval(returned.text)
 
 
 def children(events: Sequence[RunEvent]) -> tuple[str, ...]:
@@ -80,7 +81,8 @@ async def test_reply_of_another_agent_is_returned(world: World, process: Process
     answer = say("Green tea.") if kind is AgentType.LETTA_V1 else call("send_message", message="Green tea.")
     script(world, Ann=[call(ASK, message="Which tea?", other_agent_id=ben.id), say("It is green.")], Ben=[answer])
     events = await process.send(ann, "Ask Ben.")
-    assert result(events) == {"agent_id": ben.id, "agent_name": "Ben", "response": ["Green tea."]}
+    (returned,) = returns(events)
+    assert returned.text == f"{{'agent_id': '{ben.id}', 'response': ['Green tea.'], 'agent_name': 'Ben'}}"
     assert lines(world.turn(ann))[-1] == "assistant text: It is green."
     (received,) = [message for message in world.turn(ben) if message.role is Role.SYSTEM]
     assert received.sender_id == ann.id
@@ -118,7 +120,7 @@ async def refusal(process: Process, sender: Agent) -> dict[str, str]:
     events = await process.send(sender, "Ask.")
     (returned,) = returns(events)
     assert returned.status is ToolStatus.ERROR
-    error: dict[str, str] = json.loads(returned.text)
+    error: dict[str, str] = ast.literal_eval(returned.text)
     return error
 
 
@@ -152,7 +154,7 @@ async def test_agent_that_asks_back_gets_an_error_and_the_chain_ends(world: Worl
     events = await process.send(ann)
     assert result(events)["response"] == ["Any."]
     (returned,) = [item for message in world.turn(ben) for item in message.tool_returns]
-    error = json.loads(returned.text)
+    error = ast.literal_eval(returned.text)
     assert (returned.status, error["agent_id"]) == (ToolStatus.ERROR, ann.id)
     assert "waits for this agent's answer" in error["error"]
 
@@ -198,7 +200,7 @@ async def test_messages_without_replies_go_on_to_a_depth(world: World, process: 
     runs = (await process.runs.list(ME, RunFilter(origins=(RunOrigin.AGENT,)), TEN)).items
     assert [run.lineage.depth for run in runs] == list(range(1, 9))
     (last,) = [item for message in world.turn(ann)[-3:] for item in message.tool_returns]
-    assert json.loads(last.text)["type"] == "MESSAGE_DEPTH_EXCEEDED"
+    assert ast.literal_eval(last.text)["type"] == "MESSAGE_DEPTH_EXCEEDED"
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -320,10 +322,10 @@ async def test_group_is_the_one_of_the_turn_or_the_only_one(world: World, proces
         return BuiltinCall(TO_GROUP, {"message": "Here?"}, ann.id, "UTC", "call-1", replace(run, **of_run), effect)
 
     turn = await builtin.execute(as_call("step-1/0", group_id=first.id))
-    assert [reply["agent_id"] for reply in json.loads(turn.text)] == [cleo.id, ben.id]
+    assert [reply["agent_id"] for reply in ast.literal_eval(turn.text)] == [cleo.id, ben.id]
     supervised = replace(run.lineage, supervised_agent_ids=(ben.id,))
     turn = await builtin.execute(as_call("step-2/0", lineage=supervised))
-    assert [reply["agent_id"] for reply in json.loads(turn.text)] == [ben.id]
+    assert [reply["agent_id"] for reply in ast.literal_eval(turn.text)] == [ben.id]
 
 
 @pytest.mark.parametrize("tool", [ASK, SEND, BY_TAGS, TO_GROUP])
@@ -398,6 +400,6 @@ async def survives(world: World, tool: str, point: int) -> None:
     if tool == SEND:
         assert returned.text == "Successfully sent message"
     else:
-        assert json.loads(returned.text) == (replies if tool == BY_TAGS else replies[0]), point
+        assert ast.literal_eval(returned.text) == (replies if tool == BY_TAGS else replies[0]), point
     for agent in (ann, ben, cleo):
         await process.lifecycle.delete(ME, agent.id)

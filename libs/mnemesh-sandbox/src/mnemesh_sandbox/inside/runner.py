@@ -60,8 +60,10 @@ def run(
     process = os.getpid()
     agent = AgentState(task["agent"]) if task["agent"] is not None else None
     try:
-        value = programs.run(task, pipes) if task["is_program"] else _call(task, content, agent)
-        answer = _answer(value, output_chars)
+        is_program = task["is_program"]
+        value = programs.run(task, pipes) if is_program else _call(task, content, agent)
+        # A program that ends without a value has no result.
+        answer = _answer("" if is_program and value is None else value, output_chars)
         answer["blocks"] = agent.changes() if agent is not None else {}
     except BaseException as error:
         if os.getpid() != process:
@@ -209,18 +211,19 @@ def _complete_arguments(
 
 
 def _answer(value: Any, output_chars: int) -> dict[str, Any]:
-    """Returns the answer with the value as text: a string unchanged, None as "", others as JSON if possible."""
-    value = values.plain(value)
-    if value is None:
-        text = ""
-    elif not isinstance(value, (bool, int, float, dict, list, tuple)):
-        text = str(value)
-    else:
-        try:
-            text = json.dumps(value, ensure_ascii=False, default=_json_default)
-        except (TypeError, ValueError, RecursionError):  # keys that JSON does not support, or a recursive value
-            text = str(value)
+    text = _text(value)
     return {"ok": True, "text": text[:output_chars], "chars": len(text)}
+
+
+def _text(value: Any) -> str:
+    """Returns a value as text: objects as JSON if possible, everything else in the words of Python."""
+    plain = values.plain(value)
+    if isinstance(plain, dict):
+        try:
+            return json.dumps(plain, ensure_ascii=False, default=_json_default)
+        except (TypeError, ValueError, RecursionError):  # keys that JSON does not support, or a recursive value
+            pass
+    return str(value if isinstance(value, (set, frozenset)) else plain)
 
 
 def _json_default(value: Any) -> Any:

@@ -1,7 +1,6 @@
 """The tools with which an agent sends messages to other agents. Each message is a run of its recipient."""
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -91,8 +90,8 @@ class AgentMessages:
         recipient = await self._recipient(run, arguments["other_agent_id"])
         reply = await self._reply(call, run, recipient, arguments["message"], call.effect(0))
         if "error" in reply:
-            raise Refused(_dumps(reply))
-        return _dumps(reply)
+            raise Refused(str(reply))
+        return str(reply)
 
     async def send(self, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
         """Runs send_message_to_agent_async."""
@@ -102,7 +101,7 @@ class AgentMessages:
         try:
             await self._start(call, run, recipient, message, call.effect(0), is_awaited=False)
         except _NoReply as error:
-            raise Refused(_dumps(_failure(recipient, error))) from error
+            raise Refused(str(_failure(recipient, error))) from error
         return _SENT
 
     async def ask_by_tags(self, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
@@ -167,7 +166,7 @@ class AgentMessages:
 
         tasks = [asyncio.ensure_future(ask(agent_id, effect)) for agent_id, effect in effects.items()]
         try:
-            return _dumps(await asyncio.gather(*tasks))
+            return str(await asyncio.gather(*tasks))
         except BaseException:
             for task in tasks:
                 task.cancel()
@@ -199,7 +198,7 @@ class AgentMessages:
         except _NoReply as error:
             return _failure(recipient, error)
         name = recipient.agent.name if recipient.agent is not None else ""
-        return {"agent_id": recipient.id, "agent_name": name, "response": list(outcome.words)}
+        return {"agent_id": recipient.id, "response": list(outcome.words), "agent_name": name}
 
     async def _start(
         self,
@@ -282,7 +281,3 @@ def _no_reply(run: Run) -> _NoReply:
 
 def _failure(recipient: _Recipient, error: _NoReply) -> dict[str, Any]:
     return {"agent_id": recipient.id, "error": str(error), "type": error.kind}
-
-
-def _dumps(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)

@@ -50,19 +50,21 @@ def source_of(spec: ToolSpec) -> Source | None:
     return (spec.source_type, spec.source_code) if spec.type is ToolType.CUSTOM and spec.source_code else None
 
 
-def complete_spec(spec: ToolSpec, facts: SourceFacts | None = None) -> ToolSpec:
+def complete_spec(spec: ToolSpec, facts: SourceFacts | None = None, *, is_source_new: bool = True) -> ToolSpec:
     """Returns `spec`, validated, with its name, its schema and its defaults filled in.
 
     Args:
         spec: The definition.
         facts: The facts about `source_of(spec)`; None if it has none.
+        is_source_new: True if the source was written with the definition. Its schema then has the name of the function;
+            a later schema can rename the tool.
 
     Raises:
         InvalidArgument: A field breaks its rule.
         ToolSourceInvalid: The source yields no schema.
     """
     require_valid_fields(spec)
-    schema = _schema(spec, facts)
+    schema = _schema(spec, facts, is_source_new)
     return replace(
         spec,
         name=schema["name"],
@@ -71,6 +73,11 @@ def complete_spec(spec: ToolSpec, facts: SourceFacts | None = None) -> ToolSpec:
         return_char_limit=spec.return_char_limit or DEFAULT_RETURN_CHARS,
         timeout_seconds=spec.timeout_seconds or DEFAULT_TIMEOUT_SECONDS,
     )
+
+
+def writes_source(written: Collection[str]) -> bool:
+    """Returns whether an update of these fields changes the source."""
+    return bool({"source_code", "source_type"} & set(written))
 
 
 def merge_spec(stored: ToolSpec, changes: ToolSpec, written: Collection[str]) -> ToolSpec:
@@ -164,12 +171,15 @@ def require_valid_packages(requirements: tuple[Requirement, ...], field: str, *,
             raise InvalidArgument(f"{field}: {error}.", field=field) from error
 
 
-def _schema(spec: ToolSpec, facts: SourceFacts | None) -> dict[str, Any]:
+def _schema(spec: ToolSpec, facts: SourceFacts | None, is_source_new: bool) -> dict[str, Any]:
     if spec.type is ToolType.CUSTOM and not spec.source_code:
         raise InvalidArgument("tool.source_code is required for a custom tool.", field="tool.source_code")
     if spec.type is ToolType.MCP and not spec.mcp_server_id:
         raise InvalidArgument("tool.mcp_server_id is required for an MCP tool.", field="tool.mcp_server_id")
-    return _schema_of_author(spec) if facts is None else _schema_of_source(spec, facts)
+    if facts is None:
+        return _schema_of_author(spec)
+    require_known_models(facts, spec.pip_requirements, "tool.source_code")
+    return _schema_of_author(spec) if spec.json_schema and not is_source_new else _schema_of_source(spec, facts)
 
 
 def _schema_of_source(spec: ToolSpec, facts: SourceFacts) -> dict[str, Any]:
@@ -177,7 +187,6 @@ def _schema_of_source(spec: ToolSpec, facts: SourceFacts) -> dict[str, Any]:
         raise InvalidArgument(
             f"tool.name is '{spec.name}', but the last function of the source is '{facts.name}'.", field="tool.name"
         )
-    require_known_models(facts, spec.pip_requirements, "tool.source_code")
     if spec.json_schema:
         return _require_schema(parse_object(spec.json_schema, "tool.json_schema"), facts.name)
     if spec.args_json_schema is None:

@@ -120,7 +120,8 @@ def executable_from_tool(tool: Tool, facts: SourceFacts | None) -> ExecutableToo
 
     Args:
         tool: The tool.
-        facts: The facts about its source; None if it is known not to have the parameter `agent_state`.
+        facts: The facts about its source; None if it is known to have a function of the name of the tool, without the
+            parameter `agent_state`.
 
     Raises:
         InvalidArgument: The tool has no source, because it is not a custom tool.
@@ -134,7 +135,7 @@ def executable_from_tool(tool: Tool, facts: SourceFacts | None) -> ExecutableToo
     return ExecutableTool(
         source=spec.source_code,
         source_type=spec.source_type,
-        function=spec.name,
+        function=spec.name if facts is None else facts.name,
         parameters=json.loads(spec.json_schema)["parameters"],
         pip_requirements=spec.pip_requirements,
         npm_requirements=spec.npm_requirements,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any
@@ -13,7 +14,7 @@ from mnemesh_kit.principal import Principal
 from mnemesh_sandbox import Access, AgentView, Language, Sandbox, SandboxUnavailable, Task
 
 from mnemesh_tools.errors import SandboxTooWeak
-from mnemesh_tools.model.definitions import source_of
+from mnemesh_tools.model.definitions import Source, source_of
 from mnemesh_tools.model.executions import (
     AD_HOC_SOURCE,
     AdHocTool,
@@ -82,8 +83,7 @@ class ExecutionService:
         tool = await self._store.read(caller.organization_id, lambda tx: lookups.get_tool(tx, tool_id))
         source = source_of(tool.spec)
         facts: SourceFacts | None = None
-        # Most tools in Python do not contain the word, so they are not parsed.
-        if source is not None and (source[0] is not SourceType.PYTHON or "agent_state" in source[1]):
+        if source is not None and not _is_plain(tool.spec.name, source):
             facts = await self._sources.read(caller, source, "tool_id")
         return await self._execute(caller, executable_from_tool(tool, facts), invocation, tool)
 
@@ -131,6 +131,16 @@ class ExecutionService:
         milliseconds = round(outcome.duration * 1000, 1)
         _log.info("tool_executed", tool=tool.function, status=outcome.status.value, duration_ms=milliseconds)
         return execution_from_outcome(tool.return_chars, outcome, () if proxy is None else proxy.connections)
+
+
+def _is_plain(name: str, source: Source) -> bool:
+    """Returns whether a source is known without parsing to have the function `name`, which takes no agent."""
+    source_type, text = source
+    return (
+        source_type is SourceType.PYTHON
+        and "agent_state" not in text
+        and re.search(rf"^(async )?def {re.escape(name)}\b", text, re.MULTILINE) is not None
+    )
 
 
 def _task(

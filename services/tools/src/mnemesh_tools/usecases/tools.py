@@ -23,6 +23,7 @@ from mnemesh_tools.model.definitions import (
     merge_spec,
     require_valid_fields,
     source_of,
+    writes_source,
 )
 from mnemesh_tools.model.support import ServerSupport, require_runnable
 from mnemesh_tools.model.tools import (
@@ -261,7 +262,9 @@ class ToolService:
             )
         require_valid_fields(spec)
         require_runnable(spec, _DECIDES_RUNNABLE, self._support)
-        tool = self._new_tool(caller, _completed(spec, await self._facts(caller, spec)))
+        # A tool that is restored may have been renamed by a schema.
+        facts = await self._facts(caller, spec)
+        tool = self._new_tool(caller, _completed(spec, facts, is_source_new=restored is None))
         if restored is not None:
             tool = restored.applied(tool)
         return replace(tool, spec=self._environments.stored(tool.id, tool.spec))
@@ -270,7 +273,7 @@ class ToolService:
         self, tool: Tool, spec: ToolSpec, written: Collection[str], facts: Mapping[Source, SourceFacts]
     ) -> ToolSpec:
         """Returns the definition of a stored tool after the fields `written` were taken from `spec`."""
-        merged = _completed(merge_spec(tool.spec, spec, written), facts)
+        merged = _completed(merge_spec(tool.spec, spec, written), facts, is_source_new=writes_source(written))
         return self._environments.stored(tool.id, merged, tool.spec)
 
     async def _facts(self, caller: Principal, *specs: ToolSpec | None) -> Mapping[Source, SourceFacts]:
@@ -337,8 +340,8 @@ class ToolService:
         )
 
 
-def _completed(spec: ToolSpec, facts: Mapping[Source, SourceFacts]) -> ToolSpec:
-    """Returns the completed definition.
+def _completed(spec: ToolSpec, facts: Mapping[Source, SourceFacts], *, is_source_new: bool) -> ToolSpec:
+    """Returns the completed definition; see `complete_spec`.
 
     Raises:
         Aborted: Another request changed the source since the facts were read.
@@ -346,4 +349,4 @@ def _completed(spec: ToolSpec, facts: Mapping[Source, SourceFacts]) -> ToolSpec:
     source = source_of(spec)
     if source and source not in facts:
         raise Aborted("Another request changed the tool at the same time. Read it again and retry.")
-    return complete_spec(spec, facts[source] if source else None)
+    return complete_spec(spec, facts[source] if source else None, is_source_new=is_source_new)

@@ -155,8 +155,8 @@ class RunCodeResponse(_message.Message):
     CONNECTIONS_FIELD_NUMBER: _builtins.int
     status: Global___ExecutionStatus.ValueType
     result: _builtins.str
-    """The value of the last expression as text: a string unchanged, None and undefined as "", other values as JSON if
-    possible. At most 50,000 characters. For an error, the error text.
+    """The value of the last expression as text, as in ExecuteToolResponse.result, but "" for None. At most 50,000
+    characters. For an error, the error text.
     """
     stdout: _builtins.str
     stderr: _builtins.str
@@ -631,7 +631,10 @@ class ExecuteToolResponse(_message.Message):
     CONNECTIONS_FIELD_NUMBER: _builtins.int
     status: Global___ExecutionStatus.ValueType
     result: _builtins.str
-    """The return value as text: a string unchanged, None as "None", other values as JSON. For an error, the error text."""
+    """The return value as text. A string is unchanged. In Python, dicts, dataclasses and models are JSON, and other values
+    are what str() returns: "True", "None", "[1, 'a']". In TypeScript, null and undefined are "", and other values are
+    JSON. For an error, the error text.
+    """
     stdout: _builtins.str
     """stdout and stderr together are limited to 1 MB; truncation is marked."""
     stderr: _builtins.str

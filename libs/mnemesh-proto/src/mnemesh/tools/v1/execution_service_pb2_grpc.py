@@ -65,8 +65,7 @@ class ExecutionServiceServicer:
         mnemesh: the caller decides how to handle an interrupted execution. Errors: NOT_FOUND, TOOL_ARGUMENTS_INVALID,
         TOOL_REQUIREMENTS_UNMET, SANDBOX_UNAVAILABLE, TOOL_SLOTS_BUSY.
 
-        A tool reads and changes agent_state only if its function has the parameter agent_state. A function that returns
-        None has an empty result.
+        A tool reads and changes agent_state only if its function has the parameter agent_state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -42,8 +42,7 @@ class ExecutionServiceStub:
     mnemesh: the caller decides how to handle an interrupted execution. Errors: NOT_FOUND, TOOL_ARGUMENTS_INVALID,
     TOOL_REQUIREMENTS_UNMET, SANDBOX_UNAVAILABLE, TOOL_SLOTS_BUSY.
 
-    A tool reads and changes agent_state only if its function has the parameter agent_state. A function that returns
-    None has an empty result.
+    A tool reads and changes agent_state only if its function has the parameter agent_state.
     """
     RunCode: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.RunCodeRequest, _execution_service_pb2.RunCodeResponse]
     """Runs a program once, in the sandbox of tools and with its limits. The result is the value of its last expression.
@@ -75,8 +74,7 @@ class ExecutionServiceAsyncStub(ExecutionServiceStub):
     mnemesh: the caller decides how to handle an interrupted execution. Errors: NOT_FOUND, TOOL_ARGUMENTS_INVALID,
     TOOL_REQUIREMENTS_UNMET, SANDBOX_UNAVAILABLE, TOOL_SLOTS_BUSY.
 
-    A tool reads and changes agent_state only if its function has the parameter agent_state. A function that returns
-    None has an empty result.
+    A tool reads and changes agent_state only if its function has the parameter agent_state.
     """
     RunCode: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.RunCodeRequest, _execution_service_pb2.RunCodeResponse]  # type: ignore[assignment]
     """Runs a program once, in the sandbox of tools and with its limits. The result is the value of its last expression.
@@ -110,8 +108,7 @@ class ExecutionServiceServicer:
         mnemesh: the caller decides how to handle an interrupted execution. Errors: NOT_FOUND, TOOL_ARGUMENTS_INVALID,
         TOOL_REQUIREMENTS_UNMET, SANDBOX_UNAVAILABLE, TOOL_SLOTS_BUSY.
 
-        A tool reads and changes agent_state only if its function has the parameter agent_state. A function that returns
-        None has an empty result.
+        A tool reads and changes agent_state only if its function has the parameter agent_state.
         """
 
     def RunCode(

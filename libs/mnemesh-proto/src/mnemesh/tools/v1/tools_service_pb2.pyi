@@ -410,7 +410,8 @@ class UpdateToolRequest(_message.Message):
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
         """Paths of Tool except id, name (for tools with source), type, times and revision. A changed source generates the
-        schema again, unless json_schema is in the mask.
+        schema again, unless json_schema is in the mask. A json_schema without a new source can rename a tool: models call it
+        by the name in the schema, and it executes the last function of its source.
         """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The rehearsal in a group: it answers the other agents, and asks the members as a supervisor."""
 
-import json
+import ast
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -67,8 +67,8 @@ def _reply(reply: Mapping[str, Any]) -> str:
 def _decoded(text: str) -> list[Mapping[str, Any]] | None:
     """Returns the replies in the result of the tool; None if it has another form."""
     try:
-        decoded = json.loads(text)
-    except ValueError:
+        decoded = ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None
     if not isinstance(decoded, list) or not all(isinstance(reply, Mapping) for reply in decoded):
         return None
