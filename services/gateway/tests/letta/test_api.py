@@ -39,6 +39,31 @@ def test_the_document_describes_each_operation(http: httpx.Client) -> None:
     assert names <= document["components"]["schemas"].keys()
 
 
+def test_the_document_has_the_status_of_deletions(lab: Lab, http: httpx.Client) -> None:
+    archive = lab.client.archives.create(name="old")
+    passage = lab.client.archives.passages.create(archive.id, text="Long ago.")
+    folder = lab.client.folders.create(name="old")
+    file = lab.client.folders.files.upload(folder.id, file=("old.txt", b"Long ago."))
+    config: Any = {"mcp_server_type": "stdio", "command": "no-such-program", "args": []}
+    server = lab.client.mcp_servers.create(server_name="old", config=config)
+    deletions = {
+        "/v1/archives/{archive_id}/passages/{passage_id}": f"/v1/archives/{archive.id}/passages/{passage.id}",
+        "/v1/archives/{archive_id}": f"/v1/archives/{archive.id}",
+        "/v1/folders/{folder_id}/{file_id}": f"/v1/folders/{folder.id}/{file.id}",
+        "/v1/folders/{folder_id}": f"/v1/folders/{folder.id}",
+        "/v1/mcp-servers/{mcp_server_id}": f"/v1/mcp-servers/{server.id}",
+        "/v1/agents/{agent_id}": f"/v1/agents/{lab.agent().id}",
+    }
+    paths = http.get("/openapi.json").json()["paths"]
+    statuses = []
+    for path, url in deletions.items():
+        ((status, answer),) = paths[path]["delete"]["responses"].items()
+        sent = http.delete(url)
+        assert (str(sent.status_code), bool(sent.content)) == (status, "content" in answer), (path, sent.text)
+        statuses.append(status)
+    assert statuses == ["204", "204", "204", "200", "204", "200"]
+
+
 def test_the_page_of_the_document_needs_no_other_host(http: httpx.Client) -> None:
     page = http.get("/docs")
     assert page.headers["content-type"].startswith("text/html")

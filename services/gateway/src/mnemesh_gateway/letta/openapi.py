@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from mnemesh_kit.server_info import version_of
 
-from mnemesh_gateway.letta.operations import NoQuery, Operation
+from mnemesh_gateway.letta.operations import NO_CONTENT, NoQuery, Operation
 
 _REFERENCE: Final = "#/components/schemas/{name}"
 
@@ -34,13 +34,15 @@ def document(operations: Sequence[Operation]) -> bytes:
 
 
 def _described(operation: Operation, body: Any, result: Any) -> dict[str, Any]:
-    content = {"application/json": {"schema": result}}
+    answer: dict[str, Any] = {"description": "Successful response"}
+    if operation.status != NO_CONTENT:
+        answer["content"] = {"application/json": {"schema": result}}
     described: dict[str, Any] = {
         "operationId": operation.name,
         "summary": (inspect.getdoc(operation.handler) or "").partition("\n")[0],
         "tags": [operation.path.split("/")[1]],
         "parameters": [_path_parameter(operation, name) for name in operation.parameters] + _query(operation.query),
-        "responses": {"200": {"description": "Successful response", "content": content}},
+        "responses": {str(operation.status): answer},
     }
     if body is not None:
         described["requestBody"] = {
@@ -106,7 +108,7 @@ fetch("/openapi.json").then(r=>r.json()).then(doc=>{
       d.addEventListener("toggle",()=>{if(d.open&&d.children.length===1){
         for(const [title,value] of [["Parameters",op.parameters],
             ["Body",op.requestBody?.content["application/json"].schema],
-            ["Answer",op.responses["200"].content["application/json"].schema]]){
+            ["Answer",Object.values(op.responses)[0].content?.["application/json"].schema]]){
           if(value===undefined||value.length===0)continue;
           d.append(made("h4",title),made("pre",JSON.stringify(resolve(value,0),null,2)))}}});
       list.append(d)}};

@@ -46,6 +46,8 @@ ID_PREFIXES: Final[Mapping[str, str]] = {
     "tool_id": "tool",
 }
 """The path parameters that are ids, and the prefixes of their ids."""
+NO_CONTENT: Final = 204
+"""The status of a successful answer without a body."""
 _PARAMETER: Final = re.compile(r"{(\w+)}")
 _log = structlog.get_logger("mnemesh.http")
 _encode: Final = msgspec.json.Encoder().encode
@@ -74,7 +76,10 @@ Handler = Callable[[Call[Any, Any]], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation. `body` is None if a body is not read; `raw` leaves reading it to the handler."""
+    """One operation. `body` is None if a body is not read; `raw` leaves reading it to the handler.
+
+    `status` is that of a successful answer; one with `NO_CONTENT` is empty.
+    """
 
     method: str
     path: str
@@ -84,6 +89,7 @@ class Operation:
     optional_body: bool
     result: Any
     id_prefixes: Mapping[str, str]
+    status: int
 
     @property
     def name(self) -> str:
@@ -120,6 +126,7 @@ class Operations:
         optional_body: bool = False,
         result: Any = None,
         ids: Mapping[str, str] | None = None,
+        status: int = 200,
     ) -> Callable[[Handler], Handler]:
         """Returns a decorator that adds an operation.
 
@@ -131,13 +138,14 @@ class Operations:
             optional_body: whether the body may be missing; it is then empty.
             result: the schema of the answer; None answers `null`.
             ids: prefixes of path parameters that differ from `ID_PREFIXES`; an empty prefix accepts any text.
+            status: the status of a successful answer.
         """
         names: list[str] = _PARAMETER.findall(path)
         prefixes = {name: ID_PREFIXES[name] for name in names if name in ID_PREFIXES} | dict(ids or {})
 
         def register(handler: Handler) -> Handler:
             given = {name: prefix for name, prefix in prefixes.items() if prefix}
-            self.all.append(Operation(method, path, handler, query, body, optional_body, result, given))
+            self.all.append(Operation(method, path, handler, query, body, optional_body, result, given, status))
             return handler
 
         return register
@@ -197,7 +205,10 @@ class Endpoint:
             if failure is not error:
                 _log.exception("unexpected_error", path=request.url.path)
             return error_response(failure)
-        return result if isinstance(result, Response) else json_response(result)
+        if isinstance(result, Response):
+            return result
+        status = self._operation.status
+        return Response(status_code=status) if status == NO_CONTENT else json_response(result, status)
 
     async def _call(self, request: Request) -> Call[Any, Any]:
         for name, prefix in self._operation.id_prefixes.items():

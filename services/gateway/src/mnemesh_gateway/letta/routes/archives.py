@@ -9,14 +9,13 @@ from mnemesh.archival.v1 import archives_pb2
 from mnemesh.archival.v1 import archives_service_pb2 as rpc
 from mnemesh.archival.v1 import passages_service_pb2 as passages_rpc
 from mnemesh_kit.errors import NotFound
-from starlette.responses import Response
 
 from mnemesh_gateway.letta.agent_states import HoldersQuery, page_of_holders
 from mnemesh_gateway.letta.convert.archives import archive_from_proto, inserted, passage_to_proto
 from mnemesh_gateway.letta.convert.models import find_embedder, given_embedder
 from mnemesh_gateway.letta.convert.values import set_present
 from mnemesh_gateway.letta.mesh import Mesh
-from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
+from mnemesh_gateway.letta.operations import NO_CONTENT, Call, NoQuery, Operations
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
 from mnemesh_gateway.letta.schemas.agents import AgentState
 from mnemesh_gateway.letta.schemas.archives import (
@@ -83,13 +82,12 @@ async def modify_archive(call: Call[NoQuery, UpdateArchive]) -> Archive:
     return await _shown(call.mesh, (await call.mesh.archives.UpdateArchive(request, timeout=_WRITE_SECONDS)).archive)
 
 
-@operations.delete("/archives/{archive_id}")
-async def delete_archive(call: Call[NoQuery, None]) -> Response:
+@operations.delete("/archives/{archive_id}", status=NO_CONTENT)
+async def delete_archive(call: Call[NoQuery, None]) -> None:
     """Deletes an archive with its passages."""
     await _archive(call)
     request = rpc.DeleteArchiveRequest(request_id=call.request_id, archive_id=call.path["archive_id"])
     await call.mesh.archives.DeleteArchive(request, timeout=_WRITE_SECONDS)
-    return Response(status_code=204)
 
 
 @operations.get("/archives/{archive_id}/agents", query=HoldersQuery, result=list[AgentState])
@@ -113,8 +111,8 @@ async def create_passages_in_archive(call: Call[NoQuery, CreatePassages]) -> lis
     return await _insert(call, call.body.passages) if call.body.passages else []
 
 
-@operations.delete("/archives/{archive_id}/passages/{passage_id}")
-async def delete_passage_from_archive(call: Call[NoQuery, None]) -> Response:
+@operations.delete("/archives/{archive_id}/passages/{passage_id}", status=NO_CONTENT)
+async def delete_passage_from_archive(call: Call[NoQuery, None]) -> None:
     """Deletes a passage of an archive."""
     passage_id = call.path["passage_id"]
     get = passages_rpc.GetPassageRequest(passage_id=passage_id)
@@ -123,7 +121,6 @@ async def delete_passage_from_archive(call: Call[NoQuery, None]) -> Response:
         raise NotFound(f"{call.path['archive_id']} has no passage {passage_id}.")
     request = passages_rpc.DeletePassageRequest(request_id=call.request_id, passage_id=passage_id)
     await call.mesh.passages.DeletePassage(request, timeout=_WRITE_SECONDS)
-    return Response(status_code=204)
 
 
 async def _archive(call: Call[Any, Any]) -> archives_pb2.Archive:

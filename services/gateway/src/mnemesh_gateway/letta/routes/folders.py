@@ -9,7 +9,6 @@ from mnemesh.files.v1 import files_pb2
 from mnemesh.files.v1 import files_service_pb2 as files_rpc
 from mnemesh.files.v1 import folders_service_pb2 as rpc
 from mnemesh_kit.errors import NotFound
-from starlette.responses import Response
 
 from mnemesh_gateway.letta.convert.agents import folder_from_proto
 from mnemesh_gateway.letta.convert.archives import passage_from_proto
@@ -23,7 +22,7 @@ from mnemesh_gateway.letta.convert.folders import (
 from mnemesh_gateway.letta.convert.models import find_embedder
 from mnemesh_gateway.letta.convert.values import set_present
 from mnemesh_gateway.letta.mesh import Mesh
-from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
+from mnemesh_gateway.letta.operations import NO_CONTENT, Call, NoQuery, Operations
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, cut, listed
 from mnemesh_gateway.letta.schemas.agents import Source
 from mnemesh_gateway.letta.schemas.archives import Passage
@@ -178,13 +177,12 @@ async def retrieve_file(call: Call[FileQuery, None]) -> File:
     return file_from_proto(file, await _text(call.mesh, file) if call.query.include_content else None)
 
 
-@operations.delete("/folders/{folder_id}/{file_id}")
-@operations.delete("/sources/{folder_id}/{file_id}")
-async def delete_file_from_folder(call: Call[NoQuery, None]) -> Response:
+@operations.delete("/folders/{folder_id}/{file_id}", status=NO_CONTENT)
+@operations.delete("/sources/{folder_id}/{file_id}", status=NO_CONTENT)
+async def delete_file_from_folder(call: Call[NoQuery, None]) -> None:
     """Deletes a file of a folder."""
     request = files_rpc.DeleteFileRequest(request_id=call.request_id, file_id=(await _file(call)).id)
     await call.mesh.files.DeleteFile(request, timeout=_WRITE_SECONDS)
-    return Response(status_code=204)
 
 
 async def _folder(call: Call[Any, Any]) -> files_pb2.Folder:

@@ -19,7 +19,7 @@ from mnemesh_gateway.letta.convert.mcp_servers import (
 )
 from mnemesh_gateway.letta.convert.parts import text_of
 from mnemesh_gateway.letta.convert.values import json_to_text
-from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
+from mnemesh_gateway.letta.operations import NO_CONTENT, Call, NoQuery, Operations
 from mnemesh_gateway.letta.pages import READ_SECONDS, PageQuery, listed
 from mnemesh_gateway.letta.routes.mcp_connections import contact_stream
 from mnemesh_gateway.letta.schemas.agent_parts import ToolResult
@@ -67,11 +67,10 @@ async def mcp_update_mcp_server(call: Call[NoQuery, UpdateMcpServer]) -> McpServ
     return server_from_proto(await updated_server(call, current, call.body.config, call.body.server_name))
 
 
-@operations.delete("/mcp-servers/{mcp_server_id}")
-async def mcp_delete_mcp_server(call: Call[NoQuery, None]) -> Response:
+@operations.delete("/mcp-servers/{mcp_server_id}", status=NO_CONTENT)
+async def mcp_delete_mcp_server(call: Call[NoQuery, None]) -> None:
     """Deletes an MCP server with its tools."""
     await deleted_server(call, await _server(call))
-    return Response(status_code=204)
 
 
 @operations.patch("/mcp-servers/{mcp_server_id}/refresh", query=RefreshQuery, result=Refreshed)
