@@ -88,6 +88,8 @@ class Config(SqlConfig):
     """The time for which an agent waits for the reply of another."""
     sleeptime_runs: int = 8
     """The number of sleeptime runs of an organization that execute at the same time; 0 executes none."""
+    batch_runs: int = 8
+    """The number of runs of batches of an organization that execute at the same time; 0 executes none."""
     extraction_tokens_per_day: int = 2_000_000
     """The tokens that extractions of facts may use per organization and UTC day; 0 is no limit."""
     approval_timeout_seconds: float = 0.0

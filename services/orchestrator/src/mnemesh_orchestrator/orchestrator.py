@@ -208,7 +208,7 @@ def build(
         metrics,
         config.takeovers_without_progress,
     )
-    worker = RunWorker(stores.runs, stores.leases, renewer, broker, deltas, execution, metrics, stores.sleeptime, early)
+    worker = RunWorker(stores.runs, stores.leases, renewer, broker, deltas, execution, metrics, early)
     lock = ConversationLock(stores.leases, renewer, worker.start_next, ids)
     windows = ContextWindowService(
         stores.agents,

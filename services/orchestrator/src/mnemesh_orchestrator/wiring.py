@@ -46,6 +46,7 @@ from mnemesh_orchestrator.llm.credentials import CredentialSealer
 from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.llm.registry import Providers
+from mnemesh_orchestrator.model.run_pools import PoolLimits, RunPool
 from mnemesh_orchestrator.orchestrator import Orchestrator, build
 from mnemesh_orchestrator.ports import Services
 from mnemesh_orchestrator.ports.records import RecordPart, RecordParts
@@ -85,7 +86,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     database = await open_database(config, "mnemesh_orchestrator")
     tls = TlsSettings.of(config)
     channels = Channels(errors=REMOTE, auth_key_file=config.auth_key_file, role=Role.SERVICE, tls=tls)
-    stores = sql_stores(database, clock, sleeptime_runs=config.sleeptime_runs)
+    stores = sql_stores(database, clock, PoolLimits(sleeptime=config.sleeptime_runs, batch=config.batch_runs))
     box = SecretBox.of_service(config.secrets_key_file, config.database, config.data_path)
     credentials = CredentialSealer(box)
     models = ModelCatalog(
@@ -157,12 +158,22 @@ def _gauges(orchestrator: Orchestrator, counts: QueueCounts) -> list[Gauge]:
         Gauge(
             "mnemesh_sleeptime_runs_waiting",
             "Sleeptime runs that wait for a place or for their conversation, of all replicas; read every 15 seconds.",
-            lambda: counts.sleeptime_waiting,
+            lambda: counts.waiting_of(RunPool.SLEEPTIME),
         ),
         Gauge(
             "mnemesh_sleeptime_runs_active",
             "Sleeptime runs that execute, of all replicas; read every 15 seconds.",
-            lambda: counts.sleeptime_active,
+            lambda: counts.active_of(RunPool.SLEEPTIME),
+        ),
+        Gauge(
+            "mnemesh_batch_runs_waiting",
+            "Runs of batches that wait for a place or for their conversation, of all replicas; read every 15 seconds.",
+            lambda: counts.waiting_of(RunPool.BATCH),
+        ),
+        Gauge(
+            "mnemesh_batch_runs_active",
+            "Runs of batches that execute, of all replicas; read every 15 seconds.",
+            lambda: counts.active_of(RunPool.BATCH),
         ),
         Gauge(
             "mnemesh_approvals_waiting",

@@ -25,7 +25,7 @@ SLEEPTIME_CALLS = (
     "runs.store_transcript",
     "blocks.edit",
     "recall.commit_step",
-    "sleeptime.startable",
+    "leases.startable",
     "runs.write",
 )
 

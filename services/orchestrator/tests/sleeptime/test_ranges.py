@@ -9,6 +9,7 @@ from mnemesh_orchestrator.model.conversations import ConversationDraft
 from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.run_pools import PoolLimits
 from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StopReason
 from mnemesh_types.messages import Approve, Role, TextPart
 
@@ -155,7 +156,7 @@ async def test_message_that_does_not_fit_alone_is_clipped(world: World, process:
 async def test_deleted_messages_are_left_out_and_an_empty_transcript_completes_at_once(
     world: World, process: Process
 ) -> None:
-    world.sleeptime_runs = 0
+    world.limits = PoolLimits(sleeptime=0)
     crew = await partners(world, process := world.process())
     await process.send(crew.manager, "Forget this.")
     await process.idle()
@@ -163,7 +164,7 @@ async def test_deleted_messages_are_left_out_and_an_empty_transcript_completes_a
     assert waiting.status is RunStatus.CREATED
     for message in crew.rows()[1:]:
         await world.recall.delete_message(message.id)
-    world.sleeptime_runs = 8
+    world.limits = PoolLimits()
     calls = len(world.model.requests)
     await world.process().recover()
     (done,) = await crew.runs(process)

@@ -10,6 +10,7 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType
 from mnemesh_orchestrator.model.inputs import InputMessage
+from mnemesh_orchestrator.model.run_pools import PoolLimits
 from mnemesh_orchestrator.model.runs import RunStatus
 from mnemesh_orchestrator.model.sleeptime import SleeptimeTarget
 from mnemesh_types.messages import TextPart
@@ -164,7 +165,7 @@ class Kitchen:
 
 
 async def test_limit_holds_across_replicas_and_the_oldest_run_is_next(world: World, process: Process) -> None:
-    world.sleeptime_runs = 2
+    world.limits = PoolLimits(sleeptime=2)
     replicas = [world.process("instance-1"), world.process("instance-2")]
     crews = [await partners(world, replicas[0]) for _ in range(6)]
     kitchen = Kitchen(world)
@@ -212,13 +213,15 @@ async def test_partner_answers_its_own_user_behind_its_runs(world: World, proces
     assert said(await crew.inputs(process)) == ["t0"]
 
 
-async def test_partner_that_asks_one_which_waits_for_its_place_gives_up(world: World, process: Process) -> None:
+async def test_partner_is_answered_by_one_that_waits_for_its_place(world: World, process: Process) -> None:
+    """A message to an agent whose run waits for a place lets that run begin: nobody waits for each other."""
     await process.orchestrator.sleeptime.update_settings(ME, None, {"max_concurrent_runs": 1})
     first, second = [await partners(world, process) for _ in range(2)]
     ask = "send_message_to_agent_and_wait_for_reply"
     await process.agents.attach_tool(ME, None, first.members[0].id, None, ask)
     held = Held(call(ask, message="Done?", other_agent_id=second.members[0].id))
-    answers = [held, call("memory_finish_edits"), call("memory_finish_edits")]
+    finish = call("memory_finish_edits")
+    answers = [held, finish, say("Done."), finish]
     world.model.script = lambda request: answers.pop(0) if is_partner(request) else say("Yes.")
     await process.send(first.manager, "t0")
     await held.asked.wait()
@@ -226,6 +229,6 @@ async def test_partner_that_asks_one_which_waits_for_its_place_gives_up(world: W
     held.released.set()
     await asyncio.wait_for(process.idle(), 20)
     returned = next(message for message in world.turn(first.members[0]) if message.tool_returns).tool_returns[0]
-    assert "would wait for each other" in returned.text
+    assert "Done." in returned.text
     runs = [(await crew.runs(process))[0].status for crew in (first, second)]
     assert runs == [RunStatus.COMPLETED, RunStatus.COMPLETED]

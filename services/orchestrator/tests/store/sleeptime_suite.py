@@ -117,18 +117,18 @@ class SleeptimeStoreSuite:
         claims = await asyncio.gather(*(runs.claim_next(id_, "me") for id_ in end.started for _ in range(2)))
         running = {claim.run.id: claim for claim in claims if claim is not None and not claim.resumed}
         assert list(running) == list(end.run.child_run_ids[:3]), "the oldest get the places"
-        assert await sleeptime.startable(ORG) == ()
+        assert await leases.startable(ORG) == ()
         first = running[end.run.child_run_ids[0]]
         held = await leases.holder(first.run.conversation_id)
         assert held is not None
         await runs.finish(held, an_end(first.run, clock), (), ())
-        assert await sleeptime.startable(ORG) == end.started[3:4]
+        assert await leases.startable(ORG) == end.started[3:4]
         assert await runs.claim_next(end.started[5], "me") is None
         assert end.started[3] in await leases.claimable("other")
         assert end.started[5] not in await leases.claimable("other")
         await sleeptime.update_settings(None, ORG, SleeptimeSettings())
         assert await sleeptime.settings(ORG) == SleeptimeSettings()
-        assert set(await sleeptime.startable(ORG)) == set(end.started[3:])
+        assert set(await leases.startable(ORG)) == set(end.started[3:])
 
     async def test_due_group_is_started_by_one_process(
         self, groups: GroupStore, runs: RunStore, sleeptime: SleeptimeStore, crew: list[Agent], clock: FrozenClock

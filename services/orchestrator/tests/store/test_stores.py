@@ -28,7 +28,6 @@ from mnemesh_orchestrator.store.sql.run_relations import SqlRunRelationStore
 from mnemesh_orchestrator.store.sql.run_retention import SqlRunRetention
 from mnemesh_orchestrator.store.sql.runs import SqlRunStore
 from mnemesh_orchestrator.store.sql.sleeptime import SqlSleeptimeStore
-from mnemesh_orchestrator.store.sql.sleeptime_limit import SleeptimeLimit
 from mnemesh_orchestrator.store.sql.steps import SqlStepStore
 from mnemesh_orchestrator.store.sql.tables import conversations, metadata
 
@@ -124,7 +123,7 @@ class Stores:
 
     @pytest.fixture
     def sleeptime(self, database: Database, clock: FrozenClock) -> SqlSleeptimeStore:
-        return SqlSleeptimeStore(database, clock, LeaseClock(clock), SleeptimeLimit())
+        return SqlSleeptimeStore(database, clock)
 
     @pytest.fixture
     def extractions(self, database: Database, clock: FrozenClock) -> SqlMemoryExtractionStore:
@@ -140,7 +139,7 @@ class Stores:
 
     @pytest.fixture
     def relations(self, database: Database) -> SqlRunRelationStore:
-        return SqlRunRelationStore(database, SleeptimeLimit())
+        return SqlRunRelationStore(database)
 
 
 class Migrations:

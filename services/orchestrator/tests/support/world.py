@@ -27,6 +27,7 @@ from mnemesh_orchestrator.model.events import Delta, DurableBody, MessageEvent, 
 from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.run_pools import PoolLimits
 from mnemesh_orchestrator.model.runs import Run, RunFilter
 from mnemesh_orchestrator.orchestrator import Orchestrator, build
 from mnemesh_orchestrator.ports import Services
@@ -223,7 +224,7 @@ class World:
     waits: list[float] = field(default_factory=list)
     call_seconds: float = 60.0
     processors: Processors = field(default_factory=Processors)
-    sleeptime_runs: int = 8
+    limits: PoolLimits = PoolLimits()  # noqa: RUF009 -- frozen
     on_wait: Callable[[], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
@@ -243,7 +244,7 @@ class World:
         """Starts a process with the current faults."""
         clock, faults = self.clock, self.faults
         self.model._faults = faults
-        stores = sql_stores(self.database, clock, sleeptime_runs=self.sleeptime_runs)
+        stores = sql_stores(self.database, clock, self.limits)
         own = {name: watched(getattr(stores, name), name, faults, DatabaseUnavailable) for name in WATCHED_STORES}
         stores = replace(stores, **own)
         services = Services(

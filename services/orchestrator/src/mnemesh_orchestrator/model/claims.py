@@ -48,11 +48,16 @@ class GroupClaim(Claim):
 
 @dataclass(frozen=True, slots=True)
 class StartedRun:
-    """The result of a request to start a run. `claim` is set if the run can start at once."""
+    """The result of a request to start a run. `claim` is set if the run can start at once.
+
+    `frees_first` is true if the first run of the conversation waited for a place, and needs none any more because this
+    run is behind it.
+    """
 
     run: Run
     replayed: bool = False
     claim: Claim | None = None
+    frees_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)

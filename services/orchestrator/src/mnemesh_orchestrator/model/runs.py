@@ -12,6 +12,7 @@ from mnemesh_orchestrator.model.groups import GroupPlan
 from mnemesh_orchestrator.model.inputs import InputMessage, SentMessage
 from mnemesh_orchestrator.model.lineage import Lineage, RunOrigin
 from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.run_pools import RunPool
 from mnemesh_orchestrator.model.sleeptime import TranscriptRange
 
 
@@ -131,6 +132,13 @@ class Run:
     def first_run_id(self) -> str:
         """The run whose input this run has: itself, or the first of the runs that it retries."""
         return self.retried_run_ids[-1] if self.retried_run_ids else self.id
+
+    @property
+    def pool(self) -> RunPool | None:
+        """The pool that limits how many such runs execute at the same time; None if nothing does."""
+        if self.lineage.origin is RunOrigin.SLEEPTIME:
+            return RunPool.SLEEPTIME
+        return None if self.batch_id is None else RunPool.BATCH
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,14 +20,13 @@ from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
 from mnemesh_orchestrator.model.events import RunEvent
 from mnemesh_orchestrator.model.leases import Lease
-from mnemesh_orchestrator.model.lineage import RunOrigin
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.runs.early_reads import EarlyReads
 from mnemesh_orchestrator.runs.event_broker import EventBroker, StoredEvents
 from mnemesh_orchestrator.runs.execution import ActiveRun, RunExecution
 from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
 from mnemesh_orchestrator.runs.run_reports import report_end
-from mnemesh_orchestrator.store.base import Claim, RunFilter, RunStore, SleeptimeStore, StartedRun
+from mnemesh_orchestrator.store.base import Claim, RunFilter, RunStore, StartedRun
 from mnemesh_orchestrator.store.base.leases import LeaseStore
 
 _log = structlog.get_logger("mnemesh.runs")
@@ -48,7 +47,6 @@ class RunWorker:
         deltas: DeltaLog,
         execution: RunExecution,
         metrics: TurnMetrics,
-        sleeptime: SleeptimeStore,
         early: EarlyReads,
     ) -> None:
         self._store = store
@@ -58,7 +56,6 @@ class RunWorker:
         self._deltas = deltas
         self._execution = execution
         self._metrics = metrics
-        self._sleeptime = sleeptime
         self._early = early
         self._active: dict[str, ActiveRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -83,7 +80,9 @@ class RunWorker:
                 self._early.discard(run.id)
             if (resumes := started.run.resumes) is not None and (asking := resumes.asked.message.run_id) is not None:
                 self._broker.notify(asking, StoredEvents(ended=True))  # whoever waits for it follows the answer now
-            return started
+        if started.frees_first:
+            await self.start_next(run.conversation_id)
+        return started
 
     def _start_task(self, claim: Claim, context: Context) -> None:
         """Starts the task of a claimed run. The task is independent of the caller and of the caller's deadline."""
@@ -239,21 +238,21 @@ class RunWorker:
             self._release(active)
         for conversation_id in following:
             await self.start_next(conversation_id)
-        if run.lineage.origin is RunOrigin.SLEEPTIME:
-            await self.start_sleeptime_runs(run.organization_id)
+        if run.pool is not None:
+            await self.fill_places(run.organization_id)
 
-    async def start_sleeptime_runs(self, organization_id: str) -> None:
-        """Starts the sleeptime runs of an organization for which there is a place, oldest first.
+    async def fill_places(self, organization_id: str) -> None:
+        """Starts the runs for which the pools of an organization have a place, oldest first.
 
         If that fails, `recover` starts them a little later.
         """
         try:
-            for conversation_id in await self._sleeptime.startable(organization_id):
+            for conversation_id in await self._leases.startable(organization_id):
                 await self.start_next(conversation_id)
         except MnemeshError as error:
-            _log.warning("sleeptime_runs_not_started", organization_id=organization_id, error=error.message)
+            _log.warning("places_not_filled", organization_id=organization_id, error=error.message)
         except Exception:
-            _log.exception("sleeptime_runs_not_started", organization_id=organization_id)
+            _log.exception("places_not_filled", organization_id=organization_id)
 
     async def _log_interruption(self, lease: Lease, error: Exception) -> None:
         """Logs why this process does not continue a run that has not ended."""

@@ -1,6 +1,5 @@
 """Batches: background runs that are started together."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -27,7 +26,7 @@ from mnemesh_orchestrator.usecases.runs import RunService
 
 
 class BatchService:
-    """Starts, reads and cancels batches. Their runs are executed as all others."""
+    """Starts, reads and cancels batches. Their runs are executed as all others, a limited number at the same time."""
 
     def __init__(self, store: BatchStore, runs: RunService, worker: RunWorker, clock: Clock, ids: IdSource) -> None:
         self._store = store
@@ -60,7 +59,7 @@ class BatchService:
         batch = await self._store.start(key, draft, runs)
         # A process that ends here leaves the runs in their queues, where another one finds them.
         if batch.id == batch_id:
-            await asyncio.gather(*map(self._worker.start_next, {run.conversation_id for run in runs}))
+            await self._worker.fill_places(caller.organization_id)
         return await self._store.get(caller.organization_id, batch.id)
 
     def _draft(self, caller: Principal, request: BatchRequest, field: str) -> Run:

@@ -111,7 +111,7 @@ class SleeptimeService:
         current = await self._store.settings(caller.organization_id)
         settings = require_valid_settings(replace(current, **changes))
         stored = await self._store.update_settings(key, caller.organization_id, settings)
-        await self._worker.start_sleeptime_runs(caller.organization_id)
+        await self._worker.fill_places(caller.organization_id)
         return stored
 
     async def start_due(self) -> None:

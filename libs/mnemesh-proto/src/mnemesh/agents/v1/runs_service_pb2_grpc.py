@@ -172,7 +172,8 @@ class RunServiceServicer:
 
     def StartBatch(self, request, context):
         """Starts background runs together: all of them, or none. Those of one conversation execute in the order of the
-        requests. The runs have no request_id of their own, and their otids are no idempotency keys.
+        requests. The runs have no request_id of their own, and their otids are no idempotency keys. A limited number of
+        them executes at the same time (MNEMESH_BATCH_RUNS, per organization); others wait, the oldest are next.
 
         Idempotent as long as the batch exists: a repeated call with the same request_id returns the batch. Errors, with
         the field of the request: NOT_FOUND, PENDING_APPROVAL, MODEL_UNKNOWN, INVALID_ARGUMENT (no request or more than

@@ -57,7 +57,8 @@ class RunServiceStub:
     """Same as SendMessage, in the background. Use StreamRun to follow the run."""
     StartBatch: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.StartBatchRequest, _runs_service_pb2.StartBatchResponse]
     """Starts background runs together: all of them, or none. Those of one conversation execute in the order of the
-    requests. The runs have no request_id of their own, and their otids are no idempotency keys.
+    requests. The runs have no request_id of their own, and their otids are no idempotency keys. A limited number of
+    them executes at the same time (MNEMESH_BATCH_RUNS, per organization); others wait, the oldest are next.
 
     Idempotent as long as the batch exists: a repeated call with the same request_id returns the batch. Errors, with
     the field of the request: NOT_FOUND, PENDING_APPROVAL, MODEL_UNKNOWN, INVALID_ARGUMENT (no request or more than
@@ -145,7 +146,8 @@ class RunServiceAsyncStub(RunServiceStub):
     """Same as SendMessage, in the background. Use StreamRun to follow the run."""
     StartBatch: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.StartBatchRequest, _runs_service_pb2.StartBatchResponse]  # type: ignore[assignment]
     """Starts background runs together: all of them, or none. Those of one conversation execute in the order of the
-    requests. The runs have no request_id of their own, and their otids are no idempotency keys.
+    requests. The runs have no request_id of their own, and their otids are no idempotency keys. A limited number of
+    them executes at the same time (MNEMESH_BATCH_RUNS, per organization); others wait, the oldest are next.
 
     Idempotent as long as the batch exists: a repeated call with the same request_id returns the batch. Errors, with
     the field of the request: NOT_FOUND, PENDING_APPROVAL, MODEL_UNKNOWN, INVALID_ARGUMENT (no request or more than
@@ -245,7 +247,8 @@ class RunServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_runs_service_pb2.StartBatchResponse, _abc.Awaitable[_runs_service_pb2.StartBatchResponse]]:
         """Starts background runs together: all of them, or none. Those of one conversation execute in the order of the
-        requests. The runs have no request_id of their own, and their otids are no idempotency keys.
+        requests. The runs have no request_id of their own, and their otids are no idempotency keys. A limited number of
+        them executes at the same time (MNEMESH_BATCH_RUNS, per organization); others wait, the oldest are next.
 
         Idempotent as long as the batch exists: a repeated call with the same request_id returns the batch. Errors, with
         the field of the request: NOT_FOUND, PENDING_APPROVAL, MODEL_UNKNOWN, INVALID_ARGUMENT (no request or more than

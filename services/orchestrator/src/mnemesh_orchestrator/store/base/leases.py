@@ -113,8 +113,13 @@ class LeaseStore(Protocol):
     async def claimable(self, instance_id: str) -> tuple[str, ...]:
         """Returns the conversations of all organizations with unfinished runs that `instance_id` can claim.
 
-        They have no lease holder, their lease has expired, or `instance_id` holds it.
+        They have no lease holder, their lease has expired, or `instance_id` holds it. Runs of pools that have not begun
+        are those for which there is a place.
         """
+        ...
+
+    async def startable(self, organization_id: str) -> tuple[str, ...]:
+        """Returns the conversations for whose runs the pools of an organization have a place now, oldest runs first."""
         ...
 
 

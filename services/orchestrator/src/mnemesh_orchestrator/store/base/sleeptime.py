@@ -1,6 +1,5 @@
 """The store of sleeptime runs: their starts other than by a turn, and the settings of organizations."""
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from mnemesh_kit.idempotency import RequestKey
@@ -52,10 +51,6 @@ class SleeptimeStore(Protocol):
 
         Of several processes, one starts them. Their subject is that of the manager's last run.
         """
-        ...
-
-    async def startable(self, organization_id: str) -> Sequence[str]:
-        """Returns the conversations whose sleeptime runs wait and may begin now, oldest runs first."""
         ...
 
     async def settings(self, organization_id: str) -> SleeptimeSettings:

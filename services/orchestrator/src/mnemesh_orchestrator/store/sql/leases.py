@@ -10,7 +10,6 @@ from mnemesh_kit.sql import Database
 from mnemesh_orchestrator.errors import ConversationBusy
 from mnemesh_orchestrator.model.agents import AgentState
 from mnemesh_orchestrator.model.leases import Lease, RunHead, Watched
-from mnemesh_orchestrator.model.lineage import RunOrigin
 from mnemesh_orchestrator.model.runs import RunStatus
 from mnemesh_orchestrator.store.sql import approvals
 from mnemesh_orchestrator.store.sql import turn_statements as sql
@@ -25,7 +24,7 @@ from mnemesh_orchestrator.store.sql.conversation_leases import (
     take_lease,
 )
 from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
-from mnemesh_orchestrator.store.sql.sleeptime_limit import SleeptimeLimit
+from mnemesh_orchestrator.store.sql.run_pools import WAITS_FOR_PLACE, RunPools
 from mnemesh_orchestrator.store.sql.tables import agents, conversations, events, runs
 
 MAX_EPOCH: Final = 1 << 62
@@ -51,10 +50,10 @@ class SqlLeaseStore:
         self,
         database: Database,
         lease_clock: LeaseClock,
-        limit: SleeptimeLimit = SleeptimeLimit(),  # noqa: B008 -- frozen
+        pools: RunPools = RunPools(),  # noqa: B008 -- frozen
     ) -> None:
         self._database = database
-        self._limit = limit
+        self._pools = pools
         self._lease_clock = lease_clock
 
     async def acquire(
@@ -227,9 +226,8 @@ class SqlLeaseStore:
 
     async def claimable(self, instance_id: str) -> tuple[str, ...]:
         """See LeaseStore."""
-        # Sleeptime runs wait for a place of their organization, which may take long.
-        waits_for_place = sa.and_(runs.c.origin == RunOrigin.SLEEPTIME, runs.c.status == RunStatus.CREATED)
-        unfinished = sa.select(runs.c.conversation_id).where(sql.UNFINISHED, ~waits_for_place).distinct()
+        # To wait for a place may take long.
+        unfinished = sa.select(runs.c.conversation_id).where(sql.UNFINISHED, ~WAITS_FOR_PLACE).distinct()
         query = (
             sa.select(conversations.c.id)
             .outerjoin(agents, agents.c.id == conversations.c.agent_id)
@@ -245,10 +243,14 @@ class SqlLeaseStore:
         def read(conn: sa.Connection) -> tuple[str, ...]:
             others = conn.execute(query, self._lease_clock.now).scalars()
             return tuple(
-                dict.fromkeys((*others, *self._limit.startable(conn, self._lease_clock, instance_id=instance_id)))
+                dict.fromkeys((*others, *self._pools.startable(conn, self._lease_clock, instance_id=instance_id)))
             )
 
         return await self._database.read(read)
+
+    async def startable(self, organization_id: str) -> tuple[str, ...]:
+        """See LeaseStore."""
+        return await self._database.read(lambda conn: self._pools.startable(conn, self._lease_clock, organization_id))
 
 
 def _is_held(lease: Lease, conversation: Any) -> bool:

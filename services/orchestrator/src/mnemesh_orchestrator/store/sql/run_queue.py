@@ -12,7 +12,6 @@ from mnemesh_orchestrator.model.approvals import ApprovalAnswer
 from mnemesh_orchestrator.model.claims import Claim, GroupClaim, StartedRun, TurnClaim
 from mnemesh_orchestrator.model.groups import GroupState
 from mnemesh_orchestrator.model.leases import Lease
-from mnemesh_orchestrator.model.lineage import RunOrigin
 from mnemesh_orchestrator.model.runs import Run, RunStatus
 from mnemesh_orchestrator.model.sleeptime import buffer_of
 from mnemesh_orchestrator.store.sql import approvals
@@ -31,6 +30,7 @@ from mnemesh_orchestrator.store.sql.group_rows import VISIBLE_STATES, decode_doc
 from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
 from mnemesh_orchestrator.store.sql.run_insertion import insert_run
 from mnemesh_orchestrator.store.sql.run_journal import newest_event, progress
+from mnemesh_orchestrator.store.sql.run_pools import RunPools
 from mnemesh_orchestrator.store.sql.run_repeats import (
     find_asking_run,
     find_child_run,
@@ -39,7 +39,6 @@ from mnemesh_orchestrator.store.sql.run_repeats import (
 )
 from mnemesh_orchestrator.store.sql.run_rows import decode_run
 from mnemesh_orchestrator.store.sql.run_waits import approvals_awaited
-from mnemesh_orchestrator.store.sql.sleeptime_limit import SleeptimeLimit
 from mnemesh_orchestrator.store.sql.tables import runs
 
 
@@ -78,7 +77,8 @@ def start_run(
     if is_busy:
         insert_run(conn, key, run, number)
         conn.execute(sql.ADVANCE_QUEUE, {"p_id": run.conversation_id, "new_next_queue_number": number + 1})
-        return StartedRun(run)
+        waited = ahead is not None and ahead.pool is not None and ahead.status == RunStatus.CREATED
+        return StartedRun(run, frees_first=waited and run.pool is None)
     return _claim_new(conn, lease_clock, key, run, instance_id, conversation, number)
 
 
@@ -114,7 +114,7 @@ def _is_held_by_ended_run(conn: sa.Connection, conversation: Any, ahead: Any) ->
 
 
 def claim_next_run(
-    conn: sa.Connection, lease_clock: LeaseClock, limit: SleeptimeLimit, conversation_id: str, instance_id: str
+    conn: sa.Connection, lease_clock: LeaseClock, pools: RunPools, conversation_id: str, instance_id: str
 ) -> Claim | None:
     """See RunStore.claim_next."""
     first = first_unfinished_run(conn, conversation_id)
@@ -127,8 +127,8 @@ def claim_next_run(
         return None
     if approvals.pending_id(conn, conversation_id) is not None:
         return None
-    is_limited = first.origin == RunOrigin.SLEEPTIME and first.status == RunStatus.CREATED
-    if is_limited and not limit.may_start(conn, lease_clock, first, instance_id):
+    is_limited = first.pool is not None and first.status == RunStatus.CREATED
+    if is_limited and not pools.may_start(conn, lease_clock, first, instance_id):
         return None
     lease = take_lease(conn, lease_clock, conversation, first.id, instance_id, conversation.next_queue_number)
     resumed = first.status == RunStatus.RUNNING

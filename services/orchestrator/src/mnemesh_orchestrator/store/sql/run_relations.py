@@ -1,7 +1,7 @@
 """The relations between runs, read from their rows."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -9,11 +9,10 @@ import sqlalchemy as sa
 from mnemesh_kit.sql import Database
 
 from mnemesh_orchestrator.model.child_runs import ChildRun, Continuation
-from mnemesh_orchestrator.model.lineage import Lineage, RunOrigin
+from mnemesh_orchestrator.model.lineage import Lineage
 from mnemesh_orchestrator.model.runs import Run, RunStatus, StopReason
 from mnemesh_orchestrator.store.sql.approvals import ApprovalState
 from mnemesh_orchestrator.store.sql.conversation_leases import first_unfinished_run
-from mnemesh_orchestrator.store.sql.sleeptime_limit import SleeptimeLimit
 from mnemesh_orchestrator.store.sql.tables import approvals, runs
 
 _RUN: Final[sa.BindParameter[Any]] = sa.bindparam("p_run")
@@ -52,9 +51,8 @@ _LINEAGE: Final = msgspec.json.Decoder(_Document)
 class SqlRunRelationStore:
     """RunRelationStore on SQLite or PostgreSQL."""
 
-    def __init__(self, database: Database, limit: SleeptimeLimit) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._limit = limit
 
     async def children(self, organization_id: str, run_id: str) -> tuple[ChildRun, ...]:
         """See RunRelationStore."""
@@ -81,15 +79,15 @@ class SqlRunRelationStore:
 
     async def must_give_up(self, parent: Run, child_id: str) -> bool:
         """See RunRelationStore."""
-        return await self._database.read(lambda conn: _must_give_up(conn, self._limit, parent, child_id))
+        return await self._database.read(lambda conn: _must_give_up(conn, parent, child_id))
 
 
-def _must_give_up(conn: sa.Connection, limit: SleeptimeLimit, parent: Run, child_id: str) -> bool:
+def _must_give_up(conn: sa.Connection, parent: Run, child_id: str) -> bool:
     child = conn.execute(sa.select(runs).where(runs.c.id == child_id)).first()
     if child is None:
         return False
     ends = frozenset({parent.id, *(ancestor.run_id for ancestor in parent.lineage.ancestors)})
-    path = _Search(conn, limit, ends, set()).path(parent.id, child)
+    path = _Search(conn, ends, set()).path(parent.id, child)
     if path is None:
         return False
     waiting = dict.fromkeys((parent.id, *path))
@@ -101,7 +99,6 @@ class _Search:
     """A search for a way from a run to one of `ends` along what runs wait for. Its steps share `seen`."""
 
     conn: sa.Connection
-    limit: SleeptimeLimit
     ends: frozenset[str]
     seen: set[str]
 
@@ -117,28 +114,13 @@ class _Search:
         self.seen.add(run.id)
         if run.status == RunStatus.CREATED:
             ahead = first_unfinished_run(self.conn, run.conversation_id)
-            is_first = ahead is None or ahead.id == run.id
-            path = self._path_of_place(run) if is_first else self.path("", ahead)
+            # The first run of a queue waits for none: not even for a place, because another run is behind it.
+            path = None if ahead is None or ahead.id == run.id else self.path("", ahead)
             return None if path is None else (*([parent_id] if parent_id else []), *path)
         for child in _awaited(self.conn, run.id):
             if (path := self.path(run.id, child)) is not None:
                 return path
         return None
-
-    def _path_of_place(self, run: Any) -> tuple[str, ...] | None:
-        """Returns the ways of all runs that hold the places a sleeptime run waits for; None if one of them can end."""
-        if run.origin != RunOrigin.SLEEPTIME:
-            return None
-        found: list[str] = []
-        is_part = False
-        for holder in self.limit.holders(self.conn, run.organization_id):
-            is_part = is_part or replace(self, seen=set(self.seen)).path("", holder) is not None
-            # A run that waits for this place, too, cannot end before it.
-            path = replace(self, ends=self.ends | {run.id}, seen=set(self.seen)).path("", holder)
-            if path is None:
-                return None
-            found += path
-        return tuple(found) if is_part else None
 
 
 def _awaited(conn: sa.Connection, run_id: str) -> Iterator[Any]:

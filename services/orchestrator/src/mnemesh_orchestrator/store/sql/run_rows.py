@@ -83,6 +83,7 @@ def run_row(key: RequestKey | None, run: Run, queue_number: int) -> dict[str, An
         "request_fingerprint": key and key.fingerprint,
         "first_run_id": run.first_run_id if run.retried_run_ids else None,
         "batch_id": run.batch_id,
+        "pool": run.pool,
         "document": encode_document(run),
         "created_at": run.created_at,
         "updated_at": run.updated_at,

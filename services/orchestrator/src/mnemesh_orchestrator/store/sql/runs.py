@@ -42,6 +42,7 @@ from mnemesh_orchestrator.store.sql.run_journal import (
     record_run,
     unfinished_decision,
 )
+from mnemesh_orchestrator.store.sql.run_pools import RunPools
 from mnemesh_orchestrator.store.sql.run_queue import claim_next_run, start_run
 from mnemesh_orchestrator.store.sql.run_repeats import find_repeated_run, newest_attempt
 from mnemesh_orchestrator.store.sql.run_rows import (
@@ -52,7 +53,6 @@ from mnemesh_orchestrator.store.sql.run_rows import (
 )
 from mnemesh_orchestrator.store.sql.run_senders import runs_sent_by
 from mnemesh_orchestrator.store.sql.run_waits import approvals_awaited
-from mnemesh_orchestrator.store.sql.sleeptime_limit import SleeptimeLimit
 from mnemesh_orchestrator.store.sql.sleeptime_runs import start_after_turn, started_by, with_children
 from mnemesh_orchestrator.store.sql.sleeptime_transcripts import store_transcript
 from mnemesh_orchestrator.store.sql.steps import record_steps
@@ -72,10 +72,10 @@ class SqlRunStore:
         database: Database,
         clock: Clock,
         lease_clock: LeaseClock | None = None,
-        limit: SleeptimeLimit = SleeptimeLimit(),  # noqa: B008 -- frozen
+        pools: RunPools = RunPools(),  # noqa: B008 -- frozen
     ) -> None:
         self._database = database
-        self._limit = limit
+        self._pools = pools
         self._lease_clock = lease_clock or LeaseClock(clock)
         self._ledger = Ledger(request_ledger, clock)
 
@@ -107,7 +107,7 @@ class SqlRunStore:
         """See RunStore."""
 
         def write(conn: sa.Connection) -> Claim | None:
-            return claim_next_run(conn, self._lease_clock, self._limit, conversation_id, instance_id)
+            return claim_next_run(conn, self._lease_clock, self._pools, conversation_id, instance_id)
 
         return await self._database.write(write)
 

@@ -1,6 +1,5 @@
 """Starts of sleeptime runs other than by a turn, and the settings of organizations."""
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -14,9 +13,7 @@ from mnemesh_orchestrator.model.lineage import Lineage, RunOrigin
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.model.sleeptime import SleeptimeProgress, SleeptimeSettings, due_at, range_of_new
 from mnemesh_orchestrator.store.sql.group_rows import VISIBLE_STATES, decode_groups, decode_record, group_missing
-from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
 from mnemesh_orchestrator.store.sql.run_rows import decode_run
-from mnemesh_orchestrator.store.sql.sleeptime_limit import SleeptimeLimit
 from mnemesh_orchestrator.store.sql.sleeptime_runs import progress_of, set_due, start_members
 from mnemesh_orchestrator.store.sql.tables import groups, request_ledger, runs, sleeptime_settings
 
@@ -27,11 +24,9 @@ _BY_CLOCK: Final = Lineage(origin=RunOrigin.SLEEPTIME)
 class SqlSleeptimeStore:
     """SleeptimeStore on SQLite or PostgreSQL."""
 
-    def __init__(self, database: Database, clock: Clock, lease_clock: LeaseClock, limit: SleeptimeLimit) -> None:
+    def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._lease_clock = lease_clock
-        self._limit = limit
         self._ledger = Ledger(request_ledger, clock)
 
     async def progress(self, organization_id: str, group_id: str) -> SleeptimeProgress:
@@ -93,10 +88,6 @@ class SqlSleeptimeStore:
             return started
 
         return await self._database.write(write, name="sleeptime.start_due")
-
-    async def startable(self, organization_id: str) -> Sequence[str]:
-        """See SleeptimeStore."""
-        return await self._database.read(lambda conn: self._limit.startable(conn, self._lease_clock, organization_id))
 
     async def settings(self, organization_id: str) -> SleeptimeSettings:
         """See SleeptimeStore."""

@@ -3,6 +3,7 @@
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.sql import Database
 
+from mnemesh_orchestrator.model.run_pools import PoolLimits
 from mnemesh_orchestrator.store.base.stores import Stores
 from mnemesh_orchestrator.store.sql.agent_imports import SqlAgentImportStore
 from mnemesh_orchestrator.store.sql.agents import SqlAgentStore
@@ -18,32 +19,32 @@ from mnemesh_orchestrator.store.sql.leases import SqlLeaseStore
 from mnemesh_orchestrator.store.sql.memory_extractions import SqlMemoryExtractionStore
 from mnemesh_orchestrator.store.sql.partners import SqlPartnerStore
 from mnemesh_orchestrator.store.sql.providers import SqlProviderStore
+from mnemesh_orchestrator.store.sql.run_pools import RunPools
 from mnemesh_orchestrator.store.sql.run_relations import SqlRunRelationStore
 from mnemesh_orchestrator.store.sql.runs import SqlRunStore
 from mnemesh_orchestrator.store.sql.sleeptime import SqlSleeptimeStore
-from mnemesh_orchestrator.store.sql.sleeptime_limit import DEFAULT_LIMIT, SleeptimeLimit
 from mnemesh_orchestrator.store.sql.steps import SqlStepStore
 
 
-def sql_stores(database: Database, clock: Clock, *, sleeptime_runs: int = DEFAULT_LIMIT) -> Stores:
+def sql_stores(database: Database, clock: Clock, limits: PoolLimits = PoolLimits()) -> Stores:  # noqa: B008 -- frozen
     """Returns the stores over a migrated database.
 
     Args:
         database: The database.
         clock: The clock.
-        sleeptime_runs: The limit on the sleeptime runs of an organization; see SleeptimeLimit.
+        limits: The places of the pools of an organization.
     """
-    limit = SleeptimeLimit(sleeptime_runs)
+    pools = RunPools(limits)
     lease_clock = LeaseClock.of(database, clock)
     return Stores(
         agents=SqlAgentStore(database, clock),
         agent_imports=SqlAgentImportStore(database, clock),
-        runs=SqlRunStore(database, clock, lease_clock, limit),
+        runs=SqlRunStore(database, clock, lease_clock, pools),
         batches=SqlBatchStore(database, lease_clock),
         callbacks=SqlCallbackStore(database, clock),
-        run_relations=SqlRunRelationStore(database, limit),
+        run_relations=SqlRunRelationStore(database),
         conversations=SqlConversationStore(database, clock, lease_clock),
-        leases=SqlLeaseStore(database, lease_clock, limit),
+        leases=SqlLeaseStore(database, lease_clock, pools),
         steps=SqlStepStore(database, clock),
         approvals=SqlApprovalStore(database, clock),
         deltas=SqlDeltaStore(database, lease_clock),
@@ -52,5 +53,5 @@ def sql_stores(database: Database, clock: Clock, *, sleeptime_runs: int = DEFAUL
         groups=SqlGroupStore(database, clock),
         partners=SqlPartnerStore(database, clock),
         providers=SqlProviderStore(database, clock),
-        sleeptime=SqlSleeptimeStore(database, clock, lease_clock, limit),
+        sleeptime=SqlSleeptimeStore(database, clock),
     )

@@ -255,6 +255,8 @@ runs = sa.Table(
     sa.Column("first_run_id", sa.Text),
     # The batch that the run was started in.
     sa.Column("batch_id", sa.Text),
+    # The pool that limits how many such runs execute at the same time.
+    sa.Column("pool", sa.Text),
     # The run has ended, and recall may not have its input yet.
     sa.Column("input_unrecorded", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("document", sa.LargeBinary, nullable=False),
@@ -269,10 +271,12 @@ runs = sa.Table(
     _partial_index("runs_by_group", "group_id", "creation_number", where="group_id IS NOT NULL"),
     _partial_index("runs_by_parent", "parent_run_id", "creation_number", where="parent_run_id IS NOT NULL"),
     _partial_index(
-        "runs_sleeptime",
+        "runs_pools",
         "organization_id",
+        "pool",
+        "status",
         "creation_number",
-        where="origin = 'sleeptime' AND status IN ('created', 'running')",
+        where="pool IS NOT NULL AND status IN ('created', 'running')",
     ),
     _partial_index("runs_unrecorded", "updated_at", where="input_unrecorded"),
     _partial_index("runs_by_batch", "batch_id", "creation_number", where="batch_id IS NOT NULL"),

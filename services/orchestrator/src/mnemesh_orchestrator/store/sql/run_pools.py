@@ -1,4 +1,4 @@
-"""The limit on the sleeptime runs of an organization that execute at the same time."""
+"""The limits on the runs of the pools of an organization that execute at the same time."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,49 +8,59 @@ import sqlalchemy as sa
 
 from mnemesh_orchestrator.model.agents import AgentState
 from mnemesh_orchestrator.model.conversations import ConversationState
+from mnemesh_orchestrator.model.run_pools import PoolLimits, RunPool
 from mnemesh_orchestrator.model.runs import RunStatus
 from mnemesh_orchestrator.store.sql import approvals
 from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
 from mnemesh_orchestrator.store.sql.tables import agents, conversations, runs, sleeptime_settings
 from mnemesh_orchestrator.store.sql.turn_statements import LEASE_HOLDS
 
-DEFAULT_LIMIT: Final = 8
-
 # The predicate of the partial index, word for word.
-_UNFINISHED: Final = sa.text("runs.origin = 'sleeptime' AND runs.status IN ('created', 'running')")
+UNFINISHED_OF_POOLS: Final = sa.text("runs.pool IS NOT NULL AND runs.status IN ('created', 'running')")
+WAITS_FOR_PLACE: Final = sa.and_(runs.c.pool.is_not(None), runs.c.status == RunStatus.CREATED)
+"""Is true for runs of pools that have not begun."""
 _ORGANIZATION: Final[sa.BindParameter[Any]] = sa.bindparam("p_organization")
-_other: Final = runs.alias("earlier_runs")
+_other: Final = runs.alias("other_runs")
+_unfinished_other: Final = sa.text("other_runs.status IN ('created', 'running')")
 _earlier: Final = (
     sa.select(_other.c.id)
     .where(
         _other.c.conversation_id == runs.c.conversation_id,
-        sa.text("earlier_runs.status IN ('created', 'running')"),
+        _unfinished_other,
         _other.c.queue_number < runs.c.queue_number,
     )
     .exists()
 )
+_HOLDS_UP: Final = (
+    sa.select(_other.c.id)
+    .where(_other.c.conversation_id == sa.bindparam("p_conversation"), _unfinished_other, _other.c.pool.is_(None))
+    .limit(1)
+)
 _COUNTS: Final = (
     sa.select(
         runs.c.organization_id,
+        runs.c.pool,
         sa.func.count().filter(runs.c.status == RunStatus.CREATED).label("waiting"),
         sa.func.count().filter(runs.c.status == RunStatus.RUNNING).label("running"),
         sleeptime_settings.c.max_concurrent_runs.label("most"),
     )
-    .outerjoin(sleeptime_settings, sleeptime_settings.c.organization_id == runs.c.organization_id)
-    .where(_UNFINISHED)
-    .group_by(runs.c.organization_id, sleeptime_settings.c.max_concurrent_runs)
+    .outerjoin(
+        sleeptime_settings,
+        sa.and_(runs.c.pool == RunPool.SLEEPTIME, sleeptime_settings.c.organization_id == runs.c.organization_id),
+    )
+    .where(UNFINISHED_OF_POOLS)
+    .group_by(runs.c.organization_id, runs.c.pool, sleeptime_settings.c.max_concurrent_runs)
 )
-_COUNTS_OF_ONE: Final = _COUNTS.where(runs.c.organization_id == _ORGANIZATION)
-_HOLDERS: Final = sa.select(runs).where(
-    runs.c.organization_id == _ORGANIZATION, _UNFINISHED, runs.c.status == RunStatus.RUNNING
-)
+_COUNTS_OF_ORGANIZATION: Final = _COUNTS.where(runs.c.organization_id == _ORGANIZATION)
+_COUNTS_OF_POOL: Final = _COUNTS_OF_ORGANIZATION.where(runs.c.pool == sa.bindparam("p_pool"))
 _FIRST_WAITING: Final = (
     sa.select(runs.c.id, runs.c.conversation_id)
     .join(conversations, conversations.c.id == runs.c.conversation_id)
     .join(agents, agents.c.id == conversations.c.agent_id)
     .where(
         runs.c.organization_id == _ORGANIZATION,
-        _UNFINISHED,
+        runs.c.pool == sa.bindparam("p_pool"),
+        UNFINISHED_OF_POOLS,
         runs.c.status == RunStatus.CREATED,
         agents.c.state == AgentState.ACTIVE,
         conversations.c.state == ConversationState.ACTIVE,
@@ -64,17 +74,20 @@ _FIRST_WAITING: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class SleeptimeLimit:
-    """The limit of every organization that has no setting of its own. 0 stops the runs.
+class RunPools:
+    """The places of the pools, and the waiting runs that get them.
 
     The statements run in the transaction of a claim. Write transactions are serializable, so two processes cannot both
     take the last place.
     """
 
-    most: int = DEFAULT_LIMIT
+    limits: PoolLimits = PoolLimits()  # noqa: RUF009 -- frozen
 
     def may_start(self, conn: sa.Connection, lease_clock: LeaseClock, run: Any, instance_id: str) -> bool:
-        """Returns whether a waiting run may begin now: a place is free, and no earlier run could take it.
+        """Returns whether a waiting run of a pool may begin now.
+
+        It may if a place is free and no earlier run could take it. It needs no place if a run outside the pools waits
+        behind it: nobody who waits for an answer waits for a place, and no run that has a place waits for another one.
 
         Args:
             conn: The transaction.
@@ -82,37 +95,34 @@ class SleeptimeLimit:
             run: The row of a run that is the first of its conversation.
             instance_id: The process that claims it. It may take over its own leases.
         """
-        counts = conn.execute(_COUNTS_OF_ONE, {"p_organization": run.organization_id}).all()
+        if conn.execute(_HOLDS_UP, {"p_conversation": run.conversation_id}).first() is not None:
+            return True
+        pool = {"p_organization": run.organization_id, "p_pool": run.pool}
+        counts = conn.execute(_COUNTS_OF_POOL, pool).all()
         return any(first.id == run.id for first in self._first_waiting(conn, lease_clock, counts, instance_id))
 
     def startable(
         self, conn: sa.Connection, lease_clock: LeaseClock, organization_id: str | None = None, instance_id: str = ""
     ) -> tuple[str, ...]:
-        """Returns the conversations whose sleeptime runs may begin now, oldest runs first.
+        """Returns the conversations for whose runs there is a place, the oldest runs of each pool first.
 
         Without an organization, returns those of all organizations. Those of which `instance_id` has the lease are
         included.
         """
-        query = _COUNTS if organization_id is None else _COUNTS_OF_ONE
-        counts = conn.execute(query, {} if organization_id is None else {"p_organization": organization_id}).all()
+        if organization_id is None:
+            counts = conn.execute(_COUNTS).all()
+        else:
+            counts = conn.execute(_COUNTS_OF_ORGANIZATION, {"p_organization": organization_id}).all()
         return tuple(row.conversation_id for row in self._first_waiting(conn, lease_clock, counts, instance_id))
-
-    def holders(self, conn: sa.Connection, organization_id: str) -> Sequence[Any]:
-        """Returns the rows of the sleeptime runs that hold the places of an organization; none if a place is free."""
-        own = {"p_organization": organization_id}
-        rows = conn.execute(_HOLDERS, own).all()
-        setting = sleeptime_settings.c.max_concurrent_runs
-        most = conn.execute(
-            sa.select(setting).where(sleeptime_settings.c.organization_id == _ORGANIZATION), own
-        ).scalar()
-        return rows if len(rows) >= (self.most if most is None else most) else ()
 
     def _first_waiting(
         self, conn: sa.Connection, lease_clock: LeaseClock, counts: Sequence[Any], instance_id: str
     ) -> Iterator[Any]:
-        """Yields the waiting runs for which the organizations of `counts` have a place."""
+        """Yields the waiting runs for which the pools of `counts` have a place."""
         for row in counts:
-            free = (self.most if row.most is None else row.most) - row.running
+            most = self.limits.places(RunPool(row.pool)) if row.most is None else row.most
+            free = most - row.running
             if row.waiting and free > 0:
-                place = {"p_organization": row.organization_id, "p_free": free, "p_instance": instance_id}
+                pool = {"p_organization": row.organization_id, "p_pool": row.pool}
+                place = {**pool, "p_free": free, "p_instance": instance_id}
                 yield from conn.execute(_FIRST_WAITING, place | lease_clock.now)
