@@ -19,6 +19,7 @@ from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
 
 NOT_REPEATED = (
     *("ExecuteTool", "RunCode", "RunCodeWithTools", "StartMcpAuthorization", "CompleteMcpAuthorization"),
+    "ReceiveMcpAuthorization",
     *("ClaimCallbacks", "RecordCallback"),
 )
 """RPCs without a request_id. The ledger cannot make the effects of programs idempotent. An authorization code is valid

@@ -170,7 +170,8 @@ RPC_RULES: Final[Mapping[str, RpcRule]] = {
         "mnemesh.tools.v1.McpServerService",
         client="CreateMcpServer GetMcpServer ListMcpServers UpdateMcpServer DeleteMcpServer ListMcpServerTools "
         "GetMcpServerTool RefreshMcpServer RunMcpServerTool StreamMcpServerTool TestMcpServer "
-        "StartMcpAuthorization CompleteMcpAuthorization",
+        "StartMcpAuthorization CompleteMcpAuthorization ReceiveMcpAuthorization GetMcpAuthorization",
+        polled="GetMcpAuthorization",
     ),
     **_rules("mnemesh.tools.v1.WebService", client="SearchWeb FetchWebpage"),
 }

@@ -112,10 +112,7 @@ class McpServerUnreachable(Unavailable):
 
 
 class McpAccessDenied(FailedPrecondition):
-    """A person did not authorize the access to an MCP server."""
-
-    def __init__(self, name: str, cause: str) -> None:
-        super().__init__(f"The access to the MCP server {name[:200]!r} was not authorized: {cause[:500]}")
+    """A person did not authorize the access to an MCP server, or its authorization server refused."""
 
 
 class EmbedderUnknown(InvalidArgument):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from mnemesh.agents.v1 import runs_service_pb2_grpc
 from mnemesh.server.v1 import server_service_pb2, server_service_pb2_grpc
 from mnemesh_client import Addresses, Mnemesh
@@ -87,7 +89,8 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
         debug_sessions=config.debug_sessions,
     )
 
-    letta_mesh = Mesh(orchestrator, client)
+    stopping = asyncio.Event()
+    letta_mesh = Mesh(orchestrator, client, stopping)
     letta = LettaApp(letta_mesh, Profile(config.letta_profile), config.max_body_mb << 20, app)
     # Callbacks of all organizations are called by the mesh itself.
     own = Channels(errors=REMOTE, auth_key_file=config.auth_key_file, role=Role.SERVICE, tls=TlsSettings.of(config))
@@ -98,7 +101,8 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
     callbacks = CallbackSender(letta_mesh, runs, caller)
 
     def listener(parts: ListenerParts) -> Listener:
-        return HttpListener(Guard(letta, config, parts.authenticator, parts.metrics, letta.error_response), config)
+        guard = Guard(letta, config, parts.authenticator, parts.metrics, letta.error_response)
+        return HttpListener(guard, config, stopping)
 
     return Assembly(
         name="gateway",

@@ -10,9 +10,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+from mnemesh_gateway.config import Config
+from mnemesh_gateway.wiring import assemble
+from mnemesh_kit.server import RunningServer
 from mnemesh_testkit.fakes.authorization_server import Protected, protected
 from mnemesh_testkit.timeouts import scaled
 
+from .conftest import FakedMesh
 from .lab import Lab
 from .rest import Rest
 
@@ -93,6 +97,60 @@ def test_a_person_authorizes_a_server_and_its_tools_are_used(
     again = Connection(base_url, server_id)
     assert [again.next()["event"] for _ in range(2)] == ["connection_attempt", "success"]
     again.close()
+
+
+@pytest.fixture
+def other(faked: FakedMesh) -> Iterator[RunningServer]:
+    """Another gateway of the mesh."""
+    mesh = faked.mesh
+    targets = {f"{name}_target": mesh.addresses[name] for name in ("orchestrator", "blocks", "recall", "archival")}
+    config = Config(port=0, data_dir=str(mesh.directory), shutdown_grace_seconds=30, **targets)
+    server = RunningServer()
+
+    async def start() -> None:
+        await server.start(await assemble(config), config)
+
+    faked.thread.run(start())
+    yield server
+    faked.thread.run(server.stop())
+
+
+def test_the_browser_may_come_back_to_another_gateway(
+    lab: Lab, remote: Protected, connection: Connection, other: RunningServer
+) -> None:
+    answer = lab.run(remote.approve(_waits(connection)))
+    elsewhere = Rest(f"http://{other.address}")
+    assert elsewhere.call("GET", CALLBACK, params=answer)["status"] == "success"
+    elsewhere.close()
+    done = connection.next()
+    assert (done["event"], [tool["name"] for tool in done["tools"]]) == ("success", ["whoami", "wait"])
+
+
+def test_a_gateway_that_stops_says_so_and_the_authorization_goes_on(
+    lab: Lab, rest: Rest, remote: Protected, server_id: str, base_url: str, other: RunningServer
+) -> None:
+    waiting = Connection(f"http://{other.address}", server_id)
+    url = _waits(waiting)
+    lab.run(other.stop())
+    last = waiting.next()
+    assert (last["event"], "stops" in last["message"]) == ("error", True)
+    waiting.close()
+    received = rest.call("GET", CALLBACK, params=lab.run(remote.approve(url)))
+    assert received["status"] == "success"
+    again = Connection(base_url, server_id)
+    assert [again.next()["event"] for _ in range(2)] == ["connection_attempt", "success"]
+    again.close()
+
+
+def test_another_connection_replaces_the_first(
+    lab: Lab, remote: Protected, connection: Connection, server_id: str, base_url: str
+) -> None:
+    _waits(connection)
+    second = Connection(base_url, server_id)
+    _waits(second)
+    last = connection.next()
+    assert (last["event"], "Start it again" in last["message"]) == ("error", True)
+    second.close()
 
 
 def test_a_refusal_of_the_person_ends_the_stream(rest: Rest, connection: Connection) -> None:

@@ -32,7 +32,8 @@ async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterat
         yield f"idempotency keys deleted: {await SqlToolStore(database, clock).purge_ledger()}"
         box = SecretBox.of_service(config.secrets_key_file, config.database, config.data_path)
         variables, targets = SecretVariables(box, clock), McpTargets(box, allows_programs=False)
-        yield str(await database.write(lambda conn: reseal(conn, variables.resealed, targets.resealed)))
+        seals = variables.resealed, targets.resealed, targets.resealed_authorization
+        yield str(await database.write(lambda conn: reseal(conn, *seals)))
 
     async for line in maintain_database(config, "mnemesh_tools", list(metadata.tables), purge):
         yield line

@@ -171,6 +171,29 @@ class McpServersClient:
         )
         return self.stub.CompleteMcpAuthorization(request, timeout=_CONTACT_SECONDS).mcp_server
 
+    def receive_authorization(
+        self, state: str, *, code: str | None = None, error: str | None = None, iss: str | None = None
+    ) -> mcp_servers_service_pb2.ReceiveMcpAuthorizationResponse:
+        """Ends the authorization with this state, of whoever began it. Returns its outcome.
+
+        Args:
+            state: the state that the redirect brought.
+            code: its code; None if it brought an error.
+            error: the error that it brought.
+            iss: its parameter `iss`.
+        """
+        request = mcp_servers_service_pb2.ReceiveMcpAuthorizationRequest(state=state, iss=iss)
+        if code is not None:
+            request.code = code
+        elif error is not None:
+            request.error = error
+        return self.stub.ReceiveMcpAuthorization(request, timeout=_CONTACT_SECONDS)
+
+    def authorization(self, server_id: str, state: str) -> mcp_servers_service_pb2.GetMcpAuthorizationResponse:
+        """Returns how far an authorization is that `start_authorization` began with this state."""
+        request = mcp_servers_service_pb2.GetMcpAuthorizationRequest(mcp_server_id=server_id, state=state)
+        return self.stub.GetMcpAuthorization(request)
+
     def refresh(self, server_id: str) -> mcp_servers_service_pb2.RefreshMcpServerResponse:
         """Reads the tools again. Returns those that were added, updated and removed."""
         request = mcp_servers_service_pb2.RefreshMcpServerRequest(mcp_server_id=server_id)

@@ -32,10 +32,11 @@ class _Server(uvicorn.Server):
 
 
 class HttpListener:
-    """A `Listener` that is an HTTP server."""
+    """A `Listener` that is an HTTP server. It sets `stopping` when it begins to stop."""
 
-    def __init__(self, app: ASGIApp, config: Config) -> None:
+    def __init__(self, app: ASGIApp, config: Config, stopping: asyncio.Event) -> None:
         self._config = config
+        self._stopping = stopping
         self._settings = uvicorn.Config(
             app,
             http="httptools",
@@ -83,6 +84,7 @@ class HttpListener:
         """See `Listener`. Open streams end by themselves within the grace period."""
         self._settings.timeout_graceful_shutdown = max(1, round(grace_seconds)) if grace_seconds else 0
         self._server.should_exit = True
+        self._stopping.set()
         if self._serving is not None:
             await self._serving
         if self._socket is not None:

@@ -1,35 +1,47 @@
-"""Pending OAuth authorizations of MCP servers. A request waits until the browser is redirected back."""
+"""Authorizations of MCP servers that wait for a person.
+
+The tools service stores them, so the browser may come back to any gateway. The one that waits asks how far it is.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
 
-from mnemesh_kit.errors import DeadlineExceeded
+from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
+from mnemesh_kit.errors import DeadlineExceeded, Unavailable
+
+from mnemesh_gateway.errors import McpAccessDenied
+from mnemesh_gateway.letta.mesh import Mesh
+
+POLL_SECONDS: Final = 1.0
+_CALL_SECONDS: Final = 10.0
 
 
-class Authorizations:
-    """The authorizations that this process has started, by OAuth state. Each state is used once."""
+async def answered(mesh: Mesh, server_id: str, state: str, seconds: float) -> None:
+    """Waits until an authorization is completed.
 
-    def __init__(self) -> None:
-        self._waiting: dict[str, asyncio.Future[Mapping[str, str]]] = {}
-
-    async def answer(self, state: str, seconds: float) -> Mapping[str, str]:
-        """Waits for the parameters of the redirect. Raises DeadlineExceeded."""
-        waiting: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
-        self._waiting[state] = waiting
-        try:
-            async with asyncio.timeout(seconds):
-                return await waiting
-        except TimeoutError as error:
-            raise DeadlineExceeded("The access was not authorized in time.") from error
-        finally:
-            del self._waiting[state]
-
-    def receive(self, parameters: Mapping[str, str]) -> bool:
-        """Passes the parameters of a redirect to the waiting request. Returns False if no request waits."""
-        waiting = self._waiting.get(parameters.get("state", ""))
-        if waiting is None or waiting.done():
-            return False
-        waiting.set_result(parameters)
-        return True
+    Raises:
+        DeadlineExceeded: The person did not answer in time.
+        McpAccessDenied: The person or the authorization server refused.
+        FailedPrecondition: Another authorization of the server was started.
+        Unavailable: This gateway stops.
+    """
+    request = rpc.GetMcpAuthorizationRequest(mcp_server_id=server_id, state=state)
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                try:
+                    found = await mesh.mcp_servers.GetMcpAuthorization(request, timeout=_CALL_SECONDS)
+                except (Unavailable, DeadlineExceeded):
+                    found = rpc.GetMcpAuthorizationResponse()  # the service restarts
+                if found.status == rpc.MCP_AUTHORIZATION_STATUS_COMPLETED:
+                    return
+                if found.status == rpc.MCP_AUTHORIZATION_STATUS_FAILED:
+                    raise McpAccessDenied(found.status_message)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(mesh.stopping.wait(), POLL_SECONDS)
+                    raise Unavailable("The gateway stops. Connect to the MCP server again.")
+    except TimeoutError as error:
+        raise DeadlineExceeded("The access was not authorized in time.") from error

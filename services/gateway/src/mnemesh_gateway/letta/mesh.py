@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from functools import cached_property
@@ -25,8 +26,6 @@ from mnemesh.tools.v1 import execution_service_pb2_grpc, mcp_servers_service_pb2
 from mnemesh_client import Mnemesh
 from mnemesh_kit.principal import current_principal
 
-from mnemesh_gateway.letta.authorizations import Authorizations
-
 T = TypeVar("T")
 _SECONDS: Final = 10.0
 _MAX_ENTRIES: Final = 1000
@@ -38,12 +37,13 @@ class Mesh:
     Args:
         channel: to the orchestrator.
         client: for what takes several calls, such as agent files.
+        stopping: is set when this gateway stops, so that what waits long ends.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, client: Mnemesh) -> None:
+    def __init__(self, channel: grpc.aio.Channel, client: Mnemesh, stopping: asyncio.Event) -> None:
         self._channel = channel
         self.client = client
-        self.authorizations = Authorizations()
+        self.stopping = stopping
         self._cache: dict[tuple[str, str], tuple[float, object]] = {}
 
     async def cached(self, key: str, read: Callable[[], Awaitable[T]]) -> T:

@@ -36,7 +36,7 @@ class McpLimits:
     sessions: int = 256
     """The number of open sessions; beyond it, idle ones are closed."""
     authorization_seconds: float = 600.0
-    """The longest time in which a person completes an authorization."""
+    """The longest time in which a person completes an authorization, and in which its outcome can be read."""
     settle_seconds: float = 2.0
     """The time between the notification of a server that its tools changed, and the reading of them."""
 
@@ -66,6 +66,36 @@ class OAuthState:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Returns the state of `to_json`."""
+        return msgspec.json.decode(text, type=cls)
+
+
+@dataclass(frozen=True, slots=True)
+class OAuthBegun:
+    """What is kept of an authorization that waits for a person. The first parts are those of OAuthState."""
+
+    client: str
+    metadata: str | None
+    resource: str | None
+    authorization_server: str | None
+    scope: str | None
+    state: str
+    verifier: str
+    """The secret whose challenge is in the URL for the person."""
+    redirect_uri: str
+    url: str
+    """The MCP server."""
+
+    def __repr__(self) -> str:
+        """Shows no value."""
+        return "OAuthBegun()"
+
+    def to_json(self) -> str:
+        """Returns the values as JSON."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Returns the values of `to_json`."""
         return msgspec.json.decode(text, type=cls)
 
 

@@ -136,8 +136,6 @@ class McpPool:
         for task in changed:
             task.cancel()
         await asyncio.gather(*changed, return_exceptions=True)
-        if self._parts is not None:
-            await self._parts[1].close()
         await self._close(list(self._sessions))
 
     async def authorizations(self) -> McpAuthorizations:
@@ -155,7 +153,7 @@ class McpPool:
             module = await asyncio.to_thread(import_module, "mnemesh_tools.mcp_clients.sessions")
             if self._parts is None:
                 authorizations: McpAuthorizations = oauth.McpAuthorizations(
-                    self.limits.connect_seconds, self.limits.authorization_seconds, self._authorization_changed
+                    self.limits.connect_seconds, self._authorization_changed
                 )
                 transports: Transports = module.Transports(
                     self._allowed, self.limits, self._programs, authorizations.client

@@ -16,7 +16,9 @@ from mnemesh_kit.time import timestamp_to_proto
 
 from mnemesh_tools.model.mcp_servers import McpServer
 from mnemesh_tools.model.mcp_tools import McpProgress, McpRunResult, OnProgress, no_progress
+from mnemesh_tools.rpc.convert.fields import optional_field
 from mnemesh_tools.rpc.convert.mcp_servers import (
+    AUTHORIZATION_STATUSES,
     STATUSES,
     mcp_caller_from_proto,
     mcp_server_filter_from_proto,
@@ -197,6 +199,28 @@ class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
             request.iss if request.HasField("iss") else None,
         )
         return pb.CompleteMcpAuthorizationResponse(mcp_server=self._message(server))
+
+    async def ReceiveMcpAuthorization(
+        self, request: pb.ReceiveMcpAuthorizationRequest, context: Context
+    ) -> pb.ReceiveMcpAuthorizationResponse:
+        """Ends an authorization with what a browser brought."""
+        code = optional_field(request, "code")
+        refusal = request.error_description or request.error
+        ended = await self._authorizations.receive(request.state, code, refusal, optional_field(request, "iss"))
+        return pb.ReceiveMcpAuthorizationResponse(
+            status=AUTHORIZATION_STATUSES[ended.status], status_message=ended.message
+        )
+
+    async def GetMcpAuthorization(
+        self, request: pb.GetMcpAuthorizationRequest, context: Context
+    ) -> pb.GetMcpAuthorizationResponse:
+        """Returns how far an authorization is."""
+        found = await self._authorizations.get(current_principal(), request.mcp_server_id, request.state)
+        return pb.GetMcpAuthorizationResponse(
+            status=AUTHORIZATION_STATUSES[found.status],
+            status_message=found.message,
+            expire_time=timestamp_to_proto(found.expires_at),
+        )
 
     async def _run(
         self,

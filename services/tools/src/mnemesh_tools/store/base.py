@@ -20,6 +20,7 @@ from typing import Protocol, TypeVar
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
+from mnemesh_tools.model.mcp_authorizations import McpAuthorization
 from mnemesh_tools.model.mcp_servers import McpServer, McpServerFilter, McpServerOrder
 from mnemesh_tools.model.mcp_tools import McpRun, McpTool, McpToolOrder, SchemaStatus
 from mnemesh_tools.model.requirements import PackageSet
@@ -87,6 +88,21 @@ class McpTransaction(Protocol):
         Returns:
             The lock of these packages: one that was stored before, or this one.
         """
+        ...
+
+    def get_authorization(self, server_id: str) -> McpAuthorization | None:
+        """Returns the last authorization of a server that has begun, or None."""
+        ...
+
+    def put_authorization(self, authorization: McpAuthorization, most: int) -> None:
+        """Stores an authorization that begins, instead of that of its server.
+
+        The organization keeps its newest `most`; older ones are deleted.
+        """
+        ...
+
+    def update_authorization(self, authorization: McpAuthorization) -> None:
+        """Overwrites an authorization. Does nothing if another one of its server has begun."""
         ...
 
     def begin_run(self, key: RequestKey, at: datetime) -> McpRun | None:
@@ -214,6 +230,10 @@ class ToolStore(Protocol):
         Raises:
             RequestIdReused: The request id was used before with other content.
         """
+        ...
+
+    async def find_mcp_authorization(self, state_hash: str) -> McpAuthorization | None:
+        """Returns the authorization of any organization with this hash of its state, or None."""
         ...
 
     async def existing_mcp_servers(self, ids: Collection[str]) -> Collection[str]:

@@ -10,7 +10,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.sealing import SecretBox
 
 from mnemesh_tools.errors import McpTransportDisabled
-from mnemesh_tools.mcp_clients.contracts import McpTarget, OAuthAccess, OAuthState
+from mnemesh_tools.mcp_clients.contracts import McpTarget, OAuthAccess, OAuthBegun, OAuthState
 from mnemesh_tools.model.mcp_oauth import OAuthSession
 from mnemesh_tools.model.mcp_programs import AGENT_VARIABLE, started_program
 from mnemesh_tools.model.mcp_secrets import (
@@ -81,6 +81,18 @@ class McpTargets:
     def sealed_session(self, state: OAuthState, server_id: str) -> OAuthSession:
         """Returns what an authorization left, sealed. Raises SecretsKeyMissing."""
         return OAuthSession(self._box.seal(state.to_json(), _session_context(server_id)), state.expires_at)
+
+    def sealed_authorization(self, begun: OAuthBegun, server_id: str) -> bytes:
+        """Returns what is kept of an authorization that begins, sealed. Raises SecretsKeyMissing."""
+        return self._box.seal(begun.to_json(), _authorization_context(server_id))
+
+    def opened_authorization(self, sealed: bytes, server_id: str) -> OAuthBegun:
+        """Returns what is kept of an authorization. Raises SecretUnreadable."""
+        return OAuthBegun.from_json(self._box.open(sealed, _authorization_context(server_id)))
+
+    def resealed_authorization(self, sealed: bytes, server_id: str) -> bytes:
+        """Returns what is kept of an authorization, encrypted with the first key. Raises SecretUnreadable."""
+        return self._box.resealed(sealed, _authorization_context(server_id))
 
     def target(self, organization_id: str, server_id: str, transport: McpTransport, caller: McpCaller) -> McpTarget:
         """Returns what a contact needs.
@@ -191,6 +203,10 @@ def _kind(transport: McpTransport) -> str:
 
 def _session_context(server_id: str) -> str:
     return f"mcp/{server_id}/oauth-session"
+
+
+def _authorization_context(server_id: str) -> str:
+    return f"mcp/{server_id}/authorization"
 
 
 def _context(server_id: str, kind: str, secret: McpSecret) -> str:

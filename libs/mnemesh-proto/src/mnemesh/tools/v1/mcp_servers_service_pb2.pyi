@@ -25,6 +25,31 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _McpAuthorizationStatus:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _McpAuthorizationStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_McpAuthorizationStatus.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MCP_AUTHORIZATION_STATUS_UNSPECIFIED: _McpAuthorizationStatus.ValueType  # 0
+    MCP_AUTHORIZATION_STATUS_PENDING: _McpAuthorizationStatus.ValueType  # 1
+    """A person has not answered yet, or the answer is being used."""
+    MCP_AUTHORIZATION_STATUS_COMPLETED: _McpAuthorizationStatus.ValueType  # 2
+    """The tokens are stored."""
+    MCP_AUTHORIZATION_STATUS_FAILED: _McpAuthorizationStatus.ValueType  # 3
+    """The person or the authorization server refused."""
+
+class McpAuthorizationStatus(_McpAuthorizationStatus, metaclass=_McpAuthorizationStatusEnumTypeWrapper): ...
+
+MCP_AUTHORIZATION_STATUS_UNSPECIFIED: McpAuthorizationStatus.ValueType  # 0
+MCP_AUTHORIZATION_STATUS_PENDING: McpAuthorizationStatus.ValueType  # 1
+"""A person has not answered yet, or the answer is being used."""
+MCP_AUTHORIZATION_STATUS_COMPLETED: McpAuthorizationStatus.ValueType  # 2
+"""The tokens are stored."""
+MCP_AUTHORIZATION_STATUS_FAILED: McpAuthorizationStatus.ValueType  # 3
+"""The person or the authorization server refused."""
+Global___McpAuthorizationStatus: _TypeAlias = McpAuthorizationStatus  # noqa: Y015
+
 class _McpServerOrderBy:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -181,6 +206,129 @@ class CompleteMcpAuthorizationResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CompleteMcpAuthorizationResponse: _TypeAlias = CompleteMcpAuthorizationResponse  # noqa: Y015
+
+@_typing.final
+class ReceiveMcpAuthorizationRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    ERROR_DESCRIPTION_FIELD_NUMBER: _builtins.int
+    ISS_FIELD_NUMBER: _builtins.int
+    state: _builtins.str
+    """The query parameters of the redirect URI."""
+    code: _builtins.str
+    error: _builtins.str
+    """The error code of a refusal."""
+    error_description: _builtins.str
+    iss: _builtins.str
+    def __init__(
+        self,
+        *,
+        state: _builtins.str = ...,
+        code: _builtins.str = ...,
+        error: _builtins.str = ...,
+        error_description: _builtins.str | None = ...,
+        iss: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_error_description", b"_error_description", "_iss", b"_iss", "answer", b"answer", "code", b"code", "error", b"error", "error_description", b"error_description", "iss", b"iss"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error_description", b"_error_description", "_iss", b"_iss", "answer", b"answer", "code", b"code", "error", b"error", "error_description", b"error_description", "iss", b"iss", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__error_description: _TypeAlias = _typing.Literal["error_description"]  # noqa: Y015
+    _WhichOneofArgType__error_description: _TypeAlias = _typing.Literal["_error_description", b"_error_description"]  # noqa: Y015
+    _WhichOneofReturnType__iss: _TypeAlias = _typing.Literal["iss"]  # noqa: Y015
+    _WhichOneofArgType__iss: _TypeAlias = _typing.Literal["_iss", b"_iss"]  # noqa: Y015
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["code", "error"]  # noqa: Y015
+    _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__error_description) -> _WhichOneofReturnType__error_description | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__iss) -> _WhichOneofReturnType__iss | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
+
+Global___ReceiveMcpAuthorizationRequest: _TypeAlias = ReceiveMcpAuthorizationRequest  # noqa: Y015
+
+@_typing.final
+class ReceiveMcpAuthorizationResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    STATUS_MESSAGE_FIELD_NUMBER: _builtins.int
+    status: Global___McpAuthorizationStatus.ValueType
+    status_message: _builtins.str
+    """Cause of the failure, without secrets."""
+    def __init__(
+        self,
+        *,
+        status: Global___McpAuthorizationStatus.ValueType = ...,
+        status_message: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_status_message", b"_status_message", "status_message", b"status_message"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_status_message", b"_status_message", "status", b"status", "status_message", b"status_message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__status_message: _TypeAlias = _typing.Literal["status_message"]  # noqa: Y015
+    _WhichOneofArgType__status_message: _TypeAlias = _typing.Literal["_status_message", b"_status_message"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__status_message) -> _WhichOneofReturnType__status_message | None: ...
+
+Global___ReceiveMcpAuthorizationResponse: _TypeAlias = ReceiveMcpAuthorizationResponse  # noqa: Y015
+
+@_typing.final
+class GetMcpAuthorizationRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MCP_SERVER_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    mcp_server_id: _builtins.str
+    state: _builtins.str
+    """That of StartMcpAuthorization."""
+    def __init__(
+        self,
+        *,
+        mcp_server_id: _builtins.str = ...,
+        state: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mcp_server_id", b"mcp_server_id", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetMcpAuthorizationRequest: _TypeAlias = GetMcpAuthorizationRequest  # noqa: Y015
+
+@_typing.final
+class GetMcpAuthorizationResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    STATUS_MESSAGE_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    status: Global___McpAuthorizationStatus.ValueType
+    status_message: _builtins.str
+    """Cause of the failure, without secrets."""
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp:
+        """The end of the time for the person."""
+
+    def __init__(
+        self,
+        *,
+        status: Global___McpAuthorizationStatus.ValueType = ...,
+        status_message: _builtins.str | None = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_status_message", b"_status_message", "expire_time", b"expire_time", "status_message", b"status_message"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_status_message", b"_status_message", "expire_time", b"expire_time", "status", b"status", "status_message", b"status_message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__status_message: _TypeAlias = _typing.Literal["status_message"]  # noqa: Y015
+    _WhichOneofArgType__status_message: _TypeAlias = _typing.Literal["_status_message", b"_status_message"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__status_message) -> _WhichOneofReturnType__status_message | None: ...
+
+Global___GetMcpAuthorizationResponse: _TypeAlias = GetMcpAuthorizationResponse  # noqa: Y015
 
 @_typing.final
 class CreateMcpServerRequest(_message.Message):

@@ -104,6 +104,16 @@ class McpServerServiceStub:
                 request_serializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.CompleteMcpAuthorizationRequest.SerializeToString,
                 response_deserializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.CompleteMcpAuthorizationResponse.FromString,
                 _registered_method=True)
+        self.ReceiveMcpAuthorization = channel.unary_unary(
+                '/mnemesh.tools.v1.McpServerService/ReceiveMcpAuthorization',
+                request_serializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.ReceiveMcpAuthorizationRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.ReceiveMcpAuthorizationResponse.FromString,
+                _registered_method=True)
+        self.GetMcpAuthorization = channel.unary_unary(
+                '/mnemesh.tools.v1.McpServerService/GetMcpAuthorization',
+                request_serializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.GetMcpAuthorizationRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.GetMcpAuthorizationResponse.FromString,
+                _registered_method=True)
 
 
 class McpServerServiceServicer:
@@ -223,6 +233,24 @@ class McpServerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReceiveMcpAuthorization(self, request, context):
+        """Ends an authorization of any organization with what a browser brought back to the redirect URI, as
+        CompleteMcpAuthorization does on behalf of who started it: the state proves that the answer belongs to it. For
+        servers that receive browsers, which have no token. The outcome is in the response, and in GetMcpAuthorization.
+        Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (no authorization waits for this state).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetMcpAuthorization(self, request, context):
+        """Returns how far an authorization is, for clients that wait for a person. Errors: NOT_FOUND, FAILED_PRECONDITION (the
+        server has no authorization with this state: it expired, or another one was started).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_McpServerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -290,6 +318,16 @@ def add_McpServerServiceServicer_to_server(servicer, server):
                     servicer.CompleteMcpAuthorization,
                     request_deserializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.CompleteMcpAuthorizationRequest.FromString,
                     response_serializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.CompleteMcpAuthorizationResponse.SerializeToString,
+            ),
+            'ReceiveMcpAuthorization': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReceiveMcpAuthorization,
+                    request_deserializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.ReceiveMcpAuthorizationRequest.FromString,
+                    response_serializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.ReceiveMcpAuthorizationResponse.SerializeToString,
+            ),
+            'GetMcpAuthorization': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetMcpAuthorization,
+                    request_deserializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.GetMcpAuthorizationRequest.FromString,
+                    response_serializer=mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.GetMcpAuthorizationResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -648,6 +686,60 @@ class McpServerService:
             '/mnemesh.tools.v1.McpServerService/CompleteMcpAuthorization',
             mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.CompleteMcpAuthorizationRequest.SerializeToString,
             mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.CompleteMcpAuthorizationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReceiveMcpAuthorization(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.tools.v1.McpServerService/ReceiveMcpAuthorization',
+            mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.ReceiveMcpAuthorizationRequest.SerializeToString,
+            mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.ReceiveMcpAuthorizationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetMcpAuthorization(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.tools.v1.McpServerService/GetMcpAuthorization',
+            mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.GetMcpAuthorizationRequest.SerializeToString,
+            mnemesh_dot_tools_dot_v1_dot_mcp__servers__service__pb2.GetMcpAuthorizationResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -91,6 +91,16 @@ class McpServerServiceStub:
     works once. Errors: NOT_FOUND, INVALID_ARGUMENT (state), FAILED_PRECONDITION (nothing was started, or it expired),
     MCP_SERVER_UNREACHABLE (the authorization server refuses).
     """
+    ReceiveMcpAuthorization: _grpc.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.ReceiveMcpAuthorizationRequest, _mcp_servers_service_pb2.ReceiveMcpAuthorizationResponse]
+    """Ends an authorization of any organization with what a browser brought back to the redirect URI, as
+    CompleteMcpAuthorization does on behalf of who started it: the state proves that the answer belongs to it. For
+    servers that receive browsers, which have no token. The outcome is in the response, and in GetMcpAuthorization.
+    Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (no authorization waits for this state).
+    """
+    GetMcpAuthorization: _grpc.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.GetMcpAuthorizationRequest, _mcp_servers_service_pb2.GetMcpAuthorizationResponse]
+    """Returns how far an authorization is, for clients that wait for a person. Errors: NOT_FOUND, FAILED_PRECONDITION (the
+    server has no authorization with this state: it expired, or another one was started).
+    """
 
 @_typing.type_check_only
 class McpServerServiceAsyncStub(McpServerServiceStub):
@@ -154,6 +164,16 @@ class McpServerServiceAsyncStub(McpServerServiceStub):
     """Completes an authorization with what the browser brought back to the redirect URI, and reads the tools. A state
     works once. Errors: NOT_FOUND, INVALID_ARGUMENT (state), FAILED_PRECONDITION (nothing was started, or it expired),
     MCP_SERVER_UNREACHABLE (the authorization server refuses).
+    """
+    ReceiveMcpAuthorization: _aio.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.ReceiveMcpAuthorizationRequest, _mcp_servers_service_pb2.ReceiveMcpAuthorizationResponse]  # type: ignore[assignment]
+    """Ends an authorization of any organization with what a browser brought back to the redirect URI, as
+    CompleteMcpAuthorization does on behalf of who started it: the state proves that the answer belongs to it. For
+    servers that receive browsers, which have no token. The outcome is in the response, and in GetMcpAuthorization.
+    Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (no authorization waits for this state).
+    """
+    GetMcpAuthorization: _aio.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.GetMcpAuthorizationRequest, _mcp_servers_service_pb2.GetMcpAuthorizationResponse]  # type: ignore[assignment]
+    """Returns how far an authorization is, for clients that wait for a person. Errors: NOT_FOUND, FAILED_PRECONDITION (the
+    server has no authorization with this state: it expired, or another one was started).
     """
 
 class McpServerServiceServicer:
@@ -280,6 +300,26 @@ class McpServerServiceServicer:
         """Completes an authorization with what the browser brought back to the redirect URI, and reads the tools. A state
         works once. Errors: NOT_FOUND, INVALID_ARGUMENT (state), FAILED_PRECONDITION (nothing was started, or it expired),
         MCP_SERVER_UNREACHABLE (the authorization server refuses).
+        """
+
+    def ReceiveMcpAuthorization(
+        self,
+        request: _mcp_servers_service_pb2.ReceiveMcpAuthorizationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_mcp_servers_service_pb2.ReceiveMcpAuthorizationResponse, _abc.Awaitable[_mcp_servers_service_pb2.ReceiveMcpAuthorizationResponse]]:
+        """Ends an authorization of any organization with what a browser brought back to the redirect URI, as
+        CompleteMcpAuthorization does on behalf of who started it: the state proves that the answer belongs to it. For
+        servers that receive browsers, which have no token. The outcome is in the response, and in GetMcpAuthorization.
+        Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (no authorization waits for this state).
+        """
+
+    def GetMcpAuthorization(
+        self,
+        request: _mcp_servers_service_pb2.GetMcpAuthorizationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_mcp_servers_service_pb2.GetMcpAuthorizationResponse, _abc.Awaitable[_mcp_servers_service_pb2.GetMcpAuthorizationResponse]]:
+        """Returns how far an authorization is, for clients that wait for a person. Errors: NOT_FOUND, FAILED_PRECONDITION (the
+        server has no authorization with this state: it expired, or another one was started).
         """
 
 def add_McpServerServiceServicer_to_server(servicer: McpServerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

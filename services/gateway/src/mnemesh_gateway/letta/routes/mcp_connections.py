@@ -8,11 +8,11 @@ from typing import Any, Final
 import msgspec
 from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
-from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.errors import FailedPrecondition, InvalidArgument, MnemeshError
 from starlette.responses import Response
 
-from mnemesh_gateway.errors import McpAccessDenied
 from mnemesh_gateway.http.streams import event_stream, sse
+from mnemesh_gateway.letta.authorizations import answered
 from mnemesh_gateway.letta.convert.mcp_servers import offered_tool_from_proto
 from mnemesh_gateway.letta.operations import Call, Operations
 
@@ -42,12 +42,20 @@ class Received(msgspec.Struct, kw_only=True):
 @operations.get(CALLBACK, query=Redirect, result=Received)
 async def mcp_oauth_callback(call: Call[Redirect, None]) -> Received:
     """Receives the answer of an authorization server from a browser, without a token: the state proves the request."""
-    given = {name: value for name, value in msgspec.structs.asdict(call.query).items() if value is not None}
-    if not call.mesh.authorizations.receive(given):
+    given = call.query
+    request = rpc.ReceiveMcpAuthorizationRequest(
+        state=given.state, error_description=given.error_description, iss=given.iss
+    )
+    if given.code is not None:
+        request.code = given.code
+    else:
+        request.error = given.error or "no code was granted"
+    try:
+        ended = await call.mesh.mcp_servers.ReceiveMcpAuthorization(request, timeout=_SECONDS)
+    except (FailedPrecondition, InvalidArgument):
         return Received(status="error", message="Nobody waits for this authorization. Start it again.")
-    if call.query.code is None:
-        reason = call.query.error_description or call.query.error or "no code was granted"
-        return Received(status="error", message=f"The access was not authorized: {reason}")
+    if ended.status != rpc.MCP_AUTHORIZATION_STATUS_COMPLETED:
+        return Received(status="error", message=ended.status_message)
     return Received(status="success", message="The access is authorized. You can close this window.")
 
 
@@ -69,7 +77,7 @@ def contact_stream(call: Call[Any, Any], server: pb.McpServer) -> Response:
                     url, state = started.authorization_url, started.state
                     yield sse({"event": "authorization_url", "url": url, "session_id": state})
                     yield sse({"event": "waiting_for_auth", "message": "Open the URL to authorize the access."})
-                    await _completed(call, server, state)
+                    await answered(call.mesh, server.id, state, _PERSON_SECONDS)
                     found = await _contacted(call, server)
         except MnemeshError as error:
             yield sse({"event": "error", "message": error.message})
@@ -120,19 +128,6 @@ async def _started(call: Call[Any, Any], server: pb.McpServer) -> rpc.StartMcpAu
         await call.mesh.mcp_servers.UpdateMcpServer(update, timeout=_SECONDS)
     start = rpc.StartMcpAuthorizationRequest(mcp_server_id=server.id, redirect_uri=_redirect_uri(call))
     return await call.mesh.mcp_servers.StartMcpAuthorization(start, timeout=_SECONDS)
-
-
-async def _completed(call: Call[Any, Any], server: pb.McpServer, state: str) -> None:
-    """Waits for the person, and completes the authorization. Raises DeadlineExceeded or the refusal."""
-    given = await call.mesh.authorizations.answer(state, _PERSON_SECONDS)
-    if "code" not in given:
-        raise McpAccessDenied(
-            server.name, given.get("error_description") or given.get("error") or "no code was granted"
-        )
-    request = rpc.CompleteMcpAuthorizationRequest(
-        mcp_server_id=server.id, code=given["code"], state=state, iss=given.get("iss")
-    )
-    await call.mesh.mcp_servers.CompleteMcpAuthorization(request, timeout=_SECONDS)
 
 
 def _redirect_uri(call: Call[Any, Any]) -> str:

@@ -12,6 +12,7 @@ from mnemesh.types.v1 import audit_pb2
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.time import timestamp_to_proto
 
+from mnemesh_tools.model.mcp_authorizations import McpAuthorizationStatus
 from mnemesh_tools.model.mcp_programs import ProgramHealth
 from mnemesh_tools.model.mcp_secrets import McpSecret
 from mnemesh_tools.model.mcp_servers import (
@@ -43,6 +44,12 @@ STATUSES: Final = {
     McpServerStatus.UNREACHABLE: pb.MCP_SERVER_STATUS_UNREACHABLE,
     McpServerStatus.DISABLED: pb.MCP_SERVER_STATUS_DISABLED,
     McpServerStatus.UNAUTHORIZED: pb.MCP_SERVER_STATUS_UNAUTHORIZED,
+}
+AUTHORIZATION_STATUSES: Final = {
+    McpAuthorizationStatus.PENDING: rpc.MCP_AUTHORIZATION_STATUS_PENDING,
+    McpAuthorizationStatus.CLAIMED: rpc.MCP_AUTHORIZATION_STATUS_PENDING,
+    McpAuthorizationStatus.COMPLETED: rpc.MCP_AUTHORIZATION_STATUS_COMPLETED,
+    McpAuthorizationStatus.FAILED: rpc.MCP_AUTHORIZATION_STATUS_FAILED,
 }
 _ORDERS: Final = {
     rpc.MCP_SERVER_ORDER_BY_UNSPECIFIED: McpServerOrder.CREATE_TIME,

@@ -11,11 +11,13 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql.pages import paginate
 
+from mnemesh_tools.model.mcp_authorizations import McpAuthorization
 from mnemesh_tools.model.mcp_servers import McpServer, McpServerFilter, McpServerOrder
 from mnemesh_tools.model.mcp_tools import McpRun, McpTool, McpToolOrder, SchemaStatus
 from mnemesh_tools.model.requirements import PackageSet
+from mnemesh_tools.store.sql import mcp_authorizations as authorization_rows
 from mnemesh_tools.store.sql.mcp_rows import server_from_row, server_to_row, tool_from_row, tool_to_row
-from mnemesh_tools.store.sql.tables import mcp_package_locks, mcp_runs, mcp_servers, mcp_tools
+from mnemesh_tools.store.sql.tables import mcp_authorizations, mcp_package_locks, mcp_runs, mcp_servers, mcp_tools
 
 _BATCH = 1_000
 """The number of ids in one statement."""
@@ -152,6 +154,23 @@ class SqlMcpTransaction:
     def forget_run(self, key: RequestKey) -> None:
         """See `McpTransaction.forget_run`."""
         self._conn.execute(mcp_runs.delete().where(_of(key)))
+
+    def get_authorization(self, server_id: str) -> McpAuthorization | None:
+        """See `McpTransaction.get_authorization`."""
+        authorizations = mcp_authorizations.c
+        return authorization_rows.find_authorization(
+            self._conn,
+            authorizations.organization_id == self._organization_id,
+            authorizations.server_id == server_id,
+        )
+
+    def put_authorization(self, authorization: McpAuthorization, most: int) -> None:
+        """See `McpTransaction.put_authorization`."""
+        authorization_rows.put_authorization(self._conn, authorization, most)
+
+    def update_authorization(self, authorization: McpAuthorization) -> None:
+        """See `McpTransaction.update_authorization`."""
+        authorization_rows.update_authorization(self._conn, authorization)
 
     def _locks_of(self, server_id: str, packages: PackageSet) -> sa.ColumnElement[bool]:
         locks = mcp_package_locks.c

@@ -12,20 +12,22 @@ from mnemesh_kit.secret_variables import SecretVariable
 from mnemesh_tools.model.mcp_servers import McpTransport
 from mnemesh_tools.store.sql.mcp_rows import server_from_row, server_to_row
 from mnemesh_tools.store.sql.rows import secret_from_json, secret_to_json
-from mnemesh_tools.store.sql.tables import mcp_servers, tools
+from mnemesh_tools.store.sql.tables import mcp_authorizations, mcp_servers, tools
 
 
 def reseal(
     conn: sa.Connection,
     variables: Callable[[str, Sequence[SecretVariable]], tuple[SecretVariable, ...]],
     transport: Callable[[McpTransport, str], McpTransport],
+    authorization: Callable[[bytes, str], bytes],
 ) -> Resealing:
-    """Writes all secrets as `variables` and `transport` return them. Revisions and times do not change.
+    """Writes all secrets as these functions return them. Revisions and times do not change.
 
     Args:
         conn: A write transaction.
         variables: Returns the environment variables of an owner, encrypted with the first key.
         transport: Returns the settings of the MCP server with an id, encrypted with the first key.
+        authorization: Returns what is kept of an authorization of that server, encrypted with the first key.
     """
     report = Resealing()
     for row in conn.execute(sa.select(tools.c.id, tools.c.secrets)).all():
@@ -43,5 +45,12 @@ def reseal(
             if after != server.transport:
                 settings = server_to_row(replace(server, transport=after))["settings"]
                 conn.execute(mcp_servers.update().where(mcp_servers.c.id == server.id).values(settings=settings))
+                report.records += 1
+    for row in conn.execute(sa.select(mcp_authorizations.c.server_id, mcp_authorizations.c.sealed)).all():
+        with report.of_record():
+            sealed = authorization(row.sealed, row.server_id)
+            if sealed != row.sealed:
+                same = mcp_authorizations.c.server_id == row.server_id
+                conn.execute(mcp_authorizations.update().where(same).values(sealed=sealed))
                 report.records += 1
     return report

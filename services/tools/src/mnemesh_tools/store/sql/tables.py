@@ -122,6 +122,23 @@ mcp_package_locks: Final = sa.Table(
     sa.Column("lock", sa.Text, nullable=False),
 )
 
+# The last authorization of each server that has begun, until it expires.
+mcp_authorizations: Final = sa.Table(
+    "mcp_authorizations",
+    metadata,
+    sa.Column("server_id", sa.Text, sa.ForeignKey("mcp_servers.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("subject_id", sa.Text, nullable=False),
+    sa.Column("state_hash", sa.Text, nullable=False, unique=True),
+    # What the exchange of the code needs, encrypted.
+    sa.Column("sealed", sa.LargeBinary, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("message", sa.Text),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("expires_at", UtcDateTime, nullable=False),
+    sa.Index("ix_mcp_authorizations_organization_created", "organization_id", "created_at"),
+)
+
 # The runs of tools that have a request id.
 mcp_runs: Final = sa.Table(
     "mcp_runs",

@@ -13,9 +13,11 @@ from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
 
+from mnemesh_tools.model.mcp_authorizations import McpAuthorization
 from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder, ToolSpec
 from mnemesh_tools.store.base import ToolTransaction
 from mnemesh_tools.store.sql.filters import conditions
+from mnemesh_tools.store.sql.mcp_authorizations import find_by_state, purge_authorizations
 from mnemesh_tools.store.sql.mcp_servers import SqlMcpTransaction, existing_servers, purge_runs
 from mnemesh_tools.store.sql.rows import tool_from_row, tool_to_row
 from mnemesh_tools.store.sql.tables import builtin_releases, request_ledger, tool_tags, tools
@@ -73,14 +75,23 @@ class SqlToolStore:
         """See `ToolStore.existing_mcp_servers`."""
         return await self._database.read(lambda conn: existing_servers(conn, ids))
 
+    async def find_mcp_authorization(self, state_hash: str) -> McpAuthorization | None:
+        """See `ToolStore.find_mcp_authorization`."""
+        return await self._database.read(lambda conn: find_by_state(conn, state_hash))
+
     async def recorded(self, key: RequestKey | None) -> Sequence[str] | None:
         """See `ToolStore.recorded`."""
         return None if key is None else await self._database.read(lambda conn: self._ledger.find(conn, key))
 
     async def purge_ledger(self) -> int:
-        """Deletes idempotency keys that are older than a day; returns how many."""
+        """Deletes idempotency keys that are older than a day, and expired authorizations; returns how many keys."""
         horizon = self._clock.now() - RETENTION
-        return await self._database.write(lambda conn: self._ledger.purge(conn) + purge_runs(conn, horizon))
+
+        def purge(conn: sa.Connection) -> int:
+            purge_authorizations(conn, self._clock.now())
+            return self._ledger.purge(conn) + purge_runs(conn, horizon)
+
+        return await self._database.write(purge)
 
 
 class SqlToolTransaction:
