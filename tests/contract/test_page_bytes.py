@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
 
 from .conftest import ended_batch
+from .pages import LARGE, OVERHEAD, ROWS, pages_of, rows_of, service_name, size_of
 
 LISTS = [
     method
@@ -42,40 +42,12 @@ QUERIES = {
     "SearchPassages": "passage",
     "SearchTools": "tool answers",
 }
-OVERHEAD = 1_000
-"""The bytes of a token, and of the number and length of each row."""
-ROWS = 4
 TEXT = messages_service_pb2.SEARCH_MODE_TEXT
-LARGE = 900_000
-
-
-async def pages_of(mesh: Mesh, method: MethodDescriptor, request: Any) -> AsyncIterator[Any]:
-    """Yields the pages of a list until the last one."""
-    call = getattr(mesh.stubs[service_name(method)], method.name)
-    while True:
-        page = await call(request)
-        yield page
-        if not page.next_page_token:
-            return
-        request.page_token = page.next_page_token
-
-
-def service_name(method: MethodDescriptor) -> str:
-    """Returns the full name of the service of a method."""
-    service = method.containing_service
-    assert service is not None
-    return service.full_name
 
 
 def method_of(name: str) -> MethodDescriptor:
     """Returns a method of the MessageService."""
     return service_of("mnemesh.recall.v1.MessageService").methods_by_name[name]
-
-
-def rows_of(page: Any) -> list[tuple[Any, ...]]:
-    """Returns the rows of a page. The core memories of agents belong to their rows."""
-    parts = [getattr(page, field.name) for field in page.DESCRIPTOR.fields if field.is_repeated]
-    return list(zip(*(part for part in parts if part), strict=True))
 
 
 def listing(method: MethodDescriptor, ids: dict[str, str], order: int = paging_pb2.SORT_ORDER_ASCENDING) -> Any:
@@ -297,8 +269,3 @@ async def test_large_rows_fill_pages_of_3_mb(mesh: Mesh) -> None:
         pages = [page async for page in pages_of(mesh, method, request)]
         assert [len(rows_of(page)) for page in pages] == [3, 1], method.full_name
         assert all(page.ByteSize() <= paging.MAX_PAGE_BYTES + OVERHEAD for page in pages), method.full_name
-
-
-def size_of(part: Any) -> int:
-    """Returns the size of a row in bytes."""
-    return len(part.encode()) if isinstance(part, str) else part.ByteSize()

@@ -67,7 +67,7 @@ async def test_tools_of_other_organizations_are_not_found(service: ToolService) 
     await service.delete_tool(OTHER, mine.id, None)
     assert await service.count_tools(OTHER, ToolFilter(tags_any=("t",))) == 0
     assert (await service.list_tools(OTHER, ToolFilter(), ToolOrder.NAME, PageQuery(10, True))).items == ()
-    assert await service.batch_get_tools(OTHER, [mine.id], ["f"]) == ()
+    assert await service.batch_get_tools(OTHER, [mine.id], ["f"]) == [None, None]
     theirs = await service.create_tool(OTHER, SPEC, None)
     assert theirs.id != mine.id
     assert theirs.created_by_id == OTHER.subject_id

@@ -124,7 +124,7 @@ class MessagesClient:
     async def window_ids(self, conversation_ids: Sequence[str]) -> Sequence[messages_service_pb2.ContextIds]:
         """Returns the ids of the messages in up to 1000 windows, in their order. Unknown conversations are left out."""
         request = messages_service_pb2.BatchGetContextIdsRequest(conversation_ids=conversation_ids)
-        return (await self.stub.BatchGetContextIds(request)).contexts
+        return list((await whole_answer(self.stub.BatchGetContextIds, request, "contexts")).contexts)
 
     async def append(
         self,

@@ -48,7 +48,9 @@ async def paginate(
 
 
 async def whole_answer(call: Callable[[Any], Awaitable[Any]], request: Any, field: str = "hits") -> Any:
-    """Returns the answer to a search with the hits of all pages. Mostly there is one page, and one call.
+    """Returns the answer to a search, or to a read of many rows, with what all pages have.
+
+    Mostly there is one page, and one call.
 
     Args:
         call: the method of a stub.

@@ -1,4 +1,4 @@
-"""Answers to searches with the hits of all their pages."""
+"""Answers to searches, and to reads of many rows, with what all their pages have."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf import field_mask_pb2
 from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2, blocks_service_pb2_grpc
 from mnemesh_client.inputs import json_text, present_fields
-from mnemesh_client.sync.paging import Order, paginate, sort_order
+from mnemesh_client.sync.paging import Order, paginate, sort_order, whole_answer
 from mnemesh_client.sync_transport import Channel
 
 _OWNER = blocks_pb2.Author(owner=blocks_pb2.OwnerAuthor())
@@ -143,7 +143,7 @@ class BlocksClient:
     def core_memories(self, agent_ids: Sequence[str]) -> Sequence[blocks_pb2.CoreMemory]:
         """Returns the core memories of up to 1000 agents, in their order."""
         request = blocks_service_pb2.BatchGetCoreMemoryRequest(agent_ids=agent_ids)
-        return self.stub.BatchGetCoreMemory(request).core_memories
+        return list(whole_answer(self.stub.BatchGetCoreMemory, request, "core_memories").core_memories)
 
     def revert(
         self, block_id: str, revision: int, *, base_revision: int | None = None, request_id: str = ""

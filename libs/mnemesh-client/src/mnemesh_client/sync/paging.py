@@ -47,7 +47,9 @@ def paginate(call: Callable[[Any], Any], request: Any, field: str, limit: int | 
 
 
 def whole_answer(call: Callable[[Any], Any], request: Any, field: str = "hits") -> Any:
-    """Returns the answer to a search with the hits of all pages. Mostly there is one page, and one call.
+    """Returns the answer to a search, or to a read of many rows, with what all pages have.
+
+    Mostly there is one page, and one call.
 
     Args:
         call: the method of a stub.

@@ -95,7 +95,7 @@ class ToolsClient:
             tool_ids=[key for key in keys if key.startswith("tool-")],
             names=[key for key in keys if not key.startswith("tool-")],
         )
-        return list(self.stub.BatchGetTools(request).tools)
+        return list(whole_answer(self.stub.BatchGetTools, request, "tools").tools)
 
     def count(self, *, exclude_types: Sequence[ToolTypeName] = ()) -> int:
         """Returns the number of tools, without those of some types."""

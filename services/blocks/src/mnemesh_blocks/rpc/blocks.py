@@ -10,7 +10,7 @@ from mnemesh.blocks.v1 import blocks_service_pb2 as pb
 from mnemesh.blocks.v1 import blocks_service_pb2_grpc
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import request_key
-from mnemesh_kit.paging import bounded, next_page_token, page_query
+from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_from_token, page_query
 from mnemesh_kit.principal import current_principal
 from mnemesh_kit.time import optional_timestamp_from_proto
 
@@ -149,8 +149,10 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         self, request: pb.BatchGetCoreMemoryRequest, context: Context
     ) -> pb.BatchGetCoreMemoryResponse:
         """Returns the core memories of several agents."""
-        memories = await self._core_memory.batch_get_core_memory(current_principal(), request.agent_ids)
-        return pb.BatchGetCoreMemoryResponse(core_memories=[core_memory_to_proto(memory) for memory in memories])
+        left = request.agent_ids[offset_from_token(request) :]
+        memories = await self._core_memory.batch_get_core_memory(current_principal(), left)
+        shown, token = bounded_hits(request, [core_memory_to_proto(memory) for memory in memories])
+        return pb.BatchGetCoreMemoryResponse(core_memories=shown, next_page_token=token)
 
     async def EditBlock(self, request: pb.EditBlockRequest, context: Context) -> pb.EditBlockResponse:
         """Applies one edit to a block."""

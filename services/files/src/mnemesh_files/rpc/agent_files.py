@@ -170,8 +170,9 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
         self, request: pb.BatchGetDirectoriesRequest, context: Any
     ) -> pb.BatchGetDirectoriesResponse:
         ids = [agent_id_from_proto(each, f"agent_ids[{index}]") for index, each in enumerate(request.agent_ids)]
-        found = await self._agents.batch_directories(current_principal(), ids)
-        return pb.BatchGetDirectoriesResponse(directories=[directories_to_proto(*each) for each in found])
+        found = await self._agents.batch_directories(current_principal(), ids[offset_from_token(request) :])
+        shown, token = bounded_hits(request, [directories_to_proto(*each) for each in found])
+        return pb.BatchGetDirectoriesResponse(directories=shown, next_page_token=token)
 
     async def SetFileLimits(self, request: pb.SetFileLimitsRequest, context: Any) -> pb.SetFileLimitsResponse:
         limits, evicted, revision = await self._agents.set_limits(

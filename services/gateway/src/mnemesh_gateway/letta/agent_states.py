@@ -14,6 +14,7 @@ from mnemesh.files.v1 import agent_files_service_pb2
 from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.tools.v1 import tools_service_pb2
 from mnemesh_kit.errors import NotFound
+from mnemesh_kit.whole_answers import whole_answer
 
 from mnemesh_gateway.letta.convert.agents import file_block_from_proto, folder_from_proto, state_from_proto
 from mnemesh_gateway.letta.convert.groups import group_from_proto
@@ -119,15 +120,21 @@ async def _tools(mesh: Mesh, agents: Sequence[pb.Agent]) -> dict[str, Tool]:
 
     async def builtin() -> dict[str, Tool]:
         request = tools_service_pb2.BatchGetToolsRequest(names=sorted(names))
-        response = await mesh.tools.BatchGetTools(request, timeout=READ_SECONDS)
+        response = await _definitions(mesh, request)
         return {tool.name: tool_from_proto(tool) for tool in response.tools}
 
     found = dict(await mesh.cached(f"builtin:{key}", builtin)) if names else {}
     if ids:
         request = tools_service_pb2.BatchGetToolsRequest(tool_ids=sorted(ids))
-        response = await mesh.tools.BatchGetTools(request, timeout=READ_SECONDS)
+        response = await _definitions(mesh, request)
         found |= {tool.id: tool_from_proto(tool) for tool in response.tools}
     return found
+
+
+async def _definitions(
+    mesh: Mesh, request: tools_service_pb2.BatchGetToolsRequest
+) -> tools_service_pb2.BatchGetToolsResponse:
+    return await whole_answer(mesh.tools.BatchGetTools, request, seconds=READ_SECONDS, field="tools")
 
 
 async def _of_holders(

@@ -89,7 +89,7 @@ class RecallClient:
     async def window_ids(self, conversation_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """See RecallPort."""
         request = rpc.BatchGetContextIdsRequest(conversation_ids=conversation_ids)
-        response = await self._stub.BatchGetContextIds(request, timeout=deadlines.READ)
+        response = await whole_answer(self._stub.BatchGetContextIds, request, seconds=deadlines.READ, field="contexts")
         return {window.conversation_id: tuple(window.message_ids) for window in response.contexts}
 
     async def commit_step(self, commit: StepCommit) -> CommitOutcome:

@@ -10,6 +10,7 @@ from mnemesh.tools.v1 import tools_service_pb2 as rpc
 from mnemesh.tools.v1.execution_service_pb2_grpc import ExecutionServiceStub
 from mnemesh.tools.v1.mcp_servers_service_pb2_grpc import McpServerServiceStub
 from mnemesh.tools.v1.tools_service_pb2_grpc import ToolServiceStub
+from mnemesh_kit.whole_answers import whole_answer
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.clients.mcp_calls import run_on_mcp_server
@@ -37,7 +38,7 @@ class ToolsClient:
     async def definitions(self, ids: Sequence[str] = (), names: Sequence[str] = ()) -> tuple[CustomTool, ...]:
         """See ToolsPort."""
         request = rpc.BatchGetToolsRequest(tool_ids=ids, names=names)
-        response = await self._tools.BatchGetTools(request, timeout=deadlines.READ)
+        response = await whole_answer(self._tools.BatchGetTools, request, seconds=deadlines.READ, field="tools")
         self._seconds |= {tool.id: tool.timeout_seconds for tool in response.tools if tool.timeout_seconds}
         return tuple(tool_from_proto(tool) for tool in response.tools)
 

@@ -43,8 +43,11 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
         self, request: rpc.BatchGetContextIdsRequest, context: Call
     ) -> rpc.BatchGetContextIdsResponse:
         """Returns the message ids in context windows."""
-        found = await self._service.get_context_ids(current_principal(), tuple(request.conversation_ids))
-        return rpc.BatchGetContextIdsResponse(contexts=[convert.context_ids_to_proto(window) for window in found])
+        left = tuple(request.conversation_ids)[offset_from_token(request) :]
+        found = await self._service.get_context_ids(current_principal(), left)
+        by_id = {window.conversation_id: convert.context_ids_to_proto(window) for window in found}
+        contexts, token = bounded_hits(request, [by_id.get(id_) for id_ in left])
+        return rpc.BatchGetContextIdsResponse(contexts=contexts, next_page_token=token)
 
     async def CommitStep(self, request: rpc.CommitStepRequest, context: Call) -> rpc.CommitStepResponse:
         """Commits a step."""

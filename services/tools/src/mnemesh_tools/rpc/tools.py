@@ -89,8 +89,11 @@ class ToolsServicer(tools_service_pb2_grpc.ToolServiceServicer):
 
     async def BatchGetTools(self, request: pb.BatchGetToolsRequest, context: Context) -> pb.BatchGetToolsResponse:
         """Returns several tools by their ids and names."""
-        tools = await self._service.batch_get_tools(current_principal(), request.tool_ids, request.names)
-        return pb.BatchGetToolsResponse(tools=[self._to_proto(tool) for tool in tools])
+        found = await self._service.batch_get_tools(
+            current_principal(), request.tool_ids, request.names, offset_from_token(request)
+        )
+        tools, token = bounded_hits(request, [None if tool is None else self._to_proto(tool) for tool in found])
+        return pb.BatchGetToolsResponse(tools=tools, next_page_token=token)
 
     async def ListTools(self, request: pb.ListToolsRequest, context: Context) -> pb.ListToolsResponse:
         """Returns a page of tools."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mnemesh_tools.errors import McpServerNotFound, ToolNotFound
 from mnemesh_tools.model.mcp_servers import McpServer
 from mnemesh_tools.model.mcp_tools import McpTool, McpToolKey
@@ -31,6 +33,22 @@ def get_tool_by_name(tx: ToolTransaction, name: str) -> Tool:
     if tool is None:
         raise ToolNotFound(name)
     return tool
+
+
+def in_places(found: Sequence[Tool], ids: Sequence[str], names: Sequence[str]) -> list[Tool | None]:
+    """Returns a place for each id, then for each name: its tool, or None if it has none, or another place before."""
+    by_id, by_name = {tool.id: tool for tool in found}, {tool.spec.name: tool for tool in found}
+    places: list[Tool | None] = []
+    seen: set[str] = set()
+    for tool_id in ids:
+        places.append(None if tool_id in seen else by_id.get(tool_id))
+        seen.add(tool_id)
+    for name in names:
+        tool = by_name.get(name)
+        places.append(None if tool is None or tool.id in seen else tool)
+        if tool is not None:
+            seen.add(tool.id)
+    return places
 
 
 def get_mcp_server(tx: ToolTransaction, server_id: str) -> McpServer:

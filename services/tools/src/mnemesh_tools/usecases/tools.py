@@ -206,8 +206,13 @@ class ToolService:
         await self.seed_builtin_tools(caller)
         return await self._store.read(caller.organization_id, lambda tx: lookups.get_tool_by_name(tx, name))
 
-    async def batch_get_tools(self, caller: Principal, ids: Sequence[str], names: Sequence[str]) -> Sequence[Tool]:
-        """Returns the tools with these ids, then those with these names, each once; unknown ones are left out."""
+    async def batch_get_tools(
+        self, caller: Principal, ids: Sequence[str], names: Sequence[str], skip: int = 0
+    ) -> Sequence[Tool | None]:
+        """Returns the tools with these ids, then those with these names, without the first `skip` of them.
+
+        There is None for one that is unknown, or that another id or an earlier name stands for.
+        """
         if len(ids) + len(names) > MAX_BATCH:
             raise InvalidArgument(f"tool_ids and names must have at most {MAX_BATCH} entries.", field="tool_ids")
         for field, texts in (("tool_ids", ids), ("names", names)):
@@ -215,7 +220,9 @@ class ToolService:
                 require_no_nul(text, field)
         if names:
             await self.seed_builtin_tools(caller)
-        return await self._store.read(caller.organization_id, lambda tx: tx.get_tools(ids, names))
+        left_ids, left_names = ids[skip:], names[max(0, skip - len(ids)) :]
+        found = await self._store.read(caller.organization_id, lambda tx: tx.get_tools(left_ids, left_names))
+        return lookups.in_places(found, ids, names)[skip:]
 
     async def list_tools(self, caller: Principal, filter_: ToolFilter, order: ToolOrder, page: PageQuery) -> Page[Tool]:
         """Returns a page of the tools that match the filter, sorted by `order`."""

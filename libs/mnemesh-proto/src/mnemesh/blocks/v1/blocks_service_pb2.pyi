@@ -740,16 +740,20 @@ class BatchGetCoreMemoryRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     AGENT_IDS_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_token: _builtins.str
+    """Continues a response with a next_page_token, with the same agent_ids."""
     @_builtins.property
     def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
         agent_ids: _abc.Iterable[_builtins.str] | None = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_ids", b"agent_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_ids", b"agent_ids", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -760,16 +764,20 @@ class BatchGetCoreMemoryResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CORE_MEMORIES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Set if the response would be larger than 3 MB with the remaining core memories."""
     @_builtins.property
     def core_memories(self) -> _containers.RepeatedCompositeFieldContainer[_blocks_pb2.CoreMemory]: ...
     def __init__(
         self,
         *,
         core_memories: _abc.Iterable[_blocks_pb2.CoreMemory] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["core_memories", b"core_memories"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["core_memories", b"core_memories", "next_page_token", b"next_page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

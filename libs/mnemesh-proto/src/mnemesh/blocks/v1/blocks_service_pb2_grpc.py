@@ -224,7 +224,8 @@ class BlockServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def BatchGetCoreMemory(self, request, context):
-        """Same as GetCoreMemory for up to 1000 agents, in the requested order.
+        """Same as GetCoreMemory for up to 1000 agents, in the requested order. A response that would be larger than 3 MB has
+        those of the first agents, at least one, and a next_page_token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -66,7 +66,9 @@ class BlockServiceStub:
     revision 0 and no blocks.
     """
     BatchGetCoreMemory: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.BatchGetCoreMemoryRequest, _blocks_service_pb2.BatchGetCoreMemoryResponse]
-    """Same as GetCoreMemory for up to 1000 agents, in the requested order."""
+    """Same as GetCoreMemory for up to 1000 agents, in the requested order. A response that would be larger than 3 MB has
+    those of the first agents, at least one, and a next_page_token.
+    """
     EditBlock: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.EditBlockRequest, _blocks_service_pb2.EditBlockResponse]
     """Applies one atomic edit to the block that an agent holds under a label. Append, replace and patch apply to the
     current value. Insert and rethink carry the revision that the author saw, and fail if the block has changed since.
@@ -155,7 +157,9 @@ class BlockServiceAsyncStub(BlockServiceStub):
     revision 0 and no blocks.
     """
     BatchGetCoreMemory: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.BatchGetCoreMemoryRequest, _blocks_service_pb2.BatchGetCoreMemoryResponse]  # type: ignore[assignment]
-    """Same as GetCoreMemory for up to 1000 agents, in the requested order."""
+    """Same as GetCoreMemory for up to 1000 agents, in the requested order. A response that would be larger than 3 MB has
+    those of the first agents, at least one, and a next_page_token.
+    """
     EditBlock: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.EditBlockRequest, _blocks_service_pb2.EditBlockResponse]  # type: ignore[assignment]
     """Applies one atomic edit to the block that an agent holds under a label. Append, replace and patch apply to the
     current value. Insert and rethink carry the revision that the author saw, and fail if the block has changed since.
@@ -296,7 +300,9 @@ class BlockServiceServicer:
         request: _blocks_service_pb2.BatchGetCoreMemoryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_blocks_service_pb2.BatchGetCoreMemoryResponse, _abc.Awaitable[_blocks_service_pb2.BatchGetCoreMemoryResponse]]:
-        """Same as GetCoreMemory for up to 1000 agents, in the requested order."""
+        """Same as GetCoreMemory for up to 1000 agents, in the requested order. A response that would be larger than 3 MB has
+        those of the first agents, at least one, and a next_page_token.
+        """
 
     def EditBlock(
         self,

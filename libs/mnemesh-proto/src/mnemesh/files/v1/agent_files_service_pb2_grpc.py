@@ -202,7 +202,8 @@ class AgentFileServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def BatchGetDirectories(self, request, context):
-        """Same as GetDirectories for up to 1000 agents, in the requested order.
+        """Same as GetDirectories for up to 1000 agents, in the requested order. A response that would be larger than 3 MB has
+        those of the first agents, at least one, and a next_page_token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -84,7 +84,9 @@ class AgentFileServiceStub:
     folder has revision 0 and no directories.
     """
     BatchGetDirectories: _grpc.UnaryUnaryMultiCallable[_agent_files_service_pb2.BatchGetDirectoriesRequest, _agent_files_service_pb2.BatchGetDirectoriesResponse]
-    """Same as GetDirectories for up to 1000 agents, in the requested order."""
+    """Same as GetDirectories for up to 1000 agents, in the requested order. A response that would be larger than 3 MB has
+    those of the first agents, at least one, and a next_page_token.
+    """
     SetFileLimits: _grpc.UnaryUnaryMultiCallable[_agent_files_service_pb2.SetFileLimitsRequest, _agent_files_service_pb2.SetFileLimitsResponse]
     """Sets how many files and characters an agent may see at once. If more is open, the least recently used files are
     closed. Agents without their own limits have 5 files and 50000 characters.
@@ -151,7 +153,9 @@ class AgentFileServiceAsyncStub(AgentFileServiceStub):
     folder has revision 0 and no directories.
     """
     BatchGetDirectories: _aio.UnaryUnaryMultiCallable[_agent_files_service_pb2.BatchGetDirectoriesRequest, _agent_files_service_pb2.BatchGetDirectoriesResponse]  # type: ignore[assignment]
-    """Same as GetDirectories for up to 1000 agents, in the requested order."""
+    """Same as GetDirectories for up to 1000 agents, in the requested order. A response that would be larger than 3 MB has
+    those of the first agents, at least one, and a next_page_token.
+    """
     SetFileLimits: _aio.UnaryUnaryMultiCallable[_agent_files_service_pb2.SetFileLimitsRequest, _agent_files_service_pb2.SetFileLimitsResponse]  # type: ignore[assignment]
     """Sets how many files and characters an agent may see at once. If more is open, the least recently used files are
     closed. Agents without their own limits have 5 files and 50000 characters.
@@ -270,7 +274,9 @@ class AgentFileServiceServicer:
         request: _agent_files_service_pb2.BatchGetDirectoriesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_files_service_pb2.BatchGetDirectoriesResponse, _abc.Awaitable[_agent_files_service_pb2.BatchGetDirectoriesResponse]]:
-        """Same as GetDirectories for up to 1000 agents, in the requested order."""
+        """Same as GetDirectories for up to 1000 agents, in the requested order. A response that would be larger than 3 MB has
+        those of the first agents, at least one, and a next_page_token.
+        """
 
     def SetFileLimits(
         self,

@@ -168,16 +168,20 @@ class BatchGetContextIdsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CONVERSATION_IDS_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_token: _builtins.str
+    """Continues a response with a next_page_token, with the same conversation_ids."""
     @_builtins.property
     def conversation_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
         conversation_ids: _abc.Iterable[_builtins.str] | None = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation_ids", b"conversation_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation_ids", b"conversation_ids", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -188,16 +192,20 @@ class BatchGetContextIdsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CONTEXTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Set if the response would be larger than 3 MB with the remaining windows."""
     @_builtins.property
     def contexts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContextIds]: ...
     def __init__(
         self,
         *,
         contexts: _abc.Iterable[Global___ContextIds] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contexts", b"contexts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contexts", b"contexts", "next_page_token", b"next_page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

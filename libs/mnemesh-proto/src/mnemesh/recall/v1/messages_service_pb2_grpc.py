@@ -162,7 +162,8 @@ class MessageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def BatchGetContextIds(self, request, context):
-        """Returns the ids of the messages in up to 1000 windows, in the requested order. Unknown conversations are omitted.
+        """Returns the ids of the messages in up to 1000 windows, in the requested order. Unknown conversations are omitted. A
+        response that would be larger than 3 MB has those of the first windows, at least one, and a next_page_token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -63,7 +63,9 @@ class MessageServiceStub:
     Errors: NOT_FOUND.
     """
     BatchGetContextIds: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.BatchGetContextIdsRequest, _messages_service_pb2.BatchGetContextIdsResponse]
-    """Returns the ids of the messages in up to 1000 windows, in the requested order. Unknown conversations are omitted."""
+    """Returns the ids of the messages in up to 1000 windows, in the requested order. Unknown conversations are omitted. A
+    response that would be larger than 3 MB has those of the first windows, at least one, and a next_page_token.
+    """
     CommitStep: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.CommitStepRequest, _messages_service_pb2.CommitStepResponse]
     """Commits one step in one transaction: stores its messages, updates the conversation's system message if system_text
     is set, and extends the window.
@@ -184,7 +186,9 @@ class MessageServiceAsyncStub(MessageServiceStub):
     Errors: NOT_FOUND.
     """
     BatchGetContextIds: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.BatchGetContextIdsRequest, _messages_service_pb2.BatchGetContextIdsResponse]  # type: ignore[assignment]
-    """Returns the ids of the messages in up to 1000 windows, in the requested order. Unknown conversations are omitted."""
+    """Returns the ids of the messages in up to 1000 windows, in the requested order. Unknown conversations are omitted. A
+    response that would be larger than 3 MB has those of the first windows, at least one, and a next_page_token.
+    """
     CommitStep: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.CommitStepRequest, _messages_service_pb2.CommitStepResponse]  # type: ignore[assignment]
     """Commits one step in one transaction: stores its messages, updates the conversation's system message if system_text
     is set, and extends the window.
@@ -317,7 +321,9 @@ class MessageServiceServicer:
         request: _messages_service_pb2.BatchGetContextIdsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_messages_service_pb2.BatchGetContextIdsResponse, _abc.Awaitable[_messages_service_pb2.BatchGetContextIdsResponse]]:
-        """Returns the ids of the messages in up to 1000 windows, in the requested order. Unknown conversations are omitted."""
+        """Returns the ids of the messages in up to 1000 windows, in the requested order. Unknown conversations are omitted. A
+        response that would be larger than 3 MB has those of the first windows, at least one, and a next_page_token.
+        """
 
     def CommitStep(
         self,

@@ -128,7 +128,8 @@ class ToolServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def BatchGetTools(self, request, context):
-        """Returns tools by id and by name, in that order. Unknown tools are omitted.
+        """Returns tools by id and by name, in that order, each once. Unknown tools are omitted. A response that would be larger
+        than 3 MB has the first of the tools, at least one, and a next_page_token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -50,7 +50,9 @@ class ToolServiceStub:
     GetTool: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.GetToolRequest, _tools_service_pb2.GetToolResponse]
     """Returns one tool. Errors: NOT_FOUND."""
     BatchGetTools: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.BatchGetToolsRequest, _tools_service_pb2.BatchGetToolsResponse]
-    """Returns tools by id and by name, in that order. Unknown tools are omitted."""
+    """Returns tools by id and by name, in that order, each once. Unknown tools are omitted. A response that would be larger
+    than 3 MB has the first of the tools, at least one, and a next_page_token.
+    """
     ListTools: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.ListToolsRequest, _tools_service_pb2.ListToolsResponse]
     """Lists tools. Every organization has the built-in tools. The default order is descending."""
     CountTools: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.CountToolsRequest, _tools_service_pb2.CountToolsResponse]
@@ -93,7 +95,9 @@ class ToolServiceAsyncStub(ToolServiceStub):
     GetTool: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.GetToolRequest, _tools_service_pb2.GetToolResponse]  # type: ignore[assignment]
     """Returns one tool. Errors: NOT_FOUND."""
     BatchGetTools: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.BatchGetToolsRequest, _tools_service_pb2.BatchGetToolsResponse]  # type: ignore[assignment]
-    """Returns tools by id and by name, in that order. Unknown tools are omitted."""
+    """Returns tools by id and by name, in that order, each once. Unknown tools are omitted. A response that would be larger
+    than 3 MB has the first of the tools, at least one, and a next_page_token.
+    """
     ListTools: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.ListToolsRequest, _tools_service_pb2.ListToolsResponse]  # type: ignore[assignment]
     """Lists tools. Every organization has the built-in tools. The default order is descending."""
     CountTools: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.CountToolsRequest, _tools_service_pb2.CountToolsResponse]  # type: ignore[assignment]
@@ -153,7 +157,9 @@ class ToolServiceServicer:
         request: _tools_service_pb2.BatchGetToolsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tools_service_pb2.BatchGetToolsResponse, _abc.Awaitable[_tools_service_pb2.BatchGetToolsResponse]]:
-        """Returns tools by id and by name, in that order. Unknown tools are omitted."""
+        """Returns tools by id and by name, in that order, each once. Unknown tools are omitted. A response that would be larger
+        than 3 MB has the first of the tools, at least one, and a next_page_token.
+        """
 
     def ListTools(
         self,

@@ -8,6 +8,7 @@ from mnemesh.tools.v1 import tools_pb2 as pb
 from mnemesh.tools.v1 import tools_service_pb2 as rpc
 from mnemesh.tools.v1.tools_service_pb2_grpc import ToolServiceStub
 from mnemesh_kit.errors import InvalidArgument, MnemeshError
+from mnemesh_kit.whole_answers import whole_answer
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.clients.records.messages import copy_of, map_other, record_of
@@ -31,16 +32,19 @@ class ToolRecords:
         """See RecordPart."""
         for start in range(0, len(scope.tool_ids), _MAX_BATCH):
             request = rpc.BatchGetToolsRequest(tool_ids=scope.tool_ids[start : start + _MAX_BATCH])
-            response = await self._stub.BatchGetTools(request, timeout=deadlines.IMPORT)
+            response = await self._definitions(request)
             for tool in response.tools:
                 tool.ClearField("packages")
                 yield record_of(kind, tool.id, tool)
+
+    async def _definitions(self, request: rpc.BatchGetToolsRequest) -> rpc.BatchGetToolsResponse:
+        return await whole_answer(self._stub.BatchGetTools, request, seconds=deadlines.IMPORT, field="tools")
 
     async def find(self, target: ImportTarget, records: Sequence[Record]) -> Mapping[str, str]:  # noqa: ARG002
         """See RecordPart."""
         names = {record.body.name: record.id for record in records}
         request = rpc.BatchGetToolsRequest(names=list(names))
-        response = await self._stub.BatchGetTools(request, timeout=deadlines.IMPORT)
+        response = await self._definitions(request)
         return {names[tool.name]: tool.id for tool in response.tools}
 
     async def restore(
