@@ -8,6 +8,9 @@ from typing import Any, Self
 
 import pytest
 from letta_client import Letta
+from mnemesh_gateway.config import Config
+from mnemesh_gateway.wiring import assemble
+from mnemesh_kit.server import RunningServer
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.mesh_thread import MeshThread
@@ -68,6 +71,22 @@ def client(base_url: str) -> Iterator[Letta]:
     """Letta's SDK, without retries of its own."""
     with Letta(base_url=base_url, api_key="any", max_retries=0, timeout=scaled(60)) as client:
         yield client
+
+
+@pytest.fixture
+def other(faked: FakedMesh) -> Iterator[RunningServer]:
+    """Another gateway of the mesh."""
+    mesh = faked.mesh
+    targets = {f"{name}_target": mesh.addresses[name] for name in ("orchestrator", "blocks", "recall", "archival")}
+    config = Config(port=0, data_dir=str(mesh.directory), shutdown_grace_seconds=30, **targets)
+    server = RunningServer()
+
+    async def start() -> None:
+        await server.start(await assemble(config), config)
+
+    faked.thread.run(start())
+    yield server
+    faked.thread.run(server.stop())
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from mnemesh_gateway.clients.callbacks import CallbackClient
+from mnemesh_gateway.letta.callbacks import POLL_SECONDS
 from mnemesh_testkit.fakes.script import Reply, status
 from mnemesh_testkit.timeouts import scaled
 
@@ -175,6 +176,21 @@ def test_a_run_calls_back_with_its_result(lab: Lab, rest: Rest, hook: Hook) -> N
     assert (called["run_id"], called["status"]) == (failing.id, "failed")
     assert "result" not in called["metadata"]
     assert hook.bodies.empty(), "a redirect is followed, or an answered call is repeated"
+
+
+@pytest.mark.usefixtures("other")
+def test_two_gateways_send_each_callback_once(lab: Lab, rest: Rest, hook: Hook) -> None:
+    agents = [lab.agent() for _ in range(12)]
+    lab.fake.script = lambda _: Reply(text="Hello.")
+    runs = {
+        lab.client.agents.messages.create_async(agent.id, input="Hi.", callback_url=hook.url).id for agent in agents
+    }
+    body = {"requests": _requests(*(agent.id for agent in agents)), "callback_url": hook.url}
+    batch = rest.call("POST", BATCHES, json=body)["id"]
+    called = [hook.next() for _ in range(len(runs) + 1)]
+    assert sorted(each.get("run_id") or each["job_id"] for each in called) == sorted((*runs, batch))
+    time.sleep(2.5 * POLL_SECONDS)  # each gateway has asked twice
+    assert hook.bodies.empty()
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
-from mnemesh_gateway.config import Config
-from mnemesh_gateway.wiring import assemble
 from mnemesh_kit.server import RunningServer
 from mnemesh_testkit.fakes.authorization_server import Protected, protected
 from mnemesh_testkit.timeouts import scaled
 
-from .conftest import FakedMesh
 from .lab import Lab
 from .rest import Rest
 
@@ -97,22 +94,6 @@ def test_a_person_authorizes_a_server_and_its_tools_are_used(
     again = Connection(base_url, server_id)
     assert [again.next()["event"] for _ in range(2)] == ["connection_attempt", "success"]
     again.close()
-
-
-@pytest.fixture
-def other(faked: FakedMesh) -> Iterator[RunningServer]:
-    """Another gateway of the mesh."""
-    mesh = faked.mesh
-    targets = {f"{name}_target": mesh.addresses[name] for name in ("orchestrator", "blocks", "recall", "archival")}
-    config = Config(port=0, data_dir=str(mesh.directory), shutdown_grace_seconds=30, **targets)
-    server = RunningServer()
-
-    async def start() -> None:
-        await server.start(await assemble(config), config)
-
-    faked.thread.run(start())
-    yield server
-    faked.thread.run(server.stop())
 
 
 def test_the_browser_may_come_back_to_another_gateway(
