@@ -90,6 +90,19 @@ def test_paged_rpcs_refuse_invalid_pages(service: str, grpc_stub: Any) -> None:
             assert (reason_of(error), field_of(error)) == ("PAGE_TOKEN_INVALID", "page_token"), method.full_name
 
 
+def test_reads_without_a_page_size_refuse_tokens_of_others(service: str, grpc_stub: Any) -> None:
+    for method in _with_tokens(service):
+        if method.name.startswith(("Get", "BatchGet")):
+            for token in ("garbage", "e30", "AAAA" * 20, "\u202e"):
+                request = new_request(method)
+                request.page_token = token
+                error = call(grpc_stub, method, request)
+                assert error is not None, f"{method.full_name} takes the page_token {token!r}"
+                assert (reason_of(error), field_of(error)) == ("PAGE_TOKEN_INVALID", "page_token"), method.full_name
+            assert "next_page_token" in method.output_type.fields_by_name, method.full_name
+            assert reads(method), f"{method.full_name} is not marked NO_SIDE_EFFECTS"
+
+
 def test_every_paged_rpc_has_the_standard_fields(service: str) -> None:
     for method in _paged(service):
         numbers = {field.name: field.number for field in method.input_type.fields}
@@ -125,9 +138,12 @@ def test_every_rpc_has_its_own_request_and_response(service: str) -> None:
 
 
 def _paged(service: str) -> list[MethodDescriptor]:
-    """Returns the calls with pages. A search has a limit and a read of ids has these, but no page size."""
-    paged = [m for m in service_of(service).methods if "page_token" in m.input_type.fields_by_name]
-    return [method for method in paged if not method.name.startswith("Search") and method.name != "GetMessages"]
+    """Returns the calls with pages. A search has a limit, and a read has what it names, but no page size."""
+    return [method for method in _with_tokens(service) if not method.name.startswith(("Search", "Get", "BatchGet"))]
+
+
+def _with_tokens(service: str) -> list[MethodDescriptor]:
+    return [method for method in service_of(service).methods if "page_token" in method.input_type.fields_by_name]
 
 
 def _is_unanswered(stub: Any, method: MethodDescriptor) -> bool:

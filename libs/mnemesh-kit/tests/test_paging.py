@@ -10,9 +10,10 @@ import sqlalchemy as sa
 from mnemesh.archival.v1.passages_service_pb2 import SearchPassagesRequest, SearchPassagesResponse
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 from mnemesh.blocks.v1.blocks_pb2 import Block
-from mnemesh.recall.v1.messages_service_pb2 import SearchMessagesRequest
+from mnemesh.recall.v1.messages_service_pb2 import GetContextRequest, GetContextResponse, SearchMessagesRequest
 from mnemesh.types.v1 import paging_pb2
-from mnemesh_kit.errors import InvalidArgument, NotFound, PageTokenInvalid
+from mnemesh.types.v1.message_pb2 import Message
+from mnemesh_kit.errors import Aborted, InvalidArgument, NotFound, PageTokenInvalid
 from mnemesh_kit.paging import (
     MAX_PAGE_BYTES,
     Cursor,
@@ -24,6 +25,7 @@ from mnemesh_kit.paging import (
     next_page_token,
     offset_from_token,
     page_query,
+    version_from_token,
 )
 from mnemesh_kit.sql import Database, UtcDateTime
 from mnemesh_kit.sql.pages import paginate
@@ -168,6 +170,39 @@ async def test_a_whole_answer_has_the_hits_of_all_pages_and_costs_one_call_if_th
     assert found == SearchPassagesResponse(hits=[{"score": 2}, {"score": 1}], degraded=True)
     assert request == SearchPassagesRequest(query="two pages")
     assert calls[1:] == [(request, 2), (SearchPassagesRequest(query="two pages", page_token="more"), 2)]
+
+
+async def test_what_changes_between_its_pages_is_read_again() -> None:
+    calls: list[str] = []
+    changes = 2
+
+    async def read(request: GetContextRequest, timeout: float) -> GetContextResponse:
+        calls.append(request.page_token)
+        if request.page_token and len(calls) <= 2 * changes:
+            raise Aborted("It has changed.")
+        version = 1 + len(calls) // 2
+        id_ = f"{version}{request.page_token}"
+        context = {"version": version, "messages": [{"id": id_}]}
+        return GetContextResponse(context=context, next_page_token="" if request.page_token else "b")
+
+    found = await whole_answer(read, GetContextRequest(), seconds=1, field="context.messages")
+    assert [message.id for message in found.context.messages] == ["3", "4b"]
+    assert calls == ["", "b"] * 3
+    calls.clear()
+    changes = 100
+    with pytest.raises(Aborted):
+        await whole_answer(read, GetContextRequest(), seconds=1, field="context.messages")
+    assert len(calls) == 10
+
+
+def test_a_token_of_a_version_has_it() -> None:
+    request = GetContextRequest(conversation_id="c")
+    assert version_from_token(request) == ""
+    rows = [Message(id="x" * 2_000_000), Message(id="y" * 2_000_000)]
+    shown, token = bounded_hits(request, rows, "7")
+    assert shown == rows[:1]
+    request.page_token = token
+    assert (offset_from_token(request), version_from_token(request)) == (1, "7")
 
 
 @pytest.mark.parametrize(("ascending", "order"), [(True, ASCENDING), (False, DESCENDING)])

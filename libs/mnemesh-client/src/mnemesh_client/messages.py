@@ -119,7 +119,9 @@ class MessagesClient:
     async def window(self, conversation_id: str) -> contexts_pb2.Context:
         """Returns the context window of a conversation: the system message and the messages that the model receives."""
         request = messages_service_pb2.GetContextRequest(conversation_id=conversation_id)
-        return (await self.stub.GetContext(request)).context
+        answer: messages_service_pb2.GetContextResponse
+        answer = await whole_answer(self.stub.GetContext, request, "context.messages")
+        return answer.context
 
     async def window_ids(self, conversation_ids: Sequence[str]) -> Sequence[messages_service_pb2.ContextIds]:
         """Returns the ids of the messages in up to 1000 windows, in their order. Unknown conversations are left out."""

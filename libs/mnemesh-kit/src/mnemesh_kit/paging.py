@@ -162,7 +162,7 @@ def fitting(items: Sequence[T], size_of: Callable[[T], int], max_bytes: int | No
     return len(items)
 
 
-def bounded_hits(request: Message, hits: Sequence[M | None]) -> tuple[list[M], str]:
+def bounded_hits(request: Message, hits: Sequence[M | None], version: str = "") -> tuple[list[M], str]:
     """Returns the hits of a search's answer, which ends before it exceeds MAX_PAGE_BYTES, and the token of the rest.
 
     The token is "" if no hits are left.
@@ -171,15 +171,22 @@ def bounded_hits(request: Message, hits: Sequence[M | None]) -> tuple[list[M], s
         request: the request. Its `limit` counts the hits of all answers.
         hits: the hits from `offset_from_token` on, best first, as the response has them. None stands for a place of the
             result that has none, such as an unknown id.
+        version: of what the rows are a part of, if all pages must show the same; see `version_from_token`.
     """
     count = fitting(hits, lambda hit: 0 if hit is None else _item_bytes(hit), MAX_PAGE_BYTES)
     shown = [hit for hit in hits[:count] if hit is not None]
-    return shown, offset_token(request, offset_from_token(request) + count) if count < len(hits) else ""
+    return shown, offset_token(request, offset_from_token(request) + count, version) if count < len(hits) else ""
 
 
-def offset_token(request: Message, offset: int) -> str:
+def offset_token(request: Message, offset: int, version: str = "") -> str:
     """Returns the token of the rest of a ranked result."""
-    return _encode(_fingerprint(request), Cursor(offset, ""))
+    return _encode(_fingerprint(request), Cursor(offset, version))
+
+
+def version_from_token(request: Message) -> str:
+    """Returns the version that the token of a request was issued for; "" without one. Raises PageTokenInvalid."""
+    fields: Any = request
+    return _decode(fields.page_token, _fingerprint(request)).id if fields.page_token else ""
 
 
 def offset_from_token(request: Message) -> int:

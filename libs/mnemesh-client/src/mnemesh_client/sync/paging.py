@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from contextlib import suppress
+from operator import attrgetter
+from typing import Any, Final, Literal
 
 from mnemesh.types.v1 import paging_pb2
+from mnemesh_kit.errors import Aborted
 
 Order = Literal["asc", "desc"]
 
@@ -16,6 +19,7 @@ _ORDERS = {
     "desc": paging_pb2.SORT_ORDER_DESCENDING,
 }
 _LARGEST_PAGE = 1000
+_ATTEMPTS: Final = 5
 
 
 def sort_order(order: Order | None) -> paging_pb2.SortOrder.ValueType:
@@ -49,17 +53,28 @@ def paginate(call: Callable[[Any], Any], request: Any, field: str, limit: int | 
 def whole_answer(call: Callable[[Any], Any], request: Any, field: str = "hits") -> Any:
     """Returns the answer to a search, or to a read of many rows, with what all pages have.
 
-    Mostly there is one page, and one call.
+    Mostly there is one page, and one call. If what the pages show has changed meanwhile, it is read again.
 
     Args:
         call: the method of a stub.
         request: the request. Its page_token is overwritten.
-        field: the name of the repeated field in the response.
+        field: the name of the repeated field in the response, such as `context.messages`.
+
+    Raises:
+        Aborted: it changed each time.
     """
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(Aborted):
+            return _followed(call, request, attrgetter(field))
+    return _followed(call, request, attrgetter(field))
+
+
+def _followed(call: Callable[[Any], Any], request: Any, rows: Callable[[Any], Any]) -> Any:
+    request.page_token = ""
     answer = call(request)
     while answer.next_page_token:
         request.page_token = answer.next_page_token
         page = call(request)
-        getattr(answer, field).extend(getattr(page, field))
+        rows(answer).extend(rows(page))
         answer.next_page_token = page.next_page_token
     return answer

@@ -83,7 +83,7 @@ class RecallClient:
     async def get_context(self, conversation_id: str, if_version: int | None = None) -> ContextWindow | None:
         """See RecallPort."""
         request = rpc.GetContextRequest(conversation_id=conversation_id, if_version=if_version)
-        response = await self._stub.GetContext(request, timeout=deadlines.READ)
+        response = await whole_answer(self._stub.GetContext, request, seconds=deadlines.READ, field="context.messages")
         return None if response.not_modified else window_from_proto(response.context)
 
     async def window_ids(self, conversation_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:

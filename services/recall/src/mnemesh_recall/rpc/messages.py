@@ -7,8 +7,16 @@ from typing import Any
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.recall.v1 import messages_service_pb2_grpc
 from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import Aborted
 from mnemesh_kit.idempotency import request_key
-from mnemesh_kit.paging import bounded, bounded_hits, next_page_token, offset_from_token, page_query
+from mnemesh_kit.paging import (
+    bounded,
+    bounded_hits,
+    next_page_token,
+    offset_from_token,
+    page_query,
+    version_from_token,
+)
 from mnemesh_kit.principal import current_principal
 from mnemesh_types.convert import message_to_proto
 
@@ -35,9 +43,18 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
 
     async def GetContext(self, request: rpc.GetContextRequest, context: Call) -> rpc.GetContextResponse:
         """Returns a context window, or says that it is not modified."""
+        offset = offset_from_token(request)
         if_version = request.if_version if request.HasField("if_version") else None
         window = await self._service.get_context(current_principal(), request.conversation_id, if_version)
-        return rpc.GetContextResponse(not_modified=window.messages is None, context=convert.context_to_proto(window))
+        version = str(window.version)
+        if offset and version_from_token(request) != version:
+            raise Aborted("The window has changed since its first page. Read it again.")
+        shown = convert.context_to_proto(window)
+        messages, token = bounded_hits(request, shown.messages[offset:], version)
+        if token or offset:
+            del shown.messages[:]
+            shown.messages.extend(messages)
+        return rpc.GetContextResponse(not_modified=window.messages is None, context=shown, next_page_token=token)
 
     async def BatchGetContextIds(
         self, request: rpc.BatchGetContextIdsRequest, context: Call

@@ -120,17 +120,21 @@ class GetContextRequest(_message.Message):
 
     CONVERSATION_ID_FIELD_NUMBER: _builtins.int
     IF_VERSION_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     conversation_id: _builtins.str
     if_version: _builtins.int
+    page_token: _builtins.str
+    """Continues a response with a next_page_token, with the same conversation_id and if_version."""
     def __init__(
         self,
         *,
         conversation_id: _builtins.str = ...,
         if_version: _builtins.int | None = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "if_version", b"if_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "conversation_id", b"conversation_id", "if_version", b"if_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "conversation_id", b"conversation_id", "if_version", b"if_version", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__if_version: _TypeAlias = _typing.Literal["if_version"]  # noqa: Y015
     _WhichOneofArgType__if_version: _TypeAlias = _typing.Literal["_if_version", b"_if_version"]  # noqa: Y015
@@ -144,7 +148,10 @@ class GetContextResponse(_message.Message):
 
     NOT_MODIFIED_FIELD_NUMBER: _builtins.int
     CONTEXT_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     not_modified: _builtins.bool
+    next_page_token: _builtins.str
+    """Set if the response would be larger than 3 MB with the remaining messages."""
     @_builtins.property
     def context(self) -> _contexts_pb2.Context:
         """Carries no messages if not_modified is set."""
@@ -154,10 +161,11 @@ class GetContextResponse(_message.Message):
         *,
         not_modified: _builtins.bool = ...,
         context: _contexts_pb2.Context | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["context", b"context"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "not_modified", b"not_modified"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "next_page_token", b"next_page_token", "not_modified", b"not_modified"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -155,7 +155,10 @@ class MessageServiceServicer:
         it. It disappears when the return arrives or the call leaves the window. ReplaceContext stores it if message_ids
         contains its id.
 
-        Errors: NOT_FOUND.
+        A response that would be larger than 3 MB has the first of the messages, at least one, and a next_page_token. All
+        pages are of one version of the window.
+
+        Errors: NOT_FOUND, ABORTED (the window has changed since the first page: read it again).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

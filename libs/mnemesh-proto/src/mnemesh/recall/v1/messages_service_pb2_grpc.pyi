@@ -60,7 +60,10 @@ class MessageServiceStub:
     it. It disappears when the return arrives or the call leaves the window. ReplaceContext stores it if message_ids
     contains its id.
 
-    Errors: NOT_FOUND.
+    A response that would be larger than 3 MB has the first of the messages, at least one, and a next_page_token. All
+    pages are of one version of the window.
+
+    Errors: NOT_FOUND, ABORTED (the window has changed since the first page: read it again).
     """
     BatchGetContextIds: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.BatchGetContextIdsRequest, _messages_service_pb2.BatchGetContextIdsResponse]
     """Returns the ids of the messages in up to 1000 windows, in the requested order. Unknown conversations are omitted. A
@@ -183,7 +186,10 @@ class MessageServiceAsyncStub(MessageServiceStub):
     it. It disappears when the return arrives or the call leaves the window. ReplaceContext stores it if message_ids
     contains its id.
 
-    Errors: NOT_FOUND.
+    A response that would be larger than 3 MB has the first of the messages, at least one, and a next_page_token. All
+    pages are of one version of the window.
+
+    Errors: NOT_FOUND, ABORTED (the window has changed since the first page: read it again).
     """
     BatchGetContextIds: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.BatchGetContextIdsRequest, _messages_service_pb2.BatchGetContextIdsResponse]  # type: ignore[assignment]
     """Returns the ids of the messages in up to 1000 windows, in the requested order. Unknown conversations are omitted. A
@@ -313,7 +319,10 @@ class MessageServiceServicer:
         it. It disappears when the return arrives or the call leaves the window. ReplaceContext stores it if message_ids
         contains its id.
 
-        Errors: NOT_FOUND.
+        A response that would be larger than 3 MB has the first of the messages, at least one, and a next_page_token. All
+        pages are of one version of the window.
+
+        Errors: NOT_FOUND, ABORTED (the window has changed since the first page: read it again).
         """
 
     def BatchGetContextIds(
