@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from mnemesh_kit.ids import new_id
 from mnemesh_recall.model.search import SearchScope
 from mnemesh_recall.store.sql.fulltext import segment_upkeep
-from mnemesh_recall.store.sql.word_segments import building
+from mnemesh_recall.store.sql.word_segments import documents
 from mnemesh_recall.store.sql.word_segments import rows as segment_rows
 from mnemesh_types.messages import TextPart
 
@@ -35,10 +35,10 @@ async def places(indexed: Indexed, agent: str) -> list[int]:
     """Returns the row ids of all valid documents in segments and of those in the tail, ascending."""
 
     def read(conn: sa.Connection) -> list[int]:
-        ids = [row.id for row in segment_rows.segments_of(conn, agent)]
-        documents = segment_rows.documents_of(conn, ids)
-        parts = [documents[id_] for id_ in ids]
-        masks = building.valid(parts)
+        segments = segment_rows.segments_of(conn, agent)
+        contents, _ = segment_rows.contents_of(conn, segments, ())
+        parts = [contents[row.id] for row in segments]
+        masks = documents.valid(parts)
         found = [part.columns["row_id"][mask].tolist() for part, mask in zip(parts, masks, strict=True)]
         return sorted(sum(found, segment_rows.tail(conn, agent, 10_000)))
 

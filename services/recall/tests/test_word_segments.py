@@ -24,7 +24,7 @@ from mnemesh_recall.model.messages import MessageBatch
 from mnemesh_recall.model.search import SearchScope, WordQuery
 from mnemesh_recall.store.sql.fulltext import agent_reading, segment_upkeep, selection
 from mnemesh_recall.store.sql.word_segments import rows as segment_rows
-from mnemesh_recall.store.sql.word_segments.documents import COLUMNS, LABELS, packed, unpacked
+from mnemesh_recall.store.sql.word_segments.columns import COLUMNS, LABELS, StoredColumns, packed
 from mnemesh_recall.usecases.word_segments import WordSegmentation
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_types.messages import TextPart
@@ -92,8 +92,7 @@ async def test_erased_words_leave_the_segments(indexed: Indexed) -> None:
     await indexed.segments.rewrite(agent)
 
     def words(conn: sa.Connection) -> set[str]:
-        ids = [row.id for row in segment_rows.segments_of(conn, agent)]
-        segments = segment_rows.read(conn, ids)
+        segments = segment_rows.read(conn, segment_rows.segments_of(conn, agent))
         labels = {text for segment in segments for texts in segment.documents.labels for text in texts}
         return labels | {term for segment in segments for term in segment.postings.terms}
 
@@ -207,12 +206,16 @@ def random_columns(chance: np.random.Generator, count: int) -> dict[str, Any]:
 @pytest.mark.parametrize("count", [0, 1, 2, 300])
 def test_stored_documents_are_read_as_they_were(count: int) -> None:
     columns = random_columns(np.random.default_rng(count), count)
-    found = unpacked(packed(columns))
+    stored = packed(columns)
+    found = StoredColumns(stored)
     assert found.keys() == COLUMNS.keys()
     for name, kind in COLUMNS.items():
         assert (found[name].dtype, found[name].shape) == (kind.base, (count, *kind.shape))
         own = [number for number in range(count) if columns[name][number].tobytes() != columns["id"][number].tobytes()]
+        some = np.random.default_rng(7).permutation(np.array(own, np.int64))[: count // 2]
+        assert StoredColumns(stored).at(name, some).tolist() == columns[name][some].tolist()
         assert found[name][own].tolist() == columns[name][own].tolist()  # No message is its own neighbour.
+        assert found.at(name, some).tolist() == columns[name][some].tolist()
 
 
 def test_documents_of_a_dialogue_take_few_bytes() -> None:

@@ -15,6 +15,7 @@ from mnemesh_recall.store.sql.word_segments.building import built
 from mnemesh_recall.store.sql.word_segments.cache import DocumentCache
 from mnemesh_recall.store.sql.word_segments.changed import LEAST_CHANGES
 from mnemesh_recall.store.sql.word_segments.format import bucket_of
+from mnemesh_recall.store.sql.word_segments.rows import Overview
 
 MOST_TAIL: Final = 256
 """The longest tail that a search reads. An agent with a longer one is searched in the full-text index."""
@@ -26,26 +27,23 @@ def open_agent(
     conn: sa.Connection,
     cache: DocumentCache,
     index: FulltextIndex,
-    organization_id: str,
     scope: SearchScope,
+    overview: Overview,
     terms: Sequence[str],
 ) -> AgentWords | None:
-    """Reads what a search of an agent needs.
+    """Reads what a search of an agent needs, given what was read first.
 
     Returns:
         The words; None if the tail is too long, because the agent is not indexed yet.
     """
-    agent_id = scope.agent_id
-    assert agent_id is not None  # noqa: S101 - the caller checks it
-    size = rows.message_count(conn, organization_id, agent_id)
-    if size is None:
+    if overview.size is None:
         return AgentWords(0, scope, [], {})
-    tail_ids = rows.tail(conn, agent_id, MOST_TAIL + 1)
-    if len(tail_ids) > LONG_TAIL:
-        index.changed.add(agent_id, LEAST_CHANGES)
-    if len(tail_ids) > MOST_TAIL:
+    if len(overview.tail) > LONG_TAIL:
+        assert scope.agent_id is not None  # noqa: S101 - an overview is of an agent
+        index.changed.add(scope.agent_id, LEAST_CHANGES)
+    if len(overview.tail) > MOST_TAIL:
         return None
-    segments = rows.segments_of(conn, agent_id)
+    segments = overview.segments
     keys = {
         (number, term): rows.row_key(row.id, bucket_of(term, row.buckets))
         for number, row in enumerate(segments)
@@ -55,20 +53,19 @@ def open_agent(
     unread = [row for row in segments if row.id not in found]
     if unread:  # a first search of this agent
         rows.expect(conn, unread, keys.values())
-    missing = rows.documents_of(conn, [row.id for row in unread])
+    missing, buckets = rows.contents_of(conn, unread, set(keys.values()))
     cache.add(missing)
-    buckets = rows.buckets_of(conn, set(keys.values()))
     of_terms: OfTerms = {term: [] for term in terms}
     for (number, term), key in keys.items():
         if key in buckets and (occurrences := buckets[key].of(term)) is not None:
             of_terms[term].append((number, occurrences))
     documents = [found.get(row.id) or missing[row.id] for row in segments]
-    if tail_ids:
-        live = index.document_rows(conn, tail_ids)
+    if overview.tail:
+        live = index.document_rows(conn, overview.tail)
         existing = {row.row_id for row in live}
-        tail = built(live, [row_id for row_id in tail_ids if row_id not in existing], only=terms)
+        tail = built(live, [row_id for row_id in overview.tail if row_id not in existing], only=terms)
         for term in terms:
             if (occurrences := tail.postings.of(term)) is not None:
                 of_terms[term].append((len(documents), occurrences))
         documents.append(tail.documents)
-    return AgentWords(size, scope, documents, of_terms)
+    return AgentWords(overview.size, scope, documents, of_terms)

@@ -12,8 +12,8 @@ import numpy as np
 from mnemesh_recall.model.candidates import RECEIVED_SECTIONS, Candidates, Key, key_of, microseconds
 from mnemesh_recall.model.search import SearchScope
 from mnemesh_recall.store.sql.fulltext.documents import CandidateQuery, filters_rows
-from mnemesh_recall.store.sql.word_segments.building import valid
-from mnemesh_recall.store.sql.word_segments.documents import COLUMNS, LABELS, Array, Documents
+from mnemesh_recall.store.sql.word_segments.columns import Array
+from mnemesh_recall.store.sql.word_segments.documents import Documents, JoinedDocuments
 from mnemesh_recall.store.sql.word_segments.format import ASKED, SECTION_BITS, Occurrences
 
 MOST_MATCHES: Final = 1_000
@@ -23,7 +23,6 @@ NEAR_SHARE: Final = 0.4
 """The weight of a term that only neighbours have, where one of the message itself weighs 1."""
 _EXACT: Final = 1e6
 """The weight of a message that equals the query."""
-_ABOUT: Final = LABELS.index("about")
 _SECTION: Final = (1 << SECTION_BITS) - 1
 
 OfTerms = dict[str, list[tuple[int, Occurrences]]]
@@ -55,9 +54,7 @@ class AgentWords:
         self.size = size
         """The number of messages of the agent."""
         self._scope = scope
-        self._parts = parts
-        self._columns: dict[str, Array] = {}
-        self._offsets: Array = np.cumsum([0, *(len(part) for part in parts)])
+        self._documents = JoinedDocuments(parts)
         self._in_scope = self._scope_mask()
         self._matches = {term: self._matches_of(found) for term, found in of_terms.items()}
 
@@ -71,7 +68,7 @@ class AgentWords:
 
     def candidates(self, query: CandidateQuery, terms: Sequence[str]) -> Candidates:
         """See FulltextIndex.candidates. The candidates have the counts of `terms`."""
-        score = np.zeros(self._offsets[-1])
+        score = np.zeros(len(self._documents))
         newest_only = not query.are_few and not filters_rows(self._scope)
         for term, weight in query.weights.items():
             found = self._matches[term]
@@ -83,7 +80,7 @@ class AgentWords:
         score[~self._in_filter] = 0.0
         score[exact] += _EXACT
         places = np.flatnonzero(score)
-        row_ids = self._column("row_id")
+        row_ids = self._documents.column("row_id")
         if len(places) > query.limit:
             places = places[np.lexsort((-row_ids[places], -score[places]))[: query.limit]]
         places = places[np.argsort(-row_ids[places])]
@@ -91,56 +88,39 @@ class AgentWords:
 
     def read(self, keys: Sequence[Key], leaders: Sequence[Key], terms: Sequence[str]) -> Candidates:
         """See FulltextIndex.read. The candidates have the counts of `terms`."""
-        at = self._places_of(leaders)
-        followers = _keys(self._column("after")[at[self._is_valid[at]]])
-        places = self._places_of([*keys, *followers])
+        documents = self._documents
+        at = documents.places_of(leaders)
+        followers = documents.chosen(at[documents.is_valid[at]]).keys("after")
+        places = documents.places_of([*keys, *followers])
         places = places[self._in_filter[places]]
-        places = places[np.argsort(-self._column("row_id")[places])]
+        places = places[np.argsort(-documents.column("row_id")[places])]
         return self._read(places, terms, has_word=False, exact=places[:0])
 
     def row_ids(self, keys: Iterable[Key]) -> dict[Key, int]:
         """Returns the row ids of the messages with these ids, as far as they are documents."""
-        at = self._places_of(keys)
-        return dict(zip(_keys(self._column("id")[at]), self._column("row_id")[at].tolist(), strict=True))
-
-    def _column(self, name: str) -> Array:
-        """Returns a field of all documents."""
-        found = self._columns.get(name)
-        if found is None:
-            parts = [part.columns[name] for part in self._parts]
-            found = self._columns[name] = np.concatenate(parts) if parts else np.empty(0, COLUMNS[name])
-        return found
-
-    def _places_of(self, keys: Iterable[Key]) -> Array:
-        """Returns the places of the documents with these ids, ascending."""
-        wanted = {key for key in keys if key}
-        starts = self._offsets[:-1].tolist()
-        found = [part.places_of(wanted) + start for part, start in zip(self._parts, starts, strict=True)]
-        return np.concatenate(found) if found else np.empty(0, np.int64)
+        at = self._documents.places_of(keys)
+        row_ids = self._documents.column("row_id")[at].tolist()
+        return dict(zip(self._documents.chosen(at).keys("id"), row_ids, strict=True))
 
     def _newest(self, places: Array, count: int) -> Array:
         if len(places) <= count:
             return places
-        row_ids = self._column("row_id")[places]
+        row_ids = self._documents.column("row_id")[places]
         return places[np.argpartition(row_ids, -count)[-count:]]
 
     def _exact(self, fingerprint: str) -> Array:
         if not fingerprint:
             return np.empty(0, np.int64)
-        equal = self._column("fingerprint") == np.uint64(int(fingerprint, 16))
+        equal = self._documents.column("fingerprint") == np.uint64(int(fingerprint, 16))
         return self._newest(np.flatnonzero(equal & self._in_filter), MOST_EXACT)
-
-    @cached_property
-    def _is_valid(self) -> Array:
-        return np.concatenate(valid(self._parts)) if self._parts else np.empty(0, np.bool_)
 
     def _scope_mask(self) -> Array:
         """Returns the mask of the documents of the scope's conversation and roles."""
-        mask, scope = self._is_valid, self._scope
+        mask, scope = self._documents.is_valid, self._scope
         if scope.conversation_id is not None:
-            mask = mask & self._has_label("conversation", [scope.conversation_id])
+            mask = mask & self._documents.has_label("conversation", [scope.conversation_id])
         if scope.roles:
-            mask = mask & self._has_label("role", [role.value for role in scope.roles])
+            mask = mask & self._documents.has_label("role", [role.value for role in scope.roles])
         return mask
 
     @cached_property
@@ -148,29 +128,22 @@ class AgentWords:
         """The mask of the documents that match the scope."""
         mask, scope = self._in_scope, self._scope
         if scope.from_time is not None:
-            mask = mask & (self._column("time") >= microseconds(scope.from_time))
+            mask = mask & (self._documents.column("time") >= microseconds(scope.from_time))
         if scope.before_time is not None:
-            mask = mask & (self._column("time") < microseconds(scope.before_time))
+            mask = mask & (self._documents.column("time") < microseconds(scope.before_time))
         if scope.exclude_ids:
             mask = mask.copy()
-            mask[self._places_of(key_of(id_) for id_ in scope.exclude_ids)] = False
+            mask[self._documents.places_of(key_of(id_) for id_ in scope.exclude_ids)] = False
         if scope.speakers:
-            mask = mask & self._has_label("speaker", [name.casefold() for name in scope.speakers])
+            mask = mask & self._documents.has_label("speaker", [name.casefold() for name in scope.speakers])
         if scope.sender_ids:
-            mask = mask & self._has_label("sender", scope.sender_ids)
+            mask = mask & self._documents.has_label("sender", scope.sender_ids)
         return mask
-
-    def _has_label(self, name: str, texts: Iterable[str]) -> Array:
-        wanted, field = set(texts) - {""}, LABELS.index(name)
-        masks = [np.empty(0, np.bool_)]
-        for part in self._parts:
-            codes = [code for code, text in enumerate(part.labels[field]) if text in wanted]
-            masks.append(np.isin(part.columns[name], np.array(codes, COLUMNS[name])))
-        return np.concatenate(masks)
 
     def _matches_of(self, found: Sequence[tuple[int, Occurrences]]) -> _Matches:
         """Returns the occurrences of a term in documents of the scope."""
-        places = [self._offsets[number] + (keys >> SECTION_BITS).astype(np.int64) for number, (keys, _) in found]
+        offsets = self._documents.offsets
+        places = [offsets[number] + (keys >> SECTION_BITS).astype(np.int64) for number, (keys, _) in found]
         if not places:
             return _NO_MATCHES
         joined = np.concatenate(places)
@@ -181,17 +154,18 @@ class AgentWords:
 
     def _read(self, places: Array, terms: Sequence[str], *, has_word: bool, exact: Array) -> Candidates:
         own, received = self._term_counts(places, terms)
+        chosen = self._documents.chosen(places)
         return Candidates(
-            keys=_keys(self._column("id")[places]),
-            before=_keys(self._column("before")[places]),
-            after=_keys(self._column("after")[places]),
-            abouts=self._abouts(places),
-            asks=self._column("ends_in_question")[places],
-            times=self._column("time")[places],
+            keys=chosen.keys("id"),
+            before=chosen.keys("before"),
+            after=chosen.keys("after"),
+            abouts=chosen.abouts(),
+            asks=chosen.column("ends_in_question"),
+            times=chosen.column("time"),
             has_word=np.full(len(places), has_word),
             is_exact=np.isin(places, exact) if len(exact) else np.zeros(len(places), np.bool_),
-            lengths=self._column("length")[places],
-            received_lengths=self._column("received")[places].astype(np.float64),
+            lengths=chosen.column("length"),
+            received_lengths=chosen.column("received").astype(np.float64),
             own=own,
             received=received,
         )
@@ -200,7 +174,7 @@ class AgentWords:
         """Returns how often the terms occur in documents, and in what their neighbours share; see Candidates."""
         own = np.zeros((len(places), len(terms)))
         received = np.zeros((len(places), RECEIVED_SECTIONS, len(terms)))
-        rows = np.full(self._offsets[-1], -1)
+        rows = np.full(len(self._documents), -1)
         rows[places] = np.arange(len(places))
         for column, term in enumerate(terms):
             matches = self._matches[term]
@@ -212,20 +186,8 @@ class AgentWords:
             received[chosen[in_received], sections, column] = matches.times[in_received]
         return own, received
 
-    def _abouts(self, places: Array) -> list[str]:
-        """Returns the speaker and the day of documents."""
-        texts = [part.labels[_ABOUT] for part in self._parts]
-        numbers = np.searchsorted(self._offsets, places, side="right") - 1
-        codes = self._column("about")[places]
-        return [texts[number][code] for number, code in zip(numbers.tolist(), codes.tolist(), strict=True)]
-
 
 def _different(places: Array) -> Array:
     """Returns the different ones of ascending places."""
     different: Array = places[np.diff(places, prepend=-1) != 0]
     return different
-
-
-def _keys(stored: Array) -> list[Key]:
-    """Returns ids with the zeros at their ends, which numpy takes for padding; empty ones stay empty."""
-    return [key.ljust(16, b"\0") if key else key for key in stored.tolist()]

@@ -12,8 +12,9 @@ from mnemesh_kit.sql import Database
 
 from mnemesh_recall.store.sql.fulltext.documents import FulltextIndex
 from mnemesh_recall.store.sql.word_segments import rows
-from mnemesh_recall.store.sql.word_segments.building import built, merged, valid
+from mnemesh_recall.store.sql.word_segments.building import built, merged
 from mnemesh_recall.store.sql.word_segments.changed import LEAST_CHANGES
+from mnemesh_recall.store.sql.word_segments.documents import valid
 from mnemesh_recall.store.sql.word_segments.format import MOST_DOCUMENTS, Segment
 
 LEAST_TAIL: Final = 64
@@ -90,8 +91,8 @@ class SqlWordSegments:
         old = known[-count:]
 
         def read(conn: sa.Connection) -> list[Segment] | None:
-            found = {row.id for row in rows.segments_of(conn, agent_id)}
-            return rows.read(conn, old) if found.issuperset(old) else None
+            found = [row for row in rows.segments_of(conn, agent_id) if row.id in old]
+            return rows.read(conn, found) if len(found) == len(old) else None
 
         segments = await self._database.read(read, name="segments.read")
         if segments is None:
@@ -115,11 +116,12 @@ def _merged(segments: Sequence[Segment], *, is_whole: bool) -> Segment:
 
 def _clean(agent_id: str, segment_id: int, conn: sa.Connection) -> None:
     """Rewrites a segment without the documents that others replace or remove. No earlier one has such documents."""
-    ids = [row.id for row in rows.segments_of(conn, agent_id)]
-    documents = rows.documents_of(conn, ids)
-    mask = dict(zip(ids, valid([documents[id_] for id_ in ids]), strict=True))[segment_id]
+    known = rows.segments_of(conn, agent_id)
+    documents, _ = rows.contents_of(conn, known, ())
+    masks = zip(known, valid([documents[row.id] for row in known]), strict=True)
+    row, mask = next((row, mask) for row, mask in masks if row.id == segment_id)
     if not mask.all() or len(documents[segment_id].removed):
-        segment = merged(rows.read(conn, [segment_id]), [mask], keep_removed=False)
+        segment = merged(rows.read(conn, [row]), [mask], keep_removed=False)
         rows.delete(conn, [segment_id])
         if mask.any():
             rows.insert(conn, agent_id, segment)

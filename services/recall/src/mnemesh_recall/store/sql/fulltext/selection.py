@@ -11,10 +11,11 @@ from mnemesh_retrieval.words.analysis import terms
 
 from mnemesh_recall.model.candidates import Candidates
 from mnemesh_recall.model.search import SearchScope, WordCandidates, WordQuery
-from mnemesh_recall.store.sql.fulltext.agent_reading import open_agent
+from mnemesh_recall.store.sql.fulltext.agent_reading import MOST_TAIL, open_agent
 from mnemesh_recall.store.sql.fulltext.documents import CandidateQuery, FulltextIndex
 from mnemesh_recall.store.sql.word_languages import stored_languages
 from mnemesh_recall.store.sql.word_segments.cache import DocumentCache
+from mnemesh_recall.store.sql.word_segments.rows import overview as read_overview
 
 FEW_HOLDERS: Final = 50
 COMMON_SHARE: Final = 1 / 3
@@ -33,11 +34,14 @@ def select(
     limit: int,
 ) -> WordCandidates:
     """See MessageStore.search_words."""
-    own = terms(words.text, stored_languages(conn, organization_id)) if words.text else {}
     most = MOST_HOLDERS + 1
     agent = None
     if scope.agent_id is not None:
-        agent = open_agent(conn, cache, index, organization_id, scope, tuple(own))
+        overview = read_overview(conn, organization_id, scope.agent_id, MOST_TAIL + 1)
+        own = terms(words.text, overview.languages)
+        agent = open_agent(conn, cache, index, scope, overview, tuple(own))
+    else:
+        own = terms(words.text, stored_languages(conn, organization_id)) if words.text else {}
     if agent is not None:
         size, counts = agent.size, agent.counts(most)
     else:

@@ -20,7 +20,8 @@ from mnemesh_recall.model.candidates import (
     microseconds,
     section_length,
 )
-from mnemesh_recall.store.sql.word_segments.documents import COLUMNS, LABELS, Array, Documents
+from mnemesh_recall.store.sql.word_segments.columns import COLUMNS, LABELS, Array
+from mnemesh_recall.store.sql.word_segments.documents import Documents
 from mnemesh_recall.store.sql.word_segments.format import BODY, SECTION_BITS, Postings, Segment
 
 READ_CHARACTERS: Final = 8_000
@@ -108,7 +109,7 @@ def merged(segments: Sequence[Segment], masks: Sequence[Array], *, keep_removed:
 
     Args:
         segments: the segments.
-        masks: the documents of each that are kept; see `valid`.
+        masks: the documents of each that are kept; see `documents.valid`.
         keep_removed: whether earlier segments may have documents that these replace or remove.
     """
     offsets = np.cumsum([0, *(int(mask.sum()) for mask in masks)])
@@ -147,22 +148,6 @@ def merged(segments: Sequence[Segment], masks: Sequence[Array], *, keep_removed:
     removed = np.unique(np.concatenate([segment.documents.removed for segment in segments]))
     removed = np.setdiff1d(removed, columns["row_id"]) if keep_removed else removed[:0]
     return Segment(Documents(columns, tuple(map(tuple, labels)), removed), postings)
-
-
-def valid(parts: Sequence[Documents]) -> list[Array]:
-    """Returns for each part, the oldest first, the mask of the documents that no later part replaces or removes."""
-    masks: list[Array] = []
-    later: Array = np.empty(0, np.int64)
-    for part in reversed(parts):
-        row_ids = part.columns["row_id"]
-        mask: Array = np.ones(len(row_ids), np.bool_)
-        if len(later) and len(row_ids):
-            near = later[later <= row_ids.max()]
-            if len(near):
-                mask = ~np.isin(row_ids, near)
-        masks.append(mask)
-        later = np.concatenate([later, part.masking])
-    return masks[::-1]
 
 
 def _term_counts(text: str) -> dict[str, int]:

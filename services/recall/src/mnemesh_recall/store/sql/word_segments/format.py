@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from mnemesh_recall.store.sql.word_segments.documents import Array, Documents
+from mnemesh_recall.store.sql.word_segments.columns import Array
+from mnemesh_recall.store.sql.word_segments.documents import Documents
 
 Occurrences = tuple[Array, Array]
 """The keys and times of the postings of one term; see `Postings`."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 from mnemesh_kit.sql import after_commit
 from mnemesh_kit.sql.readahead import read_ahead
 
-from mnemesh_recall.store.sql.tables import agents, word_documents, word_postings, word_segments, word_tail
+from mnemesh_recall.store.sql.tables import word_documents, word_postings, word_segments, word_tail
 from mnemesh_recall.store.sql.word_segments.changed import ChangedAgents
-from mnemesh_recall.store.sql.word_segments.documents import Documents, packed
+from mnemesh_recall.store.sql.word_segments.columns import packed
+from mnemesh_recall.store.sql.word_segments.documents import Documents
 from mnemesh_recall.store.sql.word_segments.format import KEYS_PER_SEGMENT, Bucket, Postings, Segment, joined
 
 _s = word_segments.c
@@ -35,12 +37,31 @@ _TAIL: Final = (
     sa.select(_t.row_id).where(_t.agent_id == _AGENT).order_by(_t.row_id).limit(sa.bindparam("most", type_=sa.Integer))
 )
 _REMOVE_TAIL: Final = sa.delete(word_tail).where(_t.agent_id == _AGENT, _t.row_id.in_(_IDS))
+# All that a search of an agent needs first, in one statement: rows with a kind and up to four numbers or a text.
+_OVERVIEW: Final = sa.text(
+    "SELECT 0 AS kind, message_count AS a, 0 AS b, 0 AS c, 0 AS d, '' AS name FROM agents"
+    " WHERE agent_id = :agent AND organization_id = :organization"
+    " UNION ALL SELECT 1, id, documents, buckets, parts, '' FROM word_segments WHERE agent_id = :agent"
+    " UNION ALL SELECT 2, row_id, 0, 0, 0, '' FROM"
+    " (SELECT row_id FROM word_tail WHERE agent_id = :agent ORDER BY row_id LIMIT CAST(:most AS INTEGER)) AS tail"
+    " UNION ALL SELECT 3, 0, 0, 0, 0, language FROM word_languages WHERE organization_id = :organization"
+)
 _SEGMENTS: Final = sa.select(_s.id, _s.documents, _s.buckets, _s.parts).where(_s.agent_id == _AGENT).order_by(_s.id)
-_DESCRIBED: Final = sa.select(_s.id, _s.labels, _s.removed).where(_s.id.in_(_IDS))
 _FIRST: Final[sa.BindParameter[Any]] = sa.bindparam("first", type_=sa.BigInteger)
 _END: Final[sa.BindParameter[Any]] = sa.bindparam("end", type_=sa.BigInteger)
-_DOCUMENTS: Final = sa.select(_d.data).where(_d.key >= _FIRST, _d.key < _END).order_by(_d.key)
-_POSTINGS: Final = sa.select(_p.key, _p.data).where(_p.key.in_(_IDS))
+# The segments, parts of documents and buckets of postings that a search reads. The number of keys does not change the
+# text of the statement, so that connections need not prepare it again.
+_CONTENTS: Final = {
+    dialect: sa.text(
+        f"SELECT 0 AS kind, id AS key, removed AS data, labels FROM word_segments WHERE id {keys.format('segments')}"  # noqa: S608
+        f" UNION ALL SELECT 1, key, data, '' FROM word_documents WHERE key {keys.format('parts')}"
+        f" UNION ALL SELECT 2, key, data, '' FROM word_postings WHERE key {keys.format('buckets')}"
+    )
+    for dialect, keys in {
+        "sqlite": "IN (SELECT value FROM json_each(:{}))",
+        "postgresql": "= ANY (CAST(:{} AS bigint[]))",
+    }.items()
+}
 _ALL_POSTINGS: Final = sa.select(_p.data).where(_p.key >= _FIRST, _p.key < _END)
 _DELETE_OF_SEGMENT: Final = tuple(
     sa.delete(table).where(table.c.key >= _FIRST, table.c.key < _END) for table in (word_documents, word_postings)
@@ -49,25 +70,55 @@ _DELETE: Final = sa.delete(word_segments).where(_s.id.in_(_IDS))
 _INSERT: Final = sa.insert(word_segments).returning(_s.id)
 _INSERT_DOCUMENTS: Final = sa.insert(word_documents)
 _INSERT_POSTINGS: Final = sa.insert(word_postings)
-_SIZE: Final = sa.select(agents.c.message_count).where(
-    agents.c.agent_id == _AGENT, agents.c.organization_id == sa.bindparam("organization", type_=sa.Text)
-)
 _LONG_TAILS: Final = (
     sa.select(_t.agent_id).group_by(_t.agent_id).having(sa.func.count() >= sa.bindparam("least", type_=sa.Integer))
 )
 _WITH_SEGMENTS: Final = sa.select(_s.agent_id).union(sa.select(_t.agent_id))
 
-SegmentRow = sa.Row[int, int, int, int]
-"""The id of a segment, and its numbers of documents, of buckets and of parts."""
+
+class SegmentRow(NamedTuple):
+    """A segment without its contents."""
+
+    id: int
+    documents: int
+    """The number of its documents."""
+    buckets: int
+    parts: int
+    """The number of rows of its postings, and of its documents."""
+
 
 PART_BYTES: Final = {"sqlite": 4_000}
 """The size of a part of documents: what fits into a page of the engine. Others have one part, of any size."""
 
 
-def message_count(conn: sa.Connection, organization_id: str, agent_id: str) -> int | None:
-    """Returns the number of messages of an agent; None if the organization has no such agent."""
-    found: int | None = conn.execute(_SIZE, {"agent": agent_id, "organization": organization_id}).scalar()
-    return found
+class Overview(NamedTuple):
+    """What a search of an agent reads first."""
+
+    size: int | None
+    """The number of messages of the agent; None if the organization has no such agent."""
+    segments: list[SegmentRow]
+    """The oldest first."""
+    tail: list[int]
+    """See `tail`."""
+    languages: list[str]
+    """See `word_languages.stored_languages`."""
+
+
+def overview(conn: sa.Connection, organization_id: str, agent_id: str, most: int) -> Overview:
+    """Reads the segments of an agent, its tail up to a length, and the languages of the organization."""
+    size, segments, row_ids, languages = None, [], [], []
+    parameters = {"organization": organization_id, "agent": agent_id, "most": most}
+    for kind, number, documents, buckets, parts, name in conn.execute(_OVERVIEW, parameters).all():
+        match kind:
+            case 0:
+                size = number
+            case 1:
+                segments.append(SegmentRow(number, documents, buckets, parts))
+            case 2:
+                row_ids.append(number)
+            case _:
+                languages.append(name)
+    return Overview(size, sorted(segments), sorted(row_ids), sorted(languages))
 
 
 def note(conn: sa.Connection, changed: ChangedAgents, documents: Iterable[tuple[str, int]]) -> None:
@@ -92,31 +143,42 @@ def remove_from_tail(conn: sa.Connection, agent_id: str, row_ids: Sequence[int])
     conn.execute(_REMOVE_TAIL, {"agent": agent_id, "ids": list(row_ids)})
 
 
-def segments_of(conn: sa.Connection, agent_id: str) -> Sequence[SegmentRow]:
+def segments_of(conn: sa.Connection, agent_id: str) -> list[SegmentRow]:
     """Returns the segments of an agent, the oldest first."""
-    return conn.execute(_SEGMENTS, {"agent": agent_id}).all()
+    return list(map(SegmentRow._make, conn.execute(_SEGMENTS, {"agent": agent_id})))
 
 
 def expect(conn: sa.Connection, segments: Iterable[SegmentRow], bucket_keys: Iterable[int]) -> None:
     """Asks for the pages of the documents of segments, and of buckets, before they are read."""
-    parts = [row_key(row.id, part) for row in segments for part in range(row.parts)]
-    read_ahead(conn, word_documents, parts)
+    read_ahead(conn, word_documents, _part_keys(segments))
     read_ahead(conn, word_postings, bucket_keys, overflow=True)
 
 
-def documents_of(conn: sa.Connection, ids: Collection[int]) -> dict[int, Documents]:
-    """Returns the documents of segments, by id."""
-    rows = conn.execute(_DESCRIBED, {"ids": list(ids)}).all() if ids else ()
-    return {
-        id_: Documents.from_row(labels, b"".join(conn.execute(_DOCUMENTS, _range(id_)).scalars()), removed)
-        for id_, labels, removed in rows
-    }
-
-
-def buckets_of(conn: sa.Connection, keys: Collection[int]) -> dict[int, Bucket]:
-    """Returns the buckets that exist; see `row_key`."""
-    rows = conn.execute(_POSTINGS, {"ids": list(keys)}) if keys else ()
-    return {key: Bucket(data) for key, data in rows}
+def contents_of(
+    conn: sa.Connection, segments: Sequence[SegmentRow], bucket_keys: Collection[int]
+) -> tuple[dict[int, Documents], dict[int, Bucket]]:
+    """Returns the documents of segments, by id, and the buckets that exist; see `row_key`."""
+    if not segments and not bucket_keys:
+        return {}, {}
+    keys: dict[str, Any] = {
+        "segments": [row.id for row in segments], "parts": _part_keys(segments), "buckets": list(bucket_keys),
+    }  # fmt: skip
+    if conn.dialect.name == "sqlite":
+        keys = {name: json.dumps(numbers) for name, numbers in keys.items()}
+    labels: dict[int, tuple[str, bytes]] = {}
+    data: dict[int, list[tuple[int, bytes]]] = {}
+    buckets: dict[int, Bucket] = {}
+    for kind, key, value, names in conn.execute(_CONTENTS[conn.dialect.name], keys).all():
+        match kind:
+            case 0:
+                labels[key] = (names, value)
+            case 1:
+                data.setdefault(key // KEYS_PER_SEGMENT, []).append((key, value))
+            case _:
+                buckets[key] = Bucket(value)
+    headers = {id_: b"".join(value for _, value in sorted(data[id_])) for id_ in labels}
+    documents = {id_: Documents.from_row(names, headers[id_], gone) for id_, (names, gone) in labels.items()}
+    return documents, buckets
 
 
 def row_key(segment_id: int, number: int) -> int:
@@ -124,10 +186,10 @@ def row_key(segment_id: int, number: int) -> int:
     return segment_id * KEYS_PER_SEGMENT + number
 
 
-def read(conn: sa.Connection, ids: Sequence[int]) -> list[Segment]:
-    """Returns whole segments, in the order of ids."""
-    documents = documents_of(conn, ids)
-    return [Segment(documents[id_], joined(_all_postings(conn, id_))) for id_ in ids]
+def read(conn: sa.Connection, segments: Sequence[SegmentRow]) -> list[Segment]:
+    """Returns whole segments, in this order."""
+    documents, _ = contents_of(conn, segments, ())
+    return [Segment(documents[row.id], joined(_all_postings(conn, row.id))) for row in segments]
 
 
 def insert(conn: sa.Connection, agent_id: str, segment: Segment) -> int:
@@ -183,6 +245,10 @@ def agents_with_segments(conn: sa.Connection) -> list[str]:
 
 def _all_postings(conn: sa.Connection, segment_id: int) -> list[Postings]:
     return [Bucket(data).postings() for data in conn.execute(_ALL_POSTINGS, _range(segment_id)).scalars()]
+
+
+def _part_keys(segments: Iterable[SegmentRow]) -> list[int]:
+    return [row_key(row.id, part) for row in segments for part in range(row.parts)]
 
 
 def _range(segment_id: int) -> dict[str, int]:
