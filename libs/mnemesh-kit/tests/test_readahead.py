@@ -55,7 +55,24 @@ def connection(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def cached(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The pages that are in the kernel's cache, as far as read-ahead can tell."""
+    pages: set[int] = set()
+
+    def read(descriptor: int, buffers: list[bytearray], offset: int, flags: int) -> int:
+        assert flags == os.RWF_NOWAIT
+        if offset // PAGE + 1 not in pages:
+            raise BlockingIOError
+        (buffer,) = buffers
+        buffer[:] = os.pread(descriptor, len(buffer), offset)
+        return len(buffer)
+
+    monkeypatch.setattr(os, "preadv", read)
+    return pages
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, cached: set[int]) -> list[int]:
     """The pages that the kernel was asked for."""
     pages: list[int] = []
 
@@ -109,6 +126,31 @@ def test_the_pages_in_which_long_rows_continue(path: Path, connection: sqlite3.C
         assert page in continued
         page = int.from_bytes(data[(page - 1) * PAGE : (page - 1) * PAGE + 4], "big")
     assert page == 0
+
+
+def test_cached_pages_are_not_asked_for(
+    path: Path, connection: sqlite3.Connection, asked: list[int], cached: set[int]
+) -> None:
+    clock, wanted = Clock(), [7 * n for n in range(3, ROWS, 271)]
+    readahead = Readahead(path, clock)
+    for table, keys in (("short", wanted), ("long", [5 << 20, 90 << 20])):
+        cached.clear()
+        clock.now += RECENT_SECONDS
+        readahead.rows(connection, table, keys, overflow=table == "long")
+        pages = set(asked)
+        asked.clear()
+        cached.update(range(1, path.stat().st_size // PAGE + 1))
+        clock.now += RECENT_SECONDS
+        readahead.rows(connection, table, keys, overflow=table == "long")
+        assert asked == []
+        (of_first, *_), of_last = ([page for page in pages if key in keys_in(path, [page])] for key in (keys[0], keys[-1]))
+        for absent in (of_first, *of_last, max(pages)):
+            cached.discard(absent)
+            clock.now += RECENT_SECONDS
+            readahead.rows(connection, table, keys, overflow=table == "long")
+            assert set(asked) == pages
+            cached.add(absent)
+            asked.clear()
 
 
 def test_rows_that_do_not_exist(path: Path, connection: sqlite3.Connection, asked: list[int]) -> None:

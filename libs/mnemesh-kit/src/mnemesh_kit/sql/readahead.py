@@ -1,39 +1,33 @@
 """Read-ahead for SQLite files: the kernel is asked for the pages of several rows at once.
 
 SQLite reads one page after another, and waits for the disk each time. Pages that were asked for before are in the
-kernel's cache, or on their way, when SQLite needs them. The format of the file is described in the documentation of
-SQLite ("Database File Format"): tables are B-trees whose inner pages have the keys of their children.
+kernel's cache, or on their way, when SQLite needs them. `table_pages` describes the format of the file.
 """
 
 from __future__ import annotations
 
-import bisect
 import math
 import os
 import sqlite3
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 import sqlalchemy as sa
 
-Run = tuple[int, int]
-"""The first and the last of successive numbers."""
+from mnemesh_kit.sql.table_pages import Page, Run, runs
+
 _READAHEAD: Final = "mnemesh_readahead"
 _FILE_HEADER: Final = 100
-_LEAF: Final = 0x0D
-_INNER: Final = 0x05
 _MOST_LEVELS: Final = 20
-_VARINT_BYTES: Final = 9
-_CONTINUES: Final = 0x80
-"""The bit of a byte of a variable-length integer that says that another byte follows."""
 RECENT_SECONDS: Final = 60.0
 """Rows that were asked for are not asked for again within this time."""
 _MOST_ASKED: Final = 4_096
 _HAS_READAHEAD: Final = hasattr(os, "posix_fadvise")
+_CAN_TELL: Final = hasattr(os, "preadv") and hasattr(os, "RWF_NOWAIT")
 
 
 def read_ahead(conn: sa.Connection, table: sa.Table, row_ids: Iterable[int], *, overflow: bool = False) -> None:
@@ -84,7 +78,10 @@ class Readahead:
                 return
             try:
                 file = self._opened()
-                leaves = file.leaves(self._root(connection, table, file.schema_cookie()), wanted)
+                root = self._root(connection, table, file.schema_cookie())
+                if file.seems_cached(root, wanted, overflow=overflow):
+                    return
+                leaves = file.leaves(root, wanted)
                 file.ask(leaves)
                 if overflow:
                     file.ask_overflow(leaves, wanted)
@@ -119,80 +116,10 @@ class Readahead:
         return self._roots.get(table, 0)
 
 
-def runs(numbers: Iterable[int]) -> list[Run]:
-    """Returns numbers as ascending runs of successive ones."""
-    found: list[Run] = []
-    for number in sorted(numbers):
-        if found and number <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], number)
-        else:
-            found.append((number, number))
-    return found
-
-
-class _Page(NamedTuple):
-    """A page of a table. An inner one has a child per cell, with the rows up to the cell's key, and a last child."""
-
-    data: bytes
-    start: int
-    """The place of its header."""
-
-    @property
-    def is_leaf(self) -> bool:
-        """True for a page with rows, false for one with children."""
-        kind = self.data[self.start]
-        if kind not in (_LEAF, _INNER):
-            raise IndexError("the page is not a page of a table")
-        return kind == _LEAF
-
-    def cells(self) -> tuple[int, ...]:
-        """Returns where its cells are, in the order of their keys."""
-        (count,) = struct.unpack_from(">H", self.data, self.start + 3)
-        return struct.unpack_from(f">{count}H", self.data, self.start + (8 if self.is_leaf else 12))
-
-    def children_of(self, wanted: Sequence[Run]) -> dict[int, list[Run]]:
-        """Returns the children of an inner page that have rows of these runs, with the runs of each."""
-        found: dict[int, list[Run]] = {}
-        if self.is_leaf:
-            raise IndexError("a leaf has no children")
-        cells = self.cells()
-        for first, last in wanted:
-            place = bisect.bisect_left(cells, first, key=self._key)
-            end = place if first == last else bisect.bisect_left(cells, last, place, key=self._key)
-            for cell in cells[place : end + 1]:
-                found.setdefault(self._page_number(cell), []).append((first, last))
-            if end == len(cells):
-                found.setdefault(self._page_number(self.start + 8), []).append((first, last))
-        return found
-
-    def overflow_of(self, cell: int, local_bytes: Callable[[int], int]) -> tuple[int, int, int]:
-        """Returns the row id of a leaf's cell, its first page of overflow or 0, and how many bytes continue there."""
-        size, at = self.varint(cell)
-        row_id, at = self.varint(at)
-        local = local_bytes(size)
-        return row_id, self._page_number(at + local) if local < size else 0, size - local
-
-    def varint(self, at: int) -> tuple[int, int]:
-        """Returns the integer of variable length at a place, and the place after it."""
-        number, data = 0, self.data
-        for place in range(at, at + _VARINT_BYTES):
-            byte = data[place]
-            number = number << 7 | byte & 0x7F
-            if byte < _CONTINUES:
-                return number, place + 1
-        return number, at + _VARINT_BYTES
-
-    def _key(self, cell: int) -> int:
-        """Returns the key of an inner page's cell."""
-        number = 0
-        for byte in self.data[cell + 4 : cell + 4 + _VARINT_BYTES]:
-            number = number << 7 | byte & 0x7F
-            if byte < _CONTINUES:
-                break
-        return number
-
-    def _page_number(self, at: int) -> int:
-        return int.from_bytes(self.data[at : at + 4], "big")
+def _some(wanted: Sequence[Run]) -> list[Run]:
+    """Returns the first, a middle and the last of the rows of runs."""
+    rows = (wanted[0][0], wanted[len(wanted) // 2][0], wanted[-1][1])
+    return [(row, row) for row in dict.fromkeys(rows)]
 
 
 class _File:
@@ -220,40 +147,75 @@ class _File:
             start, length = (first - 1) * size, (last - first + 1) * size
             os.posix_fadvise(self._descriptor, start, length, os.POSIX_FADV_WILLNEED)
 
+    def seems_cached(self, root: int, wanted: Sequence[Run], *, overflow: bool) -> bool:
+        """Returns whether the pages of some of the rows are in the kernel's cache, so that nothing needs to be asked.
+
+        Most pages of the rows of one read were read together before. If long rows are expected, all rows are looked at.
+        """
+        some = wanted if overflow else _some(wanted)
+        level = [(root, list(some))]
+        for _ in range(_MOST_LEVELS):
+            pages = [(self._read_cached(number), rows) for number, rows in level]
+            known = [(page, rows) for page, rows in pages if page is not None]
+            if len(known) < len(pages):
+                return False
+            if known[0][0].is_leaf:
+                return not overflow or all(map(self._is_cached, self._ends_of_overflow(known)))
+            level = [child for page, rows in known for child in page.children_of(rows).items()]
+        return False
+
     def leaves(self, root: int, wanted: Sequence[Run]) -> list[int]:
         """Returns the leaf pages in which rows are. Reads the pages above them, and one of them."""
         level = {root: list(wanted)}
-        for _ in range(self._levels_above_leaves(root, wanted[:1])):
+        for _ in range(_MOST_LEVELS):
+            if self._read(next(iter(level))).is_leaf:
+                return list(level)
             self.ask(level)
             below: dict[int, list[Run]] = {}
             for page, rows in level.items():
                 for child, of_child in self._read(page).children_of(rows).items():
                     below.setdefault(child, []).extend(of_child)
             level = below
-        return list(level)
+        raise IndexError("the tree has no leaves")
 
     def ask_overflow(self, leaves: Iterable[int], wanted: Sequence[Run]) -> None:
         """Asks for the pages in which long rows of these leaves continue."""
         for number in leaves:
-            page = self._read(number)
-            for cell in page.cells() if page.is_leaf else ():
-                row_id, first, size = page.overflow_of(cell, self._local_bytes)
-                if first and any(start <= row_id <= end for start, end in wanted):
-                    self.ask(range(first, first - (-size // (self._usable_bytes - 4))))
+            for pages in self._overflow(self._read(number), wanted):
+                self.ask(pages)
 
-    def _levels_above_leaves(self, page: int, wanted: Sequence[Run]) -> int:
-        for level in range(_MOST_LEVELS):
-            found = self._read(page)
-            if found.is_leaf:
-                return level
-            page = next(iter(found.children_of(wanted)))
-        raise IndexError("the tree has no leaves")
+    def _overflow(self, leaf: Page, wanted: Sequence[Run]) -> Iterator[range]:
+        """Yields the pages in which each of the long rows of a leaf is expected to continue."""
+        for cell in leaf.cells() if leaf.is_leaf else ():
+            row_id, first, size = leaf.overflow_of(cell, self._local_bytes)
+            if first and any(start <= row_id <= end for start, end in wanted):
+                yield range(first, first - (-size // (self._usable_bytes - 4)))
 
-    def _read(self, page: int) -> _Page:
+    def _ends_of_overflow(self, leaves: Iterable[tuple[Page, Sequence[Run]]]) -> Iterator[int]:
+        for leaf, wanted in leaves:
+            for pages in self._overflow(leaf, wanted):
+                yield from (pages[0], pages[-1])
+
+    def _read_cached(self, page: int) -> Page | None:
+        """Returns a page that is in the kernel's cache; None for another."""
+        data = bytearray(self._page_bytes)
+        return Page(bytes(data), _FILE_HEADER if page == 1 else 0) if self._is_cached(page, data) else None
+
+    def _is_cached(self, page: int, into: bytearray | None = None) -> bool:
+        """Returns whether a page is in the kernel's cache; False if the system cannot tell."""
+        if not _CAN_TELL or page <= 0:
+            return False
+        into = into or bytearray(1)
+        try:
+            return os.preadv(self._descriptor, [into], (page - 1) * self._page_bytes, os.RWF_NOWAIT) == len(into)
+        except OSError:  # it is not, or the file system does not say
+            return False
+
+    def _read(self, page: int) -> Page:
         data = os.pread(self._descriptor, self._page_bytes, (page - 1) * self._page_bytes) if page > 0 else b""
         if len(data) < self._page_bytes:
             raise IndexError(f"the file has no page {page}")
-        return _Page(data, _FILE_HEADER if page == 1 else 0)
+        return Page(data, _FILE_HEADER if page == 1 else 0)
 
     def _local_bytes(self, size: int) -> int:
         """Returns how much of a row of this size is in its leaf page."""
