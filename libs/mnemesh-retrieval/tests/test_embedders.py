@@ -46,6 +46,18 @@ async def test_wordllama_places_related_texts_near_each_other() -> None:
     await embedder.close()
 
 
+async def test_wordllama_embeds_short_texts_like_long_ones() -> None:
+    embedder = make_embedder(WORDLLAMA)
+    texts = ["an old oak", "", "word " * 300]
+    loaded = await embedder.embed(texts)
+    try:
+        for text, vector in zip(texts, loaded, strict=True):
+            (alone,) = await embedder.embed([text])
+            assert alone.tolist() == vector.tolist()
+    finally:
+        await embedder.close()
+
+
 async def test_wordllama_embeds_a_megabyte() -> None:
     embedder = make_embedder(WORDLLAMA)
     (long, short) = await embedder.embed(["green apples " * 80_000, "green apples"])

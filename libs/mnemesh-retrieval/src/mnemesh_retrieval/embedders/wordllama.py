@@ -28,10 +28,12 @@ TOKENIZER = Path("tokenizers") / "l2_supercat_tokenizer_config.json"
 DIMENSION = 256
 PIECE_CHARS = 16_384
 """Longer texts are tokenized in pieces of this many characters, which bounds the memory for one text."""
+SHORT_CHARS = 1_000
+"""Texts of so few characters, such as a query, take less time than the way to a thread and back."""
 
 
 class WordLlamaEmbedder:
-    """Embeds in its own thread. The model is loaded at the first text."""
+    """Embeds in its own thread, except for short texts. The model is loaded at the first text."""
 
     handle = WORDLLAMA
     dimension = DIMENSION
@@ -48,6 +50,8 @@ class WordLlamaEmbedder:
 
     async def embed_counted(self, texts: Sequence[str]) -> CountedVectors:
         """See CountingEmbedder. The tokens are those of the tokenizer."""
+        if self._model is not None and sum(map(len, texts)) <= SHORT_CHARS:
+            return self._embed(list(texts))
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._embed, list(texts))
 
     async def close(self) -> None:

@@ -85,6 +85,11 @@ class FlatIndex:
         return index
 
     @property
+    def shares_process(self) -> bool:
+        """See NearestIndex.shares_process."""
+        return True
+
+    @property
     def durable_after_seconds(self) -> float:
         """See NearestIndex.durable_after_seconds."""
         return 0.0

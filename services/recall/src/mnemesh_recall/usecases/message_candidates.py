@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -78,11 +78,10 @@ class CandidateFinder:
             return FoundCandidates(words.candidates, words.rarities, row_ids=words.row_ids)
         similar = 2 * depth if mode is SearchMode.VECTOR else max(NEAREST, depth)
         compare = self._compare if mode is SearchMode.VECTOR else self._compare_if_available
-        if _is_organization_wide(scope):
-            words = await searched
-            comparison = await compare(organization_id, scope, query, similar, words.candidates)
-        else:
-            words, comparison = await asyncio.gather(searched, compare(organization_id, scope, query, similar))
+        searching = asyncio.ensure_future(searched)
+        words, comparison = await asyncio.gather(
+            searching, compare(organization_id, scope, query, similar, words=searching)
+        )
         if comparison is None:
             return FoundCandidates(words.candidates, words.rarities, row_ids=words.row_ids)
         added = await self._similar(organization_id, scope, words, comparison)
@@ -93,22 +92,31 @@ class CandidateFinder:
         return FoundCandidates(candidates, words.rarities, similarities, mode, words.row_ids)
 
     async def _compare_if_available(
-        self, organization_id: str, scope: SearchScope, query: str, limit: int, include: Candidates | None = None
+        self, organization_id: str, scope: SearchScope, query: str, limit: int, words: Awaitable[WordCandidates]
     ) -> Comparison | None:
         """Returns None if the embedder or the vector index is unavailable."""
         try:
-            return await self._compare(organization_id, scope, query, limit, include)
+            return await self._compare(organization_id, scope, query, limit, words)
         except (EmbedderUnavailable, VectorIndexUnavailable) as error:
             _log.warning("vector_search_skipped", error=str(error))
             return None
 
     async def _compare(
-        self, organization_id: str, scope: SearchScope, query: str, limit: int, include: Candidates | None = None
+        self, organization_id: str, scope: SearchScope, query: str, limit: int, words: Awaitable[WordCandidates]
     ) -> Comparison | None:
-        """Compares the vector of a query. Returns None if it has none."""
+        """Compares the vector of a query. Returns None if it has none.
+
+        In an organization, the candidates by `words` are compared in addition. In this process, words and vectors are
+        read in turn: two threads would hand the interpreter lock to each other at every row, which takes longer.
+        """
         (vector,) = await self._vectors.embed([query[:EMBEDDED_CHARACTERS]])
         if not vector.any():
             return None
+        include = None
+        if _is_organization_wide(scope):
+            include = (await words).candidates
+        elif self._vectors.index.shares_process:
+            await words
         return await self._vectors.compare(
             SearchQuery(
                 mode=IndexMode.DENSE,
