@@ -143,7 +143,9 @@ def test_cached_pages_are_not_asked_for(
         clock.now += RECENT_SECONDS
         readahead.rows(connection, table, keys, overflow=table == "long")
         assert asked == []
-        (of_first, *_), of_last = ([page for page in pages if key in keys_in(path, [page])] for key in (keys[0], keys[-1]))
+        (of_first, *_), of_last = (
+            [page for page in pages if key in keys_in(path, [page])] for key in (keys[0], keys[-1])
+        )
         for absent in (of_first, *of_last, max(pages)):
             cached.discard(absent)
             clock.now += RECENT_SECONDS

@@ -11,7 +11,7 @@ from mnemesh_recall.model.search import SearchScope
 from mnemesh_recall.store.sql.fulltext.agent_words import AgentWords, OfTerms
 from mnemesh_recall.store.sql.fulltext.documents import FulltextIndex
 from mnemesh_recall.store.sql.word_segments import rows
-from mnemesh_recall.store.sql.word_segments.building import built
+from mnemesh_recall.store.sql.word_segments.building import QueryWords, built
 from mnemesh_recall.store.sql.word_segments.cache import DocumentCache
 from mnemesh_recall.store.sql.word_segments.changed import LEAST_CHANGES
 from mnemesh_recall.store.sql.word_segments.format import bucket_of
@@ -29,6 +29,7 @@ def open_agent(
     index: FulltextIndex,
     scope: SearchScope,
     overview: Overview,
+    query: str,
     terms: Sequence[str],
 ) -> AgentWords | None:
     """Reads what a search of an agent needs, given what was read first.
@@ -63,7 +64,7 @@ def open_agent(
     if overview.tail:
         live = index.document_rows(conn, overview.tail)
         existing = {row.row_id for row in live}
-        tail = built(live, [row_id for row_id in overview.tail if row_id not in existing], only=terms)
+        tail = built(live, [row_id for row_id in overview.tail if row_id not in existing], QueryWords(query, terms))
         for term in terms:
             if (occurrences := tail.postings.of(term)) is not None:
                 of_terms[term].append((len(documents), occurrences))

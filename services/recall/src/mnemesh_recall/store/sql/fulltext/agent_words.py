@@ -13,7 +13,7 @@ from mnemesh_recall.model.candidates import RECEIVED_SECTIONS, Candidates, Key, 
 from mnemesh_recall.model.search import SearchScope
 from mnemesh_recall.store.sql.fulltext.documents import CandidateQuery, filters_rows
 from mnemesh_recall.store.sql.word_segments.columns import Array
-from mnemesh_recall.store.sql.word_segments.documents import Documents, JoinedDocuments
+from mnemesh_recall.store.sql.word_segments.documents import Documents, JoinedDocuments, keys_of
 from mnemesh_recall.store.sql.word_segments.format import ASKED, SECTION_BITS, Occurrences
 
 MOST_MATCHES: Final = 1_000
@@ -100,7 +100,7 @@ class AgentWords:
         """Returns the row ids of the messages with these ids, as far as they are documents."""
         at = self._documents.places_of(keys)
         row_ids = self._documents.column("row_id")[at].tolist()
-        return dict(zip(self._documents.chosen(at).keys("id"), row_ids, strict=True))
+        return dict(zip(keys_of(self._documents.column("id")[at]), row_ids, strict=True))
 
     def _newest(self, places: Array, count: int) -> Array:
         if len(places) <= count:
@@ -189,5 +189,9 @@ class AgentWords:
 
 def _different(places: Array) -> Array:
     """Returns the different ones of ascending places."""
-    different: Array = places[np.diff(places, prepend=-1) != 0]
-    return different
+    if len(places) < 2:
+        return places
+    is_first = np.empty(len(places), np.bool_)
+    is_first[0] = True
+    np.not_equal(places[1:], places[:-1], out=is_first[1:])
+    return places[is_first]

@@ -39,7 +39,7 @@ def select(
     if scope.agent_id is not None:
         overview = read_overview(conn, organization_id, scope.agent_id, MOST_TAIL + 1)
         own = terms(words.text, overview.languages)
-        agent = open_agent(conn, cache, index, scope, overview, tuple(own))
+        agent = open_agent(conn, cache, index, scope, overview, words.text, tuple(own))
     else:
         own = terms(words.text, stored_languages(conn, organization_id)) if words.text else {}
     if agent is not None:

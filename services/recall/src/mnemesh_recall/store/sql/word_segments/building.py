@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Final, NamedTuple
 
 import numpy as np
-from mnemesh_retrieval.ranking.exact import fingerprint
+from mnemesh_retrieval.ranking.exact import fingerprint, normalized
 from mnemesh_retrieval.words.cjk import CJK_CHARACTER
 
 from mnemesh_recall.model.candidates import (
@@ -26,6 +26,25 @@ from mnemesh_recall.store.sql.word_segments.format import BODY, SECTION_BITS, Po
 
 READ_CHARACTERS: Final = 8_000
 """The length of the part of a body that is read for the ranking."""
+
+
+class QueryWords:
+    """What a search looks for in documents that are not in a segment yet."""
+
+    def __init__(self, query: str, terms: Collection[str]) -> None:
+        self._terms = terms
+        self._longest = max(normalized(query).split(), key=len, default="")
+
+    def terms_in(self, row: DocumentRow) -> list[str]:
+        """Returns the terms that may be in a document."""
+        texts = SECTION.join((row.body, row.about, row.asked, row.beside, row.around))
+        return [term for term in self._terms if term in texts]
+
+    def fingerprint_of(self, search_text: str) -> int:
+        """Returns the fingerprint of a text; 0 for one that cannot equal the query, which takes less time."""
+        # Normalization leaves the words of a text as they are, unless other characters than those of ASCII change.
+        is_near = self._longest in search_text or not search_text.isascii()
+        return _fingerprint(search_text) if is_near else 0
 
 
 class DocumentRow(NamedTuple):
@@ -56,20 +75,19 @@ class DocumentRow(NamedTuple):
         return self.asked, before, after, second_before, second_after
 
 
-def built(rows: Sequence[DocumentRow], removed: Sequence[int] = (), *, only: Collection[str] | None = None) -> Segment:
-    """Returns the segment of documents, and of row ids that have none any more; with all terms, or `only` some."""
-
-    def counts_of(text: str) -> dict[str, int]:
-        return _term_counts(text) if only is None else _counts_of(text, only)
-
+def built(rows: Sequence[DocumentRow], removed: Sequence[int] = (), query: QueryWords | None = None) -> Segment:
+    """Returns the segment of documents, and of row ids that have none any more; with what a query needs, or all."""
     found: dict[str, tuple[list[int], list[int]]] = {}
     for place, row in enumerate(rows):
+        terms = None if query is None else query.terms_in(row)
+        if terms is not None and not terms:
+            continue
         texts = (row.body[:READ_CHARACTERS], row.about, *row.received)
         for section, text in enumerate(texts):
             key = place << SECTION_BITS | section
-            counted = counts_of(text)
+            counted = _counts_of(text, terms)
             if section == BODY and len(row.body) > READ_CHARACTERS:
-                counted = dict.fromkeys(counts_of(row.body), 0) | counted
+                counted = dict.fromkeys(_counts_of(row.body, terms), 0) | counted
             for term, count in counted.items():
                 keys, times = found.setdefault(term, ([], []))
                 keys.append(key)
@@ -77,30 +95,37 @@ def built(rows: Sequence[DocumentRow], removed: Sequence[int] = (), *, only: Col
     counts = np.fromiter((len(keys) for keys, _ in found.values()), np.uint32, len(found))
     all_keys = np.fromiter((key for keys, _ in found.values() for key in keys), np.uint32)
     all_times = np.fromiter((count for _, times in found.values() for count in times), np.uint16)
-    return Segment(described(rows, removed), Postings(list(found), counts, all_keys, all_times))
+    documents = _described(rows, removed, _fingerprint if query is None else query.fingerprint_of)
+    return Segment(documents, Postings(list(found), counts, all_keys, all_times))
 
 
-def described(rows: Sequence[DocumentRow], removed: Sequence[int] = ()) -> Documents:
+def _described(rows: Sequence[DocumentRow], removed: Sequence[int], fingerprint_of: Callable[[str], int]) -> Documents:
     """Returns documents without their words."""
-    columns = {name: np.zeros(len(rows), kind) for name, kind in COLUMNS.items()}
     labels: tuple[dict[str, int], ...] = tuple({"": 0} for _ in LABELS)
-    for place, row in enumerate(rows):
+    found = []
+    for row in rows:
         asked, *others = row.received
-        values = (
-            row.row_id,
-            key_of(row.id),
-            key_of(row.before_id),
-            key_of(row.after_id),
-            microseconds(row.created_at),
-            int(fingerprint(row.search_text), 16),
-            body_length(row.body[:READ_CHARACTERS], len(row.body)),
-            (asked_length(asked), *map(section_length, others)),
-            row.ends_in_question,
-        )
         texts = (row.conversation_id, row.role, row.speaker, row.sender_id, row.about)
-        codes = (numbers.setdefault(text or "", len(numbers)) for numbers, text in zip(labels, texts, strict=True))
-        for column, value in zip(columns.values(), (*values, *codes), strict=True):
-            column[place] = value
+        found.append(
+            (
+                row.row_id,
+                key_of(row.id),
+                key_of(row.before_id),
+                key_of(row.after_id),
+                microseconds(row.created_at),
+                fingerprint_of(row.search_text),
+                body_length(row.body[:READ_CHARACTERS], len(row.body)),
+                (asked_length(asked), *map(section_length, others)),
+                row.ends_in_question,
+                *(numbers.setdefault(text or "", len(numbers)) for numbers, text in zip(labels, texts, strict=True)),
+            )
+        )
+    columns = {
+        name: np.array(values, kind.base).reshape(-1, *kind.shape)
+        for (name, kind), values in zip(
+            COLUMNS.items(), zip(*found, strict=True) if found else repeat(()), strict=False
+        )
+    }
     return Documents(columns, tuple(map(tuple, labels)), np.array(removed, np.int64))
 
 
@@ -150,6 +175,10 @@ def merged(segments: Sequence[Segment], masks: Sequence[Array], *, keep_removed:
     return Segment(Documents(columns, tuple(map(tuple, labels)), removed), postings)
 
 
+def _fingerprint(text: str) -> int:
+    return int(fingerprint(text), 16)
+
+
 def _term_counts(text: str) -> dict[str, int]:
     """Returns how often each word and each pair of Kana or Han characters is in an analysed text."""
     words = text.split()
@@ -162,8 +191,10 @@ def _term_counts(text: str) -> dict[str, int]:
     return counts
 
 
-def _counts_of(text: str, terms: Collection[str]) -> dict[str, int]:
-    """Returns the same for some terms, in less time."""
+def _counts_of(text: str, terms: Collection[str] | None) -> dict[str, int]:
+    """Returns the same, for some terms in less time."""
+    if terms is None:
+        return _term_counts(text)
     near = [term for term in terms if term in text]
     if not near:
         return {}

@@ -56,6 +56,7 @@ class StoredColumns(Mapping[str, Array]):
         self._numbers = zlib.decompress(memoryview(headers)[at : at + size])
         self._firsts: dict[str, int] = {}
         self._packed: dict[str, tuple[int, int, int]] = {}
+        self._stored: dict[str, Array] = {}
         self._find()
 
     def __getitem__(self, name: str) -> Array:
@@ -100,9 +101,11 @@ class StoredColumns(Mapping[str, Array]):
 
     def _values(self, name: str, kind: np.dtype[Any], places: Array | None = None) -> Array:
         """Returns the integers that `_pack` wrote, of all documents or of some."""
+        stored = self._stored.get(name)
         at, least, width = self._packed[name]
-        shape = COLUMNS[name].shape
-        stored = np.frombuffer(self._numbers, f"<u{width}", self._count * _width(name), at).reshape(-1, *shape)
+        if stored is None:
+            stored = np.frombuffer(self._numbers, f"<u{width}", self._count * _width(name), at)
+            stored = self._stored[name] = stored.reshape(-1, *COLUMNS[name].shape)
         values = (stored if places is None else stored[places]).astype(kind)
         if least:
             values += kind.type(least)

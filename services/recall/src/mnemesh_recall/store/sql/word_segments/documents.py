@@ -113,8 +113,8 @@ class JoinedDocuments:
         is_near = np.zeros(_PAIRS, np.bool_)
         is_near[_pair(np.frombuffer(b"".join(wanted), np.uint16))] = True
         near = np.flatnonzero(is_near[self._pairs])
-        found = (key in wanted for key in self.chosen(near).keys("id"))
-        return near[np.fromiter(found, np.bool_, len(near))]
+        found = [key in wanted for key in keys_of(self.column("id")[near])]
+        return near[np.array(found, np.bool_)]
 
     @cached_property
     def _pairs(self) -> Array:
@@ -146,17 +146,26 @@ class ChosenDocuments:
 
     def keys(self, name: str) -> list[Key]:
         """Returns a field of ids; empty ones for none."""
-        # As values of no type, ids keep the zeros at their ends.
-        return [b"" if key == _EMPTY else key for key in self.column(name).view("V16").tolist()]
+        return keys_of(self.column(name))
 
     def abouts(self) -> list[str]:
         """Returns the speaker and the day of each."""
+        if len(self._groups) == 1:
+            part, _, places = self._groups[0]
+            texts = part.labels[_ABOUT]
+            return [texts[code] for code in part.at("about", places).tolist()]
         found = [""] * self._size
         for part, rows, places in self._groups:
             texts = part.labels[_ABOUT]
             for row, code in zip(rows.tolist(), part.at("about", places).tolist(), strict=True):
                 found[row] = texts[code]
         return found
+
+
+def keys_of(ids: Array) -> list[Key]:
+    """Returns stored ids as keys; empty ones for none."""
+    # As values of no type, ids keep the zeros at their ends.
+    return [b"" if key == _EMPTY else key for key in ids.view("V16").tolist()]
 
 
 def valid(parts: Sequence[Documents]) -> list[Array]:
