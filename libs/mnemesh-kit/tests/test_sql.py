@@ -117,6 +117,17 @@ async def test_reads_cannot_write(database: Database) -> None:
         await database.read(lambda c: c.execute(counters.insert().values(name="n", value=0)))
 
 
+async def test_reads_without_a_snapshot(database: Database) -> None:
+    await _with_tables(database)
+    await database.write(lambda c: c.execute(counters.insert().values(name="n", value=3)))
+    value = sa.select(counters.c.value)
+    assert await database.read(lambda c: c.execute(value).scalar_one(), snapshot=False) == 3
+    if database.dialect == "postgresql":
+        isolation = sa.text("SHOW transaction_isolation")
+        found = [await database.read(lambda c: c.scalar(isolation), snapshot=needed) for needed in (True, False, True)]
+        assert found == ["repeatable read", "read committed", "repeatable read"]
+
+
 async def test_log_that_a_long_read_made_large_is_cut_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite, "LOG_BYTES", 100_000)
     database, log = Database.open(f"sqlite:///{tmp_path / 'sql.db'}"), tmp_path / "sql.db-wal"

@@ -41,7 +41,7 @@ class Engine(Protocol):
 
     dialect: str
 
-    async def read(self, fn: Callable[[sa.Connection], T]) -> T:
+    async def read(self, fn: Callable[[sa.Connection], T], *, snapshot: bool = True) -> T:
         """Runs `fn` in a read-only transaction; see `Database.read`."""
         ...
 
@@ -118,15 +118,18 @@ class Database:
             case other:
                 raise ConfigError(f"The database engine {other!r} is not supported. Use sqlite or postgresql.")
 
-    async def read(self, fn: Callable[[sa.Connection], T], *, name: str | None = None) -> T:
+    async def read(self, fn: Callable[[sa.Connection], T], *, name: str | None = None, snapshot: bool = True) -> T:
         """Runs `fn` on one consistent snapshot and returns its result. Writes fail. Failpoints know it by `name`.
+
+        Without `snapshot`, each statement of `fn` may see another state. `fn` must not write. PostgreSQL then needs no
+        transaction, whose beginning and end take as long as a statement.
 
         Raises:
             DatabaseUnavailable: the database cannot be reached.
         """
         TRANSACTIONS.inc("read")
         await async_failpoint("sql.read.before", name or fn)
-        return await self._engine.read(fn)
+        return await self._engine.read(fn, snapshot=snapshot)
 
     async def write(self, fn: Callable[[sa.Connection], T], *, name: str | None = None) -> T:
         """Runs `fn` in one serializable transaction, commits, and returns the result.

@@ -27,7 +27,7 @@ class MemoryEngine:
     def __init__(self) -> None:
         self._connection = _engine().connect()
 
-    async def read(self, fn: Callable[[sa.Connection], T]) -> T:
+    async def read(self, fn: Callable[[sa.Connection], T], *, snapshot: bool = True) -> T:  # noqa: ARG002
         """Runs `fn` in a transaction that cannot write."""
         driver = self._driver()
         driver.execute("PRAGMA query_only=ON")

@@ -45,13 +45,15 @@ class PostgresEngine:
         self._engine = engine
         self._writer = engine.execution_options(isolation_level="SERIALIZABLE")
         self._reader = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        self._reader_without_snapshot = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._after_conflict = asyncio.Lock()
 
-    async def read(self, fn: Callable[[sa.Connection], T]) -> T:
-        """Runs `fn` on one read-only snapshot, and again if the pool's connection had broken."""
+    async def read(self, fn: Callable[[sa.Connection], T], *, snapshot: bool = True) -> T:
+        """Runs `fn` on one read-only snapshot or without one, and again if the pool's connection had broken."""
+        engine = self._reader if snapshot else self._reader_without_snapshot
         for is_last in (False, True):
             try:
-                async with _reachable(query_only=True), self._reader.connect() as connection:
+                async with _reachable(query_only=True), engine.connect() as connection:
                     return await connection.run_sync(fn)
             except DatabaseUnavailable as error:
                 if is_last or not _was_broken(error):

@@ -48,7 +48,7 @@ class SqliteEngine:
         self._writer = GroupWriter(self._written.changes, log, self._written.empty_log)
         self._readers = ThreadPoolExecutor(readers, thread_name_prefix="sqlite-reader")
 
-    async def read(self, fn: Callable[[sa.Connection], T]) -> T:
+    async def read(self, fn: Callable[[sa.Connection], T], *, snapshot: bool = True) -> T:  # noqa: ARG002
         """Runs `fn` in a deferred transaction of a reader."""
         context = contextvars.copy_context()
         return await asyncio.get_running_loop().run_in_executor(self._readers, context.run, self._read.run, fn)

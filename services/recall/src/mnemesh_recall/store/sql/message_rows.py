@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -26,7 +27,14 @@ _IDS: Final[sa.BindParameter[Any]] = sa.bindparam("ids", expanding=True)
 
 _BY_ID: Final = sa.select(*COLUMNS, _m.organization_id).where(_m.id.in_(_IDS))
 _VISIBLE: Final = sa.select(*COLUMNS).where(message_filters.owned(_ORGANIZATION), _m.id.in_(_IDS))
-_VISIBLE_ROWS: Final = sa.select(*COLUMNS).where(message_filters.owned(_ORGANIZATION), _m.row_id.in_(_IDS))
+# The number of rows does not change the text of the statement, so that connections need not prepare it again.
+_VISIBLE_ROWS: Final = {
+    dialect: sa.select(*COLUMNS).where(message_filters.owned(_ORGANIZATION), sa.text(f"messages.row_id {rows}"))
+    for dialect, rows in {
+        "sqlite": "IN (SELECT value FROM json_each(:rows))",
+        "postgresql": "= ANY (CAST(:rows AS bigint[]))",
+    }.items()
+}
 _INSERT: Final = sa.insert(messages).returning(_m.id, _m.row_id)
 _SOURCES: Final = sa.select(*SOURCE_COLUMNS).where(_m.id.in_(_IDS))
 _INSERT_CALLS: Final = sa.insert(tool_call_rows)
@@ -147,10 +155,16 @@ def read(
     known = row_ids or {}
     rows_wanted, ids_wanted = list(known.values()), [id_ for id_ in ids if id_ not in known]
     read_ahead(conn, messages, rows_wanted)
-    for statement, wanted in ((_VISIBLE_ROWS, rows_wanted), (_VISIBLE, ids_wanted)):
-        if wanted:
-            rows = conn.execute(statement, {"organization": organization_id, "ids": wanted})
-            found.update((message.id, message) for message in map(message_from_row, rows))
+    statements: list[tuple[sa.Select[Any], dict[str, object]]] = []
+    if rows_wanted:
+        dialect = conn.dialect.name
+        rows = json.dumps(rows_wanted) if dialect == "sqlite" else rows_wanted
+        statements.append((_VISIBLE_ROWS[dialect], {"rows": rows}))
+    if ids_wanted:
+        statements.append((_VISIBLE, {"ids": ids_wanted}))
+    for statement, wanted in statements:
+        selected = conn.execute(statement, {"organization": organization_id, **wanted}).all()
+        found.update((message.id, message) for message in map(message_from_row, selected))
     return tuple(found[id_] for id_ in ids if id_ in found)
 
 

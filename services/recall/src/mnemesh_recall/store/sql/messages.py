@@ -132,7 +132,9 @@ class SqlMessageStore:
         self, organization_id: str, ids: Sequence[str], row_ids: Mapping[str, int] | None = None
     ) -> tuple[Message, ...]:
         """See MessageStore."""
-        return await self._database.read(lambda conn: message_rows.read(conn, organization_id, ids, row_ids))
+        return await self._database.read(
+            lambda conn: message_rows.read(conn, organization_id, ids, row_ids), snapshot=False
+        )
 
     async def list_messages(self, organization_id: str, filter_: MessageFilter, page: PageQuery) -> Page[Message]:
         """See MessageStore."""
