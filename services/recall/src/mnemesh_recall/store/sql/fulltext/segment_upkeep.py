@@ -17,7 +17,7 @@ from mnemesh_recall.store.sql.word_segments.changed import LEAST_CHANGES
 from mnemesh_recall.store.sql.word_segments.documents import valid
 from mnemesh_recall.store.sql.word_segments.format import MOST_DOCUMENTS, Segment
 
-LEAST_TAIL: Final = 64
+LEAST_TAIL: Final = 32
 """The length of a tail that is written as a segment. A search reads the documents of a tail one by one."""
 PAGE: Final = 256
 """The largest number of documents that one transaction moves to a segment."""
