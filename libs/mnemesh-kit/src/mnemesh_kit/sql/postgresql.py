@@ -36,6 +36,7 @@ class PostgresEngine:
             url.set(drivername="postgresql+asyncpg", query=query),
             pool_size=pool_size,
             max_overflow=0,
+            pool_use_lifo=True,  # the connection that was used last has its statements prepared and its caches filled
             pool_timeout=10,
             connect_args={
                 "timeout": 5,
