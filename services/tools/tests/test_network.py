@@ -75,7 +75,7 @@ async def _run(sandbox: Sandbox, body: str, *hosts: str, **arguments: Any) -> tu
 
 async def test_granted_host_answers_through_the_proxy(full: Sandbox, port: int) -> None:
     outcome, proxy = await _run(full, FETCH, f"127.0.0.1:{port}", url=f"http://127.0.0.1:{port}/path?x=1")
-    assert outcome.text == '[200, "answer to /path?x=1"]', outcome
+    assert outcome.text == "[200, 'answer to /path?x=1']", outcome
     (connection,) = proxy.connections
     assert (connection.port, connection.refusal) == (port, None)
     assert connection.received_bytes > 0
@@ -83,7 +83,7 @@ async def test_granted_host_answers_through_the_proxy(full: Sandbox, port: int) 
 
 async def test_other_hosts_are_refused_with_the_reason(full: Sandbox, port: int) -> None:
     outcome, _ = await _run(full, FETCH, "api.example", url=f"http://127.0.0.1:{port}/")
-    assert '403, "127.0.0.1:' in outcome.text
+    assert "403, '127.0.0.1:" in outcome.text
     assert "is not granted to this tool. Add the host to its network_hosts." in outcome.text
 
 
@@ -165,7 +165,7 @@ async def test_stored_and_ad_hoc_tools_report_their_connections(embedded: Any, f
         pb.ExecuteToolRequest(ad_hoc=pb.AdHocTool(source_code=source, network_hosts=hosts)),
     ):
         answer = await embedded.executions.ExecuteTool(request)
-        assert answer.result == '[200, "answer to /wire"]', answer
+        assert answer.result == "[200, 'answer to /wire']", answer
         (connection,) = answer.connections
         assert (connection.host, connection.port, connection.address, connection.refusal) == (
             *("127.0.0.1", port),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 
 import pytest
 from mnemesh_tools.web.inside import read_page
@@ -13,7 +14,8 @@ LINKS = "".join(f'<li><a href="/{n}">Story {n}</a></li>' for n in range(50))
 
 def read(document: str | bytes, kind: str = "html", charset: str | None = None, limit: int = 100_000) -> list[object]:
     raw = document.encode() if isinstance(document, str) else document
-    return read_page(kind, base64.b64encode(raw).decode(), charset, ADDRESS, limit)
+    found: list[object] = json.loads(read_page(kind, base64.b64encode(raw).decode(), charset, ADDRESS, limit))
+    return found
 
 
 def html(body: str, head: str = "") -> str:

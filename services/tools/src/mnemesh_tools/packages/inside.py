@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 SOURCE: Final = '''
+import json
 import os
 import subprocess
 
 
 def run_uv(uv, arguments, environment, requirements, output):
-    """Runs uv on requirements from a file. Returns its status, its output and the end of its messages."""
+    """Runs uv on requirements from a file. Returns a JSON list: its status, its output and the end of its messages."""
     os.umask(0o022)  # other uids read what it installs
     with open("requirements.txt", "w", encoding="utf-8") as file:  # in the work directory
         file.write(requirements)
@@ -22,7 +23,7 @@ def run_uv(uv, arguments, environment, requirements, output):
         text=True,
         check=False,
     )
-    return [done.returncode, done.stdout, done.stderr[-4000:]]
+    return json.dumps([done.returncode, done.stdout, done.stderr[-4000:]], ensure_ascii=False)
 '''
 FUNCTION: Final = "run_uv"
 SITE: Final = "site"

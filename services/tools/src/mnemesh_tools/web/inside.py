@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import codecs
+import json
 import re
 from contextlib import suppress
 from typing import Any
@@ -26,8 +27,8 @@ _DATES = (
 )
 
 
-def read_page(kind: str, data: str, charset: str | None, url: str, limit: int) -> list[Any]:
-    """Returns the title, the text, the date of publication ("" if unknown), and whether the text was cut.
+def read_page(kind: str, data: str, charset: str | None, url: str, limit: int) -> str:
+    """Returns a JSON list: the title, the text, the date of publication ("" if unknown), and whether the text was cut.
 
     Args:
         kind: "html", "pdf" or "text".
@@ -45,7 +46,7 @@ def read_page(kind: str, data: str, charset: str | None, url: str, limit: int) -
     else:
         text = _decoded(raw, charset)
     text = re.sub(r"\n{3,}", "\n\n", text.replace("\r\n", "\n")).strip()
-    return [" ".join(title.split())[:500], text[:limit], date[:40], len(text) > limit]
+    return json.dumps([" ".join(title.split())[:500], text[:limit], date[:40], len(text) > limit], ensure_ascii=False)
 
 
 def _decoded(raw: bytes, charset: str | None) -> str:

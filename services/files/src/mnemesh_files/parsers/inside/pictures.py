@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 from typing import Final
 
 import pypdfium2 as pdfium
@@ -12,15 +13,15 @@ _LONGEST_SIDE: Final = 1_600
 _QUALITY: Final = 75
 
 
-def page_pictures(content: bytes, pages: list[int]) -> list[str]:
-    """Returns pages as JPEG in base64; "" for a page that cannot be drawn.
+def page_pictures(content: bytes, pages: list[int]) -> str:
+    """Returns a JSON list of pages as JPEG in base64; "" for a page that cannot be drawn.
 
     Args:
         content: The PDF.
         pages: The numbers of the pages, from 1.
     """
     pdf = pdfium.PdfDocument(content)
-    return [_picture(pdf, page - 1) for page in pages]
+    return json.dumps([_picture(pdf, page - 1) for page in pages])
 
 
 def _picture(pdf: pdfium.PdfDocument, index: int) -> str:
