@@ -26,7 +26,7 @@ from mnemesh_orchestrator.model.steps import Step, StepStatus, StepTrace
 from mnemesh_orchestrator.store.sql import approvals
 from mnemesh_orchestrator.store.sql import turn_statements as sql
 from mnemesh_orchestrator.store.sql.batches import delete_empty_batches
-from mnemesh_orchestrator.store.sql.callback_rows import callbacks_of, delete_callbacks
+from mnemesh_orchestrator.store.sql.callback_rows import delete_callbacks
 from mnemesh_orchestrator.store.sql.conversation_leases import (
     first_unfinished_run,
     lease_parameters,
@@ -42,6 +42,7 @@ from mnemesh_orchestrator.store.sql.run_journal import (
     record_run,
     unfinished_decision,
 )
+from mnemesh_orchestrator.store.sql.run_lists import run_conditions, with_callbacks, with_waits
 from mnemesh_orchestrator.store.sql.run_pools import RunPools
 from mnemesh_orchestrator.store.sql.run_queue import claim_next_run, start_run
 from mnemesh_orchestrator.store.sql.run_repeats import find_repeated_run, newest_attempt
@@ -52,16 +53,10 @@ from mnemesh_orchestrator.store.sql.run_rows import (
     ended_values,
 )
 from mnemesh_orchestrator.store.sql.run_senders import runs_sent_by
-from mnemesh_orchestrator.store.sql.run_waits import approvals_awaited
 from mnemesh_orchestrator.store.sql.sleeptime_runs import start_after_turn, started_by, with_children
 from mnemesh_orchestrator.store.sql.sleeptime_transcripts import store_transcript
 from mnemesh_orchestrator.store.sql.steps import record_steps
-from mnemesh_orchestrator.store.sql.tables import (
-    events,
-    journal,
-    request_ledger,
-    runs,
-)
+from mnemesh_orchestrator.store.sql.tables import events, journal, request_ledger, runs
 
 
 class SqlRunStore:
@@ -217,10 +212,10 @@ class SqlRunStore:
             row = conn.execute(query).first()
             if row is None:
                 raise NotFound(f"There is no run {run_id}.", resource_id=run_id)
-            (run,) = _with_callbacks(conn, [decode_run(row)])
+            (run,) = with_callbacks(conn, [decode_run(row)])
             if run.status.ended:
                 return run
-            (run,) = _with_waits(conn, [run])
+            (run,) = with_waits(conn, [run])
             return replace(run, last_sequence=max(run.last_sequence, newest_event(conn, run_id)))
 
         return await self._database.read(read)
@@ -228,11 +223,11 @@ class SqlRunStore:
     async def list(self, organization_id: str, filter_: RunFilter, page: PageQuery) -> Page[Run]:
         """See RunStore."""
         scope = runs.c.organization_id == organization_id
-        query = sa.select(runs).where(scope, *_run_conditions(filter_))
+        query = sa.select(runs).where(scope, *run_conditions(filter_))
 
         def read(conn: sa.Connection) -> Page[Run]:
             found = paginate(conn, query, page, key=runs.c.creation_number, id=runs.c.id, scope=scope).map(decode_run)
-            return replace(found, items=_with_callbacks(conn, _with_waits(conn, found.items)))
+            return replace(found, items=with_callbacks(conn, with_waits(conn, found.items)))
 
         return await self._database.read(read)
 
@@ -296,43 +291,6 @@ class SqlRunStore:
         return await self._database.write(lambda conn: self._ledger.purge(conn, before))
 
 
-def _with_waits(conn: sa.Connection, found: Sequence[Run]) -> tuple[Run, ...]:
-    """Returns runs with the approvals that runs of groups wait for."""
-    waiting = approvals_awaited(conn, [run.id for run in found if run.plan is not None and not run.status.ended])
-    return tuple(replace(run, waiting_for=waiting[run.id]) if run.id in waiting else run for run in found)
-
-
-def _with_callbacks(conn: sa.Connection, found: Sequence[Run]) -> tuple[Run, ...]:
-    known = callbacks_of(conn, [run.id for run in found if run.config.callback_url is not None])
-    return tuple(replace(run, callback=known.get(run.id)) for run in found) if known else tuple(found)
-
-
 def _finished(conn: sa.Connection, run: Run, started: Sequence[Run]) -> FinishedRun:
     has_next = first_unfinished_run(conn, run.conversation_id) is not None
     return FinishedRun(run, has_next, tuple(child.conversation_id for child in started))
-
-
-def _run_conditions(filter_: RunFilter) -> list[sa.ColumnElement[bool]]:
-    conditions: list[sa.ColumnElement[bool]] = []
-    if filter_.agent_ids:
-        conditions.append(runs.c.agent_id.in_(filter_.agent_ids))
-    if filter_.statuses:
-        conditions.append(runs.c.status.in_(filter_.statuses))
-    if filter_.background is not None:
-        conditions.append(runs.c.background == filter_.background)
-    if filter_.stop_reason is not None:
-        conditions.append(runs.c.stop_reason == filter_.stop_reason)
-    if filter_.conversation_id is not None:
-        conditions.append(runs.c.conversation_id == filter_.conversation_id)
-    if filter_.group_id is not None:
-        conditions.append(runs.c.group_id == filter_.group_id)
-    if filter_.origins:
-        conditions.append(runs.c.origin.in_(filter_.origins))
-    if filter_.parent_run_id is not None:
-        conditions.append(runs.c.parent_run_id == filter_.parent_run_id)
-    if filter_.batch_id is not None:
-        conditions.append(runs.c.batch_id == filter_.batch_id)
-    if filter_.active is not None:
-        active = runs.c.status.in_((RunStatus.CREATED, RunStatus.RUNNING))
-        conditions.append(active if filter_.active else ~active)
-    return conditions
