@@ -155,7 +155,7 @@ def read(
     known = row_ids or {}
     rows_wanted, ids_wanted = list(known.values()), [id_ for id_ in ids if id_ not in known]
     read_ahead(conn, messages, rows_wanted)
-    statements: list[tuple[sa.Select[Any], dict[str, object]]] = []
+    statements: list[tuple[sa.Select[Any], dict[str, Any]]] = []
     if rows_wanted:
         dialect = conn.dialect.name
         rows = json.dumps(rows_wanted) if dialect == "sqlite" else rows_wanted
