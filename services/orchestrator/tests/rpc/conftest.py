@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 import pytest_asyncio
 from mnemesh.agents.v1.agents_service_pb2_grpc import AgentServiceStub
 from mnemesh.agents.v1.conversations_service_pb2_grpc import ConversationServiceStub
@@ -19,6 +20,8 @@ from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.server import RunningServer
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.wiring import assemble
+
+from .provider_calls import served, settings
 
 if TYPE_CHECKING:
     import grpc
@@ -75,3 +78,17 @@ async def serving(directory: Path) -> AsyncIterator[Wire]:
     )
     await channels.close()
     await server.stop()
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "secrets.keys"
+    path.write_text("a-secrets-key-of-the-operator-0123456789\n")
+    return path
+
+
+@pytest_asyncio.fixture
+async def alone(tmp_path: Path) -> AsyncIterator[ModelServiceAsyncStub]:
+    """A service on SQLite, for tests that do not depend on the engine."""
+    async with served(settings(tmp_path)) as stub:
+        yield stub

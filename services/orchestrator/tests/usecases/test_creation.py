@@ -9,19 +9,17 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.principal import Principal
-from mnemesh_orchestrator.errors import AgentRevisionMismatch, EmbedderUnknown
+from mnemesh_orchestrator.errors import EmbedderUnknown
 from mnemesh_orchestrator.llm.errors import ModelUnknown
-from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentState, AgentType, AttachedTool
+from mnemesh_orchestrator.model.agents import AgentFilter, AgentState, AgentType, AttachedTool
 from mnemesh_orchestrator.model.core_memory import NewBlock
 from mnemesh_orchestrator.model.creation import AgentDraft
 from mnemesh_orchestrator.model.erasure import ErasureScope
-from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.rules import ContinueLoop, ExitLoop
-from mnemesh_types.messages import Role, TextPart
 
 from ..support.faults import Crash, Faults
 from ..support.model import call, say
-from ..support.world import ME, SYSTEM, Process, World, lines
+from ..support.world import ME, SYSTEM, Process, World
 
 DRAFT = AgentDraft(
     AgentType.LETTA_V1,
@@ -332,143 +330,3 @@ async def test_deletion_is_completed_after_an_outage(world: World, process: Proc
     await process.lifecycle.finish_all()
     assert await process.stores.agents.unfinished() == ()
     assert getattr(world, tier).erased == [agent.id]
-
-
-async def test_update_with_a_stale_revision_is_refused(world: World, process: Process) -> None:
-    agent = await world.agent(process)
-    assert agent.revision == 1
-    request = RequestKey(ME.organization_id, "UpdateAgent", "r-1", "f")
-    for _ in range(2):
-        changed = await process.agents.update(ME, request, agent.id, {"name": "One"}, if_revision=1)
-        assert (changed.name, changed.revision) == ("One", 2)
-    with pytest.raises(AgentRevisionMismatch) as refused:
-        await process.agents.update(ME, None, agent.id, {"name": "Two"}, if_revision=1)
-    assert (refused.value.reason, refused.value.metadata) == (
-        "AGENT_REVISION_MISMATCH",
-        {"resource_id": agent.id, "revision": "2"},
-    )
-    attached = await process.agents.attach_tool(ME, None, agent.id, None, "send_message")
-    assert (attached.name, attached.revision) == ("One", 3)
-
-
-async def test_tools_are_attached_and_detached_once_for_each_request(world: World, process: Process) -> None:
-    agent = await world.agent(process)
-    probe = world.tools.add("probe")
-    attach = RequestKey(ME.organization_id, "AttachTool", "r-1", "f")
-    detach = RequestKey(ME.organization_id, "DetachTool", "r-1", "f")
-    for _ in range(2):
-        changed = await process.agents.attach_tool(ME, attach, agent.id, probe.id, None)
-        assert [tool.name for tool in changed.tools].count("probe") == 1
-    await process.agents.attach_tool(ME, None, agent.id, None, "send_message")
-    for _ in range(2):
-        changed = await process.agents.detach_tool(ME, detach, agent.id, probe.id, None)
-        assert changed.tool("probe") is None
-    assert changed.tool("send_message") == AttachedTool("send_message")
-    for wrong in (
-        process.agents.detach_tool(ME, None, agent.id, None, "probe"),
-        process.agents.attach_tool(ME, None, agent.id, None, "nobody_wrote_it"),
-        process.agents.attach_tool(ME, None, new_id("agent"), None, "send_message"),
-    ):
-        with pytest.raises(NotFound):
-            await wrong
-
-
-async def test_built_in_tool_may_be_named_by_its_listed_id(world: World, process: Process) -> None:
-    (listed,) = await world.tools.definitions((), ("memory_rethink",))
-    foreign = world.tools.list_builtin("paint_picture")
-    agent = await process.lifecycle.create(ME, None, AgentDraft(AgentType.LETTA_V1, tool_ids=(listed.id,)))
-    assert agent.tool("memory_rethink") == AttachedTool("memory_rethink")
-    agent = await process.agents.detach_tool(ME, None, agent.id, listed.id, None)
-    assert agent.tool("memory_rethink") is None
-    agent = await process.agents.attach_tool(ME, None, agent.id, listed.id, None)
-    assert agent.tool("memory_rethink") == AttachedTool("memory_rethink")
-    with pytest.raises(NotFound, match="no built-in tool paint_picture"):
-        await process.agents.attach_tool(ME, None, agent.id, foreign.id, None)
-
-
-async def test_deleted_tool_is_removed_from_the_agent(world: World, process: Process) -> None:
-    """While the tools service does not answer, the agent is shown with all of its tools."""
-    probe, kept = world.tools.add("probe"), world.tools.add("kept")
-    draft = AgentDraft(AgentType.LETTA_V1, include_base_tools=False, tool_ids=(probe.id, kept.id))
-    agent = await process.lifecycle.create(ME, None, draft)
-    world.tools.delete(probe.id)
-    world.faults.unavailable = {"tools.definitions": 1}
-    assert [tool.name for tool in (await process.agents.get(ME, agent.id)).tools] == ["probe", "kept"]
-    assert [tool.name for tool in (await process.agents.get(ME, agent.id)).tools] == ["kept"]
-    page = await process.agents.list(ME, AgentFilter(), "created_at", PageQuery(10, ascending=True))
-    assert [tool.name for tool in page.items[0].tools] == ["kept"]
-
-
-async def test_update_to_an_unserved_model_is_refused(world: World, process: Process) -> None:
-    agent = await world.agent(process)
-    with pytest.raises(ModelUnknown):
-        await process.agents.update(ME, None, agent.id, {"model": "gone/model"})
-    assert (await process.agents.get(ME, agent.id)).model == "scripted/one"
-
-
-def roles(world: World, agent: Agent) -> list[str]:
-    return [message.role.value for message in world.window(agent).messages]
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        (AgentType.MEMGPT, ["system", "assistant", "tool", "user"]),
-        (AgentType.MEMGPT_V2, ["system", "assistant", "tool", "user"]),
-        (AgentType.REACT, ["system", "assistant", "tool", "user"]),
-        (AgentType.WORKFLOW, ["system", "assistant", "tool", "user"]),
-        (AgentType.SPLIT_THREAD, ["system", "assistant", "tool", "user"]),
-        (AgentType.SLEEPTIME, ["system", "user"]),
-        (AgentType.LETTA_V1, ["system"]),
-    ],
-)
-async def test_each_type_has_its_first_messages(
-    world: World, process: Process, kind: AgentType, expected: list[str]
-) -> None:
-    agent = await process.lifecycle.create(ME, None, AgentDraft(kind))
-    assert roles(world, agent) == expected
-    messages = world.window(agent).messages
-    if "assistant" in expected:
-        (call,) = messages[1].tool_calls
-        assert (call.name, len(call.id)) == ("send_message", 29)
-        assert messages[2].tool_returns[0].tool_call_id == call.id
-        assert messages[2].tool_returns[0].text == "Sent message successfully."
-    if "user" in expected:
-        assert '"type": "login"' in messages[-1].text
-
-
-async def test_first_messages_for_lm_studio_start_with_the_user(world: World, process: Process) -> None:
-    agent = await process.lifecycle.create(ME, None, AgentDraft(AgentType.MEMGPT_V2, model="lmstudio_openai/qwen"))
-    assert roles(world, agent) == ["system", "user", "assistant", "tool"]
-    assert len(world.window(agent).messages[2].tool_calls[0].id) == 9
-
-
-async def test_first_messages_of_the_client_are_used(world: World, process: Process) -> None:
-    given = (
-        InputMessage((TextPart("I am Ada."),), name="Ada", otid="o-1", sender_id="identity-1"),
-        InputMessage((TextPart("Hello, Ada."),), role=Role.ASSISTANT),
-        InputMessage((TextPart("Be brief."),), role=Role.SYSTEM),
-    )
-    talker = await process.lifecycle.create(ME, None, AgentDraft(AgentType.MEMGPT_V2, initial_messages=given))
-    assert lines(world.window(talker).messages[1:]) == [
-        "user text: I am Ada.",
-        'assistant calls send_message{"message": "Hello, Ada."}',
-        "tool success of send_message: Sent message successfully.",
-        "system text: Be brief.",
-    ]
-    first = world.window(talker).messages[1]
-    assert (first.name, first.otid, first.sender_id) == ("Ada", "o-1", "identity-1")
-    plain = await process.lifecycle.create(ME, None, AgentDraft(AgentType.LETTA_V1, initial_messages=given))
-    assert lines(world.window(plain).messages[1:])[1] == "assistant text: Hello, Ada."
-    none = await process.lifecycle.create(ME, None, AgentDraft(AgentType.MEMGPT_V2, initial_messages=()))
-    assert roles(world, none) == ["system"]
-
-
-async def test_custom_prompt_is_used_unchanged(world: World, process: Process) -> None:
-    agent = await process.lifecycle.create(
-        ME, None, AgentDraft(AgentType.LETTA_V1, system="{} and {foo}, but no memory.")
-    )
-    assert agent.system == "{} and {foo}, but no memory."
-    assert world.window(agent).messages[0].text.startswith("{} and {foo}, but no memory.\n\n")
-    with pytest.raises(NotFound):
-        await process.windows.resolve(ME, agent.id, new_id("conv"))
