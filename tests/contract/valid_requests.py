@@ -52,7 +52,7 @@ LEAST = {
     "agents.v1.RunService.SendMessage": 'messages { content { text { text: "Hi" } } }',
     "agents.v1.RunService.StartRun": 'messages { content { text { text: "Hi" } } }',
     "agents.v1.RunService.StartBatch": 'requests { agent_id: "<agent>" messages { content { text { text: "Hi" } } } }',
-    "agents.v1.RunService.RecordCallback": "attempt: 1",
+    "agents.v1.RunService.RecordCallback": 'organization_id: "o" target_id: "<run>" attempt: 1',
     "agents.v1.RunService.AnswerApproval": 'decisions { tool_call_id: "call_1" approve {} }',
     "agents.v1.RunService.CancelRuns": 'runs { run_ids: "<run>" }',
     "agents.v1.ConversationService.CreateConversation": 'conversation { agent_id: "<agent>" }',

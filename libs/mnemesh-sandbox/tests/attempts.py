@@ -54,7 +54,8 @@ def tool(numbers, server, path):
         raise OSError("ignored")
 
     def observe():
-        if libc.inotify_add_watch(libc.inotify_init(), b"/var", 0xFFF) < 0:
+        # No environment is there: a directory that leads to one exists in the sandbox as well, empty.
+        if libc.inotify_add_watch(libc.inotify_init(), b"/media", 0xFFF) < 0:
             raise OSError("denied")
 
     def watch_directory():

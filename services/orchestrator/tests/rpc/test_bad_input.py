@@ -486,6 +486,23 @@ async def test_a_malformed_batch_is_refused(
         assert raised.value.field == "batch_id"
 
 
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"organization_id": ""}, "organization_id"),
+        ({"organization_id": "a\0b"}, "organization_id"),
+        ({"target_id": ""}, "target_id"),
+        ({"target_id": AGENT}, "target_id"),
+        ({"attempt": 0}, "attempt"),
+    ],
+)
+async def test_result_of_a_callback_is_refused_with_the_field(wire: Wire, changes: dict[str, Any], field: str) -> None:
+    fields = {"organization_id": "org", "target_id": RUN, "attempt": 1, **changes}
+    with pytest.raises(InvalidArgument) as refused:
+        await wire.runs.RecordCallback(runs_service_pb2.RecordCallbackRequest(**fields))
+    assert refused.value.field == field
+
+
 @pytest.mark.parametrize("field", ["agent_id", "conversation_id"])
 async def test_message_to_a_group_names_no_agent_and_no_conversation(wire: Wire, field: str) -> None:
     group_id = derive_id("group", "a test")

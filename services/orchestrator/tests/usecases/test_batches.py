@@ -139,11 +139,11 @@ async def test_the_callback_of_a_run_is_due_at_its_end(world: World, process: Pr
     assert isinstance(run, Run)
     assert (callback.url, run.status) == (URL, RunStatus.COMPLETED)
     await process.orchestrator.callbacks.record(
-        ME.organization_id, run.id, callback.attempt, status=None, error="x" * 5_000
+        ME.organization_id, run.id, callback.attempt, status=None, error="It broke\0" + "x" * 5_000
     )
     stored = (await process.runs.get(ME, run.id)).callback
     assert stored is not None
-    assert (stored.status, len(stored.error or "")) == (None, 500)
+    assert (stored.status, len(stored.error or ""), (stored.error or "")[:9]) == (None, 500, "It broke\ufffd")
     with pytest.raises(InvalidArgument):
         await process.orchestrator.callbacks.claim(101)
     with pytest.raises(InvalidArgument) as raised:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.ids import is_id
+from mnemesh_kit.text import require_text
+from mnemesh_kit.unicode import well_formed
 
 from mnemesh_orchestrator.model.batches import Batch
 from mnemesh_orchestrator.model.callbacks import MAX_CLAIMS, MAX_ERROR, ClaimedCallback
@@ -43,8 +45,14 @@ class CallbackService:
     async def record(
         self, organization_id: str, target_id: str, attempt: int, *, status: int | None, error: str | None
     ) -> None:
-        """Stores the result of a call. Does nothing if a later attempt was claimed."""
-        shown = error[:MAX_ERROR] if error is not None else None
+        """Stores the result of a call. Does nothing if a later attempt was claimed. Raises InvalidArgument."""
+        require_text(organization_id, "organization_id", min_chars=1)
+        if not is_id(target_id, "run") and not is_id(target_id, "batch"):
+            raise InvalidArgument("target_id must be the id of a run or a batch.", field="target_id")
+        if attempt < 1:
+            raise InvalidArgument("attempt must be at least 1.", field="attempt")
+        # The text is that of the called server, or of an error on the way there.
+        shown = well_formed(error)[:MAX_ERROR] if error is not None else None
         await self._store.record(
             organization_id, target_id, attempt, sent_at=self._clock.now(), status=status, error=shown
         )
