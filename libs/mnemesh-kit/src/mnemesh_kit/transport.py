@@ -22,8 +22,16 @@ _KEEPALIVE: Final = (
     ("grpc.http2.max_pings_without_data", 0),
 )
 
+# What a program has not read of a stream stays in the memory of its process. By default, gRPC lets a sender send more
+# the slower the reads are: under load, a service held more than 100 MB of one upload.
+_UNREAD: Final = (
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
+)
+
 CHANNEL_OPTIONS: Final = (
     *_SIZES,
+    *_UNREAD,
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     *_KEEPALIVE,
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -37,6 +45,7 @@ def server_options(max_request_bytes: int) -> tuple[tuple[str, int], ...]:
     """Returns the options of a server whose largest request has `max_request_bytes` bytes."""
     return (
         *_SIZES,
+        *_UNREAD,
         ("grpc.max_receive_message_length", max_request_bytes),
         *_KEEPALIVE,
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
