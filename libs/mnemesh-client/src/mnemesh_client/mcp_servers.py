@@ -174,7 +174,7 @@ class McpServersClient:
     async def receive_authorization(
         self, state: str, *, code: str | None = None, error: str | None = None, iss: str | None = None
     ) -> mcp_servers_service_pb2.ReceiveMcpAuthorizationResponse:
-        """Ends the authorization with this state, of whoever began it. Returns its outcome.
+        """Ends the authorization with this state, whichever caller started it, and returns its outcome.
 
         Args:
             state: the state that the redirect brought.

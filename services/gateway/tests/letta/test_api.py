@@ -140,7 +140,10 @@ async def test_the_profile_of_an_older_release(tmp_path: Path, fake_openai: Fake
         block = (await http.post("/v1/blocks/", json={"label": "plan", "value": ""})).json()
         for words in ("One.", "Two.", "Three."):
             assert (await http.post(f"/v1/agents/{agent['id']}/messages", json={"input": words})).status_code == 200
+        streamed = (await http.post(f"/v1/agents/{agent['id']}/messages/stream", json={"input": "Four."})).text
         compacted = await http.post(f"/v1/agents/{agent['id']}/summarize")
+    assert '"message_type":"ping"' not in streamed
+    assert '"message_type":"stop_reason"' in streamed
     assert agent["agent_type"] == "memgpt_v2_agent"
     assert [agent["blocks"][0]["limit"], block["limit"]] == [20_000, 20_000]
     assert (compacted.status_code, compacted.content) == (204, b"")

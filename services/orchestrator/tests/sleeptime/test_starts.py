@@ -214,7 +214,7 @@ async def test_partner_answers_its_own_user_behind_its_runs(world: World, proces
 
 
 async def test_partner_is_answered_by_one_that_waits_for_its_place(world: World, process: Process) -> None:
-    """A message to an agent whose run waits for a place lets that run begin: nobody waits for each other."""
+    """A message to an agent whose run waits for a place starts that run: no deadlock occurs."""
     await process.orchestrator.sleeptime.update_settings(ME, None, {"max_concurrent_runs": 1})
     first, second = [await partners(world, process) for _ in range(2)]
     ask = "send_message_to_agent_and_wait_for_reply"

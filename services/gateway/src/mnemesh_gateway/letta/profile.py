@@ -23,5 +23,5 @@ class Profile(StrEnum):
 
     @property
     def announces_runs(self) -> bool:
-        """Whether the stream of a run begins with a ping that has the run's id, as those of 0.16.7."""
+        """Whether the stream of a run begins with a ping that has the run's id. Only 0.16.7 sends one."""
         return self is Profile.LETTA_0_16_7

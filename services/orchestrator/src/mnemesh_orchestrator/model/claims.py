@@ -50,8 +50,8 @@ class GroupClaim(Claim):
 class StartedRun:
     """The result of a request to start a run. `claim` is set if the run can start at once.
 
-    `frees_first` is true if the first run of the conversation waited for a place, and needs none any more because this
-    run is behind it.
+    `frees_first` is true if the first run of the conversation waits for a place and can start without one, because this
+    run waits after it.
     """
 
     run: Run

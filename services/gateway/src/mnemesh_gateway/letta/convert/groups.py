@@ -103,7 +103,7 @@ def group_update_to_proto(body: UpdateGroup, current: pb.Group, request_id: str)
         group.manager_config.CopyFrom(_manager(given))
         paths.append("manager_config")
     if group.manager_config.HasField("sleeptime"):
-        # Letta counts from the time at which the frequency was first set, whatever it is now, and whoever manages.
+        # Letta starts to count when a frequency is first set. A later frequency or manager does not reset the count.
         count = _turns_counter(current)
         group.turns_counter = BEFORE_FIRST_TURN if count is None else count
         paths.append("turns_counter")

@@ -87,7 +87,8 @@ class RunPools:
         """Returns whether a waiting run of a pool may begin now.
 
         It may if a place is free and no earlier run could take it. It needs no place if a run outside the pools waits
-        behind it: nobody who waits for an answer waits for a place, and no run that has a place waits for another one.
+        after it in the same queue: a client never waits for a place, and a run that holds a place never waits for
+        another run's place.
 
         Args:
             conn: The transaction.

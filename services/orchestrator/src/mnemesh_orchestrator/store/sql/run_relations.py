@@ -114,7 +114,7 @@ class _Search:
         self.seen.add(run.id)
         if run.status == RunStatus.CREATED:
             ahead = first_unfinished_run(self.conn, run.conversation_id)
-            # The first run of a queue waits for none: not even for a place, because another run is behind it.
+            # The first run of a queue waits for no run. It needs no place either, because another run waits after it.
             path = None if ahead is None or ahead.id == run.id else self.path("", ahead)
             return None if path is None else (*([parent_id] if parent_id else []), *path)
         for child in _awaited(self.conn, run.id):
