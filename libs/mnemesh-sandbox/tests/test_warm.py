@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -147,3 +149,12 @@ async def test_cancelled_call_leaves_no_process(warm: Sandbox) -> None:
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
+
+
+@pytest.mark.parametrize(("held", "status"), [("os.close(held)", 1), ("pass", 0)], ids=["ended", "alive"])
+def test_process_whose_outer_process_has_ended_before_it_asked_for_the_signal_ends(held: str, status: int) -> None:
+    code = (
+        "import os; from mnemesh_sandbox.inside import launch; "
+        f"alive, held = os.pipe(); {held}; launch._end_with_outer_process(alive)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == status

@@ -90,18 +90,17 @@ def _outer(plan: Plan) -> None:
     plan = _with_counted_processes(plan)
     _unshare_users_and_pids(plan)
     linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
-    go, ready = os.pipe()
+    alive, held = os.pipe()  # this process holds the end to write until it ends
     child = os.fork()
     if child == 0:
-        os.close(ready)
+        os.close(held)
         if plan.claim_fd is not None:
             os.close(plan.claim_fd)
-        _inside(plan, go)
-    os.close(go)
+        _inside(plan, alive)
+    os.close(alive)
     for number in (1, 2, plan.result_fd, plan.proxy_fd, plan.calls_fd, plan.replies_fd, plan.input_fd):
         if number is not None:
             os.close(number)
-    os.write(ready, b".")
     _wait_for_task(child)
     watch = Watch(plan, child if PID_NAMESPACE in plan.layers else None) if plan.is_confined else None
     status = _wait(child, watch, plan)
@@ -189,13 +188,15 @@ def _wait(child: int, watch: Watch | None = None, plan: Plan | None = None) -> i
                 break
 
 
-def _inside(plan: Plan, go: int) -> NoReturn:
-    """Runs in the first process of the sandbox: applies the layers and executes the tool."""
+def _inside(plan: Plan, alive: int) -> NoReturn:
+    """Runs in the first process of the sandbox: applies the layers and executes the tool.
+
+    Args:
+        plan: The plan.
+        alive: The end to read of a pipe that the outer process holds open.
+    """
     try:
-        linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.read(go, 1) != b".":
-            os._exit(1)  # the outer process ended before the parent-death signal was set
-        os.close(go)
+        _end_with_outer_process(alive)
         os.setsid()
         _prefer_for_oom_kill()
         _join_cgroup(plan)
@@ -229,6 +230,17 @@ def _inside(plan: Plan, go: int) -> NoReturn:
         runner.run(plan.result_fd, plan.limits.output_chars, variables, plan.package_directories, pipes, plan.input_fd)
     finally:
         os._exit(0)
+
+
+def _end_with_outer_process(alive: int) -> None:
+    """Has the kernel kill this process when the outer one ends; ends it now if the outer one has ended."""
+    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The kernel sends no signal for a parent that ended before. Its pipe is closed then.
+    closed = select.poll()
+    closed.register(alive, 0)
+    if closed.poll(0):
+        os._exit(1)
+    os.close(alive)
 
 
 def _prefer_for_oom_kill() -> None:
