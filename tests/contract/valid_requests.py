@@ -50,6 +50,7 @@ LEAST = {
     ),
     "agents.v1.AgentService.GenerateText": 'prompt: "Hi"',
     "agents.v1.RunService.SendMessage": 'messages { content { text { text: "Hi" } } }',
+    "agents.v1.RunService.SendMessageAndWait": 'messages { content { text { text: "Hi" } } }',
     "agents.v1.RunService.StartRun": 'messages { content { text { text: "Hi" } } }',
     "agents.v1.RunService.StartBatch": 'requests { agent_id: "<agent>" messages { content { text { text: "Hi" } } } }',
     "agents.v1.RunService.RecordCallback": 'organization_id: "o" target_id: "<run>" attempt: 1',

@@ -100,6 +100,57 @@ async def test_deltas_are_of_the_requested_kinds(mesh: Mesh, fake_openai: FakeOp
     assert kinds(stored)[-2:] == ENDING
 
 
+async def waited(mesh: Mesh, agent: Agent, request_id: str = "", **config: Any) -> list[runs_pb2.RunEvent]:
+    request = runs_service_pb2.SendMessageAndWaitRequest(
+        request_id=request_id,
+        agent_id=agent.id,
+        messages=[runs_pb2.InputMessage(content=[text_part("Hello.")])],
+        config=runs_pb2.RunConfig(**config),
+    )
+    return list((await mesh.client.runs.stub.SendMessageAndWait(request)).events)
+
+
+async def test_one_response_has_the_events_of_the_whole_turn(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    """Those that mean something after the turn: no deltas."""
+    agent = await create(mesh)
+    fake_openai.script = [Reply(tool_calls=[Call("memory_insert", {"label": "human", "new_str": "Ada"})]), "Kept."]
+    events = await waited(mesh, agent, stream_tokens=True, include_events=[KINDS["tool_return"], KINDS["assistant"]])
+    assert kinds(events) == ["accepted", "tool_return", "assistant", *ENDING]
+    assert kinds(await attached(mesh, events[0].run_id)) == kinds(events)
+
+
+async def test_same_request_id_is_the_same_turn_as_a_stream_and_as_one_response(
+    mesh: Mesh, fake_openai: FakeOpenAI
+) -> None:
+    agent = await create(mesh)
+    fake_openai.script = ["Once."]
+    whole = await waited(mesh, agent, request_id="r-1")
+    request = runs_service_pb2.SendMessageRequest(
+        request_id="r-1",
+        agent_id=agent.id,
+        messages=[runs_pb2.InputMessage(content=[text_part("Hello.")])],
+        config=runs_pb2.RunConfig(),
+    )
+    streamed = await heard(mesh.client.runs.stub.SendMessage(request))
+    again = await waited(mesh, agent, request_id="r-1")
+    assert kinds(streamed) == kinds(again) == ["accepted", "user", "assistant", *ENDING]
+    assert {event.run_id for event in (*whole, *streamed, *again)} == {whole[0].run_id}
+    assert len(fake_openai.requests) == 1
+
+
+async def test_response_ends_before_it_is_too_large(
+    mesh: Mesh, fake_openai: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client with gRPC's default limit of 4 MB can read it, and the rest as a stream."""
+    monkeypatch.setattr("mnemesh_orchestrator.rpc.runs.MAX_PAGE_BYTES", 600)
+    agent = await create(mesh)
+    fake_openai.script = ["x" * 500]
+    events = await waited(mesh, agent)
+    assert kinds(events) == ["accepted", "user", "step_started"]
+    rest = await attached(mesh, events[0].run_id, starting_after=events[1].sequence)
+    assert kinds(rest) == ["accepted", "assistant", *ENDING]
+
+
 async def test_keepalives_are_sent_while_the_model_is_silent(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent, gate = await create(mesh), asyncio.Event()
     fake_openai.script = [Reply(text="At last.", gates=[gate])]
@@ -129,6 +180,8 @@ async def test_error_event_precedes_the_end_of_the_stream(mesh: Mesh, fake_opena
     assert [event.sequence for event in events if event.HasField("sequence")] == [1, 2, 3, 4, 5, 6]
     assert (events[-3].error.error.reason, events[-1].usage.step_count) == ("PROVIDER_REFUSED", 2)
     assert kinds(await attached(mesh, events[0].run_id, starting_after=3)) == ["accepted", "error", *ENDING]
+    fake_openai.script = [script.status(400, "No such parameter.")]
+    assert kinds(await waited(mesh, agent)) == ["accepted", "user", "step_started", "error", *ENDING]
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,28 @@ async def test_request_is_repeated_if_the_connection_breaks_before_the_first_eve
     assert len(mesh.orchestrator.runs) == 1
 
 
+async def test_whole_turn_is_one_response(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
+    agent = await _agent(mnemesh)
+    assert await agent.ask("hello") == "You said: hello"
+    assert (mesh.orchestrator.waited, mesh.orchestrator.attached) == (1, 0)
+
+
+async def test_rest_of_a_turn_with_too_many_events_is_streamed(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
+    agent = await _agent(mnemesh)
+    mesh.orchestrator.fitting = 3
+    events = mnemesh.runs.send_and_wait(agent.id, "remember the tea")
+    assert [event.sequence async for event in events if event.sequence] == [1, 2, 3, 4, 5]
+    assert mesh.orchestrator.attached == 1
+    assert len(mesh.orchestrator.runs) == 1
+
+
+async def test_earlier_server_streams_the_turn(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
+    agent = await _agent(mnemesh)
+    mesh.orchestrator.can_wait = False
+    assert await agent.ask("hello") == "You said: hello"
+    assert len(mesh.orchestrator.runs) == 1
+
+
 async def test_turn_continues_after_a_restart_of_the_server(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
     agent = await _agent(mnemesh)
     mesh.orchestrator.break_after = [2]

@@ -75,25 +75,36 @@ class Agent(AgentWindow):
             FailedPrecondition: PENDING_APPROVAL.
             Unavailable: the server did not answer within the client's patience.
         """
-        run_config = runs_pb2.RunConfig()
-        if config is not None:
-            run_config.CopyFrom(config)
+        run_config = _run_config(config, max_steps)
         if stream_tokens:
             run_config.stream_tokens = True
-        if max_steps is not None:
-            run_config.max_steps = max_steps
         return self._mnemesh.runs.send(
             self.id, content, conversation_id=conversation_id, config=run_config, request_id=request_id
         )
 
-    async def ask(self, content: Input, **options: Any) -> str:
-        """Sends input and returns the agent's replies, joined with line breaks. Takes the options of `send`.
+    async def ask(
+        self,
+        content: Input,
+        *,
+        max_steps: int | None = None,
+        conversation_id: str | None = None,
+        config: runs_pb2.RunConfig | None = None,
+        request_id: str | None = None,
+    ) -> str:
+        """Sends input and returns the agent's replies, joined with line breaks. The options are those of `send`.
 
         Raises:
             RunFailed: the turn ended in an error; see its `reason`.
         """
+        events = self._mnemesh.runs.send_and_wait(
+            self.id,
+            content,
+            conversation_id=conversation_id,
+            config=_run_config(config, max_steps),
+            request_id=request_id,
+        )
         replies: list[str] = []
-        async for event in self.send(content, **options):
+        async for event in events:
             if event.HasField("error"):
                 raise RunFailed(event.run_id, event.error.error)
             if event.HasField("message") and event.message.HasField("assistant"):
@@ -234,6 +245,15 @@ class Agent(AgentWindow):
     async def delete(self) -> None:
         """Deletes it, with all data that belongs only to it in every service."""
         await self._mnemesh.agents.delete(self.id)
+
+
+def _run_config(config: runs_pb2.RunConfig | None, max_steps: int | None) -> runs_pb2.RunConfig:
+    found = runs_pb2.RunConfig()
+    if config is not None:
+        found.CopyFrom(config)
+    if max_steps is not None:
+        found.max_steps = max_steps
+    return found
 
 
 def _tool_key(key: str) -> dict[str, Any]:

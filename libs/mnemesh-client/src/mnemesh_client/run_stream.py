@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
 from mnemesh.agents.v1 import runs_pb2, runs_service_pb2, runs_service_pb2_grpc
 from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.errors import MnemeshError, Unavailable, Unimplemented
+from mnemesh_kit.outgoing import STREAM_DEADLINE_SECONDS
 
 from mnemesh_client.transport import closing, sleep
 
@@ -33,7 +35,7 @@ async def send(
     Args:
         stub: the stub of the run service.
         request: the request, with its request_id.
-        patience: the seconds without any event after which the client stops retrying.
+        patience: the seconds for which the client retries without receiving an event.
 
     Raises:
         Unavailable: the server did not answer within `patience`.
@@ -53,6 +55,33 @@ async def send(
         yield event
 
 
+async def send_and_wait(
+    stub: runs_service_pb2_grpc.RunServiceAsyncStub,
+    request: runs_service_pb2.SendMessageAndWaitRequest,
+    patience: float,
+) -> AsyncGenerator[runs_pb2.RunEvent, None]:
+    """Sends a message, and yields the events of the turn after its end. They come in one response, not in a stream.
+
+    Retries and errors are those of `send`. An earlier server, which has no such call, streams the events.
+    """
+    progress = RunProgress()
+
+    async def wait() -> AsyncIterator[Any]:
+        answer = await stub.SendMessageAndWait(request, timeout=STREAM_DEADLINE_SECONDS)
+        for event in answer.events:
+            yield _Response(event)
+
+    def reattach() -> AsyncIterable[Any]:
+        return stub.StreamRun(progress.stream_request()) if progress.run_id else wait()
+
+    def send_request() -> AsyncIterable[Any]:
+        # The requests have the same fields.
+        return stub.SendMessage(runs_service_pb2.SendMessageRequest.FromString(request.SerializeToString()))
+
+    async for event in _stream(stub, wait, reattach, progress, patience, send_request):
+        yield event
+
+
 async def attach(
     stub: runs_service_pb2_grpc.RunServiceAsyncStub, run_id: str, starting_after: int, patience: float
 ) -> AsyncGenerator[runs_pb2.RunEvent, None]:
@@ -64,6 +93,13 @@ async def attach(
 
     async for event in _stream(stub, reattach, reattach, progress, patience):
         yield event
+
+
+@dataclass(frozen=True, slots=True)
+class _Response:
+    """An event of a whole response, as a stream has it."""
+
+    event: runs_pb2.RunEvent
 
 
 class RunProgress:
@@ -99,21 +135,21 @@ async def _stream(
     reopen: OpenStream,
     progress: RunProgress,
     patience: float,
+    fallback: OpenStream | None = None,
 ) -> AsyncIterator[runs_pb2.RunEvent]:
-    source, failures, last_event = open_stream(), 0, time.monotonic()
-    fallback: OpenStream | None = None
+    source, failures, failed_at = open_stream(), 0, 0.0
     while True:
         try:
             async with closing(source) as responses:
                 async for response in responses:
-                    failures, last_event = 0, time.monotonic()
+                    failures = 0
                     if progress.advance(response.event):
                         yield response.event
             if progress.stopped or await _has_all(stub, progress):
                 return
             problem: MnemeshError = Unavailable("The stream ended before the run did.")
         except Unimplemented as error:
-            # The server cannot re-attach. The same request again is the same run; `progress` drops repeated events.
+            # The server lacks the call. The same request again is the same run; `progress` drops repeated events.
             if fallback is None:
                 raise
             problem, reopen, fallback = error, fallback, None
@@ -122,7 +158,9 @@ async def _stream(
                 raise
             problem = error
             fallback = open_stream if reopen is not open_stream else None
-        if time.monotonic() - last_event > patience:
+        if not failures:
+            failed_at = time.monotonic()
+        elif time.monotonic() - failed_at > patience:
             raise problem
         failures += 1
         await sleep(_BACKOFF.delay(failures))

@@ -74,11 +74,11 @@ RPC_RULES: Final[Mapping[str, RpcRule]] = {
     ),
     **_rules(
         "mnemesh.agents.v1.RunService",
-        client="SendMessage StartRun AnswerApproval GetRun ListRuns CancelRuns RetryRun DeleteRun StreamRun ListSteps "
-        "GetStep GetStepTrace SetStepFeedback StartBatch GetBatch ListBatches CancelBatch",
+        client="SendMessage SendMessageAndWait StartRun AnswerApproval GetRun ListRuns CancelRuns RetryRun DeleteRun "
+        "StreamRun ListSteps GetStep GetStepTrace SetStepFeedback StartBatch GetBatch ListBatches CancelBatch",
         internal="ClaimCallbacks RecordCallback",
         polled="ClaimCallbacks",
-        large="SendMessage StartRun AnswerApproval StartBatch",
+        large="SendMessage SendMessageAndWait StartRun AnswerApproval StartBatch",
     ),
     **_rules(
         "mnemesh.agents.v1.ModelService",

@@ -24,8 +24,16 @@ from mnemesh_gateway.letta.turn_streams import StreamOptions, streamed
 AttachingT = TypeVar("AttachingT", bound=StreamRun)
 
 
-async def events_of(mesh: Mesh, recipient: Recipient, body: SendMessages, key: str) -> Events:
-    """Sends what a body has and returns the events of its run. A background run outlives its stream by contract."""
+async def events_of(mesh: Mesh, recipient: Recipient, body: SendMessages, key: str, *, stream: bool) -> Events:
+    """Sends what a body has and returns the events of its run. A background run outlives its stream by contract.
+
+    Args:
+        mesh: the services.
+        recipient: who receives it.
+        body: of the client.
+        key: the request id.
+        stream: whether the events are needed while the run is executed. At its end, they cost less.
+    """
     sent = sent_of(body)
     config = _config(recipient, body)
     if sent.is_answer:
@@ -33,15 +41,17 @@ async def events_of(mesh: Mesh, recipient: Recipient, body: SendMessages, key: s
     if body.background:
         run = await start_run(mesh, recipient, body, key)
         return run_stream.attach(mesh.runs, run.id, 0, PATIENCE)
-    request = runs_service_pb2.SendMessageRequest(
-        request_id=key,
-        agent_id=recipient.agent_id,
-        conversation_id=recipient.conversation_id,
-        group_id=recipient.group_id,
-        messages=sent.messages,
-        config=config,
-    )
-    return run_stream.send(mesh.runs, request, PATIENCE)
+    fields: dict[str, Any] = {
+        "request_id": key,
+        "agent_id": recipient.agent_id,
+        "conversation_id": recipient.conversation_id,
+        "group_id": recipient.group_id,
+        "messages": sent.messages,
+        "config": config,
+    }
+    if stream:
+        return run_stream.send(mesh.runs, runs_service_pb2.SendMessageRequest(**fields), PATIENCE)
+    return run_stream.send_and_wait(mesh.runs, runs_service_pb2.SendMessageAndWaitRequest(**fields), PATIENCE)
 
 
 def _config(recipient: Recipient, body: SendMessages) -> runs_pb2.RunConfig:
@@ -100,7 +110,7 @@ async def replied(call: Call[Any, SendMessages], recipient: Recipient, *, stream
     """Returns the answer to what a request sends, whole or as a stream."""
     body = call.body
     shown = shown_of(body)
-    events = await events_of(call.mesh, recipient, body, call.request_id)
+    events = await events_of(call.mesh, recipient, body, call.request_id, stream=stream)
     if not stream:
         return await answered(events, shown)
     options = StreamOptions(

@@ -167,6 +167,12 @@ class RunEvent:
     step_id: str | None = None
     position: tuple[int, int] | None = None
 
+    @property
+    def is_transient(self) -> bool:
+        """Returns whether the event means nothing after the turn: a keepalive, a delta, or the progress of a tool."""
+        body = self.body.body if isinstance(self.body, MemberEvent) else self.body
+        return isinstance(body, Keepalive | Delta | ToolProgress)
+
     def is_included(self, kinds: Collection[str]) -> bool:
         """Returns whether a stream that asked for these kinds of events has the event. No kinds select all.
 

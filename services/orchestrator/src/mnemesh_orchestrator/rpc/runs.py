@@ -1,6 +1,6 @@
 """`mnemesh.agents.v1.RunService`."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from mnemesh.agents.v1 import runs_service_pb2 as rpc
 from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.ids import require_id
-from mnemesh_kit.paging import bounded, next_page_token, page_query
+from mnemesh_kit.paging import MAX_PAGE_BYTES, bounded, next_page_token, page_query
 from mnemesh_kit.principal import current_principal
 
 from mnemesh_orchestrator.model.events import RunEvent
@@ -36,8 +36,10 @@ from mnemesh_orchestrator.usecases.runs import RunService
 from mnemesh_orchestrator.usecases.steps import StepService
 
 _SENDING: Final = "SendMessage"
-"""The operation of SendMessage and StartRun. Their requests have the same fields, so the same id is the same run."""
+"""The operation of SendMessage, SendMessageAndWait and StartRun. Their requests have the same fields, so the same id is
+the same run."""
 
+_Sending = rpc.SendMessageRequest | rpc.SendMessageAndWaitRequest
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -61,16 +63,26 @@ class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
         self, request: rpc.SendMessageRequest, context: Context
     ) -> AsyncIterator[rpc.SendMessageResponse]:
         """Starts a run and streams its events."""
-        config = config_from_proto(request.config)
-        messages = inputs_from_proto(request.messages)
-        key = request_key(request, _SENDING)
-        agent_id, conversation_id, group_id = address_from_proto(request)
-        sent = self._service.send(
-            current_principal(), key, agent_id, conversation_id, messages, config, group_id=group_id
-        )
-        async for event in sent:
-            if event.is_included(config.include_events):
+        async with aclosing(self._sent(request)) as events:
+            async for event in events:
                 yield rpc.SendMessageResponse(event=await _event_to_proto(event))
+
+    async def SendMessageAndWait(
+        self, request: rpc.SendMessageAndWaitRequest, context: Context
+    ) -> rpc.SendMessageAndWaitResponse:
+        """Starts a run and returns its events when it has ended."""
+        found: list[runs_pb2.RunEvent] = []
+        size = 0
+        async with aclosing(self._sent(request)) as events:
+            async for event in events:
+                if event.is_transient:
+                    continue
+                message = await _event_to_proto(event)
+                size += message.ByteSize()
+                if size > MAX_PAGE_BYTES and found:
+                    break
+                found.append(message)
+        return rpc.SendMessageAndWaitResponse(events=found)
 
     async def StartRun(self, request: rpc.StartRunRequest, context: Context) -> rpc.StartRunResponse:
         """Starts a run in the background."""
@@ -173,6 +185,20 @@ class RunsServicer(BatchRpcs, runs_service_pb2_grpc.RunServiceServicer):
         step_id = _step_id(request.step_id)
         step = await self._steps.set_feedback(current_principal(), key, step_id, feedback, request.tags)
         return rpc.SetStepFeedbackResponse(step=step_to_proto(step))
+
+    async def _sent(self, request: _Sending) -> AsyncGenerator[RunEvent, None]:
+        """Starts the run of a request, and yields the events that its config includes."""
+        config = config_from_proto(request.config)
+        messages = inputs_from_proto(request.messages)
+        key = request_key(request, _SENDING)
+        agent_id, conversation_id, group_id = address_from_proto(request)
+        sent = self._service.send(
+            current_principal(), key, agent_id, conversation_id, messages, config, group_id=group_id
+        )
+        async with aclosing(sent):
+            async for event in sent:
+                if event.is_included(config.include_events):
+                    yield event
 
 
 def _run_id(value: str) -> str:

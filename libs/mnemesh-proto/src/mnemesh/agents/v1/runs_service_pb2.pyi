@@ -159,6 +159,73 @@ class SendMessageResponse(_message.Message):
 Global___SendMessageResponse: _TypeAlias = SendMessageResponse  # noqa: Y015
 
 @_typing.final
+class SendMessageAndWaitRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    CONFIG_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    agent_id: _builtins.str
+    conversation_id: _builtins.str
+    group_id: _builtins.str
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_runs_pb2.InputMessage]: ...
+    @_builtins.property
+    def config(self) -> _runs_pb2.RunConfig: ...
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        agent_id: _builtins.str = ...,
+        conversation_id: _builtins.str | None = ...,
+        messages: _abc.Iterable[_runs_pb2.InputMessage] | None = ...,
+        config: _runs_pb2.RunConfig | None = ...,
+        group_id: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "_group_id", b"_group_id", "config", b"config", "conversation_id", b"conversation_id", "group_id", b"group_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "_group_id", b"_group_id", "agent_id", b"agent_id", "config", b"config", "conversation_id", b"conversation_id", "group_id", b"group_id", "messages", b"messages", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__conversation_id: _TypeAlias = _typing.Literal["conversation_id"]  # noqa: Y015
+    _WhichOneofArgType__conversation_id: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id"]  # noqa: Y015
+    _WhichOneofReturnType__group_id: _TypeAlias = _typing.Literal["group_id"]  # noqa: Y015
+    _WhichOneofArgType__group_id: _TypeAlias = _typing.Literal["_group_id", b"_group_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__conversation_id) -> _WhichOneofReturnType__conversation_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group_id) -> _WhichOneofReturnType__group_id | None: ...
+
+Global___SendMessageAndWaitRequest: _TypeAlias = SendMessageAndWaitRequest  # noqa: Y015
+
+@_typing.final
+class SendMessageAndWaitResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[_runs_pb2.RunEvent]:
+        """As SendMessage streams them, without keepalives, deltas and tool_progress. The last event is usage, unless the events
+        have more than 3 MB or the server stops: then StreamRun has the rest, after the last sequence number.
+        """
+
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[_runs_pb2.RunEvent] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SendMessageAndWaitResponse: _TypeAlias = SendMessageAndWaitResponse  # noqa: Y015
+
+@_typing.final
 class StartRunRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

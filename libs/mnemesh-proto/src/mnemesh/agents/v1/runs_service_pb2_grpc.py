@@ -44,6 +44,11 @@ class RunServiceStub:
                 request_serializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.SendMessageRequest.SerializeToString,
                 response_deserializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.SendMessageResponse.FromString,
                 _registered_method=True)
+        self.SendMessageAndWait = channel.unary_unary(
+                '/mnemesh.agents.v1.RunService/SendMessageAndWait',
+                request_serializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.SendMessageAndWaitRequest.SerializeToString,
+                response_deserializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.SendMessageAndWaitResponse.FromString,
+                _registered_method=True)
         self.StartRun = channel.unary_unary(
                 '/mnemesh.agents.v1.RunService/StartRun',
                 request_serializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.StartRunRequest.SerializeToString,
@@ -148,8 +153,8 @@ class RunServiceServicer:
         """Sends input to an agent and streams the turn until it ends. Runs of a conversation are processed in order.
 
         Idempotent: a repeated call with the same request_id, or with the same messages under the same otids, streams the
-        same run. SendMessage and StartRun are one operation: the same request_id is the same run. Both keys are kept as
-        long as the run. Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN, OTID_REUSED; for a group
+        same run. SendMessage, SendMessageAndWait and StartRun are one operation: the same request_id is the same run. Both
+        keys are kept as long as the run. Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN, OTID_REUSED; for a group
         also GROUP_UNUSABLE (it has no members, or its manager was deleted) and UNIMPLEMENTED (a swarm).
 
         With group_id, the run is one of the group. Runs of a group are processed in order. Each turn of a member is a run
@@ -158,6 +163,15 @@ class RunServiceServicer:
         the manager, fail. If a member's turn waits for an approval, the run waits; see Run.waiting_for. CancelRuns ends
         the turn that runs, and the group run with it. RetryRun continues with the first turn that did not complete;
         a manager that selected no speaker is asked again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SendMessageAndWait(self, request, context):
+        """Same as SendMessage, but the only response has the events of the whole turn. It costs less than a stream, for
+        clients that do not show a turn while it is executed. The call lasts as long as the turn. The same request again is
+        the same run: it returns what a lost response had.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -317,6 +331,11 @@ def add_RunServiceServicer_to_server(servicer, server):
                     request_deserializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.SendMessageRequest.FromString,
                     response_serializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.SendMessageResponse.SerializeToString,
             ),
+            'SendMessageAndWait': grpc.unary_unary_rpc_method_handler(
+                    servicer.SendMessageAndWait,
+                    request_deserializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.SendMessageAndWaitRequest.FromString,
+                    response_serializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.SendMessageAndWaitResponse.SerializeToString,
+            ),
             'StartRun': grpc.unary_unary_rpc_method_handler(
                     servicer.StartRun,
                     request_deserializer=mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.StartRunRequest.FromString,
@@ -440,6 +459,33 @@ class RunService:
             '/mnemesh.agents.v1.RunService/SendMessage',
             mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.SendMessageRequest.SerializeToString,
             mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.SendMessageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SendMessageAndWait(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mnemesh.agents.v1.RunService/SendMessageAndWait',
+            mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.SendMessageAndWaitRequest.SerializeToString,
+            mnemesh_dot_agents_dot_v1_dot_runs__service__pb2.SendMessageAndWaitResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -42,8 +42,8 @@ class RunServiceStub:
     """Sends input to an agent and streams the turn until it ends. Runs of a conversation are processed in order.
 
     Idempotent: a repeated call with the same request_id, or with the same messages under the same otids, streams the
-    same run. SendMessage and StartRun are one operation: the same request_id is the same run. Both keys are kept as
-    long as the run. Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN, OTID_REUSED; for a group
+    same run. SendMessage, SendMessageAndWait and StartRun are one operation: the same request_id is the same run. Both
+    keys are kept as long as the run. Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN, OTID_REUSED; for a group
     also GROUP_UNUSABLE (it has no members, or its manager was deleted) and UNIMPLEMENTED (a swarm).
 
     With group_id, the run is one of the group. Runs of a group are processed in order. Each turn of a member is a run
@@ -52,6 +52,11 @@ class RunServiceStub:
     the manager, fail. If a member's turn waits for an approval, the run waits; see Run.waiting_for. CancelRuns ends
     the turn that runs, and the group run with it. RetryRun continues with the first turn that did not complete;
     a manager that selected no speaker is asked again.
+    """
+    SendMessageAndWait: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.SendMessageAndWaitRequest, _runs_service_pb2.SendMessageAndWaitResponse]
+    """Same as SendMessage, but the only response has the events of the whole turn. It costs less than a stream, for
+    clients that do not show a turn while it is executed. The call lasts as long as the turn. The same request again is
+    the same run: it returns what a lost response had.
     """
     StartRun: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.StartRunRequest, _runs_service_pb2.StartRunResponse]
     """Same as SendMessage, in the background. Use StreamRun to follow the run."""
@@ -131,8 +136,8 @@ class RunServiceAsyncStub(RunServiceStub):
     """Sends input to an agent and streams the turn until it ends. Runs of a conversation are processed in order.
 
     Idempotent: a repeated call with the same request_id, or with the same messages under the same otids, streams the
-    same run. SendMessage and StartRun are one operation: the same request_id is the same run. Both keys are kept as
-    long as the run. Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN, OTID_REUSED; for a group
+    same run. SendMessage, SendMessageAndWait and StartRun are one operation: the same request_id is the same run. Both
+    keys are kept as long as the run. Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN, OTID_REUSED; for a group
     also GROUP_UNUSABLE (it has no members, or its manager was deleted) and UNIMPLEMENTED (a swarm).
 
     With group_id, the run is one of the group. Runs of a group are processed in order. Each turn of a member is a run
@@ -141,6 +146,11 @@ class RunServiceAsyncStub(RunServiceStub):
     the manager, fail. If a member's turn waits for an approval, the run waits; see Run.waiting_for. CancelRuns ends
     the turn that runs, and the group run with it. RetryRun continues with the first turn that did not complete;
     a manager that selected no speaker is asked again.
+    """
+    SendMessageAndWait: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.SendMessageAndWaitRequest, _runs_service_pb2.SendMessageAndWaitResponse]  # type: ignore[assignment]
+    """Same as SendMessage, but the only response has the events of the whole turn. It costs less than a stream, for
+    clients that do not show a turn while it is executed. The call lasts as long as the turn. The same request again is
+    the same run: it returns what a lost response had.
     """
     StartRun: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.StartRunRequest, _runs_service_pb2.StartRunResponse]  # type: ignore[assignment]
     """Same as SendMessage, in the background. Use StreamRun to follow the run."""
@@ -222,8 +232,8 @@ class RunServiceServicer:
         """Sends input to an agent and streams the turn until it ends. Runs of a conversation are processed in order.
 
         Idempotent: a repeated call with the same request_id, or with the same messages under the same otids, streams the
-        same run. SendMessage and StartRun are one operation: the same request_id is the same run. Both keys are kept as
-        long as the run. Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN, OTID_REUSED; for a group
+        same run. SendMessage, SendMessageAndWait and StartRun are one operation: the same request_id is the same run. Both
+        keys are kept as long as the run. Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN, OTID_REUSED; for a group
         also GROUP_UNUSABLE (it has no members, or its manager was deleted) and UNIMPLEMENTED (a swarm).
 
         With group_id, the run is one of the group. Runs of a group are processed in order. Each turn of a member is a run
@@ -232,6 +242,16 @@ class RunServiceServicer:
         the manager, fail. If a member's turn waits for an approval, the run waits; see Run.waiting_for. CancelRuns ends
         the turn that runs, and the group run with it. RetryRun continues with the first turn that did not complete;
         a manager that selected no speaker is asked again.
+        """
+
+    def SendMessageAndWait(
+        self,
+        request: _runs_service_pb2.SendMessageAndWaitRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runs_service_pb2.SendMessageAndWaitResponse, _abc.Awaitable[_runs_service_pb2.SendMessageAndWaitResponse]]:
+        """Same as SendMessage, but the only response has the events of the whole turn. It costs less than a stream, for
+        clients that do not show a turn while it is executed. The call lasts as long as the turn. The same request again is
+        the same run: it returns what a lost response had.
         """
 
     def StartRun(

@@ -99,7 +99,9 @@ def input_to_proto(message: InputMessage) -> pb.InputMessage:
     )
 
 
-def address_from_proto(request: rpc.SendMessageRequest | rpc.StartRunRequest) -> tuple[str, str, str | None]:
+def address_from_proto(
+    request: rpc.SendMessageRequest | rpc.SendMessageAndWaitRequest | rpc.StartRunRequest,
+) -> tuple[str, str, str | None]:
     """Returns the ids of the agent and the conversation that a message goes to, or those of no agent and a group.
 
     Raises:
