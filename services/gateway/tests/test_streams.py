@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from mnemesh.agents.v1 import agents_pb2
 from mnemesh.agents.v1 import runs_pb2 as pb
-from mnemesh_gateway.http.streams import EventStream
+from mnemesh_gateway.http.streams import EventStream, Idle
 from mnemesh_gateway.letta.convert.messages import Shown
 from mnemesh_gateway.letta.turn_streams import StreamOptions, TurnStream
 from starlette.types import Message
@@ -101,4 +101,37 @@ async def test_client_that_leaves_at_the_end_changes_nothing() -> None:
 
     await EventStream(last())(SCOPE, client.receive, client.send)
     await asyncio.sleep(0)
+    assert client.body == b"one"
+
+
+async def test_stream_without_events_has_the_idle_chunk_again_and_again() -> None:
+    client = Client()
+
+    async def slow() -> AsyncGenerator[bytes, None]:
+        yield b"one"
+        while client.body.count(b"idle") < 2:
+            await asyncio.sleep(0.01)
+        yield b"two"
+
+    async with asyncio.timeout(30):
+        await EventStream(slow(), idle=Idle(0.05, lambda: b"idle"))(SCOPE, client.receive, client.send)
+    sent = client.body
+    assert sent.startswith(b"oneidleidle")
+    assert sent.endswith(b"two")
+    await asyncio.sleep(0.1)
+    assert client.body == sent
+
+
+async def test_slow_client_gets_no_idle_chunk_while_an_event_is_sent() -> None:
+    client = Client()
+
+    async def one() -> AsyncGenerator[bytes, None]:
+        yield b"one"
+
+    async def send(message: Message) -> None:
+        await client.send(message)
+        if message.get("body") == b"one":
+            await asyncio.sleep(0.2)
+
+    await EventStream(one(), idle=Idle(0.05, lambda: b"idle"))(SCOPE, client.receive, send)
     assert client.body == b"one"

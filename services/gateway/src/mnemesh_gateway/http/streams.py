@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from starlette.responses import StreamingResponse
@@ -26,6 +26,14 @@ def sse(value: Any, event: str | None = None) -> bytes:
     return b"%sdata: %s\n\n" % (head, encode(value))
 
 
+class Idle(NamedTuple):
+    """What a stream sends while there are no events."""
+
+    seconds: float
+    """The time without an event after which it is sent, again and again."""
+    chunk: Callable[[], bytes]
+
+
 class EventStream(StreamingResponse):
     """A response that streams events. If the client disconnects, the generator is closed.
 
@@ -33,9 +41,15 @@ class EventStream(StreamingResponse):
     a client that reads the head alone first would be late with the event.
     """
 
-    def __init__(self, chunks: AsyncGenerator[bytes, None], headers: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        chunks: AsyncGenerator[bytes, None],
+        headers: Mapping[str, str] = MappingProxyType({}),
+        idle: Idle | None = None,
+    ) -> None:
         super().__init__(chunks, media_type="text/event-stream", headers={**_HEADERS, **headers})
         self._chunks = chunks
+        self._idle = idle
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         """Sends the events until their end, or until the client disconnects."""
@@ -59,34 +73,55 @@ class EventStream(StreamingResponse):
                 if not connection.expired():
                     raise
 
+    async def stream_response(self, send: Send) -> None:
+        """Sends the head, the events, and what is sent while there are none."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        writer = _Writer(send, self._idle)
+        try:
+            async for chunk in self._chunks:
+                await writer.write(chunk)
+        finally:
+            await writer.close()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class _Writer:
+    """Sends the chunks of a stream, and another one after each time without any.
+
+    One timer watches the stream. A timeout for each event would cost a task and a timer per event.
+    """
+
+    def __init__(self, send: Send, idle: Idle | None) -> None:
+        self._send = send
+        self._idle = idle
+        self._loop = asyncio.get_running_loop()
+        self._waits_since: float | None = self._loop.time()
+        """None while a chunk is sent, which takes long if the client reads slowly."""
+        self._timer = self._loop.call_later(idle.seconds, self._watch, idle) if idle is not None else None
+        self._filler: asyncio.Task[None] | None = None
+
+    async def write(self, chunk: bytes) -> None:
+        """Sends a chunk."""
+        self._waits_since = None
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+        self._waits_since = self._loop.time()
+
+    async def close(self) -> None:
+        """Ends the watch."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._filler is not None:
+            self._filler.cancel()
+            await asyncio.wait((self._filler,))
+
+    def _watch(self, idle: Idle) -> None:
+        now = self._loop.time()
+        since = now if self._waits_since is None else self._waits_since
+        if now >= since + idle.seconds:
+            since, self._filler = now, self._loop.create_task(self.write(idle.chunk()))
+        self._timer = self._loop.call_at(since + idle.seconds, self._watch, idle)
+
 
 def event_stream(chunks: AsyncGenerator[bytes, None], headers: Mapping[str, str]) -> EventStream:
     """Returns a response that streams events, with comments while nothing happens."""
-    return EventStream(_kept_alive(chunks), headers)
-
-
-async def _kept_alive(chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Yields the chunks, and a comment whenever there was none for a while."""
-    async with aclosing(chunks):
-        waiting: asyncio.Task[bytes] | None = None
-        try:
-            while True:
-                if waiting is None:
-                    waiting = asyncio.ensure_future(_next(chunks))
-                done, _ = await asyncio.wait((waiting,), timeout=KEEPALIVE_SECONDS)
-                if not done:
-                    yield _COMMENT
-                    continue
-                chunk, waiting = waiting.result(), None
-                if not chunk:
-                    return
-                yield chunk
-        finally:
-            if waiting is not None:
-                waiting.cancel()
-                await asyncio.gather(waiting, return_exceptions=True)
-
-
-async def _next(chunks: AsyncGenerator[bytes, None]) -> bytes:
-    """Returns the next chunk, or nothing at the end."""
-    return await anext(chunks, b"")
+    return EventStream(chunks, headers, Idle(KEEPALIVE_SECONDS, lambda: _COMMENT))

@@ -12,7 +12,7 @@ from mnemesh.agents.v1 import runs_pb2
 from starlette.responses import Response
 
 from mnemesh_gateway.errors import RunFailed
-from mnemesh_gateway.http.streams import DONE, EventStream, sse
+from mnemesh_gateway.http.streams import DONE, EventStream, Idle, sse
 from mnemesh_gateway.letta.approvals import Events
 from mnemesh_gateway.letta.convert.events import Conversion, run_failed, stop_reason, usage_of
 from mnemesh_gateway.letta.convert.messages import Shown
@@ -52,7 +52,7 @@ async def streamed(events: Events, shown: Shown, options: StreamOptions, *, star
     except BaseException:
         await stream.close()
         raise
-    return EventStream(stream.chunks(starting_after))
+    return EventStream(stream.chunks(starting_after), idle=Idle(PING_SECONDS, stream.ping) if options.pings else None)
 
 
 class _Frame(NamedTuple):
@@ -75,40 +75,38 @@ class TurnStream:
         """The number of the last event. A ping between events has it too."""
         self._has_begun = False
         self._frames = self._converted()
-        self._waiting: asyncio.Future[_Frame | None] = asyncio.ensure_future(_next(self._frames))
+        self._first: asyncio.Future[_Frame | None] = asyncio.ensure_future(anext(self._frames, None))
 
     async def begin(self) -> None:
         """Waits for the first event, or for the time of the first ping. Raises the failure of a run without events."""
-        await asyncio.wait((self._waiting,), timeout=PING_SECONDS if self._options.pings else None)
-        first = self._waiting.result() if self._waiting.done() else None
+        await asyncio.wait((self._first,), timeout=PING_SECONDS if self._options.pings else None)
+        first = self._first.result() if self._first.done() else None
         if first is not None and isinstance(first.content, RunFailed):
             raise first.content
 
     async def chunks(self, skip: int) -> AsyncGenerator[bytes, None]:
-        """Yields the events after the number `skip`, and pings while none comes."""
-        timeout = 0.0  # `begin` has waited for the first
+        """Yields the events after the number `skip`; first a ping if `begin` has waited for the first one in vain."""
         try:
-            while True:
-                waiting = self._waiting
-                while not (waiting.done() or (await asyncio.wait((waiting,), timeout=timeout))[0]):
-                    if self._options.pings:
-                        yield sse(self._numbered(self._ping(datetime.now(UTC))))
-                    timeout = PING_SECONDS
-                frame = waiting.result()
-                if frame is None:
-                    return
+            if not self._first.done():
+                yield self.ping()
+            frame = await self._first
+            while frame is not None:
                 if isinstance(frame.content, bytes) and (frame.number is None or frame.number > skip):
                     yield frame.content
-                self._waiting, timeout = asyncio.ensure_future(_next(self._frames)), PING_SECONDS
+                frame = await anext(self._frames, None)
         finally:
             await self.close()
 
+    def ping(self) -> bytes:
+        """Returns a ping between events."""
+        return sse(self._numbered(self._ping(datetime.now(UTC))))
+
     async def close(self) -> None:
         """Ends the stream."""
-        self._waiting.cancel()
-        await asyncio.wait((self._waiting,))
-        if not self._waiting.cancelled():
-            self._waiting.exception()  # an error was raised where its result was read
+        self._first.cancel()
+        await asyncio.wait((self._first,))
+        if not self._first.cancelled():
+            self._first.exception()  # an error was raised where its result was read
         await self._frames.aclose()
 
     async def _converted(self) -> AsyncGenerator[_Frame, None]:
@@ -176,7 +174,3 @@ def _error(failure: RunFailed, run_id: str) -> dict[str, Any]:
         "message": failure.message,
         "detail": f"{failure.reason}: {failure.message}",
     }
-
-
-async def _next(frames: AsyncGenerator[_Frame, None]) -> _Frame | None:
-    return await anext(frames, None)
