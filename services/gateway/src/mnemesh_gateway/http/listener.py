@@ -16,6 +16,7 @@ from mnemesh_kit.tls.reloaded import CertificateFiles
 from starlette.types import ASGIApp
 
 from mnemesh_gateway.config import Config
+from mnemesh_gateway.http.connections import GatheringProtocol
 
 _BACKLOG: Final = 2048
 _IDLE_SECONDS: Final = 75
@@ -39,7 +40,7 @@ class HttpListener:
         self._stopping = stopping
         self._settings = uvicorn.Config(
             app,
-            http="httptools",
+            http=GatheringProtocol,
             ws="none",
             lifespan="off",
             log_config=None,
