@@ -21,12 +21,12 @@ _BACKOFF: Final = Backoff(first=0.1, maximum=2.0)
 OpenStream = Callable[[], AsyncIterable[Any]]
 
 
-async def send(
+def send(
     stub: runs_service_pb2_grpc.RunServiceAsyncStub,
     request: runs_service_pb2.SendMessageRequest | runs_service_pb2.AnswerApprovalRequest,
     patience: float,
 ) -> AsyncGenerator[runs_pb2.RunEvent, None]:
-    """Sends a message or answers an approval request, and yields the events of the turn, up to its stop and usage.
+    """Sends a message or answers an approval request; yields the events of the turn, up to its stop and usage.
 
     Each durable event is yielded exactly once. If the stream breaks, the run continues on the server. The client then
     re-attaches after the last event that it received. If it has not received the run's id yet, or the server cannot
@@ -51,11 +51,10 @@ async def send(
     def reattach() -> AsyncIterable[Any]:
         return stub.StreamRun(progress.stream_request()) if progress.run_id else send_request()
 
-    async for event in _stream(stub, send_request, reattach, progress, patience):
-        yield event
+    return _stream(stub, send_request, reattach, progress, patience)
 
 
-async def send_and_wait(
+def send_and_wait(
     stub: runs_service_pb2_grpc.RunServiceAsyncStub,
     request: runs_service_pb2.SendMessageAndWaitRequest,
     patience: float,
@@ -78,11 +77,10 @@ async def send_and_wait(
         # The requests have the same fields.
         return stub.SendMessage(runs_service_pb2.SendMessageRequest.FromString(request.SerializeToString()))
 
-    async for event in _stream(stub, wait, reattach, progress, patience, send_request):
-        yield event
+    return _stream(stub, wait, reattach, progress, patience, send_request)
 
 
-async def attach(
+def attach(
     stub: runs_service_pb2_grpc.RunServiceAsyncStub, run_id: str, starting_after: int, patience: float
 ) -> AsyncGenerator[runs_pb2.RunEvent, None]:
     """Yields the events of a run after a sequence number, and follows it to its end. Re-attaches as `send` does."""
@@ -91,8 +89,7 @@ async def attach(
     def reattach() -> AsyncIterable[Any]:
         return stub.StreamRun(progress.stream_request())
 
-    async for event in _stream(stub, reattach, reattach, progress, patience):
-        yield event
+    return _stream(stub, reattach, reattach, progress, patience)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +133,7 @@ async def _stream(
     progress: RunProgress,
     patience: float,
     fallback: OpenStream | None = None,
-) -> AsyncIterator[runs_pb2.RunEvent]:
+) -> AsyncGenerator[runs_pb2.RunEvent, None]:
     source, failures, failed_at = open_stream(), 0, 0.0
     while True:
         try:

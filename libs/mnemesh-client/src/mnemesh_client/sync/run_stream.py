@@ -26,7 +26,7 @@ def send(
     request: runs_service_pb2.SendMessageRequest | runs_service_pb2.AnswerApprovalRequest,
     patience: float,
 ) -> Generator[runs_pb2.RunEvent, None, None]:
-    """Sends a message or answers an approval request, and yields the events of the turn, up to its stop and usage.
+    """Sends a message or answers an approval request; yields the events of the turn, up to its stop and usage.
 
     Each durable event is yielded exactly once. If the stream breaks, the run continues on the server. The client then
     re-attaches after the last event that it received. If it has not received the run's id yet, or the server cannot
@@ -51,8 +51,7 @@ def send(
     def reattach() -> Iterable[Any]:
         return stub.StreamRun(progress.stream_request()) if progress.run_id else send_request()
 
-    for event in _stream(stub, send_request, reattach, progress, patience):
-        yield event
+    return _stream(stub, send_request, reattach, progress, patience)
 
 
 def send_and_wait(
@@ -78,8 +77,7 @@ def send_and_wait(
         # The requests have the same fields.
         return stub.SendMessage(runs_service_pb2.SendMessageRequest.FromString(request.SerializeToString()))
 
-    for event in _stream(stub, wait, reattach, progress, patience, send_request):
-        yield event
+    return _stream(stub, wait, reattach, progress, patience, send_request)
 
 
 def attach(
@@ -91,8 +89,7 @@ def attach(
     def reattach() -> Iterable[Any]:
         return stub.StreamRun(progress.stream_request())
 
-    for event in _stream(stub, reattach, reattach, progress, patience):
-        yield event
+    return _stream(stub, reattach, reattach, progress, patience)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +133,7 @@ def _stream(
     progress: RunProgress,
     patience: float,
     fallback: OpenStream | None = None,
-) -> Iterator[runs_pb2.RunEvent]:
+) -> Generator[runs_pb2.RunEvent, None, None]:
     source, failures, failed_at = open_stream(), 0, 0.0
     while True:
         try:
