@@ -17,6 +17,7 @@ from mnemesh_kit.ids import is_id, new_id
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from mnemesh_gateway.http.body import read_body
 from mnemesh_gateway.letta.errors import error_response, invalid_id, invalid_value
@@ -184,7 +185,7 @@ class Operations:
 
 
 class Endpoint:
-    """The HTTP side of an operation: decodes, calls, encodes, and converts errors."""
+    """The HTTP side of an operation, an ASGI application: decodes, calls, encodes, and converts errors."""
 
     def __init__(self, operation: Operation, mesh: Mesh, profile: Profile, max_bytes: int) -> None:
         self._operation = operation
@@ -194,8 +195,12 @@ class Endpoint:
         self._lists = _list_fields(operation.query)
         self._decoder = msgspec.json.Decoder(operation.body) if operation.body is not None else None
 
-    async def __call__(self, request: Request) -> Response:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves a request."""
+        response = await self._answer(Request(scope, receive, send))
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
         try:
             result = await self._operation.handler(await self._call(request))
         except asyncio.CancelledError:
@@ -268,7 +273,7 @@ def starlette_routes(
         endpoint = Endpoint(operation, mesh, profile, max_bytes)
         path = "/v1" + operation.path
         paths = [path] if exact else [path, path[:-1] if path.endswith("/") else path + "/"]
-        routes += [Route(each, endpoint.__call__, methods=[operation.method]) for each in paths]
+        routes += [Route(each, endpoint, methods=[operation.method]) for each in paths]
     return routes
 
 
