@@ -35,12 +35,15 @@ from mnemesh_gateway.letta.routes import (
 
 
 def resources() -> list[Operations]:
-    """Returns the operations of all resources. Within a resource, the first path that matches counts."""
+    """Returns the operations of all resources. Within a resource, the first path that matches counts.
+
+    The most frequent operations of a resource come first: a path is compared with those before it.
+    """
     return [
         health.operations,
+        agent_messages.operations,
         agent_files.operations,
         agents.operations,
-        agent_messages.operations,
         text_generation.operations,
         agent_memory.operations,
         agent_tools.operations,
