@@ -24,20 +24,23 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise InvalidRequest("The content type must be application/json.", code="unsupported_media_type")
-    too_large = BodyTooLarge(f"The body must be at most {max_bytes >> 20} MB. Send fewer messages or smaller images.")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > max_bytes:
-        raise too_large
+        raise _too_large(max_bytes)
     chunks, size = [], 0
     try:
         async with asyncio.timeout(_SECONDS):
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > max_bytes:
-                    raise too_large
+                    raise _too_large(max_bytes)
                 chunks.append(chunk)
     except TimeoutError as error:
         raise DeadlineExceeded(f"The body did not arrive within {_SECONDS:.0f} s.") from error
     except ClientDisconnect as error:
         raise InvalidRequest("The connection ended before the body did.") from error
     return b"".join(chunks)
+
+
+def _too_large(max_bytes: int) -> BodyTooLarge:
+    return BodyTooLarge(f"The body must be at most {max_bytes >> 20} MB. Send fewer messages or smaller images.")

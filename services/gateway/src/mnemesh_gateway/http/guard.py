@@ -13,7 +13,6 @@ from mnemesh_kit.correlation import set_correlation_id
 from mnemesh_kit.errors import MnemeshError, PermissionDenied, ResourceExhausted
 from mnemesh_kit.metrics import Metrics
 from mnemesh_kit.principal import set_principal
-from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -65,7 +64,7 @@ class Guard:
         """Serves a request."""
         if scope["type"] != "http":
             return
-        headers = Headers(scope=scope)
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         correlation_id = set_correlation_id(headers.get("x-request-id"))
         origin = headers.get("origin")
         started, status = time.perf_counter(), 0
@@ -104,7 +103,7 @@ class Guard:
             self._open -= 1
             self._finish(scope, status, time.perf_counter() - started)
 
-    def _admit(self, scope: Scope, headers: Headers, origin: str | None) -> None:
+    def _admit(self, scope: Scope, headers: Mapping[str, str], origin: str | None) -> None:
         if scope["path"] in OPEN_PATHS:
             return
         host = _name(headers.get("host", ""))
@@ -136,18 +135,19 @@ class Guard:
             self._metrics.record(method, str(status), seconds)
 
 
-def _metadata(headers: Mapping[str, str]) -> dict[str, str]:
+def _metadata(headers: Mapping[str, str]) -> Mapping[str, str]:
     """Returns the headers as the metadata that authenticators read.
 
     A key in `api-key`, and the password that clients of the Letta server send in `x-bare-password`, are bearer tokens.
     """
-    metadata = {key.lower(): value for key, value in headers.items()}
-    password = metadata.get("x-bare-password", "")
-    if "authorization" not in metadata and "api-key" in metadata:
-        metadata["authorization"] = f"Bearer {metadata['api-key']}"
-    elif "authorization" not in metadata and password.startswith(_PASSWORD):
-        metadata["authorization"] = f"Bearer {password.removeprefix(_PASSWORD)}"
-    return metadata
+    if "authorization" in headers:
+        return headers
+    password = headers.get("x-bare-password", "")
+    if "api-key" in headers:
+        return {**headers, "authorization": f"Bearer {headers['api-key']}"}
+    if password.startswith(_PASSWORD):
+        return {**headers, "authorization": f"Bearer {password.removeprefix(_PASSWORD)}"}
+    return headers
 
 
 def _name(host: str) -> str:
