@@ -1,6 +1,7 @@
 """The HTTP client under the SDKs: no redirects, bounded answers, and the addresses that it may call."""
 
 import asyncio
+import contextlib
 import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -142,6 +143,51 @@ async def test_restricted_provider_cannot_have_a_private_address(host: str) -> N
             await everything(client, hello())
         await client.close()
         assert not running.requests
+
+
+@pytest.mark.filterwarnings("ignore:BasicAuth is deprecated|The 'proxy_auth' parameter:DeprecationWarning")
+@pytest.mark.parametrize("is_registered", [False, True])
+async def test_proxy_of_environment_is_used(*, is_registered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with server("200 OK", ANSWER, content_type="application/json") as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://user:word@127.0.0.1:{proxy.port}")
+        client = OpenAiChatClient(settings("http://models.example/v1", is_registered=is_registered), ONCE)
+        await everything(client, hello())
+        await client.close()
+        assert proxy.requests[0].startswith(b"POST http://models.example/v1/chat/completions HTTP/1.1")
+        assert b"proxy-authorization: basic dxnlcjp3b3jk" in proxy.requests[0].lower()
+
+
+async def test_total_time_includes_answer_whose_pieces_never_stop() -> None:
+    piece = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
+    ended = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(0.005)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        ended.set()
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
+    client = OpenAiChatClient(settings(url), CallLimits(attempts=1, idle_seconds=5.0, total_seconds=0.3))
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(errors.ProviderTimeout) as caught:
+        await everything(client, hello())
+    assert 0.3 <= asyncio.get_running_loop().time() - began < 3.0
+    assert "aaa" in (caught.value.response_body or "")
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    await client.close()
+    await asyncio.wait_for(ended.wait(), 5.0)
+    listener.close()
 
 
 async def test_providers_of_the_operator_may_have_any_address() -> None:

@@ -5,7 +5,7 @@ bounds are those of recall's messages.
 """
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Final
 
@@ -84,10 +84,12 @@ def well_formed_answer(answer: LlmAnswer, provider: str) -> LlmAnswer:
     """
     if len(answer.tool_calls) > MAX_CALLS:
         raise _refused(answer, provider, f"{len(answer.tool_calls):,} tool calls", MAX_CALLS)
-    with reading(provider):
+    try:
         content = tuple(part for given in answer.content if (part := _part(given)) is not None)
         calls = tuple(_call(call) for call in answer.tool_calls)
         size = sum(map(_size, content)) + sum(len(call.arguments) for call in calls)
+    except UNREADABLE as error:
+        raise unreadable(provider, error) from error
     if size > MAX_ANSWER_BYTES:
         raise _refused(answer, provider, f"{size:,} bytes", MAX_ANSWER_BYTES)
     return replace(
@@ -105,14 +107,10 @@ def _refused(answer: LlmAnswer, provider: str, size: str, limit: int) -> Provide
     return error
 
 
-@contextmanager
-def reading(provider: str) -> Iterator[None]:
-    """Makes an answer whose form no adapter expects a ProviderBadAnswer. Errors of providers pass unchanged."""
-    try:
-        yield
-    except UNREADABLE as error:
-        _log.warning("provider_answer_unreadable", provider=provider, exc_info=error)
-        raise ProviderBadAnswer(f"{provider} returned an answer in an undocumented form.", provider=provider) from error
+def unreadable(provider: str, error: Exception) -> ProviderBadAnswer:
+    """Returns the error for an answer whose form no adapter expects, which caused one of the UNREADABLE exceptions."""
+    _log.warning("provider_answer_unreadable", provider=provider, exc_info=error)
+    return ProviderBadAnswer(f"{provider} returned an answer in an undocumented form.", provider=provider)
 
 
 def _rests(text: PieceJoiner, reasoning: PieceJoiner, calls: dict[int, PieceJoiner]) -> Iterator[LlmEvent]:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from mnemesh_kit.backoff import Backoff
 
@@ -12,7 +12,6 @@ from mnemesh_orchestrator.llm.errors import ProviderError
 from mnemesh_orchestrator.llm.port import LlmEvent
 
 Sleep = Callable[[float], Awaitable[None]]
-T = TypeVar("T")
 
 SHORT_SECONDS = 10.0
 """The limits of a question that needs no model, such as a list of models."""
@@ -69,22 +68,6 @@ async def with_retries(
                 raise
         waited += wait
         await sleep(wait)
-
-
-async def in_time(items: AsyncIterator[T], seconds: float) -> AsyncIterator[T]:
-    """Yields the items while they arrive within `seconds` from now.
-
-    Raises:
-        TimeoutError: the time is over.
-    """
-    deadline = asyncio.get_running_loop().time() + seconds
-    while True:
-        async with asyncio.timeout_at(deadline):
-            try:
-                item = await anext(items)
-            except StopAsyncIteration:
-                return
-        yield item
 
 
 def _wait(error: ProviderError, attempt: int) -> float:

@@ -1,18 +1,24 @@
 """The HTTP client under the SDKs: aiohttp, no redirects, answers of bounded size, and addresses that are allowed.
 
-aiohttp parses HTTP in C, which takes half the CPU time of the SDKs' default client. This module is imported with an
-SDK, not before.
+aiohttp parses HTTP in C, which takes half the CPU time of the SDKs' default client. Calls of models are sent to the
+transport directly, because the client's layers for redirects, cookies and authentication would take as much CPU as
+aiohttp. This module is imported with an SDK, not before.
 """
 
+import math
 import zlib
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import aiohttp
 import httpx2
+import yarl
 from httpx_aiohttp.httpx2 import AiohttpTransport, Httpx2AiohttpClient
+from httpx_aiohttp.httpx2.transport import AiohttpResponseStream, map_aiohttp_exceptions
 from mnemesh_kit.public_resolver import PublicResolver, is_private_address, refusal
+from multidict import CIMultiDict
 
 from mnemesh_orchestrator.llm.attempts import CallLimits
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer
@@ -26,7 +32,19 @@ _PIECE_BYTES: Final = 256 * 1024
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
 
 
-def open_http_client(settings: ProviderSettings, limits: CallLimits) -> httpx2.AsyncClient:
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A URL to which requests are posted, with their headers."""
+
+    request: httpx2.Request
+    """A request without a body, for errors."""
+    url: yarl.URL
+    headers: "CIMultiDict[str]"
+    transport: "ProviderTransport"
+    """The transport for the URL: a direct one, or that of a proxy."""
+
+
+def open_http_client(settings: ProviderSettings, limits: CallLimits) -> "ProviderHttpClient":
     """Returns the HTTP client of a provider.
 
     The proxies of the environment are used. A registered provider that is limited to public addresses is called
@@ -34,22 +52,57 @@ def open_http_client(settings: ProviderSettings, limits: CallLimits) -> httpx2.A
     """
     is_restricted = settings.is_registered and limits.public_addresses_only
     transport = _PublicTransport(client=partial(_public_session, MAX_CONNECTIONS)) if is_restricted else None
-    return Httpx2AiohttpClient(
-        timeout=httpx2.Timeout(limits.idle_seconds, connect=limits.connect_seconds),
-        limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=100),
-        follow_redirects=False,  # A redirect would send the key and the window to another host.
-        headers={"Accept-Encoding": "identity"},
-        event_hooks={"response": [partial(_bound_answer, settings.name)]},
-        transport=transport,
-    )
+    return ProviderHttpClient(settings.name, limits, transport)
 
 
-async def _bound_answer(provider: str, response: httpx2.Response) -> None:
-    encoding = response.headers.pop("content-encoding", "identity").strip().lower()
-    if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
-        raise ProviderBadAnswer(f"{provider} answered with the unknown encoding {encoding[:40]!r}.", provider=provider)
-    stream = cast("httpx2.AsyncByteStream", response.stream)
-    response.stream = _BoundedStream(provider, stream, is_compressed=encoding not in ("", "identity"))
+class ProviderHttpClient(Httpx2AiohttpClient):
+    """The HTTP client of an SDK, with a direct way for calls of models."""
+
+    def __init__(self, provider: str, limits: CallLimits, transport: "ProviderTransport | None") -> None:
+        self._provider = provider
+        self._call_timeout = aiohttp.ClientTimeout(
+            total=limits.total_seconds,
+            connect=limits.idle_seconds,
+            sock_connect=limits.connect_seconds,
+            sock_read=limits.idle_seconds,
+            ceil_threshold=math.inf,  # aiohttp would round long limits up to seconds.
+        )
+        super().__init__(
+            timeout=httpx2.Timeout(limits.idle_seconds, connect=limits.connect_seconds),
+            limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=100),
+            follow_redirects=False,  # A redirect would send the key and the window to another host.
+            headers={"Accept-Encoding": "identity"},
+            event_hooks={"response": [self._bound_answer]},
+            transport=transport,
+        )
+
+    def target(self, url: str, headers: httpx2.Headers, query: Any) -> Target:
+        """Returns the target of a URL. Its headers are these and those of the client."""
+        request = self.build_request("POST", url, headers=headers, params=query)
+        del request.headers["Content-Length"]
+        transport = cast("ProviderTransport", self._transport_for_url(request.url))
+        return Target(request, yarl.URL(str(request.url)), CIMultiDict(request.headers.multi_items()), transport)
+
+    async def post_stream(self, target: Target, body: bytes) -> httpx2.Response:
+        """Posts a body. The body of the answer is still to be read, within the limits of a call."""
+        response = await target.transport.post_stream(target, body, self._call_timeout)
+        await self._bound_answer(response)
+        return response
+
+    # The base class calls these two with keywords only: once, and once for each proxy of the environment.
+    def _init_transport(self, *, transport: Any = None, **options: Any) -> Any:  # type: ignore[override]
+        return transport or ProviderTransport(**options)
+
+    def _init_proxy_transport(self, proxy: httpx2.Proxy, **options: Any) -> Any:  # type: ignore[override]
+        return ProviderTransport(proxy=proxy, **options)
+
+    async def _bound_answer(self, response: httpx2.Response) -> None:
+        encoding, provider = response.headers.pop("content-encoding", "identity").strip().lower(), self._provider
+        if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
+            message = f"{provider} answered with the unknown encoding {encoding[:40]!r}."
+            raise ProviderBadAnswer(message, provider=provider)
+        stream = cast("httpx2.AsyncByteStream", response.stream)
+        response.stream = _BoundedStream(provider, stream, is_compressed=encoding not in ("", "identity"))
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
@@ -92,13 +145,58 @@ class _BoundedStream(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
-class _PublicTransport(AiohttpTransport):
+class ProviderTransport(AiohttpTransport):
+    """The transport of an SDK's client, with a direct way for requests to models."""
+
+    async def post_stream(self, target: Target, body: bytes, limits: aiohttp.ClientTimeout) -> httpx2.Response:
+        """Posts a body. The body of the answer is still to be read."""
+        if not isinstance(self.client, aiohttp.ClientSession):
+            self.client = self.get_client()
+        try:
+            response = await self.client.post(
+                target.url,
+                data=body,
+                headers=target.headers,
+                allow_redirects=False,
+                auto_decompress=False,
+                timeout=limits,
+                **self._proxy_options(),
+            )
+        except Exception:
+            with map_aiohttp_exceptions():
+                raise
+        return httpx2.Response(
+            response.status,
+            headers=response.raw_headers,
+            stream=AiohttpResponseStream(response),
+            request=target.request,
+            extensions={"http_version": b"HTTP/1.1"},
+        )
+
+    def _proxy_options(self) -> dict[str, Any]:
+        proxy = self.proxy
+        if proxy is None:
+            return {}
+        # aiohttp deprecates this class, but sends other credentials to proxies of TLS connections only.
+        credentials = aiohttp.BasicAuth(*proxy.auth) if proxy.auth else None
+        return {"proxy": str(proxy.url), "proxy_auth": credentials, "proxy_headers": proxy.headers}
+
+
+class _PublicTransport(ProviderTransport):
     """A transport that refuses an address in the URL itself, which is not resolved."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        if is_private_address(request.url.host):
-            raise httpx2.ConnectError(refusal(request.url.host, _SETTING))
+        _require_public(request)
         return await super().handle_async_request(request)
+
+    async def post_stream(self, target: Target, body: bytes, limits: aiohttp.ClientTimeout) -> httpx2.Response:
+        _require_public(target.request)
+        return await super().post_stream(target, body, limits)
+
+
+def _require_public(request: httpx2.Request) -> None:
+    if is_private_address(request.url.host):
+        raise httpx2.ConnectError(refusal(request.url.host, _SETTING))
 
 
 def _public_session(max_connections: int) -> aiohttp.ClientSession:

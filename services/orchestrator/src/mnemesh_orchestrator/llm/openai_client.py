@@ -1,31 +1,19 @@
 """Calls models through the openai SDK. A subclass chooses the API."""
 
 import asyncio
-import json
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import quote
 
 from mnemesh_kit.unicode import well_formed_value
-from mnemesh_types.messages import ContentPart
-from mnemesh_types.usage import Usage
 
-from mnemesh_orchestrator.llm.answers import reading
 from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS, SHORT_SECONDS, CallLimits, Sleep, with_retries
-from mnemesh_orchestrator.llm.errors import ProviderError
-from mnemesh_orchestrator.llm.port import AnsweredCall, FinishReason, LlmAnswer, LlmEvent, LlmRequest
+from mnemesh_orchestrator.llm.port import LlmEvent, LlmRequest
 from mnemesh_orchestrator.llm.render_cache import RenderCache
-from mnemesh_orchestrator.llm.schemas import without_added_nulls
 from mnemesh_orchestrator.llm.settings import ProviderSettings
-from mnemesh_orchestrator.llm.transport import (
-    SdkClient,
-    add_partial_answer,
-    remove_environment,
-    stream_events,
-    translate_error,
-)
+from mnemesh_orchestrator.llm.streamed_answers import StreamedAnswer, stream_answer
+from mnemesh_orchestrator.llm.transport import SdkClient, remove_environment, translate_error
 from mnemesh_orchestrator.llm.wire import encode_body
 
 if TYPE_CHECKING:
@@ -79,7 +67,7 @@ class OpenAiEndpoint:
             )
             if settings.is_registered:
                 remove_environment(client, headers or {})
-            self._opened = SdkClient(openai, client, http)
+            self._opened = SdkClient(openai, client, http, settings)
         return self._opened
 
     def path(self, path: str, model: str) -> str:
@@ -127,43 +115,6 @@ def _headers(settings: ProviderSettings) -> dict[str, str] | None:
     return headers or None
 
 
-class StreamedAnswer(Protocol):
-    """An answer that arrives in pieces. Its properties are valid once it is complete."""
-
-    def add(self, chunk: Any) -> Iterable[LlmEvent]:
-        """Adds a piece and returns the events that it causes."""
-        ...
-
-    def check_complete(self) -> None:
-        """Raises ProviderError if the stream ended before the answer."""
-        ...
-
-    @property
-    def content(self) -> tuple[ContentPart, ...]:
-        """Reasoning and text."""
-        ...
-
-    @property
-    def tool_calls(self) -> tuple[AnsweredCall, ...]:
-        """The tool calls in order."""
-        ...
-
-    @property
-    def finish_reason(self) -> FinishReason:
-        """The reason why the model stopped."""
-        ...
-
-    @property
-    def usage(self) -> Usage:
-        """The tokens that the provider counted."""
-        ...
-
-    @property
-    def body(self) -> Any:
-        """The answer as a call without streaming would have returned it."""
-        ...
-
-
 class OpenAiClient(ABC):
     """An LlmClient for one endpoint. The SDK is imported by the first call."""
 
@@ -202,32 +153,7 @@ class OpenAiClient(ABC):
         """Closes the connection pool."""
         await self.endpoint.close()
 
-    async def _attempt(self, request: LlmRequest, body: bytes) -> AsyncIterator[LlmEvent]:
-        provider = self.endpoint.name
-        answer = self._answer(provider)
-        path = self.endpoint.path(self.api_path, request.model.provider_model)
-        secrets = self.endpoint.secrets
-        events = stream_events(
-            self.endpoint.sdk_client, path, body, provider=provider, limits=self._limits, secrets=secrets
-        )
-        try:
-            async with aclosing(events):  # type: ignore[type-var]
-                async for chunk in events:
-                    with reading(provider):
-                        deltas = tuple(answer.add(chunk))
-                    for delta in deltas:
-                        yield delta
-            answer.check_complete()
-            with reading(provider):
-                whole = LlmAnswer(
-                    content=answer.content,
-                    tool_calls=without_added_nulls(answer.tool_calls, request),
-                    finish_reason=answer.finish_reason,
-                    usage=answer.usage,
-                    request_body=body.decode(),
-                    response_body=json.dumps(answer.body, ensure_ascii=False),
-                )
-        except ProviderError as error:
-            add_partial_answer(error, answer)
-            raise
-        yield whole
+    def _attempt(self, request: LlmRequest, body: bytes) -> AsyncIterator[LlmEvent]:
+        endpoint = self.endpoint
+        path = endpoint.path(self.api_path, request.model.provider_model)
+        return stream_answer(endpoint.sdk_client, path, body, self._answer(endpoint.name), request)

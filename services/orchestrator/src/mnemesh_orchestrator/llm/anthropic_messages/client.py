@@ -1,30 +1,20 @@
 """Calls Anthropic, or a server with its messages API, through the anthropic SDK."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from typing import Any
 
 from mnemesh_kit.unicode import well_formed_value
 
-from mnemesh_orchestrator.llm.answers import reading
 from mnemesh_orchestrator.llm.anthropic_messages.answer import MessagesAnswer
 from mnemesh_orchestrator.llm.anthropic_messages.render import render_body
 from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS, SHORT_SECONDS, CallLimits, Sleep, with_retries
 from mnemesh_orchestrator.llm.dialects import DIALECTS
-from mnemesh_orchestrator.llm.errors import ProviderError
-from mnemesh_orchestrator.llm.port import LlmAnswer, LlmEvent, LlmRequest
+from mnemesh_orchestrator.llm.port import LlmEvent, LlmRequest
 from mnemesh_orchestrator.llm.render_cache import RenderCache
-from mnemesh_orchestrator.llm.schemas import without_added_nulls
 from mnemesh_orchestrator.llm.settings import ProviderSettings
-from mnemesh_orchestrator.llm.transport import (
-    SdkClient,
-    add_partial_answer,
-    remove_environment,
-    stream_events,
-    translate_error,
-)
+from mnemesh_orchestrator.llm.streamed_answers import stream_answer
+from mnemesh_orchestrator.llm.transport import SdkClient, remove_environment, translate_error
 from mnemesh_orchestrator.llm.wire import encode_body
 
 
@@ -83,37 +73,8 @@ class AnthropicMessagesClient:
     def _encoded(self, request: LlmRequest) -> bytes:
         return encode_body(render_body(request, self._cache, cache_breakpoints=self._cache_breakpoints))
 
-    async def _attempt(self, request: LlmRequest, body: bytes) -> AsyncIterator[LlmEvent]:
-        answer = MessagesAnswer(self._provider)
-        events = stream_events(
-            self._client(),
-            "/v1/messages",
-            body,
-            provider=self._provider,
-            limits=self._limits,
-            secrets=self._settings.secrets,
-        )
-        try:
-            async with aclosing(events):  # type: ignore[type-var]
-                async for event in events:
-                    with reading(self._provider):
-                        deltas = tuple(answer.add(event))
-                    for delta in deltas:
-                        yield delta
-            answer.check_complete()
-            with reading(self._provider):
-                whole = LlmAnswer(
-                    content=answer.content,
-                    tool_calls=without_added_nulls(answer.tool_calls, request),
-                    finish_reason=answer.finish_reason,
-                    usage=answer.usage,
-                    request_body=body.decode(),
-                    response_body=json.dumps(answer.body, ensure_ascii=False),
-                )
-        except ProviderError as error:
-            add_partial_answer(error, answer)
-            raise
-        yield whole
+    def _attempt(self, request: LlmRequest, body: bytes) -> AsyncIterator[LlmEvent]:
+        return stream_answer(self._client(), "/v1/messages", body, MessagesAnswer(self._provider), request)
 
     def _client(self) -> SdkClient:
         if self._opened is None:
@@ -135,5 +96,5 @@ class AnthropicMessagesClient:
             )
             if self._settings.is_registered:
                 remove_environment(client, headers)
-            self._opened = SdkClient(anthropic, client, http)
+            self._opened = SdkClient(anthropic, client, http, self._settings)
         return self._opened

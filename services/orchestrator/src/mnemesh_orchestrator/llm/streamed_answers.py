@@ -1,0 +1,126 @@
+"""Streams the answer to one request: sends it through an SDK, and assembles the answer from its events."""
+
+import json
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+from mnemesh_kit.failpoints import async_failpoint
+from mnemesh_kit.unicode import well_formed
+from mnemesh_types.messages import ContentPart
+from mnemesh_types.usage import Usage
+
+from mnemesh_orchestrator.llm.answers import UNREADABLE, unreadable, valid_usage
+from mnemesh_orchestrator.llm.errors import ProviderError
+from mnemesh_orchestrator.llm.port import AnsweredCall, FinishReason, LlmAnswer, LlmEvent, LlmRequest
+from mnemesh_orchestrator.llm.schemas import without_added_nulls
+from mnemesh_orchestrator.llm.transport import SdkClient, is_whole, read_whole, require_success, translate_error
+
+_END: Final = object()
+
+
+class StreamedAnswer(Protocol):
+    """An answer that arrives in pieces. Its properties hold everything so far; they are valid once it is complete."""
+
+    def add(self, chunk: Any) -> Iterable[LlmEvent]:
+        """Adds a piece and returns the events that it causes."""
+        ...
+
+    def check_complete(self) -> None:
+        """Raises ProviderError if the stream ended before the answer."""
+        ...
+
+    @property
+    def content(self) -> tuple[ContentPart, ...]:
+        """Reasoning and text."""
+        ...
+
+    @property
+    def tool_calls(self) -> tuple[AnsweredCall, ...]:
+        """The tool calls in order."""
+        ...
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """The reason why the model stopped."""
+        ...
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens that the provider counted."""
+        ...
+
+    @property
+    def body(self) -> Any:
+        """The answer as a call without streaming would have returned it."""
+        ...
+
+
+async def stream_answer(
+    sdk_client: SdkClient, path: str, body: bytes, answer: StreamedAnswer, request: LlmRequest
+) -> AsyncIterator[LlmEvent]:
+    """Sends a request once. Yields the deltas of the answer as they arrive, and the whole answer at the end.
+
+    Args:
+        sdk_client: the client of the provider's SDK.
+        path: the endpoint below the client's base URL.
+        body: the body of the request.
+        answer: an empty answer of the API that is called.
+        request: the request that the body was rendered from.
+
+    Raises:
+        ProviderError: the call failed, before or after the first event. The error has the part that arrived.
+    """
+    provider, sdk = sdk_client.provider, sdk_client.sdk
+    try:
+        await async_failpoint("model.before_request", provider)
+        response = await sdk_client.send(path, body)
+        await require_success(sdk_client, response)
+        await async_failpoint("model.response_started", provider)
+        async with sdk.AsyncStream(cast_to=object, response=response, client=sdk_client.client) as stream:
+            if is_whole(provider, response):
+                for delta in _deltas(provider, answer, await read_whole(provider, response)):
+                    yield delta
+            else:
+                while (event := await anext(stream, _END)) is not _END:
+                    for delta in _deltas(provider, answer, event):
+                        yield delta
+        answer.check_complete()
+        whole = _whole(provider, answer, request, body)
+    except ProviderError as error:
+        _add_partial_answer(error, answer)
+        raise
+    except sdk_client.errors as error:
+        translated = translate_error(sdk, provider, error, sdk_client.secrets)
+        _add_partial_answer(translated, answer)
+        raise translated from error
+    yield whole
+
+
+def _deltas(provider: str, answer: StreamedAnswer, event: Any) -> tuple[LlmEvent, ...]:
+    try:
+        return tuple(answer.add(event))
+    except UNREADABLE as error:
+        raise unreadable(provider, error) from error
+
+
+def _whole(provider: str, answer: StreamedAnswer, request: LlmRequest, body: bytes) -> LlmAnswer:
+    try:
+        return LlmAnswer(
+            content=answer.content,
+            tool_calls=without_added_nulls(answer.tool_calls, request),
+            finish_reason=answer.finish_reason,
+            usage=answer.usage,
+            request_body=body.decode(),
+            response_body=json.dumps(answer.body, ensure_ascii=False),
+        )
+    except UNREADABLE as error:
+        raise unreadable(provider, error) from error
+
+
+def _add_partial_answer(error: ProviderError, answer: StreamedAnswer) -> None:
+    """Adds to an error what arrived before it: the counted tokens, and the answer for the trace."""
+    with suppress(*UNREADABLE):  # The pieces of a broken answer may not fit together.
+        error.usage = valid_usage(answer.usage)
+        if answer.content or answer.tool_calls or error.usage != Usage():
+            error.response_body = well_formed(json.dumps(answer.body, ensure_ascii=False))
