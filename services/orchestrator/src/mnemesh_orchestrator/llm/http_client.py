@@ -14,11 +14,9 @@ from typing import Any, Final, cast
 
 import aiohttp
 import httpx2
-import yarl
 from httpx_aiohttp.httpx2 import AiohttpTransport, Httpx2AiohttpClient
 from httpx_aiohttp.httpx2.transport import AiohttpResponseStream, map_aiohttp_exceptions
 from mnemesh_kit.public_resolver import PublicResolver, is_private_address, refusal
-from multidict import CIMultiDict
 
 from mnemesh_orchestrator.llm.attempts import CallLimits
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer
@@ -38,8 +36,8 @@ class Target:
 
     request: httpx2.Request
     """A request without a body, for errors."""
-    url: yarl.URL
-    headers: "CIMultiDict[str]"
+    url: str
+    headers: dict[str, str]
     transport: "ProviderTransport"
     """The transport for the URL: a direct one, or that of a proxy."""
 
@@ -81,7 +79,7 @@ class ProviderHttpClient(Httpx2AiohttpClient):
         request = self.build_request("POST", url, headers=headers, params=query)
         del request.headers["Content-Length"]
         transport = cast("ProviderTransport", self._transport_for_url(request.url))
-        return Target(request, yarl.URL(str(request.url)), CIMultiDict(request.headers.multi_items()), transport)
+        return Target(request, str(request.url), dict(request.headers.items()), transport)
 
     async def post_stream(self, target: Target, body: bytes) -> httpx2.Response:
         """Posts a body. The body of the answer is still to be read, within the limits of a call."""

@@ -26,6 +26,8 @@ _FINISH = {
     "max_tokens": FinishReason.LENGTH,
     "content_filter": FinishReason.CONTENT_FILTER,
 }
+_FIELDS = frozenset({"choices", "usage", "id", "object"})
+"""The fields of which a completion has one at least."""
 
 
 @dataclass(slots=True)
@@ -61,15 +63,15 @@ class ChatAnswer:
         Raises:
             ProviderBadAnswer: it does not resemble a completion.
         """
-        if not isinstance(chunk, Mapping) or not chunk.keys() & {"choices", "usage", "id", "object"}:
+        if not isinstance(chunk, dict) or _FIELDS.isdisjoint(chunk):
             raise ProviderBadAnswer(
                 f"{self._provider} returned something other than a completion.", provider=self._provider
             )
         self._has_chunks = True
         self._id = self._id or chunk.get("id")
         self._model = self._model or chunk.get("model")
-        if isinstance(chunk.get("usage"), Mapping):
-            self._usage = chunk["usage"]
+        if isinstance(usage := chunk.get("usage"), dict):
+            self._usage = usage
         for choice in _rows(chunk.get("choices"))[:1]:
             self._has_choices = True
             yield from self._add_message(_row(choice.get("delta") or choice.get("message")))
@@ -160,7 +162,7 @@ class ChatAnswer:
     def _add_call(self, piece: Mapping[str, Any]) -> Iterator[LlmEvent]:
         function = _row(piece.get("function"))
         name, arguments = function.get("name") or "", function.get("arguments")
-        if isinstance(arguments, Mapping):
+        if isinstance(arguments, dict):
             arguments = json.dumps(arguments, ensure_ascii=False)
         call = self._call_of(piece, name)
         if name and name != call.name and not call.pieces:
@@ -203,17 +205,17 @@ def _is_json(text: str) -> bool:
 
 def _text(value: object) -> str:
     """Returns text, either plain or joined from typed parts."""
-    if isinstance(value, str):
-        return value
+    if isinstance(value, str) or not value:
+        return value or ""
     return "".join(str(part.get("text") or "") for part in _rows(value))
 
 
 def _rows(value: object) -> list[Mapping[str, Any]]:
-    return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
 
 
 def _row(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _count(value: object) -> int | None:
