@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import AsyncIterator, Iterable
-from contextlib import suppress
-from typing import Any, Final, Protocol
+from contextlib import aclosing, suppress
+from typing import Any, Protocol
 
 from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.unicode import well_formed
@@ -14,9 +14,7 @@ from mnemesh_orchestrator.llm.answers import UNREADABLE, unreadable, valid_usage
 from mnemesh_orchestrator.llm.errors import ProviderError
 from mnemesh_orchestrator.llm.port import AnsweredCall, FinishReason, LlmAnswer, LlmEvent, LlmRequest
 from mnemesh_orchestrator.llm.schemas import without_added_nulls
-from mnemesh_orchestrator.llm.transport import SdkClient, is_whole, read_whole, require_success, translate_error
-
-_END: Final = object()
+from mnemesh_orchestrator.llm.transport import SdkClient, read_events, require_success, translate_error
 
 
 class StreamedAnswer(Protocol):
@@ -71,27 +69,23 @@ async def stream_answer(
     Raises:
         ProviderError: the call failed, before or after the first event. The error has the part that arrived.
     """
-    provider, sdk = sdk_client.provider, sdk_client.sdk
+    provider = sdk_client.provider
     try:
         await async_failpoint("model.before_request", provider)
         response = await sdk_client.send(path, body)
         await require_success(sdk_client, response)
         await async_failpoint("model.response_started", provider)
-        async with sdk.AsyncStream(cast_to=object, response=response, client=sdk_client.client) as stream:
-            if is_whole(provider, response):
-                for delta in _deltas(provider, answer, await read_whole(provider, response)):
+        async with aclosing(response), aclosing(read_events(sdk_client, response)) as events:
+            async for event in events:
+                for delta in _deltas(provider, answer, event):
                     yield delta
-            else:
-                while (event := await anext(stream, _END)) is not _END:
-                    for delta in _deltas(provider, answer, event):
-                        yield delta
         answer.check_complete()
         whole = _whole(provider, answer, request, body)
     except ProviderError as error:
         _add_partial_answer(error, answer)
         raise
     except sdk_client.errors as error:
-        translated = translate_error(sdk, provider, error, sdk_client.secrets)
+        translated = translate_error(sdk_client.sdk, provider, error, sdk_client.secrets)
         _add_partial_answer(translated, answer)
         raise translated from error
     yield whole

@@ -1,13 +1,16 @@
 """Reads answers through the SDK of a provider, and converts its errors.
 
-Both SDKs come from one generator: their clients, streams and errors have the same names and forms. A call sends a body
-of bytes with the URL, the headers and the credentials of the SDK's client, and reads the answer with the SDK's stream.
-The methods of the client compute URL and headers for every call, and its typed `create` converts the whole window,
-which costs more CPU than the rest of a step.
+Both SDKs come from one generator: their clients, decoders and errors have the same names and forms. A call sends a body
+of bytes with the URL, the headers and the credentials of the SDK's client, and reads the answer with the SDK's decoder
+of server-sent events. The methods of the client compute URL and headers for every call, and its typed `create` converts
+the whole window, which costs more CPU than the rest of a step. Its stream leaves generators behind, which the event loop
+closes in tasks.
 """
 
+import asyncio
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
+from contextlib import aclosing, suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from mnemesh_orchestrator.llm.http_client import ProviderHttpClient, Target
 
 _MAX_TARGETS: Final = 64
+_REST_SECONDS: Final = 0.1
+_NOTHING: Final = object()
 
 
 class SdkClient:
@@ -35,14 +40,37 @@ class SdkClient:
         self.provider = settings.name
         self.secrets = settings.secrets
         """The values that no error may quote."""
-        self.errors = (TimeoutError, sdk.APIError, httpx2.HTTPError, ValueError, RecursionError)
+        self.errors = (TimeoutError, httpx2.HTTPError, ValueError, RecursionError)
         """The exceptions of a call and of reading its answer; see `translate_error`."""
+        self._names_events = sdk.__name__ == "anthropic"
         self._http = http
         self._targets: dict[str, Target] = {}
 
     async def send(self, path: str, body: bytes) -> "httpx2.Response":
         """Posts a body of JSON to a path below the base URL. The body of the response is still to be read."""
         return await self._http.post_stream(self._target(path), body)
+
+    def decode(self, pieces: AsyncIterator[bytes]) -> AsyncGenerator[Any]:
+        """Returns the events of a body of server-sent events, as the SDK's own objects."""
+        events: AsyncGenerator[Any] = self.client._make_sse_decoder().aiter_bytes(pieces)
+        return events
+
+    def content(self, event: Any, headers: Mapping[str, str]) -> Any:
+        """Returns the decoded content of an event, by the rules of the SDK's stream; _NOTHING if it has none.
+
+        Raises:
+            ProviderError: the event is an error.
+        """
+        if not self._names_events:
+            found = event.json()
+            if isinstance(found, dict) and (error := found.get("error")):
+                raise error_from_response(self.provider, None, _redacted(error, self.secrets))
+            return found
+        if event.event == "error":
+            body = _redacted(_decoded(event.data.encode()), self.secrets)
+            raise error_from_response(self.provider, None, body, headers)
+        is_empty = event.event in (None, "ping") or not event.data
+        return _NOTHING if is_empty else event.json()
 
     def _target(self, path: str) -> "Target":
         """Returns the URL of a path, with the headers of the client."""
@@ -74,20 +102,37 @@ async def require_success(sdk_client: SdkClient, response: "httpx2.Response") ->
     raise error_from_response(sdk_client.provider, response.status_code, content, response.headers)
 
 
-def is_whole(provider: str, response: "httpx2.Response") -> bool:
-    """Returns whether an answer has one body, because the server does not stream. Refuses a page for people."""
+async def read_events(sdk_client: SdkClient, response: "httpx2.Response") -> AsyncGenerator[Any]:
+    """Yields the decoded events of an answer, or the one body of a server that does not stream.
+
+    Raises:
+        ProviderError: an event or the body is an error, or the body is a page for people.
+    """
+    provider = sdk_client.provider
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "text/html":
         raise ProviderBadAnswer(f"{provider} returned an HTML page.", provider=provider)
-    return kind == "application/json"
+    if kind == "application/json":
+        yield _whole_body(provider, await response.aread())
+        return
+    async with aclosing(response.aiter_bytes()) as pieces, aclosing(sdk_client.decode(pieces)) as events:
+        async for event in events:
+            if event.data.startswith("[DONE]"):
+                await _read_rest(pieces)
+                return
+            decoded = sdk_client.content(event, response.headers)
+            if decoded is not _NOTHING:
+                yield decoded
 
 
-async def read_whole(provider: str, response: "httpx2.Response") -> Any:
-    """Returns the decoded body of a server that does not stream. Raises a ProviderError that it contains."""
-    decoded = json.loads(await response.aread())
-    if isinstance(decoded, dict) and decoded.get("error"):
-        raise error_from_response(provider, None, decoded)
-    return decoded
+async def _read_rest(pieces: AsyncIterator[bytes]) -> None:
+    """Reads a body whose content is complete to its end, which follows at once, so that the connection is used again."""
+    import httpx2
+
+    with suppress(TimeoutError, httpx2.HTTPError):
+        async with asyncio.timeout(_REST_SECONDS):
+            async for _ in pieces:
+                pass
 
 
 def translate_error(sdk: ModuleType, provider: str, error: Exception, secrets: Collection[str] = ()) -> ProviderError:
@@ -145,3 +190,10 @@ def _decoded(body: bytes) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError):
         return body.decode(errors="replace")
+
+
+def _whole_body(provider: str, body: bytes) -> Any:
+    decoded = json.loads(body)
+    if isinstance(decoded, dict) and decoded.get("error"):
+        raise error_from_response(provider, None, decoded)
+    return decoded
