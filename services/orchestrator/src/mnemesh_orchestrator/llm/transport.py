@@ -3,7 +3,7 @@
 Both SDKs come from one generator: their clients, decoders and errors have the same names and forms. A call sends a body
 of bytes with the URL, the headers and the credentials of the SDK's client, and reads the answer with the SDK's decoder
 of server-sent events. The methods of the client compute URL and headers for every call, and its typed `create` converts
-the whole window, which costs more CPU than the rest of a step. Its stream leaves generators behind, which the event loop
+the whole window, which costs more CPU than the rest of a step. Its stream leaves generators open, which the event loop
 closes in tasks.
 """
 
@@ -126,7 +126,7 @@ async def read_events(sdk_client: SdkClient, response: "httpx2.Response") -> Asy
 
 
 async def _read_rest(pieces: AsyncIterator[bytes]) -> None:
-    """Reads a body whose content is complete to its end, which follows at once, so that the connection is used again."""
+    """Reads the end of a body, which follows its content at once, so that the connection is used again."""
     import httpx2
 
     with suppress(TimeoutError, httpx2.HTTPError):
