@@ -12,7 +12,7 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import aclosing, suppress
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError, ProviderTimeout, ProviderUnavailable
 from mnemesh_orchestrator.llm.provider_errors import error_from_response, quote
@@ -115,7 +115,9 @@ async def read_events(sdk_client: SdkClient, response: "httpx2.Response") -> Asy
     if kind == "application/json":
         yield _whole_body(provider, await response.aread())
         return
-    async with aclosing(response.aiter_bytes()) as pieces, aclosing(sdk_client.decode(pieces)) as events:
+    # The HTTP client has decompressed the stream, so it needs no decoders of the response.
+    pieces = cast("AsyncGenerator[bytes]", aiter(cast("httpx2.AsyncByteStream", response.stream)))
+    async with aclosing(pieces), aclosing(sdk_client.decode(pieces)) as events:
         async for event in events:
             if event.data.startswith("[DONE]"):
                 await _read_rest(pieces)

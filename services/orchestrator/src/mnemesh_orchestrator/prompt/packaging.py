@@ -16,6 +16,7 @@ from mnemesh_types.messages import Message, Role, ToolStatus
 NON_USER_MSG_PREFIX: Final = "[This is an automated system message hidden from the user] "
 TIME_FORMAT: Final = "%Y-%m-%d %I:%M:%S %p %Z%z"
 
+_dumps: Final = json.JSONEncoder(ensure_ascii=False).encode
 _STATUS: Final = {ToolStatus.SUCCESS: "OK", ToolStatus.ERROR: "Failed"}
 _EVENT_FIELDS: Final = {
     "heartbeat": frozenset({"type", "reason", "time"}),
@@ -80,10 +81,6 @@ def _zone(name: str) -> tzinfo:
         # Zones are checked where they enter the system. A zone that this host does not know must not break an agent:
         # the rendered time says that it is UTC.
         return UTC
-
-
-def _dumps(envelope: dict[str, str]) -> str:
-    return json.dumps(envelope, ensure_ascii=False)
 
 
 def senders_of(messages: Iterable[Message]) -> tuple[str | None, ...]:

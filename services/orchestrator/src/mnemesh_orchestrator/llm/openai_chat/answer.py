@@ -205,9 +205,9 @@ def _is_json(text: str) -> bool:
 
 def _text(value: object) -> str:
     """Returns text, either plain or joined from typed parts."""
-    if isinstance(value, str) or not value:
-        return value or ""
-    return "".join(str(part.get("text") or "") for part in _rows(value))
+    if isinstance(value, str):
+        return value
+    return "".join(str(part.get("text") or "") for part in _rows(value)) if value else ""
 
 
 def _rows(value: object) -> list[Mapping[str, Any]]:
