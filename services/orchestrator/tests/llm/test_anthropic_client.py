@@ -24,6 +24,7 @@ from mnemesh_testkit.fakes.script import (
     html_page,
     overloaded,
     rate_limited,
+    raw_stream,
     status,
 )
 from mnemesh_types import usage as model
@@ -205,6 +206,22 @@ async def test_broken_stream_is_not_retried_after_first_delta(
     assert caught.value.usage.prompt_tokens, "the tokens that were counted before the break"
     assert json.loads(caught.value.response_body or "{}")["content"]
     assert len(fake.requests) == 1
+
+
+async def test_events_without_name_or_content_are_skipped(fake: FakeAnthropic, client: AnthropicMessagesClient) -> None:
+    events = (
+        'data: {"what": "has no name"}\n\n',
+        "event: ping\ndata: no JSON\n\n",
+        "event: message_start\n\n",
+        'event: message_start\ndata: {"type": "message_start", "message": {"usage": {"input_tokens": 3}}}\n\n',
+        "event: content_block_start",
+        'data: {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "Hello."}}\n\n',
+        'event: message_delta\ndata: {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}\n\n',
+    )
+    fake.script = [raw_stream(*events)]
+    _, answer = await everything(client, REQUEST)
+    assert [part.text for part in answer.content] == ["Hello."]
+    assert answer.usage.prompt_tokens == 3
 
 
 async def test_hanging_server_times_out(fake: FakeAnthropic) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gzip
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -143,6 +144,47 @@ async def test_restricted_provider_cannot_have_a_private_address(host: str) -> N
             await everything(client, hello())
         await client.close()
         assert not running.requests
+
+
+@dataclass
+class StreamingServer:
+    """A server that streams one answer per request in chunks, and counts its connections."""
+
+    ends_bodies: bool
+    connections: int = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = re.search(rb"(?i)content-length: (\d+)", head)
+                await reader.readexactly(int(length[1]) if length else 0)
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+                )
+                for piece in (b"data: %b\n\n" % ANSWER.replace(b"message", b"delta", 1), b"data: [DONE]\n\n"):
+                    writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+                    await writer.drain()
+                    await asyncio.sleep(0.01)
+                if self.ends_bodies:
+                    writer.write(b"0\r\n\r\n")
+        writer.close()
+
+
+@pytest.mark.parametrize(("ends_bodies", "connections"), [(True, 1), (False, 2)])
+async def test_connection_is_used_again_if_body_ends_soon_after_answer(*, ends_bodies: bool, connections: int) -> None:
+    running = StreamingServer(ends_bodies)
+    listener = await asyncio.start_server(running.serve, "127.0.0.1", 0)
+    client = OpenAiChatClient(settings(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"), ONCE)
+    tasks = asyncio.all_tasks()
+    for _ in range(2):
+        _, answer = await everything(client, hello())
+        assert answer.content[0].text == "Hello."
+    assert running.connections == connections
+    await client.close()
+    listener.close()
+    while asyncio.all_tasks() - tasks:  # the connections of the server
+        await asyncio.sleep(0.01)
 
 
 @pytest.mark.filterwarnings("ignore:BasicAuth is deprecated|The 'proxy_auth' parameter:DeprecationWarning")
