@@ -12,6 +12,7 @@ from mnemesh_orchestrator.llm.history import (
     history_turns,
 )
 from mnemesh_orchestrator.llm.render_cache import RenderCache
+from mnemesh_orchestrator.llm.turns import UserTurn
 from mnemesh_orchestrator.llm.wire import encode_body
 from mnemesh_orchestrator.model.models import ModelInfo
 from mnemesh_types.messages import Approve, ImagePart, Message, Role, TextPart, ToolCall
@@ -103,6 +104,17 @@ def test_turns_of_unchanged_messages_are_reused() -> None:
     second = history_turns(ask(OPENAI, *window[:40], edited, *window[41:]), cache)
     assert all(ours is theirs for ours, theirs in zip(first[1:40], second[1:40], strict=True))
     assert first[40] != second[40]
+
+
+def test_text_of_stored_input_is_reused() -> None:
+    cache = RenderCache()
+    window = [message(0, Role.SYSTEM, "You are an agent."), message(1, Role.USER, "Hi.")]
+    (_, first) = history_turns(ask(OPENAI, *window), cache)
+    stored = replace(window[1], step_id="step-1", turn_id="turn-1", sequence_id=7)
+    (_, second) = history_turns(ask(OPENAI, window[0], stored), cache)
+    assert isinstance(first, UserTurn)
+    assert isinstance(second, UserTurn)
+    assert second.text is first.text
 
 
 def test_edit_of_one_field_is_rendered_again() -> None:

@@ -163,7 +163,9 @@ def _user_text(request: LlmRequest, cache: RenderCache, message: Message) -> str
             return package_user_message(text, message.created_at, zone, message.name)
         return system_alert(text, message.created_at, zone)
 
-    return cache.text(("user", message.id, zone), message, render)
+    # Storing the input of a turn changes other fields of it.
+    source = (message.role, message.content, message.created_at, message.name)
+    return cache.text(("user", message.id, zone), source, render)
 
 
 def _return_text(request: LlmRequest, cache: RenderCache, message: Message, ordinal: int, returned: ToolReturn) -> str:

@@ -12,8 +12,9 @@ _HISTORIES: Final = 128
 class RenderCache:
     """A bounded LRU cache of texts. Each is a pure function of its key and its source.
 
-    The key holds the message id, the time zone and everything else that the text depends on. The source is the message:
-    an entry is valid only for the same or an equal object, so an edited message is rendered again.
+    The key holds the message id, the time zone and everything else that the text depends on. The source is the message,
+    or the fields of it that are rendered: an entry is valid only for the same or an equal object, so an edited message
+    is rendered again.
     """
 
     def __init__(self, max_texts: int = _TEXTS, max_characters: int = _CHARACTERS) -> None:
