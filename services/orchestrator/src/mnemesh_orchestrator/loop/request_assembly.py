@@ -1,6 +1,6 @@
 """Assembles the request of each step from what was read, and renders the system message."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
 from mnemesh_kit.clock import Clock
@@ -56,11 +56,12 @@ class RequestAssembler:
         schemas = toolbox.offered(solver.allowed(toolbox.names))
         system_text, note = await self._changed_system_text(context, state)
         notes = (*state.notes, *notes, *((note,) if note else ()))
-        request = self._request(context, state, schemas, system_text, notes)
         messages = await self._images.prepared(
-            request.messages, context.run.organization_id, reads_images=reads_images(request.model)
+            self._messages(context, state, system_text, notes),
+            context.run.organization_id,
+            reads_images=reads_images(state.model.info),
         )
-        return Assembled(replace(request, messages=messages), system_text)
+        return Assembled(_request(context, state, schemas, messages), system_text)
 
     async def _changed_system_text(self, context: TurnContext, state: TurnState) -> tuple[str | None, str]:
         """Returns the new system message if the stored one does not show the current memory, and a note."""
@@ -106,34 +107,13 @@ class RequestAssembler:
         )
         return compose(template, memory, metadata)
 
-    def _request(
-        self,
-        context: TurnContext,
-        state: TurnState,
-        schemas: tuple[ToolSchema, ...],
-        system_text: str | None,
-        notes: tuple[str, ...],
-    ) -> LlmRequest:
-        agent, model, policy, format_ = context.agent, state.model, context.policy, context.response_format
-        settings = model.settings
-        messages = (
+    def _messages(
+        self, context: TurnContext, state: TurnState, system_text: str | None, notes: tuple[str, ...]
+    ) -> tuple[Message, ...]:
+        return (
             *_with_skills(state.window.with_system(system_text), context.run.config.client_skills).messages,
             *state.pending,
             *(self._note(context, state, note, index) for index, note in enumerate(notes)),
-        )
-        return LlmRequest(
-            model=model.info,
-            settings=settings,
-            messages=messages,
-            time_zone=agent.time_zone,
-            tools=schemas,
-            tool_choice=_tool_choice(context, state, schemas),
-            parallel_tool_calls=bool(settings.parallel_tool_calls)
-            and not policy.requires_tool_call
-            and state.solver.permits_parallel_calls,
-            inner_thoughts=bool(settings.inner_thoughts_in_kwargs),
-            response_format=format_ if format_ and not policy.requires_tool_call else ResponseFormat(),
-            tool_return_char_limit=return_limit(model.prompt_limit),
         )
 
     def _note(self, context: TurnContext, state: TurnState, text: str, index: int) -> Message:
@@ -144,6 +124,27 @@ class RequestAssembler:
             created_at=now,
             content=(TextPart(system_alert(text, now, context.agent.time_zone)),),
         )
+
+
+def _request(
+    context: TurnContext, state: TurnState, schemas: tuple[ToolSchema, ...], messages: tuple[Message, ...]
+) -> LlmRequest:
+    model, policy, format_ = state.model, context.policy, context.response_format
+    settings = model.settings
+    return LlmRequest(
+        model=model.info,
+        settings=settings,
+        messages=messages,
+        time_zone=context.agent.time_zone,
+        tools=schemas,
+        tool_choice=_tool_choice(context, state, schemas),
+        parallel_tool_calls=bool(settings.parallel_tool_calls)
+        and not policy.requires_tool_call
+        and state.solver.permits_parallel_calls,
+        inner_thoughts=bool(settings.inner_thoughts_in_kwargs),
+        response_format=format_ if format_ and not policy.requires_tool_call else ResponseFormat(),
+        tool_return_char_limit=return_limit(model.prompt_limit),
+    )
 
 
 def _with_skills(window: ContextWindow, skills: tuple[ClientSkill, ...]) -> ContextWindow:
