@@ -84,7 +84,11 @@ class ProviderHttpClient(Httpx2AiohttpClient):
     async def post_stream(self, target: Target, body: bytes) -> httpx2.Response:
         """Posts a body. The body of the answer is still to be read, within the limits of a call."""
         response = await target.transport.post_stream(target, body, self._call_timeout)
-        await self._bound_answer(response)
+        try:
+            await self._bound_answer(response)
+        except ProviderBadAnswer:
+            await response.aclose()
+            raise
         return response
 
     # The base class calls these two with keywords only: once, and once for each proxy of the environment.

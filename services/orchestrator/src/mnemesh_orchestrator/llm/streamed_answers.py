@@ -14,7 +14,7 @@ from mnemesh_orchestrator.llm.answers import UNREADABLE, unreadable, valid_usage
 from mnemesh_orchestrator.llm.errors import ProviderError
 from mnemesh_orchestrator.llm.port import AnsweredCall, FinishReason, LlmAnswer, LlmEvent, LlmRequest
 from mnemesh_orchestrator.llm.schemas import without_added_nulls
-from mnemesh_orchestrator.llm.transport import SdkClient, read_events, require_success, translate_error
+from mnemesh_orchestrator.llm.transport import SdkClient, read_events, translate_error
 
 
 class StreamedAnswer(Protocol):
@@ -73,8 +73,6 @@ async def stream_answer(
     try:
         await async_failpoint("model.before_request", provider)
         response = await sdk_client.send(path, body)
-        await require_success(sdk_client, response)
-        await async_failpoint("model.response_started", provider)
         async with aclosing(response), aclosing(read_events(sdk_client, response)) as events:
             async for event in events:
                 for delta in _deltas(provider, answer, event):

@@ -14,6 +14,8 @@ from contextlib import aclosing, suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from mnemesh_kit.failpoints import async_failpoint
+
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError, ProviderTimeout, ProviderUnavailable
 from mnemesh_orchestrator.llm.provider_errors import error_from_response, quote
 from mnemesh_orchestrator.llm.settings import ProviderSettings
@@ -91,24 +93,17 @@ class SdkClient:
         return known
 
 
-async def require_success(sdk_client: SdkClient, response: "httpx2.Response") -> None:
-    """Raises the ProviderError of an answer whose status is no success, after it was read."""
-    if response.is_success:
-        return
-    try:
-        content = _redacted(_decoded(await response.aread()), sdk_client.secrets)
-    finally:
-        await response.aclose()
-    raise error_from_response(sdk_client.provider, response.status_code, content, response.headers)
-
-
 async def read_events(sdk_client: SdkClient, response: "httpx2.Response") -> AsyncGenerator[Any]:
     """Yields the decoded events of an answer, or the one body of a server that does not stream.
 
     Raises:
-        ProviderError: an event or the body is an error, or the body is a page for people.
+        ProviderError: the status is no success, an event or the body is an error, or the body is a page for people.
     """
     provider = sdk_client.provider
+    if not response.is_success:
+        content = _redacted(_decoded(await response.aread()), sdk_client.secrets)
+        raise error_from_response(provider, response.status_code, content, response.headers)
+    await async_failpoint("model.response_started", provider)
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "text/html":
         raise ProviderBadAnswer(f"{provider} returned an HTML page.", provider=provider)
