@@ -205,7 +205,7 @@ def _put_run(conn: sa.Connection, run: Run) -> None:
     number = conn.execute(sa.select(_c.next_queue_number).where(_c.id == run.conversation_id)).scalar() or 1
     insert_run(conn, None, run, number)
     conn.execute(sql.ADVANCE_QUEUE, {"p_id": run.conversation_id, "new_next_queue_number": number + 1})
-    conn.execute(sql.END_RUN, ended_values(run) | {"new_updated_at": run.updated_at})
+    sql.END_RUN.change(conn, ended_values(run) | {"new_updated_at": run.updated_at})
 
 
 def _put_step(conn: sa.Connection, step: Step) -> bool:

@@ -39,7 +39,7 @@ def find_conversation(
     parameters = {"p_organization": organization_id, "p_conversation": conversation_id}
     if agent_id:
         parameters["p_agent"] = agent_id
-    return conn.execute(statement, parameters | lease_clock.now).first()
+    return statement.first(conn, parameters | lease_clock.now)
 
 
 def missing_error(conn: sa.Connection, organization_id: str, agent_id: str, conversation_id: str) -> NotFound:
@@ -70,13 +70,18 @@ def take_lease(
         "new_lease_run_id": run_id,
         "new_next_queue_number": next_queue_number,
     }
-    conn.execute(sql.TAKE_LEASE, values | lease_clock.expiry)
+    sql.TAKE_LEASE.change(conn, values | lease_clock.expiry)
     return lease
 
 
 def first_unfinished_run(conn: sa.Connection, conversation_id: str) -> Any:
     """Returns the row of the first unfinished run of a conversation, or None."""
-    return conn.execute(sql.FIRST_UNFINISHED, {"p_conversation": conversation_id}).first()
+    return sql.FIRST_UNFINISHED.first(conn, {"p_conversation": conversation_id})
+
+
+def has_unfinished_run(conn: sa.Connection, conversation_id: str) -> bool:
+    """Returns whether a conversation has an unfinished run."""
+    return sql.FIRST_UNFINISHED_ID.first(conn, {"p_conversation": conversation_id}) is not None
 
 
 def busy_error(conversation_id: str, ahead: Any = None) -> ConversationBusy:
@@ -91,9 +96,9 @@ def lease_parameters(lease: Lease) -> dict[str, Any]:
     return {"p_conversation": lease.conversation_id, "p_epoch": lease.epoch, "p_run": lease.run_id}
 
 
-def require_lease(lease: Lease, updated: sa.CursorResult[Any]) -> None:
-    """Raises LeaseLost if such a statement took no effect."""
-    if updated.rowcount == 0:
+def require_lease(lease: Lease, changed_rows: int) -> None:
+    """Raises LeaseLost if such a statement changed no row."""
+    if changed_rows == 0:
         raise LeaseLost(
             "This process does not hold the conversation any more.",
             conversation_id=lease.conversation_id,

@@ -46,7 +46,7 @@ class SqlDeltaStore:
         )
 
         def write(conn: sa.Connection) -> None:
-            require_lease(lease, conn.execute(sql.EXTEND_LEASE, lease_parameters(lease) | self._lease_clock.expiry))
+            require_lease(lease, sql.EXTEND_LEASE.change(conn, lease_parameters(lease) | self._lease_clock.expiry))
             conn.execute(again)  # the rows of an earlier attempt
             conn.execute(run_deltas.insert(), rows)
 

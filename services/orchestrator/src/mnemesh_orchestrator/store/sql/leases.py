@@ -17,6 +17,7 @@ from mnemesh_orchestrator.store.sql.conversation_leases import (
     busy_error,
     find_conversation,
     first_unfinished_run,
+    has_unfinished_run,
     is_behind_wait,
     lease_parameters,
     missing_error,
@@ -144,7 +145,7 @@ class SqlLeaseStore:
         def write(conn: sa.Connection) -> bool:
             conn.execute(sql.DELETE_WAIT, {"p_id": slot_id})
             conn.execute(conversations.update().where(lease_of_work).values(free))
-            return first_unfinished_run(conn, conversation_id) is not None
+            return has_unfinished_run(conn, conversation_id)
 
         return await self._database.write(write)
 
@@ -156,8 +157,8 @@ class SqlLeaseStore:
         """See LeaseStore."""
 
         def write(conn: sa.Connection) -> bool:
-            conn.execute(sql.RELEASE_LEASE, {**lease_parameters(lease), "new_last_message_at": None})
-            return first_unfinished_run(conn, lease.conversation_id) is not None
+            sql.RELEASE_LEASE.change(conn, {**lease_parameters(lease), "new_last_message_at": None})
+            return has_unfinished_run(conn, lease.conversation_id)
 
         return await self._database.write(write)
 
@@ -172,7 +173,7 @@ class SqlLeaseStore:
             if conn.execute(sql.RAISE_LEAD, held).rowcount:
                 return lead
             # Another write of the same lease may have raised it.
-            require_lease(lease, conn.execute(sql.EXTEND_LEASE, lease_parameters(lease) | self._lease_clock.expiry))
+            require_lease(lease, sql.EXTEND_LEASE.change(conn, lease_parameters(lease) | self._lease_clock.expiry))
             return int(conn.execute(sql.HOLDER, {"p_conversation": lease.conversation_id}).one().epoch_lead)
 
         return lease.epoch + await self._database.write(write)
@@ -195,10 +196,10 @@ class SqlLeaseStore:
 
         def write(conn: sa.Connection) -> tuple[Lease, ...]:
             extended = {
-                lease: conn.execute(sql.EXTEND_LEASE, lease_parameters(lease) | self._lease_clock.expiry)
+                lease: sql.EXTEND_LEASE.change(conn, lease_parameters(lease) | self._lease_clock.expiry)
                 for lease in leases
             }
-            return tuple(lease for lease, result in extended.items() if result.rowcount == 0)
+            return tuple(lease for lease, rows in extended.items() if rows == 0)
 
         return await self._database.write(write)
 

@@ -12,7 +12,7 @@ from mnemesh_orchestrator.store.sql.run_rows import microseconds, run_row
 def insert_run(conn: sa.Connection, key: RequestKey | None, run: Run, queue_number: int) -> None:
     """Inserts a run with a number in the queue of its conversation, the otids of its input, and its callback."""
     order = {"p_organization": run.organization_id, "p_microseconds": microseconds(run.created_at)}
-    conn.execute(sql.INSERT_RUN, run_row(key, run, queue_number) | order)
+    sql.INSERT_RUN.change(conn, run_row(key, run, queue_number) | order)
     otids = [
         {
             "conversation_id": run.conversation_id,

@@ -22,9 +22,9 @@ def record_run(
 ) -> None:
     """Stores journal entries and durable events of a run."""
     if entries:
-        conn.execute(sql.INSERT_ENTRY, [entry_row(lease, entry) for entry in entries])
+        sql.INSERT_ENTRY.change_each(conn, [entry_row(lease, entry) for entry in entries])
     if new_events:
-        conn.execute(sql.INSERT_EVENT, [event_row(event) for event in new_events])
+        sql.INSERT_EVENT.change_each(conn, [event_row(event) for event in new_events])
 
 
 def forget_journal(conn: sa.Connection, run: Run) -> None:
@@ -36,13 +36,13 @@ def forget_journal(conn: sa.Connection, run: Run) -> None:
     if run.plan is not None and run.status is not RunStatus.COMPLETED:
         return
     if run.resumes is None:
-        conn.execute(sql.FORGET_JOURNAL, {"p_run": run.id})
+        sql.FORGET_JOURNAL.change(conn, {"p_run": run.id})
         return
     step = {"p_step": run.resumes.asked.step_id}
     if run.status is RunStatus.FAILED:
         conn.execute(sql.KEEP_JOURNAL_OF_STEP, {"p_run": run.id, **step})
         return
-    conn.execute(sql.FORGET_JOURNAL, {"p_run": run.id})
+    sql.FORGET_JOURNAL.change(conn, {"p_run": run.id})
     conn.execute(sql.FORGET_JOURNAL_OF_STEP, {"p_conversation": run.conversation_id, **step})
 
 

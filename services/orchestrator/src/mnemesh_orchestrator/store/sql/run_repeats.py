@@ -15,7 +15,7 @@ def find_repeated_run(conn: sa.Connection, key: RequestKey | None, run: Run) -> 
     """See RunStore.find_repeated."""
     if key is not None:
         request = {"p_organization": key.organization_id, "p_method": key.method, "p_request": key.request_id}
-        row = conn.execute(sql.RUN_BY_REQUEST, request).first()
+        row = sql.RUN_BY_REQUEST.first(conn, request)
         if row is not None and row.request_fingerprint != key.fingerprint:
             raise RequestIdReused(
                 "This request_id was used before with other content.", field="request_id", request_id=key.request_id

@@ -28,7 +28,7 @@ from mnemesh_orchestrator.store.sql import turn_statements as sql
 from mnemesh_orchestrator.store.sql.batches import delete_empty_batches
 from mnemesh_orchestrator.store.sql.callback_rows import delete_callbacks
 from mnemesh_orchestrator.store.sql.conversation_leases import (
-    first_unfinished_run,
+    has_unfinished_run,
     lease_parameters,
     require_lease,
 )
@@ -129,7 +129,7 @@ class SqlRunStore:
 
     def _extend(self, conn: sa.Connection, lease: Lease) -> None:
         """Extends the lease. Raises LeaseLost if it is not held."""
-        require_lease(lease, conn.execute(sql.EXTEND_LEASE, lease_parameters(lease) | self._lease_clock.expiry))
+        require_lease(lease, sql.EXTEND_LEASE.change(conn, lease_parameters(lease) | self._lease_clock.expiry))
 
     async def finish(
         self,
@@ -157,12 +157,12 @@ class SqlRunStore:
             committed = run.step_count - sum(step.status is StepStatus.FAILED and not step.origin for step in steps)
             last_message_at = run.completed_at if committed > 0 else None
             parameters = {**lease_parameters(lease), "new_last_message_at": last_message_at, **expiry}
-            require_lease(lease, conn.execute(statement, parameters))
+            require_lease(lease, statement.change(conn, parameters))
             started = () if sleeptime is None else start_after_turn(conn, run, sleeptime)
             ended = with_children(run, started)
             record_run(conn, lease, (), naming_children(events, ended.child_run_ids))
             record_steps(conn, steps, traces, lease.run_id)
-            conn.execute(sql.END_RUN, ended_values(ended))
+            sql.END_RUN.change(conn, ended_values(ended))
             forget_journal(conn, run)
             if approval is not None:
                 approvals.ask(conn, approval)
@@ -178,7 +178,7 @@ class SqlRunStore:
                     "new_last_run_ms": run.total_ms,
                     "new_corrections": msgspec.json.encode(corrections) if corrections else None,
                 }
-                conn.execute(sql.NOTE_LAST_RUN, last)
+                sql.NOTE_LAST_RUN.change(conn, last)
             return _finished(conn, ended, started)
 
         return await self._database.write(write, name="runs.finish")
@@ -235,7 +235,7 @@ class SqlRunStore:
         """See RunStore."""
 
         def write(conn: sa.Connection) -> bool:
-            if conn.execute(sql.END_RUN.where(runs.c.status == RunStatus.CREATED), ended_values(run)).rowcount == 0:
+            if conn.execute(sql.END_WAITING_RUN, ended_values(run)).rowcount == 0:
                 return False
             record_run(conn, Lease(run.id, run.conversation_id, "", 0), (), events)
             return True
@@ -292,5 +292,5 @@ class SqlRunStore:
 
 
 def _finished(conn: sa.Connection, run: Run, started: Sequence[Run]) -> FinishedRun:
-    has_next = first_unfinished_run(conn, run.conversation_id) is not None
+    has_next = has_unfinished_run(conn, run.conversation_id)
     return FinishedRun(run, has_next, tuple(child.conversation_id for child in started))

@@ -196,11 +196,11 @@ def record_steps(conn: sa.Connection, new_steps: Sequence[Step], traces: Sequenc
     if new_steps:
         if not replaces:
             conn.execute(sql.DELETE_STEP, [{"p_id": step.id} for step in new_steps])
-        conn.execute(sql.INSERT_STEP, [step_row(step) for step in new_steps])
+        sql.INSERT_STEP.change_each(conn, [step_row(step) for step in new_steps])
     if traces:
         if not replaces:
             conn.execute(sql.DELETE_TRACE, [{"p_id": trace.step_id} for trace in traces])
-        conn.execute(sql.INSERT_TRACE, [trace_row(run_id, trace) for trace in traces])
+        sql.INSERT_TRACE.change_each(conn, [trace_row(run_id, trace) for trace in traces])
 
 
 def _trace_row(conn: sa.Connection, step_id: str) -> Any:

@@ -1,4 +1,4 @@
-"""The statements of a turn, built once: building one takes longer than executing it.
+"""The statements of a turn, built once: building one takes longer than executing it. Those of every turn are prepared.
 
 Parameters of conditions are called `p_…`; new values are called `new_…`.
 """
@@ -6,6 +6,7 @@ Parameters of conditions are called `p_…`; new values are called `new_…`.
 from typing import Any, Final
 
 import sqlalchemy as sa
+from mnemesh_kit.sql.prepared import Prepared
 
 from mnemesh_orchestrator.model.agents import AgentState, AgentType
 from mnemesh_orchestrator.model.conversations import ConversationState
@@ -38,10 +39,12 @@ def _new(*columns: sa.Column[Any]) -> dict[str, Any]:
     return {column.name: sa.bindparam(f"new_{column.name}", type_=column.type) for column in columns}
 
 
-RUN_BY_REQUEST: Final = sa.select(runs).where(
-    runs.c.organization_id == _ORGANIZATION,
-    runs.c.request_method == sa.bindparam("p_method"),
-    runs.c.request_id == sa.bindparam("p_request"),
+RUN_BY_REQUEST: Final = Prepared(
+    sa.select(runs).where(
+        runs.c.organization_id == _ORGANIZATION,
+        runs.c.request_method == sa.bindparam("p_method"),
+        runs.c.request_id == sa.bindparam("p_request"),
+    )
 )
 RUN_BY_ID: Final = sa.select(runs).where(runs.c.organization_id == _ORGANIZATION, runs.c.id == _RUN)
 KNOWN_OTIDS: Final = (
@@ -71,7 +74,7 @@ _VOICE_GROUP: Final = (
     .where(
         groups.c.manager_agent_id == agents.c.id,
         groups.c.manager_type == ManagerType.VOICE_SLEEPTIME,
-        groups.c.state.in_((GroupState.ACTIVE, GroupState.UPDATING)),
+        sa.or_(groups.c.state == GroupState.ACTIVE, groups.c.state == GroupState.UPDATING),
     )
     .limit(1)
     .correlate(agents)
@@ -88,7 +91,7 @@ _LOCK: Final = (
     conversations.c.next_queue_number,
     _NEXT_WAIT.label("next_wait"),
 )
-LOCKED_CONVERSATION: Final = (
+_LOCKED_CONVERSATION: Final = (
     sa.select(
         agents,
         *_LOCK,
@@ -103,13 +106,14 @@ LOCKED_CONVERSATION: Final = (
         conversations.c.state == ConversationState.ACTIVE,
     )
 )
+LOCKED_CONVERSATION: Final = Prepared(_LOCKED_CONVERSATION)
 """An ACTIVE conversation joined with its ACTIVE agent.
 
 `thread` is the document of the conversation. `held` is true if its lease has not expired. `next_wait` is the queue
 number of the first work other than a run. `voice_group` is the document of the sleeptime group that a voice agent
 manages.
 """
-LOCKED_GROUP_QUEUE: Final = (
+_LOCKED_GROUP_QUEUE: Final = (
     sa.select(groups.c.state.label("group_state"), *_LOCK)
     .join(groups, groups.c.id == conversations.c.group_id)
     .where(
@@ -118,17 +122,21 @@ LOCKED_GROUP_QUEUE: Final = (
         groups.c.state != GroupState.CREATING,
     )
 )
+LOCKED_GROUP_QUEUE: Final = Prepared(_LOCKED_GROUP_QUEUE)
 """The queue of a group that is not CREATING, with the columns of the lease of LOCKED_CONVERSATION."""
-FIRST_UNFINISHED: Final = (
+_FIRST_UNFINISHED: Final = (
     sa.select(runs).where(runs.c.conversation_id == _CONVERSATION, UNFINISHED).order_by(runs.c.queue_number).limit(1)
 )
+_FIRST_UNFINISHED_ID: Final = _FIRST_UNFINISHED.with_only_columns(runs.c.id)
+FIRST_UNFINISHED: Final = Prepared(_FIRST_UNFINISHED)
+FIRST_UNFINISHED_ID: Final = Prepared(_FIRST_UNFINISHED_ID)
 _QUEUE: Final = (
     PENDING_ID.scalar_subquery().label("pending_approval"),
-    FIRST_UNFINISHED.with_only_columns(runs.c.id).scalar_subquery().label("first_unfinished"),
+    _FIRST_UNFINISHED_ID.scalar_subquery().label("first_unfinished"),
 )
-QUEUED_CONVERSATION: Final = LOCKED_CONVERSATION.add_columns(*_QUEUE)
+QUEUED_CONVERSATION: Final = Prepared(_LOCKED_CONVERSATION.add_columns(*_QUEUE))
 """LOCKED_CONVERSATION with the ids of the pending approval and of the first unfinished run."""
-QUEUED_GROUP_QUEUE: Final = LOCKED_GROUP_QUEUE.add_columns(*_QUEUE)
+QUEUED_GROUP_QUEUE: Final = Prepared(_LOCKED_GROUP_QUEUE.add_columns(*_QUEUE))
 """LOCKED_GROUP_QUEUE with the columns that QUEUED_CONVERSATION adds."""
 NEWEST_EVENT: Final = sa.select(sa.func.max(events.c.sequence)).where(events.c.run_id == _RUN)
 
@@ -139,27 +147,29 @@ _AFTER_NEWEST: Final = (
     .where(_other.c.organization_id == _ORGANIZATION)
     .scalar_subquery()
 )
-INSERT_RUN: Final = runs.insert().values(
-    creation_number=sa.case((_AFTER_NEWEST > _NOW_MICROSECONDS, _AFTER_NEWEST), else_=_NOW_MICROSECONDS)
+INSERT_RUN: Final = Prepared(
+    runs.insert().values(
+        creation_number=sa.case((_AFTER_NEWEST > _NOW_MICROSECONDS, _AFTER_NEWEST), else_=_NOW_MICROSECONDS)
+    )
 )
 """Needs the parameters `p_organization` and `p_microseconds`, the time of creation."""
 INSERT_OTID: Final = run_otids.insert()
-INSERT_ENTRY: Final = journal.insert()
-INSERT_EVENT: Final = events.insert()
+INSERT_ENTRY: Final = Prepared(journal.insert())
+INSERT_EVENT: Final = Prepared(events.insert())
 # SQLite replaces existing rows by itself; PostgreSQL needs DELETE_STEP and DELETE_TRACE before.
-INSERT_STEP: Final = (
+INSERT_STEP: Final = Prepared(
     steps.insert()
     .prefix_with("OR REPLACE", dialect="sqlite")
     .values(organization_id=sa.select(runs.c.organization_id).where(runs.c.id == _RUN).scalar_subquery())
 )
 DELETE_STEP: Final = steps.delete().where(steps.c.id == _ID)
-INSERT_TRACE: Final = step_traces.insert().prefix_with("OR REPLACE", dialect="sqlite")
+INSERT_TRACE: Final = Prepared(step_traces.insert().prefix_with("OR REPLACE", dialect="sqlite"))
 DELETE_TRACE: Final = step_traces.delete().where(step_traces.c.step_id == _ID)
 
 ADVANCE_QUEUE: Final = (
     conversations.update().where(conversations.c.id == _ID).values(_new(conversations.c.next_queue_number))
 )
-TAKE_LEASE: Final = (
+TAKE_LEASE: Final = Prepared(
     conversations.update()
     .where(conversations.c.id == _ID)
     .values(
@@ -179,14 +189,14 @@ _HELD: Final = conversations.update().where(
     conversations.c.epoch == sa.bindparam("p_epoch"),
     conversations.c.lease_run_id == _RUN,
 )
-EXTEND_LEASE: Final = _HELD.values(lease_expires_at=EXPIRY)
+EXTEND_LEASE: Final = Prepared(_HELD.values(lease_expires_at=EXPIRY))
 _LAST_MESSAGE: Final = sa.func.coalesce(
     sa.bindparam("new_last_message_at", type_=conversations.c.last_message_at.type), conversations.c.last_message_at
 )
-RELEASE_LEASE: Final = _HELD.values(
-    lease_owner=None, lease_run_id=None, lease_expires_at=None, last_message_at=_LAST_MESSAGE
+RELEASE_LEASE: Final = Prepared(
+    _HELD.values(lease_owner=None, lease_run_id=None, lease_expires_at=None, last_message_at=_LAST_MESSAGE)
 )
-KEEP_LEASE: Final = _HELD.values(lease_expires_at=EXPIRY, last_message_at=_LAST_MESSAGE)
+KEEP_LEASE: Final = Prepared(_HELD.values(lease_expires_at=EXPIRY, last_message_at=_LAST_MESSAGE))
 _ID_OF_WAIT: Final = slot_waits.c.id == _ID
 WAIT_NUMBER: Final = sa.select(slot_waits.c.queue_number).where(_ID_OF_WAIT)
 INSERT_WAIT: Final = slot_waits.insert().values(expires_at=EXPIRY)
@@ -211,11 +221,12 @@ MARK_RUNNING: Final = (
         **_new(runs.c.stalled_claims, runs.c.progress),
     )
 )
-END_RUN: Final = (
+END_RUN: Final = Prepared(
     runs.update()
     .where(runs.c.id == _ID)
     .values(_new(runs.c.status, runs.c.stop_reason, runs.c.outcome, runs.c.updated_at, runs.c.input_unrecorded))
 )
+END_WAITING_RUN: Final = END_RUN.statement.where(runs.c.status == RunStatus.CREATED)
 ENTRY_EXISTS: Final = sa.select(journal.c.run_id).where(
     journal.c.run_id == _RUN,
     journal.c.step_id == sa.bindparam("p_step"),
@@ -223,17 +234,17 @@ ENTRY_EXISTS: Final = sa.select(journal.c.run_id).where(
     journal.c.ordinal == sa.bindparam("p_ordinal"),
 )
 COUNT_ENTRIES: Final = sa.select(sa.func.count()).select_from(journal).where(journal.c.run_id == _RUN)
-FORGET_JOURNAL: Final = journal.delete().where(journal.c.run_id == _RUN)
+FORGET_JOURNAL: Final = Prepared(journal.delete().where(journal.c.run_id == _RUN))
 _STEP: Final[sa.BindParameter[str]] = sa.bindparam("p_step")
 _OF_CONVERSATION: Final = sa.select(runs.c.id).where(runs.c.conversation_id == sa.bindparam("p_conversation"))
-KEEP_JOURNAL_OF_STEP: Final = FORGET_JOURNAL.where(journal.c.step_id != _STEP)
+KEEP_JOURNAL_OF_STEP: Final = FORGET_JOURNAL.statement.where(journal.c.step_id != _STEP)
 JOURNAL_OF_STEP: Final = sa.select(journal.c.entry).where(
     journal.c.run_id.in_(_OF_CONVERSATION), journal.c.step_id == _STEP
 )
 FORGET_JOURNAL_OF_STEP: Final = journal.delete().where(
     journal.c.run_id.in_(_OF_CONVERSATION), journal.c.step_id == _STEP
 )
-NOTE_LAST_RUN: Final = (
+NOTE_LAST_RUN: Final = Prepared(
     agents.update()
     .where(agents.c.id == _ID)
     .values(
