@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from mnemesh_kit.clock import Clock
@@ -16,6 +16,13 @@ _UNFINISHED = sa.and_(
     runs.c.status.in_((RunStatus.CREATED, RunStatus.RUNNING)),
     sa.or_(runs.c.id == callbacks.c.target_id, runs.c.batch_id == callbacks.c.target_id),
 )
+_DUE: Final = (
+    sa.select(callbacks)
+    .where(callbacks.c.due_at <= sa.bindparam("p_now", type_=callbacks.c.due_at.type), ~sa.exists().where(_UNFINISHED))
+    .order_by(callbacks.c.due_at, callbacks.c.target_id)
+    .limit(sa.bindparam("p_limit", type_=sa.Integer))
+)
+"""Built once, as gateways ask every second."""
 
 
 class SqlCallbackStore:
@@ -28,13 +35,12 @@ class SqlCallbackStore:
     async def claim(self, limit: int) -> Sequence[ClaimedCallback]:
         """See CallbackStore."""
         now = self._clock.now()
-        due = sa.and_(callbacks.c.due_at <= now, ~sa.exists().where(_UNFINISHED))
-        query = sa.select(callbacks).where(due).order_by(callbacks.c.due_at, callbacks.c.target_id).limit(limit)
-        if not await self._database.read(lambda conn: conn.execute(query.limit(1)).first()):
+        if not await self._database.read(lambda conn: conn.execute(_DUE, {"p_now": now, "p_limit": 1}).first()):
             return ()  # the usual case, without a write
 
         def write(conn: sa.Connection) -> list[ClaimedCallback]:
-            return [_claimed(row) for row in conn.execute(query).all() if _take(conn, row, now)]
+            due = conn.execute(_DUE, {"p_now": now, "p_limit": limit}).all()
+            return [_claimed(row) for row in due if _take(conn, row, now)]
 
         return await self._database.write(write)
 

@@ -22,6 +22,23 @@ from mnemesh_orchestrator.store.sql.tables import agents, extraction_usage, memo
 CLAIM_SECONDS: Final = 600.0
 """Longer than three calls of a model."""
 _x, _u = memory_extractions.c, extraction_usage.c
+_NOW: Final = sa.bindparam("p_now", type_=_x.due_at.type)
+_INSTANCE: Final[sa.BindParameter[str]] = sa.bindparam("p_instance")
+_FREE: Final = sa.or_(_x.claim_owner.is_(None), _x.claim_owner == _INSTANCE, _x.claim_expires_at <= _NOW)
+"""No other process holds a row. An instance takes over its own claims after a crash."""
+_DUE: Final = (
+    sa.select(_x.organization_id, _x.agent_id)
+    .join(agents, agents.c.id == _x.agent_id)
+    .where(
+        # The claims of this instance, of an earlier process, are due at once.
+        sa.or_(_x.due_at <= _NOW, sa.and_(_x.due_at.is_not(None), _x.claim_owner == _INSTANCE)),
+        agents.c.state == AgentState.ACTIVE,
+        _FREE,
+    )
+    .order_by(_x.due_at)
+    .limit(sa.bindparam("p_limit", type_=sa.Integer))
+)
+"""Built once, as it is executed every few seconds."""
 _COUNT_TURN: Final = (
     memory_extractions.update()
     .where(_x.agent_id == sa.bindparam("p_agent"))
@@ -56,20 +73,8 @@ class SqlMemoryExtractionStore:
 
     async def due(self, instance_id: str, limit: int) -> Sequence[ExtractionJob]:
         """See MemoryExtractionStore."""
-        now = self._clock.now()
-        query = (
-            sa.select(_x.organization_id, _x.agent_id)
-            .join(agents, agents.c.id == _x.agent_id)
-            .where(
-                # The claims of this instance, of an earlier process, are due at once.
-                sa.or_(_x.due_at <= now, sa.and_(_x.due_at.is_not(None), _x.claim_owner == instance_id)),
-                agents.c.state == AgentState.ACTIVE,
-                _free(instance_id, now),
-            )
-            .order_by(_x.due_at)
-            .limit(limit)
-        )
-        rows = await self._database.read(lambda conn: conn.execute(query).all())
+        parameters = {"p_now": self._clock.now(), "p_instance": instance_id, "p_limit": limit}
+        rows = await self._database.read(lambda conn: conn.execute(_DUE, parameters).all())
         return tuple(ExtractionJob(row.organization_id, row.agent_id) for row in rows)
 
     async def claim(self, job: ExtractionJob, instance_id: str) -> ExtractionClaim | None:
@@ -87,8 +92,8 @@ class SqlMemoryExtractionStore:
             until = now + timedelta(seconds=CLAIM_SECONDS)
             # A claim that is never released is due again when it ends.
             values = {"epoch": row.epoch + 1, "claim_owner": instance_id, "claim_expires_at": until, "due_at": until}
-            taken = memory_extractions.update().where(_x.agent_id == job.agent_id, _free(instance_id, now))
-            if conn.execute(taken.values(**values, turns=0)).rowcount == 0:
+            taken = memory_extractions.update().where(_x.agent_id == job.agent_id, _FREE).values(**values, turns=0)
+            if conn.execute(taken, {"p_now": now, "p_instance": instance_id}).rowcount == 0:
                 return None
             extracted = None if row.result is None else msgspec.json.decode(row.result, type=ExtractedRange)
             return ExtractionClaim(
@@ -158,8 +163,3 @@ class SqlMemoryExtractionStore:
 def _held(claim: ExtractionClaim) -> sa.Update:
     held = (_x.agent_id == claim.job.agent_id, _x.epoch == claim.epoch, _x.claim_owner.is_not(None))
     return memory_extractions.update().where(*held)
-
-
-def _free(instance_id: str, now: datetime) -> sa.ColumnElement[bool]:
-    """Returns the condition that no other process holds a row. An instance takes over its own claims after a crash."""
-    return sa.or_(_x.claim_owner.is_(None), _x.claim_owner == instance_id, _x.claim_expires_at <= now)
