@@ -12,18 +12,17 @@ them. The writer therefore moves the log into the database file and empties it b
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 
 from mnemesh_kit.metrics import Counter
+from mnemesh_kit.sql.calls import Call, deliver
 from mnemesh_kit.sql.errors import from_os_error
 
 T = TypeVar("T")
@@ -61,29 +60,6 @@ class LogFile:
             self._descriptor = None
 
 
-@dataclass(slots=True)
-class _Write:
-    future: asyncio.Future[Any]
-    call: Callable[[], Any]
-    result: Any = None
-    error: BaseException | None = None
-
-    def execute(self) -> None:
-        try:
-            self.result = self.call()
-        except BaseException as error:  # the caller receives it
-            self.error = error
-
-    def deliver(self) -> None:
-        """Runs on the caller's event loop."""
-        if self.future.done():  # the caller was cancelled
-            return
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self.result)
-
-
 class GroupWriter:
     """Executes functions in order in one thread. Returns each result after the log was flushed.
 
@@ -108,7 +84,7 @@ class GroupWriter:
         self._log = log
         self._empty_log = empty_log
         self._has_failed = False
-        self._queue: SimpleQueue[_Write | None] = SimpleQueue()
+        self._queue: SimpleQueue[Call | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
@@ -126,10 +102,10 @@ class GroupWriter:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="sqlite-writer", daemon=True)
             self._thread.start()
-        context = contextvars.copy_context()
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._queue.put(_Write(future, lambda: context.run(fn)))
-        return await future
+        call = Call.of(fn)
+        self._queue.put(call)
+        result: T = await call.future
+        return result
 
     async def close(self) -> None:
         """Waits for the submitted writes and ends the thread."""
@@ -144,7 +120,7 @@ class GroupWriter:
         while (first := self._queue.get()) is not None and self._execute_group(first):
             pass
 
-    def _execute_group(self, first: _Write) -> bool:
+    def _execute_group(self, first: Call) -> bool:
         """Executes a write and those that wait. Returns False if the writer was closed."""
         group = [first]
         is_open = True
@@ -163,10 +139,10 @@ class GroupWriter:
         # After a failed flush, a write that changes nothing may repeat one that is not durable yet.
         if self._log is not None and (self._has_failed or self._changes() != before):
             self._flush(self._log, group)
-        _deliver(group)
+        deliver(group)
         return is_open
 
-    def _flush(self, log: LogFile, group: list[_Write]) -> None:
+    def _flush(self, log: LogFile, group: list[Call]) -> None:
         try:
             if self._has_failed:
                 self._empty_log()
@@ -179,19 +155,3 @@ class GroupWriter:
                 if write.error is None:
                     write.error = from_os_error(error, "could not be flushed to the disk")
                     write.error.__cause__ = error
-
-
-def _deliver(group: list[_Write]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[_Write]] = {}
-    for write in group:
-        by_loop.setdefault(write.future.get_loop(), []).append(write)
-    for loop, writes in by_loop.items():
-        try:
-            loop.call_soon_threadsafe(_deliver_all, writes)
-        except RuntimeError:  # the loop of these callers is closed, so no one waits
-            continue
-
-
-def _deliver_all(writes: list[_Write]) -> None:
-    for write in writes:
-        write.deliver()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import errno
 import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar, cast
@@ -17,6 +15,7 @@ from typing import Final, TypeVar, cast
 import sqlalchemy as sa
 
 from mnemesh_kit.backoff import Backoff
+from mnemesh_kit.sql.calls import Threads
 from mnemesh_kit.sql.errors import DatabaseUnavailable, from_sqlite
 from mnemesh_kit.sql.group_commit import GroupWriter, LogFile
 from mnemesh_kit.sql.readahead import Readahead
@@ -46,12 +45,11 @@ class SqliteEngine:
         self._read = _Connections(_engine(url, "DEFERRED", query_only=True), self._readahead, query_only=True)
         log = LogFile(url.database) if synchronous == "FULL" else None
         self._writer = GroupWriter(self._written.changes, log, self._written.empty_log)
-        self._readers = ThreadPoolExecutor(readers, thread_name_prefix="sqlite-reader")
+        self._readers = Threads(readers, "sqlite-reader")
 
     async def read(self, fn: Callable[[sa.Connection], T], *, snapshot: bool = True) -> T:  # noqa: ARG002
         """Runs `fn` in a deferred transaction of a reader."""
-        context = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(self._readers, context.run, self._read.run, fn)
+        return await self._readers.submit(partial(self._read.run, fn))
 
     async def write(self, fn: Callable[[sa.Connection], T]) -> T:
         """Runs `fn` under BEGIN IMMEDIATE, after all earlier writes."""
@@ -65,7 +63,7 @@ class SqliteEngine:
 
     async def close(self) -> None:
         """Waits for running transactions and closes the connections."""
-        await asyncio.gather(self._writer.close(), asyncio.to_thread(self._readers.shutdown, wait=True))
+        await asyncio.gather(self._writer.close(), self._readers.close())
         self._read.close()
         self._written.close()
         self._readahead.close()
