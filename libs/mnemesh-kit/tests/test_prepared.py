@@ -69,6 +69,14 @@ async def test_a_query_without_rows_returns_none(notes: Database) -> None:
     assert await notes.read(lambda conn: _BY_KIND.first(conn, {"p_kind": "none"})) is None
 
 
+async def test_all_rows_of_a_query(notes: Database) -> None:
+    query = Prepared(sa.select(_notes.c.id, _notes.c.kind).order_by(_notes.c.id))
+    assert await notes.read(lambda conn: query.all(conn, {})) == []
+    await notes.write(lambda conn: _INSERT.change_each(conn, [_row("b", _Kind.SHORT), _row("a")]))
+    rows = await notes.read(lambda conn: query.all(conn, {}))
+    assert [(row.id, row.kind) for row in rows] == [("a", "long"), ("b", "short")]
+
+
 async def test_changed_rows_are_counted(notes: Database) -> None:
     rows = [_row("a"), _row("b"), _row("c", _Kind.SHORT)]
     await notes.write(lambda conn: _INSERT.change_each(conn, rows))

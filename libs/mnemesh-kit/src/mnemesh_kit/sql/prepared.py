@@ -47,6 +47,14 @@ class Prepared(Generic[S]):
         cursor.close()
         return row
 
+    def all(self, conn: sa.Connection, parameters: Mapping[str, Any]) -> Sequence[Any]:
+        """Returns the rows of a query, with columns as attributes."""
+        if _is_left_to_sqlalchemy(conn):
+            return conn.execute(self.statement, parameters).all()
+        plan = self._planned(conn, parameters)
+        cursor = _execute(conn, plan, parameters)
+        return [plan.row(cursor, values) for values in cursor]
+
     def change(self, conn: sa.Connection, parameters: Mapping[str, Any]) -> int:
         """Executes a statement that writes. Returns the number of rows that it changed."""
         if _is_left_to_sqlalchemy(conn):

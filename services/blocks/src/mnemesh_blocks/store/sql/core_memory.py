@@ -10,6 +10,7 @@ from mnemesh_kit.clock import Clock
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import UtcDateTime
 from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.sql.prepared import Prepared
 
 from mnemesh_blocks.model.blocks import Block
 from mnemesh_blocks.model.core_memory import CoreMemory, Holder
@@ -97,7 +98,7 @@ class SqlCoreMemoryTransaction:
         """See `BlockTransaction.get_core_memory`."""
         # If the revision is still the known one, the join finds no blocks and the statement returns one row.
         known = -1 if if_revision is None else if_revision
-        rows = self._conn.execute(_CORE_MEMORY, self._parameters(agent_id) | {"known": known}).all()
+        rows = _CORE_MEMORY.all(self._conn, self._parameters(agent_id) | {"known": known})
         memory = _core_memory(agent_id, rows)
         return None if memory.revision == if_revision else memory
 
@@ -106,7 +107,7 @@ class SqlCoreMemoryTransaction:
         stmt = _WITH_BLOCKS.where(
             core_memories.c.organization_id == self._organization_id, core_memories.c.agent_id.in_(agent_ids)
         )
-        by_agent: dict[str, list[sa.Row[Any]]] = {}
+        by_agent: dict[str, list[Any]] = {}
         for row in self._conn.execute(stmt, {"known": -1}):
             by_agent.setdefault(row.core_agent_id, []).append(row)
         return [_core_memory(agent_id, by_agent.get(agent_id, ())) for agent_id in agent_ids]
@@ -248,10 +249,10 @@ _WITH_BLOCKS = (
     .outerjoin(blocks, blocks.c.id == holdings.c.block_id)
     .order_by(core_memories.c.agent_id, holdings.c.position)
 )
-_CORE_MEMORY = _WITH_BLOCKS.where(_HOLDER)
+_CORE_MEMORY = Prepared(_WITH_BLOCKS.where(_HOLDER))
 
 
-def _core_memory(agent_id: str, rows: Sequence[sa.Row[Any]]) -> CoreMemory:
+def _core_memory(agent_id: str, rows: Sequence[Any]) -> CoreMemory:
     if not rows:
         return CoreMemory(agent_id)
     held = tuple(block_from_row(row) for row in rows if row.id is not None)

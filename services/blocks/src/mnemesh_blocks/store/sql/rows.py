@@ -12,7 +12,7 @@ from mnemesh_blocks.model.blocks import Block, Provenance
 from mnemesh_blocks.model.revisions import BlockRevision, Operation
 
 
-def block_from_row(row: sa.Row[Any]) -> Block:
+def block_from_row(row: Any) -> Block:
     """Returns the block of a row of `blocks`."""
     return Block(
         id=row.id,
