@@ -42,6 +42,19 @@ _HEADS: Final = sa.select(
     runs.c.status,
     sa.select(sa.func.max(events.c.sequence)).where(events.c.run_id == runs.c.id).scalar_subquery().label("sequence"),
 ).where(runs.c.id.in_(_IDS))
+# To wait for a place may take long.
+_UNFINISHED: Final = sa.select(runs.c.conversation_id).where(sql.UNFINISHED, ~WAITS_FOR_PLACE).distinct()
+_CLAIMABLE: Final = (
+    sa.select(conversations.c.id)
+    .outerjoin(agents, agents.c.id == conversations.c.agent_id)
+    .where(
+        conversations.c.id.in_(_UNFINISHED),
+        # A group that is being deleted has its runs claimed, too, because they must end.
+        sa.or_(agents.c.state == AgentState.ACTIVE, conversations.c.group_id.is_not(None)),
+        conversations.c.id.not_in(approvals.WAITING_CONVERSATIONS),
+        sa.or_(sa.not_(sql.LEASE_HOLDS), conversations.c.lease_owner == sa.bindparam("p_instance")),
+    )
+)
 
 
 class SqlLeaseStore:
@@ -227,22 +240,9 @@ class SqlLeaseStore:
 
     async def claimable(self, instance_id: str) -> tuple[str, ...]:
         """See LeaseStore."""
-        # To wait for a place may take long.
-        unfinished = sa.select(runs.c.conversation_id).where(sql.UNFINISHED, ~WAITS_FOR_PLACE).distinct()
-        query = (
-            sa.select(conversations.c.id)
-            .outerjoin(agents, agents.c.id == conversations.c.agent_id)
-            .where(
-                conversations.c.id.in_(unfinished),
-                # A group that is being deleted has its runs claimed, too, because they must end.
-                sa.or_(agents.c.state == AgentState.ACTIVE, conversations.c.group_id.is_not(None)),
-                conversations.c.id.not_in(approvals.WAITING_CONVERSATIONS),
-                sa.or_(sa.not_(sql.LEASE_HOLDS), conversations.c.lease_owner == instance_id),
-            )
-        )
 
         def read(conn: sa.Connection) -> tuple[str, ...]:
-            others = conn.execute(query, self._lease_clock.now).scalars()
+            others = conn.execute(_CLAIMABLE, self._lease_clock.now | {"p_instance": instance_id}).scalars()
             return tuple(
                 dict.fromkeys((*others, *self._pools.startable(conn, self._lease_clock, instance_id=instance_id)))
             )

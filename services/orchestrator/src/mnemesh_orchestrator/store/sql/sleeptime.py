@@ -19,6 +19,12 @@ from mnemesh_orchestrator.store.sql.tables import groups, request_ledger, runs, 
 
 _g = groups.c
 _BY_CLOCK: Final = Lineage(origin=RunOrigin.SLEEPTIME)
+_DUE: Final = (
+    sa.select(groups)
+    .where(_g.sleeptime_due_at <= sa.bindparam("p_now", type_=_g.sleeptime_due_at.type), _g.state.in_(VISIBLE_STATES))
+    .order_by(_g.sleeptime_due_at)
+    .limit(sa.bindparam("p_limit", type_=sa.Integer))
+)
 
 
 class SqlSleeptimeStore:
@@ -60,13 +66,8 @@ class SqlSleeptimeStore:
 
     async def due(self, limit: int) -> tuple[Group, ...]:
         """See SleeptimeStore."""
-        query = (
-            sa.select(groups)
-            .where(_g.sleeptime_due_at <= self._clock.now(), _g.state.in_(VISIBLE_STATES))
-            .order_by(_g.sleeptime_due_at)
-            .limit(limit)
-        )
-        return await self._database.read(lambda conn: decode_groups(conn, conn.execute(query).all()))
+        parameters = {"p_now": self._clock.now(), "p_limit": limit}
+        return await self._database.read(lambda conn: decode_groups(conn, conn.execute(_DUE, parameters).all()))
 
     async def start_due(self, group: Group) -> tuple[Run, ...]:
         """See SleeptimeStore."""
