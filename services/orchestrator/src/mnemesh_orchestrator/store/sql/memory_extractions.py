@@ -8,6 +8,7 @@ import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.prepared import Prepared
 
 from mnemesh_orchestrator.model.agents import AgentState
 from mnemesh_orchestrator.model.memory_extraction import (
@@ -39,7 +40,7 @@ _DUE: Final = (
     .limit(sa.bindparam("p_limit", type_=sa.Integer))
 )
 """Built once, as it is executed every few seconds."""
-_COUNT_TURN: Final = (
+_COUNT_TURN: Final = Prepared(
     memory_extractions.update()
     .where(_x.agent_id == sa.bindparam("p_agent"))
     .values(
@@ -55,9 +56,9 @@ _COUNT_TURN: Final = (
 def count_turn(conn: sa.Connection, organization_id: str, agent_id: str, turns: int, now: datetime) -> None:
     """Counts a completed turn of an agent whose facts are extracted after every `turns`."""
     parameters = {"p_agent": agent_id, "p_turns": turns, "new_due_at": now}
-    if conn.execute(_COUNT_TURN, parameters).rowcount == 0:
+    if _COUNT_TURN.change(conn, parameters) == 0:
         conn.execute(memory_extractions.insert().values(_new_row(organization_id, agent_id)))
-        conn.execute(_COUNT_TURN, parameters)
+        _COUNT_TURN.change(conn, parameters)
 
 
 def _new_row(organization_id: str, agent_id: str) -> dict[str, Any]:
