@@ -14,7 +14,7 @@ from mnemesh_kit.failpoints import observed_by
 from mnemesh_retrieval.errors import IndexUnavailable
 from mnemesh_retrieval.filters import EVERYTHING
 from mnemesh_retrieval.index import Point
-from mnemesh_retrieval.indexing import walks
+from mnemesh_retrieval.indexing import indexer, walks
 from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.indexing.pending import CLAIM_DURATION
 from mnemesh_testkit.fakes.notes import NOTES, REFUSED, note_id
@@ -45,6 +45,25 @@ async def test_index_follows_the_records_and_changes_are_kept_until_flushed(rig:
     await rig.flush()
     assert await rig.outbox.count() == 0
     assert rig.indexer.is_complete(NOTES)
+
+
+@embedded
+async def test_few_changes_are_read_once(rig: Rig) -> None:
+    reached: list[str] = []
+    await rig.notebook.put(texts(range(20)))
+    with observed_by(reached.append):
+        assert await rig.indexer.catch_up() == 20
+    assert reached.count("sql.read.before:index_outbox.read") == 1
+    await rig.notebook.put(texts(range(20, 22)))
+    assert await rig.indexer.catch_up() == 2
+
+
+@embedded
+async def test_many_changes_are_read_in_batches(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexer, "BATCH", 8)
+    await rig.notebook.put(texts(range(20)))
+    assert await rig.indexer.catch_up() == 20
+    assert await rig.difference() == {}
 
 
 async def test_unflushed_changes_are_repeated_after_a_power_failure(rig: Rig) -> None:

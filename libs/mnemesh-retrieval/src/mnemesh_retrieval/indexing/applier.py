@@ -36,7 +36,7 @@ class Applier:
         self,
         source: Source,
         changes: Sequence[Change],
-        is_needed: Callable[[Change], bool],
+        is_applied: Callable[[Change], bool],
         is_in_time: Callable[[], bool],
     ) -> list[Change]:
         """Applies changes.
@@ -44,7 +44,7 @@ class Applier:
         Args:
             source: the records of the collection.
             changes: the changes, all of the collection.
-            is_needed: returns whether no other task has applied a change.
+            is_applied: returns whether another task has applied a change.
             is_in_time: returns whether this process may still begin a write; asked before each.
 
         Returns:
@@ -63,7 +63,7 @@ class Applier:
         for start in range(0, len(records), EMBED_BATCH):
             some = records[start : start + EMBED_BATCH]
             async with self.busy.holding((source.schema.name, change.subject_id) for change in some):
-                needed = [change for change in some if is_needed(change)]
+                needed = [change for change in some if not is_applied(change)]
                 subjects = list(dict.fromkeys(change.subject_id for change in needed))
                 if subjects and await self._update(source, subjects, is_in_time):
                     applied += needed

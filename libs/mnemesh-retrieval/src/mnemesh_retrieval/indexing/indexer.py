@@ -173,6 +173,7 @@ class Indexer:
         """Applies all changes that can be applied now and that no other replica has claimed. Returns their number."""
         applied = 0
         async with self._catching_up:
+            self._pending.expect_new()
             while changes := await self._pending.next_batch(BATCH, self._collections.ready()):
                 try:
                     await self._apply(changes)
@@ -242,15 +243,12 @@ class Indexer:
                 await self._apply_to(tracked, [change for change in changes if change.collection == key], deadline)
 
     async def _apply_to(self, tracked: Tracked, changes: Sequence[Change], deadline: datetime | None) -> None:
-        def is_needed(change: Change) -> bool:
-            return not self._pending.is_applied(change)
-
         def is_in_time() -> bool:
             return deadline is None or self._clock.now() < deadline
 
         generation = self._collections.generation
         try:
-            applied = await self._applier.apply(tracked.source, changes, is_needed, is_in_time)
+            applied = await self._applier.apply(tracked.source, changes, self._pending.is_applied, is_in_time)
         except IndexDamaged as error:
             await self._collections.replace_damaged(error, tracked.name, generation)
         except CollectionMissing as error:

@@ -86,14 +86,31 @@ class SqlOutbox:
         self._clock = clock
         c = tables.changes.c
         self._columns = (c.row_id, c.collection, c.kind, c.subject_id, c.created_at)
+        # Built once, because every write of a service is followed by these reads.
+        of_collections = c.collection.in_(sa.bindparam("collections", expanding=True))
+        self._oldest = (
+            sa.select(*self._columns)
+            .where(c.row_id > sa.bindparam("after", type_=c.row_id.type))
+            .order_by(c.row_id)
+            .limit(sa.bindparam("most", type_=sa.Integer))
+        )
+        self._oldest_of = self._oldest.where(of_collections)
+        self._free = (
+            sa.select(c.row_id)
+            .where(_is_free(c.claimed_until, sa.bindparam("now", type_=c.claimed_until.type)), of_collections)
+            .order_by(c.row_id)
+            .limit(sa.bindparam("most", type_=sa.Integer))
+        )
 
     async def read(self, after: int, limit: int, collections: AbstractCollection[str] | None = None) -> list[Change]:
         """See Outbox."""
-        c = self._tables.changes.c
-        oldest = sa.select(*self._columns).where(c.row_id > after).order_by(c.row_id).limit(limit)
+        statement = self._oldest
+        parameters: dict[str, Any] = {"after": after, "most": limit}
         if collections is not None:
-            oldest = oldest.where(c.collection.in_(collections))
-        rows = await self._database.read(lambda conn: conn.execute(oldest).all(), name="index_outbox.read")
+            statement, parameters["collections"] = self._oldest_of, list(collections)
+        rows = await self._database.read(
+            lambda conn: conn.execute(statement, parameters).all(), name="index_outbox.read"
+        )
         return [_change(row) for row in rows]
 
     async def claim(
@@ -101,17 +118,18 @@ class SqlOutbox:
     ) -> list[Change]:
         """See Outbox."""
         c, now = self._tables.changes.c, self._clock.now()
-        free = sa.or_(c.claimed_until.is_(None), c.claimed_until <= now)
-        candidates = sa.select(c.row_id).where(free, c.collection.in_(collections)).order_by(c.row_id).limit(limit)
+        parameters = {"now": now, "most": limit, "collections": list(collections)}
         # Chosen in a transaction of its own, which conflicts with no commit of a record.
-        ids = await self._database.read(lambda conn: conn.execute(candidates).scalars().all(), name="index_outbox.free")
+        ids = await self._database.read(
+            lambda conn: conn.execute(self._free, parameters).scalars().all(), name="index_outbox.free"
+        )
         if not ids:
             return []
         # With all other changes of the same records: two replicas with changes of one record would repeat them.
         same = sa.select(c.subject_id).where(c.row_id.in_(ids))
         claimed = (
             sa.update(self._tables.changes)
-            .where(c.subject_id.in_(same), c.collection.in_(collections), free)
+            .where(c.subject_id.in_(same), c.collection.in_(collections), _is_free(c.claimed_until, now))
             .values(claimed_by=instance_id, claimed_until=now + duration)
             .returning(*self._columns)
         )
@@ -228,6 +246,11 @@ class SqlOutbox:
         for collection, subjects in subjects_of.items():
             conn.execute(lose.where(c.subject_id.in_(subjects), c.collection == collection))
         return own
+
+
+def _is_free(claimed_until: sa.Column[Any], now: Any) -> sa.ColumnElement[bool]:
+    """Returns the condition that no replica has claimed a change."""
+    return sa.or_(claimed_until.is_(None), claimed_until <= now)
 
 
 def _change(row: sa.Row[*tuple[Any, ...]]) -> Change:

@@ -33,6 +33,8 @@ class PendingChanges:
         self._clock = clock
         self._instance_id = instance_id
         self._cursor = 0
+        self._end: int | None = None
+        """The place of the cursor behind which the outbox had no more changes, when they were last read."""
         self._collections: AbstractSet[str] = frozenset()
         self._applied: dict[int, tuple[float, Change]] = {}
         self._renounced: dict[int, Change] = {}
@@ -45,14 +47,21 @@ class PendingChanges:
         """Returns a new claim; None if this process is the only one."""
         return Claim(self._instance_id, self._clock.now() + CLAIM_DURATION) if self._instance_id is not None else None
 
+    def expect_new(self) -> None:
+        """Makes the next batch look for changes that were added since the last one."""
+        self._end = None
+
     async def next_batch(self, limit: int, collections: AbstractSet[str]) -> list[Change]:
-        """Returns the oldest changes of these collections that were not applied; empty if there are none."""
+        """Returns the oldest changes of these collections that were not applied; empty if there are none.
+
+        See `expect_new` for changes that were added while the last batch was applied.
+        """
         if self._instance_id is not None:
             return await self._claimed(self._instance_id, limit, collections)
         if collections != self._collections:
             self._collections = collections
             self.rewind()
-        while collections:
+        while collections and self._cursor != self._end:
             cursor = self._cursor
             page = await self._outbox.read(cursor, limit, collections)
             if cursor != self._cursor:
@@ -60,6 +69,8 @@ class PendingChanges:
             if not page:
                 break
             self._cursor = page[-1].row_id
+            if len(page) < limit:
+                self._end = self._cursor
             if ready := [each for each in page if each.row_id not in self._applied and each.row_id not in self._begun]:
                 self.oldest = ready[0].created_at
                 return ready
