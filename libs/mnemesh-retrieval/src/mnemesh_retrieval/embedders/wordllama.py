@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -76,12 +77,11 @@ class _Model:
         total = np.zeros(DIMENSION, dtype=np.float32)
         tokens = 0
         for piece in _pieces(text):
-            ids = np.asarray(self._tokenizer.encode(piece, add_special_tokens=False).ids, dtype=np.int64)
-            tokens += ids.size
-            if ids.size:
-                np.clip(ids, 0, len(self._rows) - 1, out=ids)
-                total += self._rows[ids].astype(np.float32).sum(axis=0)
-        norm = float(np.linalg.norm(total))
+            ids = self._tokenizer.encode(piece, add_special_tokens=False).ids
+            tokens += len(ids)
+            if ids:
+                total += self._rows.take(ids, axis=0, mode="clip").sum(axis=0, dtype=np.float32)
+        norm = math.sqrt(total.dot(total))
         return total / np.float32(norm) if norm > 0 else total, tokens
 
 
