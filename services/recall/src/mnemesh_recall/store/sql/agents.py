@@ -15,10 +15,11 @@ _a = agents.c
 
 
 class Counters(NamedTuple):
-    """The last sequence id that an agent assigned, and the number of its messages."""
+    """The last sequence id and turn index that an agent assigned, and the number of its messages."""
 
     last_sequence_id: int
     message_count: int
+    last_turn_index: int
 
 
 _TAKE: Final = (
@@ -29,8 +30,9 @@ _TAKE: Final = (
     .values(
         last_sequence_id=_a.last_sequence_id + sa.bindparam("more", type_=sa.BigInteger),
         message_count=_a.message_count + sa.bindparam("more", type_=sa.BigInteger),
+        last_turn_index=_a.last_turn_index + sa.bindparam("turns", type_=sa.BigInteger),
     )
-    .returning(_a.last_sequence_id, _a.message_count)
+    .returning(_a.last_sequence_id, _a.message_count, _a.last_turn_index)
 )
 _FIND: Final = sa.select(_a.organization_id, _a.erased_at).where(_a.agent_id == sa.bindparam("agent"))
 _SUBTRACT: Final = (
@@ -40,14 +42,16 @@ _SUBTRACT: Final = (
 )
 
 
-def take_sequence_ids(tx: Transaction, agent_id: str, count: int) -> Counters:
-    """Assigns `count` sequence ids and counts as many messages. Creates the agent's row at its first use.
+def take_sequence_ids(tx: Transaction, agent_id: str, count: int, turns: int = 0) -> Counters:
+    """Assigns `count` sequence ids and `turns` turn indexes, and counts as many messages.
+
+    Creates the agent's row at its first use.
 
     Raises:
         NotFound: the agent is another organization's.
         Erased: it was erased.
     """
-    parameters = {"agent": agent_id, "organization": tx.organization_id, "more": count}
+    parameters = {"agent": agent_id, "organization": tx.organization_id, "more": count, "turns": turns}
     row = tx.conn.execute(_TAKE, parameters).first()
     if row is None:
         require_writable(tx.conn, tx.organization_id, agent_id)

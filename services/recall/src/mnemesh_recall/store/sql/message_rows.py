@@ -91,11 +91,14 @@ def store_rows(
     stored_before = () if all_new or not batch else _known_messages(tx, batch)
     known = {message.id: message.sequence_id for message in stored_before}
     new = [(message, row) for message, row in zip(batch, rows, strict=True) if message.id not in known]
-    counters = agents.take_sequence_ids(tx, agent_id, len(new))
+    new_messages = [message for message, _ in new]
+    opened = turns.count_opened(new_messages)
+    counters = agents.take_sequence_ids(tx, agent_id, len(new), opened)
     first = counters.last_sequence_id - len(new) + 1
     assigned = {message.id: first + index for index, (message, _) in enumerate(new)}
     if new:
-        placed = turns.assign_turns(tx, agent_id, [message for message, _ in new], turns.opened_by(stored_before))
+        indexes = range(counters.last_turn_index - opened + 1, counters.last_turn_index + 1)
+        placed = turns.assign_turns(tx, agent_id, new_messages, turns.opened_by(stored_before), indexes)
         complete = [
             {**row, "sequence_id": assigned[message.id], "turn_id": message.turn_id}
             for message, (_, row) in zip(placed, new, strict=True)

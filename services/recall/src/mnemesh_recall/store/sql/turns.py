@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -54,8 +54,27 @@ def opened_by(stored: Iterable[Message]) -> dict[str | None, str]:
     }
 
 
+def count_opened(batch: Sequence[Message]) -> int:
+    """Returns how many turns new messages of one agent open, whatever is stored. 0 if that depends on it.
+
+    That is so for the input of a step with the answer to it, and for messages of users.
+    """
+    if not batch or not opens_turn(batch[0]):
+        return 0
+    conversation_id = batch[0].conversation_id
+    for message in batch:
+        is_known = message.turn_id is None and message.conversation_id == conversation_id
+        if not is_known or (opens_turn(message) and any(answered_calls(message))):
+            return 0
+    return sum(map(opens_turn, batch))
+
+
 def assign_turns(
-    tx: Transaction, agent_id: str, batch: Sequence[Message], newest: dict[str | None, str]
+    tx: Transaction,
+    agent_id: str,
+    batch: Sequence[Message],
+    newest: dict[str | None, str],
+    indexes: Iterable[int] = (),
 ) -> list[Message]:
     """Returns new messages of one agent, in order, each with its turn. The agent's row must exist.
 
@@ -67,7 +86,9 @@ def assign_turns(
         agent_id: the agent of all messages.
         batch: the messages.
         newest: the turn that counts as the newest of a conversation, where that is not the last one. Changed in place.
+        indexes: the indexes of the turns that `count_opened` has counted.
     """
+    free = iter(indexes)
     of_calls: dict[str, str] = {}
     existing: set[str] = set()
     assigned = []
@@ -81,7 +102,7 @@ def assign_turns(
         elif in_turns(message):
             turn_id = _turn_of_call(tx, agent_id, message, of_calls)
             if turn_id is None:
-                turn_id = _newest_turn(tx, agent_id, message, newest)
+                turn_id = _newest_turn(tx, agent_id, message, newest, free)
                 newest[message.conversation_id] = turn_id
         if turn_id is not None:
             of_calls |= dict.fromkeys((call.id for call in message.tool_calls), turn_id)
@@ -106,7 +127,9 @@ def _turn_of_call(tx: Transaction, agent_id: str, message: Message, of_calls: di
     return None
 
 
-def _newest_turn(tx: Transaction, agent_id: str, message: Message, newest: dict[str | None, str]) -> str:
+def _newest_turn(
+    tx: Transaction, agent_id: str, message: Message, newest: dict[str | None, str], free: Iterator[int]
+) -> str:
     conversation_id = message.conversation_id
     if not opens_turn(message):
         if conversation_id in newest:
@@ -117,7 +140,7 @@ def _newest_turn(tx: Transaction, agent_id: str, message: Message, newest: dict[
         found = tx.conn.scalar(_NEWEST[conversation_id is not None], parameters)
         if found is not None:
             return str(found)
-    index = int(tx.conn.execute(_NEXT_INDEX, {"agent": agent_id}).scalar_one())
+    index = next(free, None) or int(tx.conn.execute(_NEXT_INDEX, {"agent": agent_id}).scalar_one())
     turn_id = f"turn_{index:04d}"
     _insert(tx, agent_id, turn_id, index, message)
     return turn_id
