@@ -10,7 +10,7 @@ from mnemesh_kit.sql import Database
 from mnemesh_types.messages import Message
 
 from mnemesh_recall.model.episode_operations import MemoryText
-from mnemesh_recall.store.sql import episode_rows
+from mnemesh_recall.store.sql import episode_rows, lists
 from mnemesh_recall.store.sql.episode_tables import episodes, facts
 from mnemesh_recall.store.sql.rows import COLUMNS, message_from_row
 from mnemesh_recall.store.sql.tables import messages
@@ -18,7 +18,10 @@ from mnemesh_recall.store.sql.tables import messages
 _m = messages.c
 _IDS: Final[sa.BindParameter[Any]] = sa.bindparam("ids", expanding=True)
 _IS_SEARCHABLE: Final = _m.search_text.is_not(None)
-_SEARCHABLE: Final = sa.select(*COLUMNS, _m.organization_id).where(_m.id.in_(_IDS), _IS_SEARCHABLE)
+_SEARCHABLE: Final = {
+    dialect: sa.select(*COLUMNS, _m.organization_id).where(has_id, _IS_SEARCHABLE)
+    for dialect, has_id in lists.among(_m.id).items()
+}
 _EXISTING: Final = sa.select(_m.id).where(_m.id.in_(_IDS), _IS_SEARCHABLE)
 _COUNT: Final = sa.select(sa.func.count()).select_from(messages).where(_IS_SEARCHABLE)
 _TABLES: Final = (episodes, facts)
@@ -32,7 +35,8 @@ class SqlIndexedMessages:
 
     async def read(self, ids: Sequence[str]) -> dict[str, tuple[str, Message]]:
         """See IndexedMessages."""
-        rows = await self._database.read(lambda conn: conn.execute(_SEARCHABLE, {"ids": list(ids)}).all())
+        statement = _SEARCHABLE[self._database.dialect]
+        rows = await self._database.read(lambda conn: conn.execute(statement, lists.listed(conn, ids)).all())
         return {row[0]: (row[-1], message_from_row(row)) for row in rows}
 
     async def list_ids(self, after: str | None, limit: int) -> list[tuple[str, str]]:

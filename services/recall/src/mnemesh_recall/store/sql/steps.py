@@ -17,7 +17,7 @@ from mnemesh_recall.model.context_rules import last_message_time, require_system
 from mnemesh_recall.model.contexts import ContextReplacement, StepCommit, StepResult
 from mnemesh_recall.model.leases import next_epoch
 from mnemesh_recall.model.unanswered_calls import is_derived_return
-from mnemesh_recall.store.sql import message_rows, tables, windows
+from mnemesh_recall.store.sql import lists, message_rows, tables, windows
 from mnemesh_recall.store.sql.rows import Row, fingerprint, message_to_row, text_content
 from mnemesh_recall.store.sql.step_commit_rows import write_step_commit
 from mnemesh_recall.store.sql.tables import step_commits
@@ -32,10 +32,12 @@ _EARLIER: Final = sa.select(step_commits).where(
     sa.or_(_s.step_id == sa.bindparam("step"), sa.and_(_s.request_id != "", _s.request_id == sa.bindparam("request"))),
 )
 # One statement for everything that a commit reads before it writes: nearly every step and message is new.
-_STATE: Final = windows.STATE.add_columns(
-    _EARLIER.exists().label("committed"),
-    sa.exists(sa.select(_m.id).where(_m.id.in_(sa.bindparam("ids", expanding=True)))).label("stored"),
-)
+_STATE: Final = {
+    dialect: windows.STATE.add_columns(
+        _EARLIER.exists().label("committed"), sa.exists(sa.select(_m.id).where(has_id)).label("stored")
+    )
+    for dialect, has_id in lists.among(_m.id).items()
+}
 _later: Final = step_commits.alias()
 _OLD: Final = (
     sa.select(_s.organization_id, _s.step_id)
@@ -69,7 +71,8 @@ def commit(tx: Transaction, step: StepCommit, content: StepRows) -> StepResult:
     """See MessageStore.commit_step. The order of the checks is part of the contract."""
     conn, organization_id = tx.conn, tx.organization_id
     batch = (*step.messages, *step.hidden_messages)
-    state = conn.execute(_STATE, {**_parameters(tx, step), "ids": message_rows.ids_of(batch)}).first()
+    parameters = {**_parameters(tx, step), **lists.listed(conn, message_rows.ids_of(batch))}
+    state = conn.execute(_STATE[conn.dialect.name], parameters).first()
     if state is None or state.committed:
         earlier = _earlier_commit(tx, step)
         if earlier is not None:
