@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 import sqlalchemy as sa
 from mnemesh_retrieval.ranking.constants import DEFAULTS
-from mnemesh_retrieval.ranking.utterances import utterance
+from mnemesh_retrieval.ranking.utterances import Utterance, utterance
 from mnemesh_retrieval.ranking.words import REACH
 from mnemesh_retrieval.words.analysis import analysed
 
@@ -159,8 +159,13 @@ class _Neighbour:
     statements: str
 
     @classmethod
-    def of(cls, source: SearchableMessage, analyse: Callable[..., tuple[list[str], str]]) -> _Neighbour:
-        said = utterance(source.text[:NEIGHBOUR_CHARACTERS], is_folded=True)
+    def of(
+        cls,
+        source: SearchableMessage,
+        said_in: Callable[[str], Utterance],
+        analyse: Callable[..., tuple[list[str], str]],
+    ) -> _Neighbour:
+        said = said_in(source.text[:NEIGHBOUR_CHARACTERS])
         words, language = analyse(said.text)
         if not said.asks:
             return cls(source, "", " ".join(words))
@@ -175,8 +180,9 @@ class _Neighbour:
 
 
 def _with_context(dialogue: Sequence[SearchableMessage], start: int) -> Iterator[Document]:
-    analyse = cache(analysed)  # The words of a message are often also those that its neighbours receive.
-    nearby = [_Neighbour.of(source, analyse) for source in dialogue]
+    # The parts and words of a message are often also those that its neighbours receive.
+    said_in, analyse = cache(partial(utterance, is_folded=True)), cache(analysed)
+    nearby = [_Neighbour.of(source, said_in, analyse) for source in dialogue]
     for position in range(start, len(dialogue)):
         source = dialogue[position]
 
@@ -186,7 +192,7 @@ def _with_context(dialogue: Sequence[SearchableMessage], start: int) -> Iterator
 
         before, after = neighbour(-1), neighbour(1)
         second_before, second_after = neighbour(-2), neighbour(2)
-        said = utterance(source.text, is_folded=True)
+        said = said_in(source.text)
         words, language = analyse(said.text)
         yield Document(
             source,
