@@ -114,9 +114,7 @@ class SqlCoreMemoryTransaction:
 
     def register_conversation(self, conversation_id: str, agent_id: str) -> bool:
         """See `BlockTransaction.register_conversation`."""
-        row = self._conn.execute(
-            sa.select(core_memories.c.conversation_of).where(self._holder(conversation_id))
-        ).one_or_none()
+        row = self._conn.execute(_CONVERSATION_OF, self._parameters(conversation_id)).one_or_none()
         if row is not None:
             return bool(row.conversation_of == agent_id)
         self._insert_holder(conversation_id, conversation_of=agent_id)
@@ -124,8 +122,8 @@ class SqlCoreMemoryTransaction:
 
     def is_conversation_of(self, conversation_id: str, agent_id: str) -> bool:
         """See `BlockTransaction.is_conversation_of`."""
-        owner = sa.select(core_memories.c.conversation_of).where(self._holder(conversation_id))
-        return self._conn.execute(owner).scalar_one_or_none() == agent_id
+        owner = self._conn.execute(_CONVERSATION_OF, self._parameters(conversation_id)).scalar_one_or_none()
+        return owner == agent_id
 
     def get_core_memory_revision(self, agent_id: str) -> int:
         """See `BlockTransaction.get_core_memory_revision`."""
@@ -231,6 +229,7 @@ _TOUCH_HOLDERS = (
 _HOLDER = (core_memories.c.organization_id == sa.bindparam("organization")) & (
     core_memories.c.agent_id == sa.bindparam("agent")
 )
+_CONVERSATION_OF = sa.select(core_memories.c.conversation_of).where(_HOLDER)
 _CORE_REVISION = sa.select(core_memories.c.revision).where(_HOLDER)
 _WITH_BLOCKS = (
     sa.select(
