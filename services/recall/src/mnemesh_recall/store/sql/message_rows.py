@@ -17,6 +17,7 @@ from mnemesh_recall.store.sql import agents, message_filters, outbox, turns
 from mnemesh_recall.store.sql.fulltext.dialogues import COLUMNS as SOURCE_COLUMNS
 from mnemesh_recall.store.sql.fulltext.dialogues import index_new, reindex_around, sources_from_rows
 from mnemesh_recall.store.sql.fulltext.documents import SearchableMessage
+from mnemesh_recall.store.sql.prepared import Prepared
 from mnemesh_recall.store.sql.rows import COLUMNS, Row, content_columns, message_from_row, message_to_row
 from mnemesh_recall.store.sql.tables import context_entries, messages, tool_call_rows, trace_lines
 from mnemesh_recall.store.sql.transaction import Deferred, Transaction
@@ -35,7 +36,8 @@ _VISIBLE_ROWS: Final = {
         "postgresql": "= ANY (CAST(:rows AS bigint[]))",
     }.items()
 }
-_INSERT: Final = sa.insert(messages).returning(_m.id, _m.row_id)
+_INSERT: Final = Prepared(sa.insert(messages))
+_INSERT_RETURNING: Final = sa.insert(messages).returning(_m.row_id, sort_by_parameter_order=True)
 _SOURCES: Final = sa.select(*SOURCE_COLUMNS).where(_m.id.in_(_IDS))
 _INSERT_CALLS: Final = sa.insert(tool_call_rows)
 
@@ -127,10 +129,10 @@ def _known_messages(tx: Transaction, batch: Sequence[Message]) -> list[Message]:
 
 
 def _insert(tx: Transaction, rows: list[Row], deferred: Deferred) -> None:
-    row_ids: dict[str, int] = {row.id: row.row_id for row in tx.conn.execute(_INSERT, rows)}
+    row_ids = _insert_rows(tx.conn, rows)
     sources = [
         SearchableMessage(
-            row_id=row_ids[row["id"]],
+            row_id=row_id,
             id=row["id"],
             organization_id=row["organization_id"],
             agent_id=row["agent_id"],
@@ -141,13 +143,20 @@ def _insert(tx: Transaction, rows: list[Row], deferred: Deferred) -> None:
             name=row["name"],
             text=row["search_text"],
         )
-        for row in rows
+        for row, row_id in zip(rows, row_ids, strict=True)
         if row["search_text"]
     ]
     if sources:
         index_new(tx.conn, tx.fulltext, sources)
-        searchable = {source.row_id for source in sources}
-        deferred.changed_ids.extend(id_ for id_, row_id in row_ids.items() if row_id in searchable)
+        deferred.changed_ids.extend(source.id for source in sources)
+
+
+def _insert_rows(conn: sa.Connection, rows: Sequence[Row]) -> Sequence[int]:
+    """Inserts rows of messages and returns their row ids, in order."""
+    if conn.dialect.name != "sqlite":
+        return conn.execute(_INSERT_RETURNING, rows).scalars().all()
+    # RETURNING takes longer than a statement for each row.
+    return [_INSERT.execute(conn, row).lastrowid for row in rows]
 
 
 def read(

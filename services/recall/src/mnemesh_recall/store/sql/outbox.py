@@ -10,21 +10,22 @@ import sqlalchemy as sa
 from mnemesh_retrieval.indexing.outbox import add_group, change_rows
 
 from mnemesh_recall.model.outbox import MEMORIES, MESSAGES
+from mnemesh_recall.store.sql.prepared import Prepared
 from mnemesh_recall.store.sql.tables import index_tables
 
-_INSERT: Final = sa.insert(index_tables.changes)
+_INSERT: Final = Prepared(sa.insert(index_tables.changes))
 
 
 def add_messages(conn: sa.Connection, ids: Sequence[str], now: datetime) -> None:
     """Adds changes for messages that were stored, changed or deleted."""
     if ids:
-        conn.execute(_INSERT, change_rows(MESSAGES, ids, now))
+        _INSERT.execute(conn, change_rows(MESSAGES, ids, now))
 
 
 def add_memories(conn: sa.Connection, ids: Sequence[str], now: datetime) -> None:
     """Adds changes for episodes and facts that were stored, changed or deleted."""
     if ids:
-        conn.execute(_INSERT, change_rows(MEMORIES, ids, now))
+        _INSERT.execute(conn, change_rows(MEMORIES, ids, now))
 
 
 def add_agent(conn: sa.Connection, agent_id: str, now: datetime) -> None:

@@ -11,11 +11,13 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from mnemesh_recall.model.outbox import MESSAGES
 from mnemesh_recall.store.sql import message_rows, windows
+from mnemesh_recall.store.sql.prepared import Prepared
 from mnemesh_recall.store.sql.tables import context_entries, index_tables, step_commits, tool_call_rows
 from mnemesh_recall.store.sql.transaction import Deferred, Transaction
 from mnemesh_recall.store.sql.windows import UPDATE_STATE, State
 
-_INSERT_RECORD: Final = sa.insert(step_commits)
+_INSERT_RECORD: Final = Prepared(sa.insert(step_commits))
+_UPDATE_STATE: Final = Prepared(UPDATE_STATE)
 
 
 def _insert_cte(table: sa.Table, columns: Sequence[str], **constants: sa.ColumnElement[Any]) -> sa.CTE:
@@ -68,8 +70,8 @@ def write_step_commit(
     if conn.dialect.name != "postgresql":
         message_rows.write_deferred(tx, deferred)
         windows.insert_entries(conn, state.conversation_id, state.next_position, appended)
-        conn.execute(UPDATE_STATE, next_state)
-        conn.execute(_INSERT_RECORD, record)
+        _UPDATE_STATE.execute(conn, next_state)
+        _INSERT_RECORD.execute(conn, record)
         return
     arrays: dict[str, Any] = {
         "tool_call_rows_tool_call_id": [call["tool_call_id"] for call in deferred.calls],

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from mnemesh_types.messages import Message
 
 from mnemesh_recall.model.traces import NUMBERED_TURN, answered_calls, in_turns, opens_turn
+from mnemesh_recall.store.sql.prepared import Prepared
 from mnemesh_recall.store.sql.tables import agents, messages, tool_call_rows, turns
 from mnemesh_recall.store.sql.transaction import Transaction
 
@@ -38,7 +39,7 @@ _NEXT_INDEX: Final = (
     .returning(_a.last_turn_index)
 )
 _EXISTS: Final = sa.select(_t.turn_id).where(_t.agent_id == sa.bindparam("agent"), _t.turn_id == sa.bindparam("turn"))
-_INSERT: Final = sa.insert(turns)
+_INSERT: Final = Prepared(sa.insert(turns))
 
 
 def opened_by(stored: Iterable[Message]) -> dict[str | None, str]:
@@ -163,8 +164,8 @@ def _exists(tx: Transaction, agent_id: str, turn_id: str) -> bool:
 
 
 def _insert(tx: Transaction, agent_id: str, turn_id: str, index: int, first: Message) -> None:
-    tx.conn.execute(
-        _INSERT,
+    _INSERT.execute(
+        tx.conn,
         {
             "agent_id": agent_id,
             "turn_index": index,

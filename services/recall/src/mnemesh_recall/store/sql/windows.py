@@ -15,6 +15,7 @@ from mnemesh_recall.errors import no_conversation
 from mnemesh_recall.model.contexts import ContextWindow, ContextWindowIds
 from mnemesh_recall.model.unanswered_calls import with_error_returns
 from mnemesh_recall.store.sql import agents as agent_rows
+from mnemesh_recall.store.sql.prepared import Prepared
 from mnemesh_recall.store.sql.rows import COLUMNS, message_from_row
 from mnemesh_recall.store.sql.tables import agents, context_entries, contexts, messages
 
@@ -43,7 +44,7 @@ _IDS_OF_MANY: Final = (
     .where(_c.conversation_id.in_(sa.bindparam("conversations", expanding=True)), _c.organization_id == _ORGANIZATION)
     .order_by(_c.conversation_id, _e.position)
 )
-_INSERT_ENTRIES: Final = sa.insert(context_entries)
+_INSERT_ENTRIES: Final = Prepared(sa.insert(context_entries))
 UPDATE_STATE: Final = (
     sa.update(contexts)
     .where(_c.conversation_id == _CONVERSATION)
@@ -153,8 +154,8 @@ def insert(conn: sa.Connection, organization_id: str, new: ContextWindow, ids: S
 def insert_entries(conn: sa.Connection, conversation_id: str, position: int, ids: Sequence[str]) -> None:
     """Appends messages to a window, starting at a position."""
     if ids:
-        conn.execute(
-            _INSERT_ENTRIES,
+        _INSERT_ENTRIES.execute(
+            conn,
             [
                 {"conversation_id": conversation_id, "position": position + index, "message_id": id_}
                 for index, id_ in enumerate(ids)

@@ -26,15 +26,18 @@ from mnemesh_recall.store.sql.fulltext.documents import (
     document_row_statement,
     filters_rows,
 )
+from mnemesh_recall.store.sql.prepared import Prepared
 from mnemesh_recall.store.sql.tables import messages
 from mnemesh_recall.store.sql.word_segments import rows as segments
 from mnemesh_recall.store.sql.word_segments.building import DocumentRow
 from mnemesh_recall.store.sql.word_segments.changed import ChangedAgents
 
-_PUT: Final = sa.text(
-    "INSERT OR REPLACE INTO message_words"
-    " (rowid, scope, body, asked, beside, around, about, before_id, after_id, ends_in_question)"
-    " VALUES (:row_id, :scope, :body, :asked, :beside, :around, :about, :before_id, :after_id, :ends_in_question)"
+_PUT: Final = Prepared(
+    sa.text(
+        "INSERT OR REPLACE INTO message_words"
+        " (rowid, scope, body, asked, beside, around, about, before_id, after_id, ends_in_question)"
+        " VALUES (:row_id, :scope, :body, :asked, :beside, :around, :about, :before_id, :after_id, :ends_in_question)"
+    )
 )
 _REMOVE: Final = sa.text("DELETE FROM message_words WHERE rowid = :row_id")
 _REMOVE_AGENT: Final = sa.text(
@@ -95,10 +98,7 @@ class SqliteFulltextIndex:
 
     def put(self, conn: sa.Connection, documents: Sequence[Document]) -> None:
         """See FulltextIndex.put."""
-        conn.execute(
-            _PUT,
-            [{**item.to_row(), "scope": _scope_tokens(item)} for item in documents],
-        )
+        _PUT.execute(conn, [{**item.to_row(), "scope": _scope_tokens(item)} for item in documents])
         segments.note(conn, self.changed, ((item.source.agent_id, item.source.row_id) for item in documents))
 
     def remove(self, conn: sa.Connection, agent_id: str, row_ids: Sequence[int]) -> None:

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from mnemesh_kit.sql import after_commit
 from mnemesh_kit.sql.readahead import read_ahead
 
+from mnemesh_recall.store.sql.prepared import Prepared
 from mnemesh_recall.store.sql.tables import word_documents, word_postings, word_segments, word_tail
 from mnemesh_recall.store.sql.word_segments.changed import ChangedAgents
 from mnemesh_recall.store.sql.word_segments.columns import packed
@@ -29,9 +30,11 @@ _IDS: Final[sa.BindParameter[Any]] = sa.bindparam("ids", expanding=True)
 #
 # A row that the tail already has is updated with its own value. PostgreSQL then refuses this transaction or the one
 # that moves this row to a segment. Otherwise, that one could read the document as it was, and remove its row.
-_NOTE: Final = sa.text(
-    "INSERT INTO word_tail (agent_id, row_id) VALUES (:agent, :row_id)"
-    " ON CONFLICT (agent_id, row_id) DO UPDATE SET row_id = excluded.row_id"
+_NOTE: Final = Prepared(
+    sa.text(
+        "INSERT INTO word_tail (agent_id, row_id) VALUES (:agent, :row_id)"
+        " ON CONFLICT (agent_id, row_id) DO UPDATE SET row_id = excluded.row_id"
+    )
 )
 _TAIL: Final = (
     sa.select(_t.row_id).where(_t.agent_id == _AGENT).order_by(_t.row_id).limit(sa.bindparam("most", type_=sa.Integer))
@@ -128,7 +131,7 @@ def note(conn: sa.Connection, changed: ChangedAgents, documents: Iterable[tuple[
     """
     rows = [{"agent": agent_id, "row_id": row_id} for agent_id, row_id in documents]
     if rows:
-        conn.execute(_NOTE, rows)
+        _NOTE.execute(conn, rows)
         for agent_id, count in Counter(row["agent"] for row in rows).items():
             after_commit(conn, partial(changed.add, str(agent_id), count))
 
