@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import sqlalchemy as sa
 
 from mnemesh_recall.errors import Erased, no_agent
+from mnemesh_recall.store.sql.prepared import Prepared
 from mnemesh_recall.store.sql.tables import agents
 from mnemesh_recall.store.sql.transaction import Transaction
 
@@ -22,7 +23,7 @@ class Counters(NamedTuple):
     last_turn_index: int
 
 
-_TAKE: Final = (
+_TAKE: Final = Prepared(
     sa.update(agents)
     .where(
         _a.agent_id == sa.bindparam("agent"), _a.organization_id == sa.bindparam("organization"), _a.erased_at.is_(None)
@@ -52,12 +53,12 @@ def take_sequence_ids(tx: Transaction, agent_id: str, count: int, turns: int = 0
         Erased: it was erased.
     """
     parameters = {"agent": agent_id, "organization": tx.organization_id, "more": count, "turns": turns}
-    row = tx.conn.execute(_TAKE, parameters).first()
+    row = _TAKE.execute(tx.conn, parameters).first()
     if row is None:
         require_writable(tx.conn, tx.organization_id, agent_id)
         insert(tx, agent_id)
-        row = tx.conn.execute(_TAKE, parameters).one()
-    return Counters(*row)
+        row = _TAKE.execute(tx.conn, parameters).one()
+    return Counters._make(row)
 
 
 def require_writable(conn: sa.Connection, organization_id: str, agent_id: str) -> bool:

@@ -25,7 +25,7 @@ class _Compiled(NamedTuple):
 
 
 class Prepared:
-    """An INSERT or UPDATE without lists and RETURNING, which is compiled once for SQLite.
+    """An INSERT or UPDATE without lists, which is compiled once for SQLite. It may return numbers and texts.
 
     PostgreSQL, whose statements wait for the network, executes it as any other.
 
