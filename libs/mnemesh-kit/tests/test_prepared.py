@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 import sqlalchemy as sa
 from mnemesh_kit.sql import Database, UtcDateTime
-from mnemesh_kit.sql.prepared import Prepared
+from mnemesh_kit.sql.prepared import Prepared, observed
 
 _metadata = sa.MetaData()
 _notes = sa.Table(
@@ -87,6 +87,28 @@ async def test_changed_rows_are_counted(notes: Database) -> None:
     assert [(row.is_open, row.created_at) for row in stored] == [(False, _NOW), (False, _NOW), (True, None)]
 
 
+async def test_a_write_returns_converted_columns(notes: Database) -> None:
+    closed = _notes.update().where(_notes.c.kind == sa.bindparam("p_kind")).values(is_open=False, created_at=_NOW)
+    close = Prepared(closed.returning(_notes.c.id, _notes.c.is_open, _notes.c.created_at))
+    await notes.write(lambda conn: _INSERT.change(conn, _row("a")))
+    row = await notes.write(lambda conn: close.first(conn, {"p_kind": _Kind.LONG}))
+    assert (row.id, row.is_open, row.created_at) == ("a", False, _NOW)
+
+
+async def test_text_is_prepared(notes: Database) -> None:
+    insert = Prepared(sa.text("INSERT INTO notes (id, kind) VALUES (:id, :kind)"))
+    await notes.write(lambda conn: insert.change_each(conn, [{"id": "b", "kind": "x"}, {"kind": "y", "id": "a"}]))
+    stored = await notes.read(lambda conn: conn.execute(sa.select(_notes.c.id, _notes.c.kind)).all())
+    assert sorted(map(tuple, stored)) == [("a", "y"), ("b", "x")]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+async def test_row_ids_of_inserted_rows(notes: Database) -> None:
+    ids = await notes.write(lambda conn: [_INSERT.insert(conn, _row(id_)) for id_ in "ab"])
+    stored = await notes.read(lambda conn: conn.execute(sa.text("SELECT rowid FROM notes ORDER BY id")).scalars().all())
+    assert ids == stored
+
+
 async def test_errors_are_those_of_sqlalchemy_and_roll_back(notes: Database) -> None:
     with pytest.raises(sa.exc.IntegrityError):
         await notes.write(lambda conn: _INSERT.change_each(conn, [_row("a"), _row("a")]))
@@ -118,7 +140,7 @@ async def test_other_parameters_are_refused(notes: Database) -> None:
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-async def test_a_listener_sees_prepared_statements(notes: Database) -> None:
+async def test_a_listener_sees_prepared_statements_that_are_observed(notes: Database) -> None:
     seen: list[str] = []
 
     def note(_conn: Any, _cursor: Any, statement: str, *_: Any) -> None:
@@ -126,8 +148,10 @@ async def test_a_listener_sees_prepared_statements(notes: Database) -> None:
 
     sa.event.listen(sa.Engine, "before_cursor_execute", note)
     try:
-        await notes.write(lambda conn: _INSERT.change(conn, _row("a")))
-        await notes.write(lambda conn: _BY_KIND.first(conn, {"p_kind": "long"}))
+        with observed():
+            await notes.write(lambda conn: _INSERT.change(conn, _row("a")))
+            await notes.write(lambda conn: _BY_KIND.first(conn, {"p_kind": "long"}))
+        await notes.write(lambda conn: _INSERT.change(conn, _row("b")))
     finally:
         sa.event.remove(sa.Engine, "before_cursor_execute", note)
     assert seen == ["INSERT", "SELECT"]

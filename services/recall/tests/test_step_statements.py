@@ -11,6 +11,7 @@ from mnemesh.recall.v1 import contexts_pb2
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.ids import new_id
+from mnemesh_kit.sql.prepared import observed
 from sqlalchemy.engine import Engine
 
 AGENT, CONVERSATION, RUN = new_id("agent"), new_id("conv"), new_id("run")
@@ -40,7 +41,8 @@ def transactions() -> Iterator[list[list[str]]]:
     events = (("before_cursor_execute", execute), ("commit", commit), ("rollback", rollback))
     for name, listener in events:
         sa.event.listen(Engine, name, listener)
-    yield committed
+    with observed():
+        yield committed
     for name, listener in events:
         sa.event.remove(Engine, name, listener)
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 import sqlalchemy as sa
 
-S = TypeVar("S", bound=sa.Select[Any] | sa.Insert | sa.Update | sa.Delete)
+S = TypeVar("S", bound=sa.Select[Any] | sa.Insert | sa.Update | sa.Delete | sa.TextClause)
 
 _Convert = Callable[[Any], Any]
 
@@ -23,7 +24,8 @@ class Prepared(Generic[S]):
     """A statement whose executions all have parameters of the same names.
 
     Values and rows are converted by the types of their columns, and errors of the database are SQLAlchemy's, as with
-    `Connection.execute`. PostgreSQL's statements, and all if something listens to statements, are executed by that.
+    `Connection.execute`, which executes the statements on PostgreSQL. On SQLite, SQLAlchemy's listeners see them in the
+    context of `observed` only.
 
     Example:
         >>> FORGET = Prepared(journal.delete().where(journal.c.run_id == sa.bindparam("p_run")))
@@ -37,7 +39,7 @@ class Prepared(Generic[S]):
         self._plan: _Plan | None = None
 
     def first(self, conn: sa.Connection, parameters: Mapping[str, Any]) -> Any:
-        """Returns the first row of a query, with columns as attributes; None if there is none."""
+        """Returns the first row of a query or of RETURNING, with columns as attributes; None if there is none."""
         if _is_left_to_sqlalchemy(conn):
             return conn.execute(self.statement, parameters).first()
         plan = self._planned(conn, parameters)
@@ -61,6 +63,12 @@ class Prepared(Generic[S]):
             return conn.execute(self.statement, parameters).rowcount
         return _execute(conn, self._planned(conn, parameters), parameters).rowcount
 
+    def insert(self, conn: sa.Connection, parameters: Mapping[str, Any]) -> int:
+        """Inserts a row on SQLite. Returns its row id."""
+        if _is_left_to_sqlalchemy(conn):
+            return conn.execute(self.statement, parameters).lastrowid
+        return _execute(conn, self._planned(conn, parameters), parameters).lastrowid or 0
+
     def change_each(self, conn: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         """Executes a statement that writes once for each of the parameters, of which there is at least one."""
         if _is_left_to_sqlalchemy(conn):
@@ -75,8 +83,24 @@ class Prepared(Generic[S]):
         return self._plan
 
 
+class _Observers:
+    """The number of contexts in which SQLAlchemy executes everything."""
+
+    count = 0
+
+
+@contextmanager
+def observed() -> Iterator[None]:
+    """Has SQLAlchemy execute the prepared statements of this process meanwhile, so that its listeners see them."""
+    _Observers.count += 1
+    try:
+        yield
+    finally:
+        _Observers.count -= 1
+
+
 def _is_left_to_sqlalchemy(conn: sa.Connection) -> bool:
-    return conn.dialect.name != "sqlite" or bool(conn.engine.dispatch.before_cursor_execute)
+    return _Observers.count > 0 or conn.dialect.name != "sqlite"
 
 
 def _execute(conn: sa.Connection, plan: _Plan, parameters: Mapping[str, Any]) -> sqlite3.Cursor:
@@ -104,7 +128,10 @@ class _Plan:
 
     @classmethod
     def of(
-        cls, statement: sa.Select[Any] | sa.Insert | sa.Update | sa.Delete, dialect: sa.Dialect, names: frozenset[str]
+        cls,
+        statement: sa.Select[Any] | sa.Insert | sa.Update | sa.Delete | sa.TextClause,
+        dialect: sa.Dialect,
+        names: frozenset[str],
     ) -> _Plan:
         """Compiles a statement. Raises ValueError if it does not have exactly these parameters."""
         compiled = statement.compile(dialect=dialect, column_keys=sorted(names))
@@ -122,7 +149,7 @@ class _Plan:
             else:
                 constant = bind.effective_value
                 sources.append((None, None, constant if convert is None else convert(constant)))
-        columns = statement.selected_columns if isinstance(statement, sa.Select) else ()
+        columns: Iterable[Any] = () if isinstance(statement, sa.TextClause) else statement.exported_columns
         converted = [column.type.dialect_impl(dialect).result_processor(dialect, None) for column in columns]
         conversions = [(position, convert) for position, convert in enumerate(converted) if convert is not None]
         return cls(str(compiled), names, sources, conversions)

@@ -13,6 +13,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from mnemesh_kit.correlation import current_correlation_id, set_correlation_id
 from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.prepared import observed
 
 _PLANNED: Final = re.compile(r"\s*(SELECT|WITH|UPDATE|DELETE|INSERT)\b", re.IGNORECASE)
 _READS: Final = re.compile(r"\s*(SELECT|WITH)\b(?!.*\b(INSERT INTO|UPDATE|DELETE FROM)\b)", re.IGNORECASE | re.DOTALL)
@@ -125,7 +126,8 @@ def watched() -> Iterator[Watch]:
     correlation_id, watch = set_correlation_id(), Watch()
     _watching[correlation_id] = watch
     try:
-        yield watch
+        with observed():
+            yield watch
     finally:
         del _watching[correlation_id]
 

@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 import sqlalchemy as sa
+from mnemesh_kit.sql.prepared import Prepared
 
 from mnemesh_recall.errors import Erased, no_agent
-from mnemesh_recall.store.sql.prepared import Prepared
 from mnemesh_recall.store.sql.tables import agents
 from mnemesh_recall.store.sql.transaction import Transaction
 
@@ -53,11 +53,11 @@ def take_sequence_ids(tx: Transaction, agent_id: str, count: int, turns: int = 0
         Erased: it was erased.
     """
     parameters = {"agent": agent_id, "organization": tx.organization_id, "more": count, "turns": turns}
-    row = _TAKE.execute(tx.conn, parameters).first()
+    row = _TAKE.first(tx.conn, parameters)
     if row is None:
         require_writable(tx.conn, tx.organization_id, agent_id)
         insert(tx, agent_id)
-        row = _TAKE.execute(tx.conn, parameters).one()
+        row = _TAKE.first(tx.conn, parameters)
     return Counters._make(row)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
+from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_kit.sql.readahead import read_ahead
 from mnemesh_types.messages import Message
 
@@ -17,7 +18,6 @@ from mnemesh_recall.store.sql import agents, message_filters, outbox, turns
 from mnemesh_recall.store.sql.fulltext.dialogues import COLUMNS as SOURCE_COLUMNS
 from mnemesh_recall.store.sql.fulltext.dialogues import index_new, reindex_around, sources_from_rows
 from mnemesh_recall.store.sql.fulltext.documents import SearchableMessage
-from mnemesh_recall.store.sql.prepared import Prepared
 from mnemesh_recall.store.sql.rows import COLUMNS, Row, content_columns, message_from_row, message_to_row
 from mnemesh_recall.store.sql.tables import context_entries, messages, tool_call_rows, trace_lines
 from mnemesh_recall.store.sql.transaction import Deferred, Transaction
@@ -156,7 +156,7 @@ def _insert_rows(conn: sa.Connection, rows: Sequence[Row]) -> Sequence[int]:
     if conn.dialect.name != "sqlite":
         return conn.execute(_INSERT_RETURNING, rows).scalars().all()
     # RETURNING takes longer than a statement for each row.
-    return [_INSERT.execute(conn, row).lastrowid for row in rows]
+    return [_INSERT.insert(conn, row) for row in rows]
 
 
 def read(

@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Final
 
 import sqlalchemy as sa
+from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_retrieval.indexing.outbox import add_group, change_rows
 
 from mnemesh_recall.model.outbox import MEMORIES, MESSAGES
-from mnemesh_recall.store.sql.prepared import Prepared
 from mnemesh_recall.store.sql.tables import index_tables
 
 _INSERT: Final = Prepared(sa.insert(index_tables.changes))
@@ -19,13 +19,13 @@ _INSERT: Final = Prepared(sa.insert(index_tables.changes))
 def add_messages(conn: sa.Connection, ids: Sequence[str], now: datetime) -> None:
     """Adds changes for messages that were stored, changed or deleted."""
     if ids:
-        _INSERT.execute(conn, change_rows(MESSAGES, ids, now))
+        _INSERT.change_each(conn, change_rows(MESSAGES, ids, now))
 
 
 def add_memories(conn: sa.Connection, ids: Sequence[str], now: datetime) -> None:
     """Adds changes for episodes and facts that were stored, changed or deleted."""
     if ids:
-        _INSERT.execute(conn, change_rows(MEMORIES, ids, now))
+        _INSERT.change_each(conn, change_rows(MEMORIES, ids, now))
 
 
 def add_agent(conn: sa.Connection, agent_id: str, now: datetime) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
+from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_retrieval.indexing.records import ChangeKind
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from mnemesh_recall.model.outbox import MESSAGES
 from mnemesh_recall.store.sql import message_rows, windows
-from mnemesh_recall.store.sql.prepared import Prepared
 from mnemesh_recall.store.sql.tables import context_entries, index_tables, step_commits, tool_call_rows
 from mnemesh_recall.store.sql.transaction import Deferred, Transaction
 from mnemesh_recall.store.sql.windows import UPDATE_STATE, State
@@ -70,8 +70,8 @@ def write_step_commit(
     if conn.dialect.name != "postgresql":
         message_rows.write_deferred(tx, deferred)
         windows.insert_entries(conn, state.conversation_id, state.next_position, appended)
-        _UPDATE_STATE.execute(conn, next_state)
-        _INSERT_RECORD.execute(conn, record)
+        _UPDATE_STATE.change(conn, next_state)
+        _INSERT_RECORD.change(conn, record)
         return
     arrays: dict[str, Any] = {
         "tool_call_rows_tool_call_id": [call["tool_call_id"] for call in deferred.calls],

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Final
 
 import sqlalchemy as sa
+from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_types.messages import Message
 
 from mnemesh_recall.model.traces import NUMBERED_TURN, answered_calls, in_turns, opens_turn
-from mnemesh_recall.store.sql.prepared import Prepared
 from mnemesh_recall.store.sql.tables import agents, messages, tool_call_rows, turns
 from mnemesh_recall.store.sql.transaction import Transaction
 
@@ -164,7 +164,7 @@ def _exists(tx: Transaction, agent_id: str, turn_id: str) -> bool:
 
 
 def _insert(tx: Transaction, agent_id: str, turn_id: str, index: int, first: Message) -> None:
-    _INSERT.execute(
+    _INSERT.change(
         tx.conn,
         {
             "agent_id": agent_id,

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from mnemesh_kit.errors import NotFound
+from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_types.messages import Message
 
 from mnemesh_recall.errors import no_conversation
 from mnemesh_recall.model.contexts import ContextWindow, ContextWindowIds
 from mnemesh_recall.model.unanswered_calls import with_error_returns
 from mnemesh_recall.store.sql import agents as agent_rows
-from mnemesh_recall.store.sql.prepared import Prepared
 from mnemesh_recall.store.sql.rows import COLUMNS, message_from_row
 from mnemesh_recall.store.sql.tables import agents, context_entries, contexts, messages
 
@@ -154,7 +154,7 @@ def insert(conn: sa.Connection, organization_id: str, new: ContextWindow, ids: S
 def insert_entries(conn: sa.Connection, conversation_id: str, position: int, ids: Sequence[str]) -> None:
     """Appends messages to a window, starting at a position."""
     if ids:
-        _INSERT_ENTRIES.execute(
+        _INSERT_ENTRIES.change_each(
             conn,
             [
                 {"conversation_id": conversation_id, "position": position + index, "message_id": id_}

@@ -9,6 +9,7 @@ from functools import cache, lru_cache
 from typing import Any, Final
 
 import sqlalchemy as sa
+from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_retrieval.ranking.exact import fingerprint
 from mnemesh_retrieval.words.analysis import MAX_TERMS
 
@@ -26,7 +27,6 @@ from mnemesh_recall.store.sql.fulltext.documents import (
     document_row_statement,
     filters_rows,
 )
-from mnemesh_recall.store.sql.prepared import Prepared
 from mnemesh_recall.store.sql.tables import messages
 from mnemesh_recall.store.sql.word_segments import rows as segments
 from mnemesh_recall.store.sql.word_segments.building import DocumentRow
@@ -98,7 +98,7 @@ class SqliteFulltextIndex:
 
     def put(self, conn: sa.Connection, documents: Sequence[Document]) -> None:
         """See FulltextIndex.put."""
-        _PUT.execute(conn, [{**item.to_row(), "scope": _scope_tokens(item)} for item in documents])
+        _PUT.change_each(conn, [{**item.to_row(), "scope": _scope_tokens(item)} for item in documents])
         segments.note(conn, self.changed, ((item.source.agent_id, item.source.row_id) for item in documents))
 
     def remove(self, conn: sa.Connection, agent_id: str, row_ids: Sequence[int]) -> None:

@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 from mnemesh_kit.sql import after_commit
+from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_kit.sql.readahead import read_ahead
 
-from mnemesh_recall.store.sql.prepared import Prepared
 from mnemesh_recall.store.sql.tables import word_documents, word_postings, word_segments, word_tail
 from mnemesh_recall.store.sql.word_segments.changed import ChangedAgents
 from mnemesh_recall.store.sql.word_segments.columns import packed
@@ -131,7 +131,7 @@ def note(conn: sa.Connection, changed: ChangedAgents, documents: Iterable[tuple[
     """
     rows = [{"agent": agent_id, "row_id": row_id} for agent_id, row_id in documents]
     if rows:
-        _NOTE.execute(conn, rows)
+        _NOTE.change_each(conn, rows)
         for agent_id, count in Counter(row["agent"] for row in rows).items():
             after_commit(conn, partial(changed.add, str(agent_id), count))
 
