@@ -56,6 +56,32 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[search.SearchState]:
     return states
 
 
+async def test_long_vectors_are_compared_in_small_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library for linear algebra would use threads for more numbers, and these would wait for each other."""
+    dimension, sizes = 2_048, []
+    compare = search._Products._compare
+
+    def observed(products: search._Products) -> None:
+        sizes.append(products._filled * dimension)
+        compare(products)
+
+    monkeypatch.setattr(search._Products, "_compare", observed)
+    index = await FlatIndex.open(tmp_path)
+    wide = Collection(name="wide", dimension=dimension)
+    await index.ensure_collection(wide)
+    vectors = np.random.default_rng(5).standard_normal((300, dimension)).astype(np.float32)
+    await index.write("wide", [Point(pid(number), vector, "") for number, vector in enumerate(vectors)])
+
+    query = SearchQuery(mode=SearchMode.DENSE, vector=vectors[7] + vectors[299], limit=300)
+    found = {hit.id: hit.score for hit in await index.search("wide", query)}
+
+    cosines = search.unit(vectors[7] + vectors[299]) @ (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).T
+    assert [found[pid(number)] for number in range(300)] == pytest.approx(cosines.tolist(), abs=0.003)
+    assert len(sizes) == 3
+    assert max(sizes) <= search.NUMBERS_PER_BLOCK
+    await index.close()
+
+
 async def test_points_survive_a_restart(tmp_path: Path) -> None:
     index = await FlatIndex.open(tmp_path)
     await index.ensure_collection(PLANTS)

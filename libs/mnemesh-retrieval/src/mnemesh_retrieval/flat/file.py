@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from mnemesh_retrieval.errors import IndexDamaged
 from mnemesh_retrieval.flat.filters import SegmentFilter
-from mnemesh_retrieval.flat.segment import Entry, Segment, SegmentBatch
+from mnemesh_retrieval.flat.segment import Codes, Entry, Segment, SegmentBatch, codes_from_row
 
 T = TypeVar("T")
 SEGMENTS: Final = "segments"
@@ -94,21 +94,31 @@ def require_intact(number: int, labels: str, headers: bytes, vectors: bytes, che
 
 
 def read_batch(
-    conn: sqlite3.Connection, numbers: Sequence[int], dimension: int, *, vectors: bool = True
+    conn: sqlite3.Connection, numbers: Sequence[int], dimension: int, take: Callable[[Codes], object] | None = None
 ) -> SegmentBatch:
-    """Reads segments in any order, with or without their vectors."""
-    column = "vectors" if vectors else "x''"
+    """Reads segments in any order. `take` receives the vectors of one after the other, which are not kept."""
     marks = ", ".join("?" * len(numbers))
     rows = conn.execute(
-        f"SELECT labels, headers, {column} FROM segments WHERE segment IN ({marks})",  # noqa: S608
+        f"SELECT labels, headers, {'vectors' if take else 'NULL'} FROM segments WHERE segment IN ({marks})",  # noqa: S608
         numbers,
-    ).fetchall()
-    if len(rows) != len(set(numbers)):
-        raise IndexDamaged(f"{len(set(numbers)) - len(rows)} segments are missing")
+    )
     try:
-        return SegmentBatch.from_rows(rows, dimension)
+        batch = SegmentBatch.from_rows(_taken(rows, dimension, take))
     except ValueError as error:
         raise IndexDamaged(f"a segment cannot be read: {error}") from error
+    if missing := len(set(numbers)) - len(batch.counts):
+        raise IndexDamaged(f"{missing} segments are missing")
+    return batch
+
+
+def _taken(
+    rows: Iterable[tuple[str, bytes, bytes]], dimension: int, take: Callable[[Codes], object] | None
+) -> Iterator[tuple[str, bytes]]:
+    """Yields the labels and headers of rows, and gives their vectors away."""
+    for labels, headers, vectors in rows:
+        if take is not None:
+            take(codes_from_row(vectors, dimension))
+        yield labels, headers
 
 
 def point_ids(conn: sqlite3.Connection, collection: int, ids: Iterable[bytes]) -> list[bytes]:

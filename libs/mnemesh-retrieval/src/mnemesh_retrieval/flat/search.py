@@ -6,7 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import numpy as np
@@ -16,15 +16,16 @@ from mnemesh_kit.sql.readahead import Readahead
 from mnemesh_retrieval.filters import And, Filter, HasId
 from mnemesh_retrieval.flat import file
 from mnemesh_retrieval.flat.filters import Mask, matching, segment_filter
-from mnemesh_retrieval.flat.segment import CAPACITY, SegmentBatch
+from mnemesh_retrieval.flat.segment import CAPACITY, Codes, SegmentBatch
 from mnemesh_retrieval.index import Hit, SearchQuery
 
 MIN_POINTS: Final = 16
 """A bounded search reads at most as many segments as if each had only this many points."""
 SEGMENTS_PER_READ: Final = 128
 _BUCKETS: Final = 1 << 16
-VECTORS_PER_BLOCK: Final = 1_024
-"""The number of vectors compared at once: as floats, they fit into a core's cache."""
+NUMBERS_PER_BLOCK: Final = 1 << 18
+"""The number of floats that are compared at once. Larger blocks would leave a core's cache, and the library for linear
+algebra would divide them among threads, which take longer where other work keeps the cores busy."""
 
 Floats = npt.NDArray[np.float32]
 _of_thread = threading.local()
@@ -45,28 +46,14 @@ class SearchState:
         """The number of points."""
         return sum(map(len, self.ids))
 
-    def best(self, limit: int) -> list[tuple[UUID, float]]:
-        """Returns the best matches, best first, ties by id."""
-        if not self.ids:
-            return []
-        mask = np.concatenate(self.masks)
-        ids, scores = np.concatenate(self.ids)[mask], np.concatenate(self.scores)[mask]
-        if len(scores) > limit:
-            worst = np.partition(scores, -limit)[-limit]
-            ids, scores = ids[scores >= worst], scores[scores >= worst]
-        found = [
-            (UUID(bytes=id_.ljust(16, b"\0")), score) for id_, score in zip(ids.tolist(), scores.tolist(), strict=True)
-        ]
-        return sorted(found, key=lambda item: (-item[1], item[0]))[:limit]
-
 
 class FlatComparison:
     """See Comparison. It has the similarities of all points that were compared: 24 bytes for each."""
 
     def __init__(self, state: SearchState, limit: int) -> None:
-        self.hits = [Hit(id_, score, {}) for id_, score in state.best(limit)]
-        self._ids = np.concatenate(state.ids) if state.ids else np.empty(0, "S16")
-        self._scores = np.concatenate(state.scores) if state.scores else np.empty(0, np.float32)
+        self._ids = _joined(state.ids, "S16")
+        self._scores: Floats = _joined(state.scores, np.float32)
+        self.hits = [Hit(id_, score, {}) for id_, score in self._best(_joined(state.masks, np.bool_), limit)]
 
     async def similarities(self, ids: Collection[bytes]) -> dict[bytes, float]:
         """See Comparison.similarities. The points that were compared are those of the segments that were read."""
@@ -74,11 +61,29 @@ class FlatComparison:
             return {}
         is_wanted = np.zeros(_BUCKETS, np.bool_)
         is_wanted[_buckets(np.frombuffer(b"".join(ids), np.uint16))] = True
-        rows = np.flatnonzero(is_wanted[_buckets(np.ascontiguousarray(self._ids).view(np.uint16))])
-        found = zip(self._ids[rows].tolist(), self._scores[rows].tolist(), strict=True)
+        rows = np.flatnonzero(is_wanted[_buckets(self._ids.view(np.uint16))])
+        found = zip(_bytes(self._ids[rows]), self._scores[rows].tolist(), strict=True)
         wanted = frozenset(ids)
-        near = ((id_.ljust(16, b"\0"), score) for id_, score in found)
-        return {id_: score for id_, score in near if id_ in wanted}
+        return {id_: score for id_, score in found if id_ in wanted}
+
+    def _best(self, mask: Mask, limit: int) -> list[tuple[UUID, float]]:
+        """Returns the best points of a mask, best first, ties by id."""
+        rows = np.flatnonzero(mask)
+        scores = self._scores[rows]
+        if len(scores) > limit:
+            rows = rows[scores >= np.partition(scores, -limit)[-limit]]
+        ids = [UUID(bytes=id_) for id_ in _bytes(self._ids[rows])]
+        found = zip(ids, self._scores[rows].tolist(), strict=True)
+        return sorted(found, key=lambda item: (-item[1], item[0]))[:limit]
+
+
+def _joined(parts: Sequence[npt.NDArray[Any]], kind: npt.DTypeLike) -> npt.NDArray[Any]:
+    return np.concatenate(parts) if parts else np.empty(0, kind)
+
+
+def _bytes(ids: npt.NDArray[np.bytes_]) -> list[bytes]:
+    found: list[bytes] = ids.view("V16").tolist()  # as values of no type, ids keep the zeros at their ends
+    return found
 
 
 def _buckets(pairs: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
@@ -97,8 +102,7 @@ def nearest(
     while index < len(numbers) and remaining > 0:
         some = numbers[index : index + min(SEGMENTS_PER_READ, -(-remaining // CAPACITY))]
         readahead.rows(conn, file.SEGMENTS, some)
-        batch = file.read_batch(conn, some, len(vector))
-        _compare(state, batch, matching(query.filter, batch), vector)
+        batch = _compare(state, conn, some, vector, query.filter)
         index, remaining = index + len(some), remaining - len(batch)
     state.segments = index
     if query.also and query.newest:
@@ -114,8 +118,7 @@ def _compare_also(
     ids = [id_.bytes for id_ in query.also]
     others = [number for number in file.segments_of(conn, collection, ids) if number not in read]
     for start in range(0, len(others), SEGMENTS_PER_READ):
-        batch = file.read_batch(conn, others[start : start + SEGMENTS_PER_READ], len(vector))
-        _compare(state, batch, matching(And((query.filter, wanted)), batch), vector)
+        _compare(state, conn, others[start : start + SEGMENTS_PER_READ], vector, And((query.filter, wanted)))
     state.segments += len(others)
 
 
@@ -126,35 +129,57 @@ def matches(
     numbers = file.candidate_segments(conn, collection, segment_filter(condition))
     for start in range(0, len(numbers), SEGMENTS_PER_READ):
         some = numbers[start : start + SEGMENTS_PER_READ]
-        batch = file.read_batch(conn, some, dimension, vectors=False)
+        batch = file.read_batch(conn, some, dimension)
         yield batch, matching(condition, batch)
 
 
-def _compare(state: SearchState, batch: SegmentBatch, mask: Mask, vector: Floats) -> None:
-    scores = np.empty(len(batch), np.float32)
-    numbers = _buffer(len(vector))
-    done = filled = 0
-    for codes in batch.codes:
-        if filled + len(codes) > VECTORS_PER_BLOCK:
-            np.dot(numbers[:filled], vector, out=scores[done : done + filled])
-            done, filled = done + filled, 0
-        np.copyto(numbers[filled : filled + len(codes)], codes)
-        filled += len(codes)
-    np.dot(numbers[:filled], vector, out=scores[done:])
-    scores *= batch.headers["inverse"]
+def _compare(
+    state: SearchState, conn: sqlite3.Connection, numbers: Sequence[int], vector: Floats, condition: Filter
+) -> SegmentBatch:
+    """Compares the points of segments while they are read. Returns the segments."""
+    products = _Products(vector)
+    batch = file.read_batch(conn, numbers, len(vector), products.add)
     state.ids.append(batch.headers["id"])
-    state.scores.append(scores)
-    state.masks.append(mask)
+    state.scores.append(products.all() * batch.headers["inverse"])
+    state.masks.append(matching(condition, batch))
+    return batch
 
 
-def _buffer(dimension: int) -> Floats:
+class _Products:
+    """The products of a vector and those of segments, which are compared in blocks as floats."""
+
+    def __init__(self, vector: Floats) -> None:
+        self._vector = vector
+        self._block = _block(len(vector))
+        self._filled = 0
+        self._found: list[Floats] = []
+
+    def add(self, codes: Codes) -> None:
+        """Adds the vectors of a segment."""
+        if self._filled + len(codes) > len(self._block):
+            self._compare()
+        end = self._filled + len(codes)
+        np.copyto(self._block[self._filled : end], codes)
+        self._filled = end
+
+    def all(self) -> Floats:
+        """Returns the products of all vectors, in the order in which they were added."""
+        self._compare()
+        return np.concatenate(self._found)
+
+    def _compare(self) -> None:
+        self._found.append(self._block[: self._filled] @ self._vector)
+        self._filled = 0
+
+
+def _block(dimension: int) -> Floats:
     """Returns the block of this thread, in which vectors are compared as floats.
 
     It is used again: the system would clear the memory of a new one page by page.
     """
-    found: Floats | None = getattr(_of_thread, "numbers", None)
+    found: Floats | None = getattr(_of_thread, "block", None)
     if found is None or found.shape[1] != dimension:
-        found = _of_thread.numbers = np.empty((VECTORS_PER_BLOCK, dimension), np.float32)
+        found = _of_thread.block = np.empty((max(CAPACITY, NUMBERS_PER_BLOCK // dimension), dimension), np.float32)
     return found
 
 

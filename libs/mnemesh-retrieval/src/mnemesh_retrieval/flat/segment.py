@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -53,8 +53,7 @@ class Segment:
     @classmethod
     def from_row(cls, labels: str, headers: bytes, vectors: bytes, dimension: int) -> Segment:
         """Returns the segment of a row."""
-        codes = np.frombuffer(vectors, np.int8).reshape(-1, dimension)
-        return cls(labels_from_row(labels), np.frombuffer(headers, HEADER), codes)
+        return cls(labels_from_row(labels), np.frombuffer(headers, HEADER), codes_from_row(vectors, dimension))
 
     def to_row(self) -> tuple[str, bytes, bytes]:
         """Returns the columns of its row: labels, headers and vectors."""
@@ -121,23 +120,21 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentBatch:
-    """Several segments, read to be searched at once; `headers` has a row for each point."""
+    """Several segments without their vectors, to be searched at once; `headers` has a row for each point."""
 
     labels: tuple[str, ...]
     """The labels of each segment, as in its row."""
     counts: tuple[int, ...]
     """The number of points of each segment."""
     headers: Headers
-    codes: tuple[Codes, ...]
-    """The vectors of each segment, without rows if they were not read. They are not joined: that would copy them."""
 
     @classmethod
-    def from_rows(cls, rows: Sequence[tuple[str, bytes, bytes]], dimension: int) -> SegmentBatch:
-        """Returns the segments of rows: labels, headers, vectors."""
-        headers = np.frombuffer(b"".join(of_row for _, of_row, _ in rows), HEADER)
-        codes = tuple(np.frombuffer(vectors, np.int8).reshape(-1, dimension) for _, _, vectors in rows)
-        counts = tuple(len(of_row) // HEADER.itemsize for _, of_row, _ in rows)
-        return cls(tuple(labels for labels, _, _ in rows), counts, headers, codes)
+    def from_rows(cls, rows: Iterable[tuple[str, bytes]]) -> SegmentBatch:
+        """Returns the segments of rows: labels and headers."""
+        read = list(rows)
+        headers = np.frombuffer(b"".join(of_row for _, of_row in read), HEADER)
+        counts = tuple(len(of_row) // HEADER.itemsize for _, of_row in read)
+        return cls(tuple(labels for labels, _ in read), counts, headers)
 
     def with_any_label(self, wanted: Collection[str]) -> npt.NDArray[np.bool_]:
         """Returns the mask of the points that have at least one of the labels."""
@@ -157,6 +154,11 @@ class SegmentBatch:
 def labels_from_row(labels: str) -> tuple[str, ...]:
     """Returns the labels of a segment, in the order of their bits."""
     return tuple(json.loads(labels))
+
+
+def codes_from_row(vectors: bytes, dimension: int) -> Codes:
+    """Returns the vectors of a segment, with a row for each point."""
+    return np.frombuffer(vectors, np.int8).reshape(-1, dimension)
 
 
 def ids_of(headers: Headers) -> list[bytes]:
