@@ -7,14 +7,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 import uvicorn
 from mnemesh_kit.backoff import Backoff
-from mnemesh_retrieval.embedder import embed_counted
+from mnemesh_retrieval.embedder import LoadedEmbedder, embed_counted
 from mnemesh_retrieval.embedders.openai_compatible import OpenAICompatibleEmbedder
+from mnemesh_retrieval.embedders.wordllama import WordLlamaEmbedder
 from mnemesh_retrieval.errors import EmbedderError, EmbedderMisconfigured, EmbedderRejected, EmbedderUnavailable
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, EmbedderSettings, make_embedder
 from starlette.applications import Starlette
@@ -43,6 +45,19 @@ async def test_wordllama_places_related_texts_near_each_other() -> None:
     embedder = make_embedder(WORDLLAMA)
     query, near, far = await embedder.embed(["my dog is ill", "the puppy feels sick", "taxes are due in April"])
     assert query @ near > query @ far + 0.2
+    await embedder.close()
+
+
+async def test_a_query_waits_for_no_model_that_is_loaded() -> None:
+    embedder = WordLlamaEmbedder()
+    assert isinstance(embedder, LoadedEmbedder)
+    await embedder.load()
+    with ThreadPoolExecutor() as none:
+        none.shutdown()
+        embedder._thread, thread = none, embedder._thread  # which would load the model
+        (found,) = await embedder.embed(["an old oak"])
+        embedder._thread = thread
+    assert found.any()
     await embedder.close()
 
 

@@ -72,6 +72,14 @@ class CountingEmbedder(Protocol):
         """Returns one vector per text, and the tokens of all. The errors are those of Embedder.embed."""
 
 
+@runtime_checkable
+class LoadedEmbedder(Protocol):
+    """An embedder that loads its model into this process, at the latest with the first text."""
+
+    async def load(self) -> None:
+        """Loads the model. Raises EmbedderMisconfigured if it is not installed."""
+
+
 def normalized(vector: Vector) -> Vector:
     """Returns a vector with norm 1; the zero vector as it is, and one whose norm is 1 but for rounding, too."""
     exact = vector.astype(np.float64)  # squares of 32-bit floats may overflow

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from datetime import timedelta
 
+import structlog
 from mnemesh.recall.v1 import episodes_service_pb2_grpc, messages_service_pb2_grpc, traces_service_pb2_grpc
 from mnemesh_kit.background import periodic
 from mnemesh_kit.clock import Clock, SystemClock
@@ -13,7 +14,8 @@ from mnemesh_kit.ids import IdSource, RandomIds, new_id
 from mnemesh_kit.server import Assembly
 from mnemesh_kit.services import service
 from mnemesh_kit.sql import Database, open_database
-from mnemesh_retrieval.embedder import Embedder
+from mnemesh_retrieval.embedder import Embedder, LoadedEmbedder
+from mnemesh_retrieval.errors import EmbedderMisconfigured
 from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.index import NearestIndex
 from mnemesh_retrieval.indexing.indexer import Indexer
@@ -59,6 +61,10 @@ _POSTGRES_SETTINGS = {"enable_seqscan": "off", "jit": "off"}
 SEGMENTATION_SECONDS = 1.0
 PURGE_SECONDS = 3600.0
 RETENTION_SECONDS = 3600.0
+LOAD_SECONDS = 3.0
+"""The time after the start, which has other work, until the model of the embedder is loaded."""
+
+_log = structlog.get_logger("mnemesh.recall")
 
 
 async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
@@ -101,10 +107,24 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
             periodic(SEGMENTATION_SECONDS, segmentation.step),
             periodic(PURGE_SECONDS, purge),
             periodic(RETENTION_SECONDS, retention.sweep),
+            lambda: load_later(embedder),
         ],
         metrics=[*indexer.metrics, *reranking.metrics],
         close=[database.close, embedder.close, reranking.close, index.close, indexer.close],
     )
+
+
+async def load_later(embedder: Embedder) -> None:
+    """Loads the model of an embedder a while after the start, so that no search waits for it.
+
+    The first new message would load it anyway, in order to be indexed.
+    """
+    if isinstance(embedder, LoadedEmbedder):
+        await asyncio.sleep(LOAD_SECONDS)
+        try:
+            await embedder.load()
+        except EmbedderMisconfigured as error:
+            _log.warning("embedder_not_loaded", error=str(error))
 
 
 def build_indexer(config: Config, database: Database, index: NearestIndex, clock: Clock) -> Indexer:

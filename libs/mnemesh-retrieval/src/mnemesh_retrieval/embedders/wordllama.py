@@ -34,7 +34,7 @@ SHORT_CHARS = 1_000
 
 
 class WordLlamaEmbedder:
-    """Embeds in its own thread, except for short texts. The model is loaded at the first text."""
+    """Embeds in its own thread, except for short texts. The model is loaded by `load`, or at the first text."""
 
     handle = WORDLLAMA
     dimension = DIMENSION
@@ -54,6 +54,10 @@ class WordLlamaEmbedder:
         if self._model is not None and sum(map(len, texts)) <= SHORT_CHARS:
             return self._embed(list(texts))
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._embed, list(texts))
+
+    async def load(self) -> None:
+        """See LoadedEmbedder.load."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._embed, [])
 
     async def close(self) -> None:
         """See Embedder.close."""
