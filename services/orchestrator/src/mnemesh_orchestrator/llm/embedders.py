@@ -22,9 +22,10 @@ class EmbedderDirectory:
     def __init__(self, configured: ConfiguredEmbedder) -> None:
         self._configured = configured
 
-    def models(self) -> tuple[EmbeddingModel, ...]:
+    async def models(self) -> tuple[EmbeddingModel, ...]:
         """Returns the available embedders by handle. One with an invalid configuration is left out."""
-        return embedding_models(self._configured)
+        # In a thread, because the first call imports numpy.
+        return await asyncio.to_thread(embedding_models, self._configured)
 
     async def require(self, handle: str | None) -> None:
         """Raises EmbedderUnknown if archival's settings do not allow to build the embedder. None is the default."""

@@ -80,4 +80,4 @@ class ModelService:
 
     async def embedders(self, caller: Principal, filter_: EmbedderFilter) -> tuple[EmbeddingModel, ...]:  # noqa: ARG002
         """Returns the embedding models of the server, ordered by handle. Every organization can use all of them."""
-        return tuple(model for model in self._embedders.models() if filter_.matches(model))
+        return tuple(model for model in await self._embedders.models() if filter_.matches(model))
