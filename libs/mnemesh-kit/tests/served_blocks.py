@@ -57,11 +57,14 @@ class Service:
 
 
 @asynccontextmanager
-async def serving(**settings: Any) -> AsyncIterator[Service]:
+async def serving(
+    add: Callable[[FakeServicer, Any], None] = blocks_service_pb2_grpc.add_BlockServiceServicer_to_server,
+    **settings: Any,
+) -> AsyncIterator[Service]:
     servicer, server = FakeServicer(), RunningServer()
     assembly = Assembly(
         name="blocks",
-        servicers=[(blocks_service_pb2_grpc.add_BlockServiceServicer_to_server, servicer)],
+        servicers=[(add, servicer)],
         service_names=[SERVICE],
     )
     address = await server.start(assembly, ServerConfig(shutdown_grace_seconds=0, **settings))

@@ -16,7 +16,7 @@ from mnemesh_kit.correlation import current_correlation_id, set_correlation_id
 from mnemesh_kit.deadline import remaining, set_remaining
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal, as_principal, current_principal
 
-from .served_blocks import GET, ME, SERVICE, ShopIsClosed, calling, raising, serving
+from .served_blocks import GET, ME, SERVICE, FakeServicer, ShopIsClosed, calling, raising, serving
 
 
 @pytest.mark.parametrize(
@@ -120,6 +120,34 @@ async def test_correlation_id_and_the_principal_reach_the_server() -> None:
         await stub.GetBlock(GET)
     assert seen == [("trace-me", ME), ("trace-me", DEFAULT_PRINCIPAL)]
     assert [entry["code"] for entry in logs if entry["event"] == "call"] == ["OK"]
+
+
+async def test_a_call_is_logged_after_its_answer_is_sent_and_an_error_before() -> None:
+    """No caller waits for the log of its call. A failed one is logged even if the connection is gone."""
+    order: list[str] = []
+
+    def serialized(response: rpc.GetBlockResponse) -> bytes:
+        order.append("answer")
+        return response.SerializeToString()
+
+    def add(servicer: FakeServicer, server: Any) -> None:
+        handler = grpc.unary_unary_rpc_method_handler(
+            servicer.GetBlock, request_deserializer=rpc.GetBlockRequest.FromString, response_serializer=serialized
+        )
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"GetBlock": handler}),))
+
+    def note(_logger: Any, _method: str, entry: Any) -> Any:
+        if entry["event"] == "call":
+            order.append(entry["code"])
+        return entry
+
+    async with serving(add) as service, calling(service.address) as stub:
+        with structlog.testing.capture_logs(processors=[note]):
+            await stub.GetBlock(GET)
+            service.servicer.respond = raising(errors.NotFound("no"))
+            with pytest.raises(errors.NotFound):
+                await stub.GetBlock(GET)
+            assert order == ["answer", "OK", "NOT_FOUND"]
 
 
 async def test_successful_calls_that_services_repeat_all_the_time_are_details(monkeypatch: pytest.MonkeyPatch) -> None:
