@@ -36,6 +36,7 @@ NO_THINGS = {
 }
 ALTERNATIVES = {
     "mnemesh.agents.v1.SendMessageRequest.group_id": ("agent_id", "conversation_id"),
+    "mnemesh.agents.v1.SendMessageAndWaitRequest.group_id": ("agent_id", "conversation_id"),
     "mnemesh.agents.v1.StartRunRequest.group_id": ("agent_id", "conversation_id"),
     "mnemesh.archival.v1.DeletePassagesRequest.file_id": ("passage_ids",),
 }

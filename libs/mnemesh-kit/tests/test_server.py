@@ -19,7 +19,9 @@ from mnemesh_kit.auth import mint_token, read_keys
 from mnemesh_kit.background import periodic
 from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.config import ServerConfig, StartupError
-from mnemesh_kit.principal import Principal, as_principal, current_principal
+from mnemesh_kit.correlation import current_correlation_id, set_correlation_id
+from mnemesh_kit.deadline import remaining, set_remaining
+from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal, as_principal, current_principal
 from mnemesh_kit.server import Assembly, RunningServer
 from mnemesh_testkit.mesh.certificates import certificates, client_tls, tls_fields
 from mnemesh_testkit.timeouts import scaled
@@ -211,6 +213,26 @@ async def test_background_task_waits_for_its_database(monkeypatch: pytest.Monkey
     await asyncio.wait_for(done.wait(), scaled(60))
     await server.stop()
     assert (attempts, server.failed.is_set()) == (3, False)
+
+
+async def test_background_task_belongs_to_no_call() -> None:
+    """Also if a call starts the server, as tests of other services do."""
+    seen: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+    async def work() -> None:
+        seen.set_result((current_correlation_id(), remaining(), current_principal()))
+        await asyncio.Event().wait()
+
+    async def call() -> None:
+        set_correlation_id("a-call")
+        set_remaining(5.0)
+        with as_principal(ME):
+            await server.start(Assembly(name="x", servicers=[], service_names=[], background=[work]), ServerConfig())
+
+    server = RunningServer()
+    await asyncio.create_task(call())
+    assert await seen == ("", None, DEFAULT_PRINCIPAL)
+    await server.stop()
 
 
 async def test_periodic_task_runs_again_after_a_failure() -> None:

@@ -10,6 +10,7 @@ import errno
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -104,7 +105,8 @@ class RunningServer:
         except BaseException:
             await self.stop()
             raise
-        self._tasks = [asyncio.create_task(self._watch(task)) for task in assembly.background]
+        # They belong to no call, also if a call of this process starts the server.
+        self._tasks = [asyncio.create_task(self._watch(task), context=Context()) for task in assembly.background]
         return self.address
 
     async def stop(self) -> None:

@@ -297,6 +297,7 @@ class RunStoreSuite:
         assert await runs.events(started.run.id, 0, 10) == tuple(events)
         assert await runs.events(started.run.id, 2, 2) == tuple(events[2:4])
         assert await runs.events(started.run.id, 5, 2) == ()
+        assert await runs.events(started.run.id, 2**63 - 1, 2) == ()
         assert (await runs.get(ORG, started.run.id)).last_sequence == 5
         with pytest.raises(sa.exc.IntegrityError):
             await runs.write(started.claim.lease, events=[events[0]])

@@ -56,14 +56,14 @@ class SqlDeltaStore:
         """See DeltaStore."""
         durable = (
             sa.select(events)
-            .where(events.c.run_id == run_id, events.c.sequence > after)
+            .where(events.c.run_id == run_id, events.c.sequence > sa.literal(after, sa.BigInteger))
             .order_by(events.c.sequence)
             .limit(_LIMIT)
         )
         behind = sa.or_(_d.epoch > position[0], sa.and_(_d.epoch == position[0], _d.last > position[1]))
         live = (
             sa.select(run_deltas)
-            .where(_d.run_id == run_id, _d.after_sequence >= since, behind)
+            .where(_d.run_id == run_id, _d.after_sequence >= sa.literal(since, sa.BigInteger), behind)
             .order_by(_d.epoch, _d.last)
             .limit(_LIMIT)
         )

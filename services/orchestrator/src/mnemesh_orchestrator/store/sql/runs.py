@@ -268,7 +268,7 @@ class SqlRunStore:
         """See RunStore."""
         query = (
             sa.select(events)
-            .where(events.c.run_id == run_id, events.c.sequence > after)
+            .where(events.c.run_id == run_id, events.c.sequence > sa.literal(after, sa.BigInteger))
             .order_by(events.c.sequence)
             .limit(limit)
         )
