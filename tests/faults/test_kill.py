@@ -215,6 +215,28 @@ async def test_heartbeat_loop_resumes_from_its_journal(
     assert roles == ["USER", "ASSISTANT", "TOOL", "USER", "ASSISTANT", "TOOL"], "the heartbeat is missing or doubled"
 
 
+@pytest.mark.parametrize("end", ["kill", "stop"])
+async def test_answer_in_one_response_survives_the_orchestrator(
+    mesh: ProcessMesh, provider: FakeOpenAI, end: str
+) -> None:
+    """The client waits for one response of the whole turn, and has received nothing when the orchestrator ends."""
+    agent = await create(mesh)
+    provider.script = ["I am here.", "I am here."]  # an answer without calls is not journalled before its commit
+    before = len(await window_of(mesh.client, agent))
+    hold = mesh.proxies["recall"].hold("CommitStep", executed=True)
+    asking = asyncio.create_task(agent.ask("Are you there?"))
+    async with asyncio.timeout(LIMIT_SECONDS):
+        await hold.reached.wait()
+    await (mesh.kill if end == "kill" else mesh.stop)("orchestrator")
+    hold.release.set()
+    await mesh.start("orchestrator")
+    async with asyncio.timeout(LIMIT_SECONDS):
+        assert await asking == "I am here."
+    window = (await window_of(mesh.client, agent))[before:]
+    assert_whole(window)
+    assert [message_pb2.Role.Name(row.role) for row in window] == ["ROLE_USER", "ROLE_ASSISTANT"]
+
+
 @pytest.mark.parametrize("service", ["orchestrator", "tools"])
 async def test_interrupted_custom_tool_does_not_run_again(
     mesh: ProcessMesh, provider: FakeOpenAI, service: str
