@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
+from mnemesh_kit.server import RunningServer
 from mnemesh_recall import wiring
+from mnemesh_recall.config import Config
 from mnemesh_recall.wiring import load_later
 from mnemesh_retrieval.embedders.wordllama import WordLlamaEmbedder
 from mnemesh_retrieval.errors import EmbedderMisconfigured
+from mnemesh_testkit.timeouts import scaled
 from structlog.testing import capture_logs
 
 
@@ -42,3 +48,18 @@ async def test_a_missing_model_does_not_stop_the_service() -> None:
         ("embedder_not_loaded", "the package is not installed")
     ]
     await embedder.close()
+
+
+async def test_recall_loads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = asyncio.Event()
+
+    async def load(_: WordLlamaEmbedder) -> None:
+        loaded.set()
+
+    monkeypatch.setattr(WordLlamaEmbedder, "load", load)
+    config, server = Config(port=0, data_dir=str(tmp_path), shutdown_grace_seconds=0.0), RunningServer()
+    await server.start(await wiring.assemble(config), config)
+    try:
+        await asyncio.wait_for(loaded.wait(), scaled(60))
+    finally:
+        await server.stop()

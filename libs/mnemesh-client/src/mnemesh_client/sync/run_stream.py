@@ -56,7 +56,7 @@ def send(
 
 def send_and_wait(
     stub: runs_service_pb2_grpc.RunServiceStub,
-    request: runs_service_pb2.SendMessageAndWaitRequest,
+    request: runs_service_pb2.SendMessageRequest,
     patience: float,
 ) -> Generator[runs_pb2.RunEvent, None, None]:
     """Sends a message, and yields the events of the turn after its end. They come in one response, not in a stream.
@@ -64,9 +64,11 @@ def send_and_wait(
     Retries and errors are those of `send`. An earlier server, which has no such call, streams the events.
     """
     progress = RunProgress()
+    # The requests have the same fields.
+    whole = runs_service_pb2.SendMessageAndWaitRequest.FromString(request.SerializeToString())
 
     def wait() -> Iterator[Any]:
-        answer = stub.SendMessageAndWait(request, timeout=STREAM_DEADLINE_SECONDS)
+        answer = stub.SendMessageAndWait(whole, timeout=STREAM_DEADLINE_SECONDS)
         for event in answer.events:
             yield _Response(event)
 
@@ -74,8 +76,7 @@ def send_and_wait(
         return stub.StreamRun(progress.stream_request()) if progress.run_id else wait()
 
     def send_request() -> Iterable[Any]:
-        # The requests have the same fields.
-        return stub.SendMessage(runs_service_pb2.SendMessageRequest.FromString(request.SerializeToString()))
+        return stub.SendMessage(request)
 
     return _stream(stub, wait, reattach, progress, patience, send_request)
 

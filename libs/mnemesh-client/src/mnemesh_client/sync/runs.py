@@ -59,7 +59,7 @@ class RunsClient:
         request_id: str | None = None,
     ) -> Iterator[runs_pb2.RunEvent]:
         """Sends input to an agent, and yields the events of the run when it has ended: cheaper than `send`."""
-        request = runs_service_pb2.SendMessageAndWaitRequest(
+        request = runs_service_pb2.SendMessageRequest(
             request_id=request_id or new_request_id(),
             agent_id=agent_id,
             conversation_id=conversation_id,

@@ -34,7 +34,7 @@ class PendingChanges:
         self._instance_id = instance_id
         self._cursor = 0
         self._end: int | None = None
-        """The place of the cursor behind which the outbox had no more changes, when they were last read."""
+        """The value of the cursor after the last read that found the end of the outbox."""
         self._collections: AbstractSet[str] = frozenset()
         self._applied: dict[int, tuple[float, Change]] = {}
         self._renounced: dict[int, Change] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import Any
 
 import grpc
 from mnemesh.agents.v1 import runs_pb2
@@ -37,20 +36,16 @@ class RunsClient:
         self, agent_id: str, conversation_id: str, inputs: Sequence[Input], options: RunOptions
     ) -> AsyncIterator[RunEvent]:
         """See RunsPort."""
-        fields: dict[str, Any] = {
-            "request_id": new_id("gateway"),
-            "agent_id": agent_id,
-            "conversation_id": conversation_id,
-            "messages": [input_to_proto(item) for item in inputs],
-            "config": config_to_proto(options),
-        }
-        if options.stream_tokens:
-            events = run_stream.send(self._stub, rpc.SendMessageRequest(**fields), deadlines.PATIENCE)
-        else:
-            # Nothing is shown before the end, and one response costs less than a stream.
-            whole = rpc.SendMessageAndWaitRequest(**fields)
-            events = run_stream.send_and_wait(self._stub, whole, deadlines.PATIENCE)
-        async for event in converted(events):
+        request = rpc.SendMessageRequest(
+            request_id=new_id("gateway"),
+            agent_id=agent_id,
+            conversation_id=conversation_id,
+            messages=[input_to_proto(item) for item in inputs],
+            config=config_to_proto(options),
+        )
+        # Without tokens, nothing is shown before the end, and one response costs less than a stream.
+        send = run_stream.send if options.stream_tokens else run_stream.send_and_wait
+        async for event in converted(send(self._stub, request, deadlines.PATIENCE)):
             yield event
 
     async def answer(

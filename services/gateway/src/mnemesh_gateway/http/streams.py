@@ -27,10 +27,10 @@ def sse(value: Any, event: str | None = None) -> bytes:
 
 
 class Idle(NamedTuple):
-    """What a stream sends while there are no events."""
+    """The chunk that a stream sends after a time without events."""
 
     seconds: float
-    """The time without an event after which it is sent, again and again."""
+    """The time without events after which the stream sends the chunk. It sends the chunk again after each such time."""
     chunk: Callable[[], bytes]
 
 

@@ -23,5 +23,5 @@ class Profile(StrEnum):
 
     @property
     def announces_runs(self) -> bool:
-        """Whether the stream of a run begins with a ping that has the run's id. Only 0.16.7 sends one."""
+        """True if the stream of a run begins with a ping that has the id of the run. 0.16.1 sends no such ping."""
         return self is Profile.LETTA_0_16_7

@@ -41,17 +41,16 @@ async def events_of(mesh: Mesh, recipient: Recipient, body: SendMessages, key: s
     if body.background:
         run = await start_run(mesh, recipient, body, key)
         return run_stream.attach(mesh.runs, run.id, 0, PATIENCE)
-    fields: dict[str, Any] = {
-        "request_id": key,
-        "agent_id": recipient.agent_id,
-        "conversation_id": recipient.conversation_id,
-        "group_id": recipient.group_id,
-        "messages": sent.messages,
-        "config": config,
-    }
-    if stream:
-        return run_stream.send(mesh.runs, runs_service_pb2.SendMessageRequest(**fields), PATIENCE)
-    return run_stream.send_and_wait(mesh.runs, runs_service_pb2.SendMessageAndWaitRequest(**fields), PATIENCE)
+    request = runs_service_pb2.SendMessageRequest(
+        request_id=key,
+        agent_id=recipient.agent_id,
+        conversation_id=recipient.conversation_id,
+        group_id=recipient.group_id,
+        messages=sent.messages,
+        config=config,
+    )
+    send = run_stream.send if stream else run_stream.send_and_wait
+    return send(mesh.runs, request, PATIENCE)
 
 
 def _config(recipient: Recipient, body: SendMessages) -> runs_pb2.RunConfig:
