@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.errors import RequestIdReused
+from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_types.messages import Message
 
 from mnemesh_recall.errors import StepConflict, WindowMoved
@@ -33,8 +34,10 @@ _EARLIER: Final = sa.select(step_commits).where(
 )
 # One statement for everything that a commit reads before it writes: nearly every step and message is new.
 _STATE: Final = {
-    dialect: windows.STATE.add_columns(
-        _EARLIER.exists().label("committed"), sa.exists(sa.select(_m.id).where(has_id)).label("stored")
+    dialect: Prepared(
+        windows.STATE.add_columns(
+            _EARLIER.exists().label("committed"), sa.exists(sa.select(_m.id).where(has_id)).label("stored")
+        )
     )
     for dialect, has_id in lists.among(_m.id).items()
 }
@@ -72,7 +75,7 @@ def commit(tx: Transaction, step: StepCommit, content: StepRows) -> StepResult:
     conn, organization_id = tx.conn, tx.organization_id
     batch = (*step.messages, *step.hidden_messages)
     parameters = {**_parameters(tx, step), **lists.listed(conn, message_rows.ids_of(batch))}
-    state = conn.execute(_STATE[conn.dialect.name], parameters).first()
+    state = _STATE[conn.dialect.name].first(conn, parameters)
     if state is None or state.committed:
         earlier = _earlier_commit(tx, step)
         if earlier is not None:

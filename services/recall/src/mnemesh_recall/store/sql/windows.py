@@ -28,6 +28,7 @@ STATE: Final = (
     .join_from(contexts, agents, agents.c.agent_id == _c.agent_id)
     .where(_c.conversation_id == _CONVERSATION, _c.organization_id == _ORGANIZATION)
 )
+_READ_STATE: Final = Prepared(STATE)
 _MESSAGES: Final = (
     sa.select(*COLUMNS)
     .join_from(context_entries, messages, _m.id == _e.message_id)
@@ -74,7 +75,9 @@ def read_state(conn: sa.Connection, organization_id: str, conversation_id: str, 
         Erased: there is no such window, and the agent was erased.
         NotFound: there is no such window, or it is another organization's or agent's.
     """
-    found = conn.execute(STATE, {"conversation": conversation_id, "organization": organization_id}).first()
+    found: State | None = _READ_STATE.first(
+        conn, {"conversation": conversation_id, "organization": organization_id}
+    )
     if found is not None and agent_id in (None, found.agent_id):
         return found
     if agent_id is not None:

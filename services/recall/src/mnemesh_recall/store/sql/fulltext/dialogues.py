@@ -9,6 +9,7 @@ from functools import cache, partial
 from typing import Any, Final
 
 import sqlalchemy as sa
+from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_retrieval.ranking.constants import DEFAULTS
 from mnemesh_retrieval.ranking.utterances import Utterance, utterance
 from mnemesh_retrieval.ranking.words import REACH
@@ -68,7 +69,7 @@ _OF_AGENT: Final = (
     .limit(sa.bindparam("most"))
 )
 _NEIGHBOURS: Final = {
-    (before, known): _neighbours_statement(before=before, in_conversation=known)
+    (before, known): Prepared(_neighbours_statement(before=before, in_conversation=known))
     for before in (True, False)
     for known in (True, False)
 }
@@ -131,10 +132,11 @@ def reindex_around(conn: sa.Connection, index: FulltextIndex, at: SearchableMess
 
 
 def _neighbours(conn: sa.Connection, at: SearchableMessage, *, before: bool) -> list[SearchableMessage]:
-    statement = _NEIGHBOURS[before, at.conversation_id is not None]
-    found = conn.execute(
-        statement, {"agent": at.agent_id, "conversation": at.conversation_id, "sequence_id": at.sequence_id}
-    ).all()
+    parameters = {"agent": at.agent_id, "sequence_id": at.sequence_id}
+    in_conversation = at.conversation_id is not None
+    if in_conversation:
+        parameters["conversation"] = at.conversation_id
+    found = _NEIGHBOURS[before, in_conversation].all(conn, parameters)
     return sources_from_rows(reversed(found) if before else found)
 
 
