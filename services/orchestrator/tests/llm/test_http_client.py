@@ -13,6 +13,7 @@ from mnemesh_orchestrator.llm import errors, http_client
 from mnemesh_orchestrator.llm.anthropic_messages import AnthropicMessagesClient
 from mnemesh_orchestrator.llm.attempts import CallLimits
 from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient
+from mnemesh_orchestrator.llm.provider import read_models
 from mnemesh_orchestrator.llm.settings import ProviderSettings
 
 from .windows import everything, hello
@@ -197,6 +198,24 @@ async def test_proxy_of_environment_is_used(*, is_registered: bool, monkeypatch:
         await client.close()
         assert proxy.requests[0].startswith(b"POST http://models.example/v1/chat/completions HTTP/1.1")
         assert b"proxy-authorization: basic dxnlcjp3b3jk" in proxy.requests[0].lower()
+
+
+@pytest.mark.parametrize("kind", [OpenAiChatClient, AnthropicMessagesClient])
+async def test_credentials_in_base_url_are_basic_authentication(
+    kind: type[OpenAiChatClient | AnthropicMessagesClient],
+) -> None:
+    async with server("200 OK", b'{"data": []}', content_type="application/json", connection="close") as running:
+        url = running.url.replace("//", "//user:p%40ss@word@")
+        configured = replace(settings(url), type="anthropic" if kind is AnthropicMessagesClient else "openai")
+        client = kind(configured, ONCE)
+        await read_models(client, configured)
+        with contextlib.suppress(errors.ProviderError):
+            await everything(client, hello())  # the answer is none, but the request counts
+        await client.close()
+    assert [request.split()[0] for request in running.requests] == [b"GET", b"POST"]
+    for request in running.requests:
+        assert b"authorization: basic dxnlcjpwqhnzqhdvcmq=" in request.lower()
+    assert configured.base_url == running.url
 
 
 async def test_total_time_includes_answer_whose_pieces_never_stop() -> None:

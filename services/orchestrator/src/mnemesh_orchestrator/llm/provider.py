@@ -33,7 +33,6 @@ _DEFAULTS: Final = {"openai": "gpt-4.1", "anthropic": "claude-sonnet-4-5"}
 _TABLES: Final = {"openai": OPENAI, "anthropic": ANTHROPIC, "azure": OPENAI}
 # A vendor's list contains these in addition to its language models, with similar names.
 _NOT_LANGUAGE_MODEL: Final = re.compile(r"audio|realtime|transcribe|tts|image|embedding|moderation|instruct|search")
-_CREDENTIALS_IN_URL = re.compile(r"//[^/@]*@")
 _RETRY_SECONDS: Final = 60.0
 _LIST_SECONDS: Final = 300.0
 """Local servers load their models with other windows while mnemesh runs."""
@@ -66,7 +65,7 @@ async def read_models(client: RemoteClient, settings: ProviderSettings) -> tuple
         return await served_models(client.endpoint, settings.dialect.listing)
     except ProviderRefused as error:
         raise ProviderBadAnswer(
-            f"{settings.name} gives no list of models at {redacted_url(settings.endpoint)}: {error.message}",
+            f"{settings.name} gives no list of models at {settings.endpoint}: {error.message}",
             provider=settings.name,
             status=error.status,
         ) from None
@@ -81,11 +80,6 @@ def language_models(settings: ProviderSettings, served: tuple[ServedModel, ...])
     return tuple(
         model for model in served if known_model(table, model.name) and not _NOT_LANGUAGE_MODEL.search(model.name)
     )
-
-
-def redacted_url(url: str | None) -> str | None:
-    """Returns a base URL without its credentials, for display."""
-    return None if url is None else _CREDENTIALS_IN_URL.sub("//", url)
 
 
 class Provider:
@@ -202,7 +196,7 @@ class Provider:
             name,
             settings.api_in_use,
             ModelSettings(context_window=window, max_output_tokens=longest),
-            redacted_url(settings.endpoint),
+            settings.endpoint,
             settings.dialect.type,
             window_source,
             output,

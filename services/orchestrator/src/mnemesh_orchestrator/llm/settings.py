@@ -1,16 +1,18 @@
 """Settings of providers: values from which clients are created."""
 
 import re
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS, CallLimits
 from mnemesh_orchestrator.llm.dialects import DIALECTS, Api, Dialect, dialect_for
 
 _MIN_SECRET_CHARACTERS: Final = 6
 _DEFAULT_REGION: Final = "us-east-1"
+_CREDENTIALS_IN_URL: Final = re.compile(r"(?i)(?P<scheme>https?://)(?P<credentials>[^/?#]*)@(?P<rest>.*)")
 _VERSION_PATH: Final = re.compile(r"/v\d+(?:beta\d*)?(?:/|$)|/openai(?:/|$)|/api/v\d")
 
 
@@ -27,6 +29,7 @@ class ProviderSettings:
     api: Api | None = None
     """The form of its requests; None takes the type's own."""
     base_url: str | None = None
+    """The URL of its API. Credentials in it are moved to `headers`."""
     api_key: str | None = field(default=None, repr=False)
     api_version: str | None = None
     """The version of Azure's dated API. Without it, Azure's v1 API is called."""
@@ -35,6 +38,14 @@ class ProviderSettings:
     """Headers that are sent with each request."""
     is_registered: bool = False
     """True for an organization's own provider: nothing of the operator's environment is sent."""
+
+    def __post_init__(self) -> None:
+        """Moves credentials in the base URL, `https://user:password@host`, to a header of basic authentication."""
+        found = _CREDENTIALS_IN_URL.match(self.base_url or "")
+        if found is not None:
+            object.__setattr__(self, "base_url", f"{found['scheme']}{found['rest']}")
+            basic = b64encode(unquote(found["credentials"]).encode()).decode()
+            object.__setattr__(self, "headers", {"Authorization": f"Basic {basic}", **self.headers})
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from mnemesh_kit.ids import derive_id
 
 from mnemesh_orchestrator.llm.model_catalog import OwnProvider
-from mnemesh_orchestrator.llm.provider import Provider, redacted_url
+from mnemesh_orchestrator.llm.provider import Provider
 from mnemesh_orchestrator.llm.registry import MNEMESH
 from mnemesh_orchestrator.model.providers import ProviderCategory, ProviderDraft, ProviderView
 
@@ -28,7 +28,7 @@ def base_view(name: str, provider: Provider | None) -> ProviderView:
             name=settings.name,
             type=settings.type,
             api=settings.api_in_use,
-            base_url=redacted_url(settings.base_url),
+            base_url=settings.base_url,
             api_version=settings.api_version,
             region=settings.region,
         ),
