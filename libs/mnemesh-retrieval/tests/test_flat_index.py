@@ -21,7 +21,7 @@ from mnemesh_retrieval.errors import IndexClosed, IndexDamaged, IndexLocked, Poi
 from mnemesh_retrieval.filters import EVERYTHING, HasWords, Match, MatchAny, TimeRange, all_of
 from mnemesh_retrieval.flat import FlatIndex, connections, search
 from mnemesh_retrieval.flat.connections import READER_THREADS, Connections
-from mnemesh_retrieval.flat.segment import CAPACITY
+from mnemesh_retrieval.flat.segment import CAPACITY, Codes
 from mnemesh_retrieval.index import Collection, Point, SearchMode, SearchQuery
 from mnemesh_testkit.suites.nearest_index import NOON, PLANTS, NearestIndexSuite, pid, point, unit
 
@@ -59,13 +59,13 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[search.SearchState]:
 async def test_long_vectors_are_compared_in_small_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library for linear algebra would use threads for more numbers, and these would wait for each other."""
     dimension, sizes = 2_048, []
-    compare = search._Products._compare
+    add = search._Products.add
 
-    def observed(products: search._Products) -> None:
-        sizes.append(products._filled * dimension)
-        compare(products)
+    def observed(products: search._Products, codes: Codes) -> None:
+        sizes.append(codes.size)
+        add(products, codes)
 
-    monkeypatch.setattr(search._Products, "_compare", observed)
+    monkeypatch.setattr(search._Products, "add", observed)
     index = await FlatIndex.open(tmp_path)
     wide = Collection(name="wide", dimension=dimension)
     await index.ensure_collection(wide)

@@ -15,7 +15,8 @@ from typing import Any, Generic, TypeVar, cast
 
 import sqlalchemy as sa
 
-S = TypeVar("S", bound=sa.Select[Any] | sa.Insert | sa.Update | sa.Delete | sa.TextClause)
+Statement = sa.Select[Any] | sa.Insert | sa.Update | sa.Delete | sa.TextClause | sa.TextualSelect
+S = TypeVar("S", bound=Statement)
 
 _Convert = Callable[[Any], Any]
 
@@ -129,7 +130,7 @@ class _Plan:
     @classmethod
     def of(
         cls,
-        statement: sa.Select[Any] | sa.Insert | sa.Update | sa.Delete | sa.TextClause,
+        statement: Statement,
         dialect: sa.Dialect,
         names: frozenset[str],
     ) -> _Plan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -94,31 +94,30 @@ def require_intact(number: int, labels: str, headers: bytes, vectors: bytes, che
 
 
 def read_batch(
-    conn: sqlite3.Connection, numbers: Sequence[int], dimension: int, take: Callable[[Codes], object] | None = None
+    conn: sqlite3.Connection,
+    numbers: Sequence[int],
+    dimension: int,
+    take: Callable[[Codes], object] | None = None,
+    at_once: int = 1,
 ) -> SegmentBatch:
-    """Reads segments in any order. `take` receives the vectors of one after the other, which are not kept."""
+    """Reads segments in any order. `take` receives the vectors of `at_once` of them together, which are not kept."""
     marks = ", ".join("?" * len(numbers))
-    rows = conn.execute(
+    cursor = conn.execute(
         f"SELECT labels, headers, {'vectors' if take else 'NULL'} FROM segments WHERE segment IN ({marks})",  # noqa: S608
         numbers,
     )
+    rows: list[tuple[str, bytes]] = []
     try:
-        batch = SegmentBatch.from_rows(_taken(rows, dimension, take))
+        while some := cursor.fetchmany(at_once if take else len(numbers)):
+            if take is not None:
+                take(codes_from_row(b"".join(vectors for _, _, vectors in some), dimension))
+            rows.extend((labels, headers) for labels, headers, _ in some)
+        batch = SegmentBatch.from_rows(rows)
     except ValueError as error:
         raise IndexDamaged(f"a segment cannot be read: {error}") from error
     if missing := len(set(numbers)) - len(batch.counts):
         raise IndexDamaged(f"{missing} segments are missing")
     return batch
-
-
-def _taken(
-    rows: Iterable[tuple[str, bytes, bytes]], dimension: int, take: Callable[[Codes], object] | None
-) -> Iterator[tuple[str, bytes]]:
-    """Yields the labels and headers of rows, and gives their vectors away."""
-    for labels, headers, vectors in rows:
-        if take is not None:
-            take(codes_from_row(vectors, dimension))
-        yield labels, headers
 
 
 def point_ids(conn: sqlite3.Connection, collection: int, ids: Iterable[bytes]) -> list[bytes]:

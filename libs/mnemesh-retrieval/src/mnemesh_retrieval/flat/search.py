@@ -138,7 +138,7 @@ def _compare(
 ) -> SegmentBatch:
     """Compares the points of segments while they are read. Returns the segments."""
     products = _Products(vector)
-    batch = file.read_batch(conn, numbers, len(vector), products.add)
+    batch = file.read_batch(conn, numbers, len(vector), products.add, at_once=products.segments)
     state.ids.append(batch.headers["id"])
     state.scores.append(products.all() * batch.headers["inverse"])
     state.masks.append(matching(condition, batch))
@@ -151,25 +151,22 @@ class _Products:
     def __init__(self, vector: Floats) -> None:
         self._vector = vector
         self._block = _block(len(vector))
-        self._filled = 0
         self._found: list[Floats] = []
 
+    @property
+    def segments(self) -> int:
+        """The number of segments that fit into a block."""
+        return len(self._block) // CAPACITY
+
     def add(self, codes: Codes) -> None:
-        """Adds the vectors of a segment."""
-        if self._filled + len(codes) > len(self._block):
-            self._compare()
-        end = self._filled + len(codes)
-        np.copyto(self._block[self._filled : end], codes)
-        self._filled = end
+        """Adds the vectors of a block, or of less."""
+        floats = self._block[: len(codes)]
+        np.copyto(floats, codes)
+        self._found.append(floats @ self._vector)
 
     def all(self) -> Floats:
         """Returns the products of all vectors, in the order in which they were added."""
-        self._compare()
         return np.concatenate(self._found)
-
-    def _compare(self) -> None:
-        self._found.append(self._block[: self._filled] @ self._vector)
-        self._filled = 0
 
 
 def _block(dimension: int) -> Floats:

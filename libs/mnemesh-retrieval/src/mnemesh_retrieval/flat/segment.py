@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -129,12 +129,11 @@ class SegmentBatch:
     headers: Headers
 
     @classmethod
-    def from_rows(cls, rows: Iterable[tuple[str, bytes]]) -> SegmentBatch:
+    def from_rows(cls, rows: Sequence[tuple[str, bytes]]) -> SegmentBatch:
         """Returns the segments of rows: labels and headers."""
-        read = list(rows)
-        headers = np.frombuffer(b"".join(of_row for _, of_row in read), HEADER)
-        counts = tuple(len(of_row) // HEADER.itemsize for _, of_row in read)
-        return cls(tuple(labels for labels, _ in read), counts, headers)
+        headers = np.frombuffer(b"".join(of_row for _, of_row in rows), HEADER)
+        counts = tuple(len(of_row) // HEADER.itemsize for _, of_row in rows)
+        return cls(tuple(labels for labels, _ in rows), counts, headers)
 
     def with_any_label(self, wanted: Collection[str]) -> npt.NDArray[np.bool_]:
         """Returns the mask of the points that have at least one of the labels."""
@@ -157,7 +156,7 @@ def labels_from_row(labels: str) -> tuple[str, ...]:
 
 
 def codes_from_row(vectors: bytes, dimension: int) -> Codes:
-    """Returns the vectors of a segment, with a row for each point."""
+    """Returns the vectors of a segment, or of several in turn, with a row for each point."""
     return np.frombuffer(vectors, np.int8).reshape(-1, dimension)
 
 

@@ -18,7 +18,7 @@ from mnemesh_recall.store.sql import agents, message_filters, outbox, turns
 from mnemesh_recall.store.sql.fulltext.dialogues import COLUMNS as SOURCE_COLUMNS
 from mnemesh_recall.store.sql.fulltext.dialogues import index_new, reindex_around, sources_from_rows
 from mnemesh_recall.store.sql.fulltext.documents import SearchableMessage
-from mnemesh_recall.store.sql.rows import COLUMNS, Row, content_columns, message_from_row, message_to_row
+from mnemesh_recall.store.sql.rows import COLUMNS, AnyRow, Row, content_columns, message_from_row, message_to_row
 from mnemesh_recall.store.sql.tables import context_entries, messages, tool_call_rows, trace_lines
 from mnemesh_recall.store.sql.transaction import Deferred, Transaction
 
@@ -30,7 +30,9 @@ _BY_ID: Final = sa.select(*COLUMNS, _m.organization_id).where(_m.id.in_(_IDS))
 _VISIBLE: Final = sa.select(*COLUMNS).where(message_filters.owned(_ORGANIZATION), _m.id.in_(_IDS))
 # The number of rows does not change the text of the statement, so that connections need not prepare it again.
 _VISIBLE_ROWS: Final = {
-    dialect: sa.select(*COLUMNS).where(message_filters.owned(_ORGANIZATION), sa.text(f"messages.row_id {rows}"))
+    dialect: Prepared(
+        sa.select(*COLUMNS).where(message_filters.owned(_ORGANIZATION), sa.text(f"messages.row_id {rows}"))
+    )
     for dialect, rows in {
         "sqlite": "IN (SELECT value FROM json_each(:rows))",
         "postgresql": "= ANY (CAST(:rows AS bigint[]))",
@@ -163,20 +165,17 @@ def read(
     conn: sa.Connection, organization_id: str, ids: Sequence[str], row_ids: Mapping[str, int] | None = None
 ) -> tuple[Message, ...]:
     """Returns the messages that exist among `ids`, in the order of `ids`; see MessageStore.get_messages."""
-    found: dict[str, Message] = {}
     known = row_ids or {}
     rows_wanted, ids_wanted = list(known.values()), [id_ for id_ in ids if id_ not in known]
     read_ahead(conn, messages, rows_wanted)
-    statements: list[tuple[sa.Select[Any], dict[str, Any]]] = []
+    selected: list[AnyRow] = []
     if rows_wanted:
         dialect = conn.dialect.name
         rows = json.dumps(rows_wanted) if dialect == "sqlite" else rows_wanted
-        statements.append((_VISIBLE_ROWS[dialect], {"rows": rows}))
+        selected.extend(_VISIBLE_ROWS[dialect].all(conn, {"organization": organization_id, "rows": rows}))
     if ids_wanted:
-        statements.append((_VISIBLE, {"ids": ids_wanted}))
-    for statement, wanted in statements:
-        selected = conn.execute(statement, {"organization": organization_id, **wanted}).all()
-        found.update((message.id, message) for message in map(message_from_row, selected))
+        selected.extend(conn.execute(_VISIBLE, {"organization": organization_id, "ids": ids_wanted}))
+    found = {message.id: message for message in map(message_from_row, selected)}
     return tuple(found[id_] for id_ in ids if id_ in found)
 
 

@@ -75,9 +75,7 @@ def read_state(conn: sa.Connection, organization_id: str, conversation_id: str, 
         Erased: there is no such window, and the agent was erased.
         NotFound: there is no such window, or it is another organization's or agent's.
     """
-    found: State | None = _READ_STATE.first(
-        conn, {"conversation": conversation_id, "organization": organization_id}
-    )
+    found: State | None = _READ_STATE.first(conn, {"conversation": conversation_id, "organization": organization_id})
     if found is not None and agent_id in (None, found.agent_id):
         return found
     if agent_id is not None:

@@ -80,13 +80,15 @@ _READ: Final = f"""
     ORDER BY row_id DESC
 """  # noqa: S608
 
-_DOCUMENT_ROWS: Final = document_row_statement(
-    f"""
+_DOCUMENT_ROWS: Final = Prepared(
+    document_row_statement(
+        f"""
     SELECT {DOCUMENT_ROW_COLUMNS}
     FROM (SELECT value AS wanted FROM json_each(:row_ids)) CROSS JOIN messages ON messages.row_id = wanted
     CROSS JOIN message_words ON message_words.rowid = messages.row_id
     ORDER BY row_id
     """  # noqa: S608
+    )
 )
 
 
@@ -164,7 +166,7 @@ class SqliteFulltextIndex:
 
     def document_rows(self, conn: sa.Connection, row_ids: Sequence[int]) -> list[DocumentRow]:
         """See FulltextIndex.document_rows."""
-        found = conn.execute(_DOCUMENT_ROWS, {"row_ids": json.dumps(list(row_ids))})
+        found = _DOCUMENT_ROWS.all(conn, {"row_ids": json.dumps(list(row_ids))})
         return [DocumentRow._make(row) for row in found]
 
     def read(

@@ -41,13 +41,15 @@ _TAIL: Final = (
 )
 _REMOVE_TAIL: Final = sa.delete(word_tail).where(_t.agent_id == _AGENT, _t.row_id.in_(_IDS))
 # All that a search of an agent needs first, in one statement: rows with a kind and up to four numbers or a text.
-_OVERVIEW: Final = sa.text(
-    "SELECT 0 AS kind, message_count AS a, 0 AS b, 0 AS c, 0 AS d, '' AS name FROM agents"
-    " WHERE agent_id = :agent AND organization_id = :organization"
-    " UNION ALL SELECT 1, id, documents, buckets, parts, '' FROM word_segments WHERE agent_id = :agent"
-    " UNION ALL SELECT 2, row_id, 0, 0, 0, '' FROM"
-    " (SELECT row_id FROM word_tail WHERE agent_id = :agent ORDER BY row_id LIMIT CAST(:most AS INTEGER)) AS tail"
-    " UNION ALL SELECT 3, 0, 0, 0, 0, language FROM word_languages WHERE organization_id = :organization"
+_OVERVIEW: Final = Prepared(
+    sa.text(
+        "SELECT 0 AS kind, message_count AS a, 0 AS b, 0 AS c, 0 AS d, '' AS name FROM agents"
+        " WHERE agent_id = :agent AND organization_id = :organization"
+        " UNION ALL SELECT 1, id, documents, buckets, parts, '' FROM word_segments WHERE agent_id = :agent"
+        " UNION ALL SELECT 2, row_id, 0, 0, 0, '' FROM"
+        " (SELECT row_id FROM word_tail WHERE agent_id = :agent ORDER BY row_id LIMIT CAST(:most AS INTEGER)) AS tail"
+        " UNION ALL SELECT 3, 0, 0, 0, 0, language FROM word_languages WHERE organization_id = :organization"
+    )
 )
 _SEGMENTS: Final = sa.select(_s.id, _s.documents, _s.buckets, _s.parts).where(_s.agent_id == _AGENT).order_by(_s.id)
 _FIRST: Final[sa.BindParameter[Any]] = sa.bindparam("first", type_=sa.BigInteger)
@@ -55,10 +57,13 @@ _END: Final[sa.BindParameter[Any]] = sa.bindparam("end", type_=sa.BigInteger)
 # The segments, parts of documents and buckets of postings that a search reads. The number of keys does not change the
 # text of the statement, so that connections need not prepare it again.
 _CONTENTS: Final = {
-    dialect: sa.text(
-        f"SELECT 0 AS kind, id AS key, removed AS data, labels FROM word_segments WHERE id {keys.format('segments')}"  # noqa: S608
-        f" UNION ALL SELECT 1, key, data, '' FROM word_documents WHERE key {keys.format('parts')}"
-        f" UNION ALL SELECT 2, key, data, '' FROM word_postings WHERE key {keys.format('buckets')}"
+    dialect: Prepared(
+        sa.text(
+            "SELECT 0 AS kind, id AS key, removed AS data, labels FROM word_segments"  # noqa: S608
+            f" WHERE id {keys.format('segments')}"
+            f" UNION ALL SELECT 1, key, data, '' FROM word_documents WHERE key {keys.format('parts')}"
+            f" UNION ALL SELECT 2, key, data, '' FROM word_postings WHERE key {keys.format('buckets')}"
+        )
     )
     for dialect, keys in {
         "sqlite": "IN (SELECT value FROM json_each(:{}))",
@@ -111,7 +116,7 @@ def overview(conn: sa.Connection, organization_id: str, agent_id: str, most: int
     """Reads the segments of an agent, its tail up to a length, and the languages of the organization."""
     size, segments, row_ids, languages = None, [], [], []
     parameters = {"organization": organization_id, "agent": agent_id, "most": most}
-    for kind, number, documents, buckets, parts, name in conn.execute(_OVERVIEW, parameters).all():
+    for kind, number, documents, buckets, parts, name in _OVERVIEW.all(conn, parameters):
         match kind:
             case 0:
                 size = number
@@ -171,7 +176,7 @@ def contents_of(
     labels: dict[int, tuple[str, bytes]] = {}
     data: dict[int, list[tuple[int, bytes]]] = {}
     buckets: dict[int, Bucket] = {}
-    for kind, key, value, names in conn.execute(_CONTENTS[conn.dialect.name], keys).all():
+    for kind, key, value, names in _CONTENTS[conn.dialect.name].all(conn, keys):
         match kind:
             case 0:
                 labels[key] = (names, value)
