@@ -62,11 +62,22 @@ class RunWorker:
         self._stopping = False
 
     async def start(
-        self, key: RequestKey | None, run: Run, *, reject_busy: bool, answer: ApprovalAnswer | None = None
+        self,
+        key: RequestKey | None,
+        run: Run,
+        *,
+        reject_busy: bool,
+        answer: ApprovalAnswer | None = None,
+        shows_events: bool = False,
     ) -> StartedRun:
-        """Stores a run, and starts it if its conversation is idle. Raises the errors of `RunStore.start`."""
+        """Stores a run, and starts it if its conversation is idle. Raises the errors of `RunStore.start`.
+
+        The reads of its turn begin before it is stored, which ends it earlier. With `shows_events`, they begin after:
+        they would delay its first event, because they need the same cores.
+        """
         async with self._renewer.claiming(run.conversation_id):
-            self._early.begin(run)
+            if not shows_events:
+                self._early.begin(run)
             try:
                 started = await self._store.start(
                     key, run, self._renewer.instance_id, reject_busy=reject_busy, answer=answer

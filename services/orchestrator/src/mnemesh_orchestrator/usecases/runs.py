@@ -65,10 +65,13 @@ class RunService:
         messages: Sequence[InputMessage],
         config: RunConfig,
         group_id: str | None = None,
+        *,
+        shows_events: bool = True,
     ) -> AsyncGenerator[RunEvent, None]:
         """Stores a run and streams its events until it ends. A repeat under the same key or otid streams the first run.
 
-        With `group_id`, it is a run of the group.
+        With `group_id`, it is a run of the group. Without `shows_events`, the caller waits for the last event only; see
+        `RunWorker.start`.
 
         Raises:
             InvalidArgument: A message or the config breaks a rule.
@@ -84,13 +87,19 @@ class RunService:
         run = self.new_run(caller, agent_id, conversation_id, messages, config, background=False)
         if group_id is not None:
             run = await self._of_group(key, run, group_id)
-        _, stream = await self.open(caller, key, run)
+        _, stream = await self.open(caller, key, run, shows_events=shows_events)
         async with aclosing(stream):
             async for event in stream:
                 yield event
 
     async def open(
-        self, caller: Principal, key: RequestKey | None, run: Run, answer: ApprovalAnswer | None = None
+        self,
+        caller: Principal,
+        key: RequestKey | None,
+        run: Run,
+        answer: ApprovalAnswer | None = None,
+        *,
+        shows_events: bool = True,
     ) -> tuple[Run, AsyncGenerator[RunEvent, None]]:
         """Stores a run. Returns it, or the run that it repeats, and the events until it ends.
 
@@ -99,7 +108,7 @@ class RunService:
         # The subscription starts before the run. A repeated run has another id, and its events are read from the store.
         subscription = self._streamer.subscribe(run.id)
         try:
-            started = await self._start(key, run, answer)
+            started = await self._start(key, run, answer, shows_events=shows_events)
             await asyncio.sleep(0)  # the run itself begins before its acceptance is sent
         except BaseException:
             subscription.close()
@@ -170,13 +179,16 @@ class RunService:
                 raise
             return repeat
 
-    async def _start(self, key: RequestKey | None, run: Run, answer: ApprovalAnswer | None = None) -> StartedRun:
+    async def _start(
+        self, key: RequestKey | None, run: Run, answer: ApprovalAnswer | None = None, *, shows_events: bool = False
+    ) -> StartedRun:
         await self._require_model(run)
         # The input of a retried run and of a repeated request was processed when it was first sent.
         is_processed = bool(run.retried_run_ids) or not self._processors.has_input_processors
         if not is_processed and await self._store.find_repeated(key, run) is None:
             run = replace(run, input=await self._processors.process_input(run))
-        return await self._worker.start(key, run, reject_busy=run.config.on_busy is OnBusy.REJECT, answer=answer)
+        reject_busy = run.config.on_busy is OnBusy.REJECT
+        return await self._worker.start(key, run, reject_busy=reject_busy, answer=answer, shows_events=shows_events)
 
     async def prepared(self, run: Run) -> Run:
         """Returns a new run with its input processed. Raises ModelUnknown, InputRefused, ProcessorFailed."""
