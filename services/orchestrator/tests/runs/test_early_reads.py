@@ -1,4 +1,7 @@
-"""The reads of a turn begin while its start is being stored, and count only if nothing was written in between."""
+"""The reads of a turn begin while its start is being stored, and count only if nothing was written in between.
+
+Those of a turn whose events are shown meanwhile begin afterwards.
+"""
 
 import asyncio
 
@@ -46,6 +49,18 @@ async def test_reads_begin_before_the_run_is_stored_and_are_not_repeated(world: 
     async with asyncio.timeout(30):
         await process.send(agent, "Second")
     assert lines(world.turn(agent))[-1] == "assistant text: After."
+    assert calls_to_memory(process, since) == TURN
+
+
+async def test_reads_of_a_turn_whose_events_are_shown_do_not_delay_its_acceptance(
+    world: World, process: Process
+) -> None:
+    agent = await sent_before(world, process)
+    since = len(process.faults.calls)
+    world.model.follow(say("After."))
+    await process.send(agent, "Second", shows_events=True)
+    calls = process.faults.calls[since:]
+    assert calls.index("runs.start") < min(calls.index(name) for name in READS)
     assert calls_to_memory(process, since) == TURN
 
 

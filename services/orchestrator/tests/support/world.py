@@ -144,17 +144,31 @@ class Process:
         return self.orchestrator.event_broker
 
     async def send(
-        self, agent: Agent, text: str = "Hello", *, otid: str | None = None, to: str = "", **config: Any
+        self,
+        agent: Agent,
+        text: str = "Hello",
+        *,
+        otid: str | None = None,
+        to: str = "",
+        shows_events: bool = False,
+        **config: Any,
     ) -> list[RunEvent]:
         """Sends a message after a second, and returns all events of its run."""
-        return await self.send_all(agent, [InputMessage((TextPart(text),), otid=otid)], to=to, **config)
+        messages = [InputMessage((TextPart(text),), otid=otid)]
+        return await self.send_all(agent, messages, to=to, shows_events=shows_events, **config)
 
     async def send_all(
-        self, agent: Agent, messages: Sequence[InputMessage], *, to: str = "", **config: Any
+        self,
+        agent: Agent,
+        messages: Sequence[InputMessage],
+        *,
+        to: str = "",
+        shows_events: bool = False,
+        **config: Any,
     ) -> list[RunEvent]:
         """Sends the input of one turn after a second, and returns all events of its run."""
         self.clock.advance(1)
-        stream = self.runs.send(ME, None, agent.id, to, messages, RunConfig(**config))
+        stream = self.runs.send(ME, None, agent.id, to, messages, RunConfig(**config), shows_events=shows_events)
         events = [event async for event in stream]
         await self._end_of_task(events[0].run_id)  # a compaction may follow the run
         return events
