@@ -115,6 +115,12 @@ async def test_errors_are_those_of_sqlalchemy_and_roll_back(notes: Database) -> 
     assert await notes.read(lambda conn: conn.execute(sa.select(_notes)).all()) == []
 
 
+async def test_error_of_a_later_row_is_that_of_sqlalchemy(notes: Database) -> None:
+    numbers = Prepared(sa.text("SELECT abs(n) FROM (SELECT 1 AS n UNION ALL SELECT -9223372036854775807 - 1) AS found"))
+    with pytest.raises(sa.exc.DBAPIError):
+        await notes.read(lambda conn: numbers.all(conn, {}))
+
+
 async def test_prepared_statements_are_part_of_their_transaction(notes: Database) -> None:
     def fail(conn: sa.Connection) -> None:
         _INSERT.change(conn, _row("a"))

@@ -56,7 +56,10 @@ class Prepared(Generic[S]):
             return conn.execute(self.statement, parameters).all()
         plan = self._planned(conn, parameters)
         cursor = _execute(conn, plan, parameters)
-        return [plan.row(cursor, values) for values in cursor]
+        try:
+            return [plan.row(cursor, values) for values in cursor]
+        except sqlite3.Error as error:  # of a row after the first
+            raise _translated(conn, plan, plan.values(parameters), error) from error
 
     def change(self, conn: sa.Connection, parameters: Mapping[str, Any]) -> int:
         """Executes a statement that writes. Returns the number of rows that it changed."""
@@ -109,10 +112,13 @@ def _execute(conn: sa.Connection, plan: _Plan, parameters: Mapping[str, Any]) ->
     try:
         return cast("sqlite3.Connection", conn.connection.driver_connection).execute(plan.text, values)
     except sqlite3.Error as error:
-        hides = conn.engine.hide_parameters
-        raise sa.exc.DBAPIError.instance(
-            plan.text, tuple(values), error, sqlite3.Error, hides, dialect=conn.dialect
-        ) from error
+        raise _translated(conn, plan, values, error) from error
+
+
+def _translated(conn: sa.Connection, plan: _Plan, values: Sequence[Any], error: sqlite3.Error) -> BaseException:
+    """Returns SQLAlchemy's error for one of the driver."""
+    hides = conn.engine.hide_parameters
+    return sa.exc.DBAPIError.instance(plan.text, tuple(values), error, sqlite3.Error, hides, dialect=conn.dialect)
 
 
 @dataclass(slots=True)
