@@ -179,6 +179,30 @@ def test_a_second_read_soon_after_asks_for_nothing(
     assert asked
 
 
+def test_inner_pages_are_read_once(
+    path: Path, connection: sqlite3.Connection, asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    readahead = Readahead(path, clock)
+    readahead.rows(connection, "short", [7])
+    read: list[int] = []
+    pread = os.pread
+
+    def noted(descriptor: int, length: int, offset: int) -> bytes:
+        read.append(length)
+        return pread(descriptor, length, offset)
+
+    monkeypatch.setattr(os, "pread", noted)
+    asked.clear()
+    readahead.rows(connection, "short", [14])
+    assert 14 in keys_in(path, asked)
+    assert len(asked) == 1
+    assert PAGE not in read
+    clock.now = RECENT_SECONDS
+    readahead.rows(connection, "short", [21])
+    assert PAGE in read
+
+
 def test_a_tree_that_has_grown(tmp_path: Path, asked: list[int]) -> None:
     path, clock = tmp_path / "file.db", Clock()
     readahead = Readahead(path, clock)

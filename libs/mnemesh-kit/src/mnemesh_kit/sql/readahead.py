@@ -24,7 +24,9 @@ _READAHEAD: Final = "mnemesh_readahead"
 _FILE_HEADER: Final = 100
 _MOST_LEVELS: Final = 20
 RECENT_SECONDS: Final = 60.0
-"""Rows that were asked for are not asked for again within this time."""
+"""Rows that were asked for are not asked for again within this time. Inner pages of trees are read again after it."""
+_MOST_KEPT_BYTES: Final = 4 << 20
+"""The size of the inner pages that are kept."""
 _MOST_ASKED: Final = 4_096
 _HAS_READAHEAD: Final = hasattr(os, "posix_fadvise")
 _CAN_TELL: Final = hasattr(os, "preadv") and hasattr(os, "RWF_NOWAIT")
@@ -50,6 +52,7 @@ class Readahead:
         self._now = now
         self._asked: dict[tuple[str, int], float] = {}
         self._file: _File | None = None
+        self._kept_until = -math.inf
         self._lock = threading.Lock()
         self._roots: dict[str, int] = {}
         self._cookie = b""
@@ -78,7 +81,7 @@ class Readahead:
                 return
             try:
                 file = self._opened()
-                root = self._root(connection, table, file.schema_cookie())
+                root = self._root(connection, table, file)
                 if file.seems_cached(root, wanted, overflow=overflow):
                     return
                 leaves = file.leaves(root, wanted)
@@ -86,7 +89,8 @@ class Readahead:
                 if overflow:
                     file.ask_overflow(leaves, wanted)
             except (OSError, IndexError, struct.error):
-                return  # a page that is not what was expected, because it was changed meanwhile
+                # A page is not what was expected, because it was changed meanwhile. The next read looks again.
+                self._kept_until = -math.inf
 
     def close(self) -> None:
         """Closes the file. Only after all connections to it: closing a file releases the locks that they have on it."""
@@ -108,8 +112,12 @@ class Readahead:
             self._file = _File(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC))
         return self._file
 
-    def _root(self, connection: sqlite3.Connection, table: str, cookie: bytes) -> int:
+    def _root(self, connection: sqlite3.Connection, table: str, file: _File) -> int:
         """Returns the root page of a table. It moves only with a change of the schema or a rewrite of the file."""
+        cookie, now = file.schema_cookie(), self._now()
+        if cookie != self._cookie or now >= self._kept_until:
+            file.forget()
+            self._kept_until = now + RECENT_SECONDS
         if cookie != self._cookie:
             rows = connection.execute("SELECT name, rootpage FROM sqlite_schema WHERE type = 'table'").fetchall()
             self._roots, self._cookie = dict(rows), cookie
@@ -123,7 +131,7 @@ def _some(wanted: Sequence[Run]) -> list[Run]:
 
 
 class _File:
-    """The pages of a file."""
+    """The pages of a file. Inner pages of trees are kept until `forget`, because most reads pass the same ones."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -131,10 +139,18 @@ class _File:
         size = int.from_bytes(header[16:18], "big")
         self._page_bytes = 65_536 if size == 1 else size
         self._usable_bytes = self._page_bytes - header[20]
+        self._inner: dict[int, Page] = {}
+        self._heights: dict[int, int] = {}
+        """The number of levels above the leaves of a tree, by its root. All its leaves are at the same level."""
 
     def close(self) -> None:
         """Closes the file."""
         os.close(self._descriptor)
+
+    def forget(self) -> None:
+        """Forgets the inner pages, which may have changed."""
+        self._inner.clear()
+        self._heights.clear()
 
     def schema_cookie(self) -> bytes:
         """Returns a number that changes with the schema, and when the file is rewritten."""
@@ -154,7 +170,9 @@ class _File:
         """
         some = wanted if overflow else _some(wanted)
         level = [(root, list(some))]
-        for _ in range(_MOST_LEVELS):
+        for height in range(_MOST_LEVELS):
+            if height == self._heights.get(root) and not overflow:
+                return all(self._is_cached(number) for number, _ in level)
             pages = [(self._read_cached(number), rows) for number, rows in level]
             known = [(page, rows) for page, rows in pages if page is not None]
             if len(known) < len(pages):
@@ -165,12 +183,14 @@ class _File:
         return False
 
     def leaves(self, root: int, wanted: Sequence[Run]) -> list[int]:
-        """Returns the leaf pages in which rows are. Reads the pages above them, and one of them."""
+        """Returns the leaf pages in which rows are. Reads the pages above them, and one of a new tree."""
         level = {root: list(wanted)}
-        for _ in range(_MOST_LEVELS):
-            if self._read(next(iter(level))).is_leaf:
+        for height in range(_MOST_LEVELS):
+            if root not in self._heights and self._read(next(iter(level))).is_leaf:
+                self._heights[root] = height
+            if height == self._heights.get(root):
                 return list(level)
-            self.ask(level)
+            self.ask(number for number in level if number not in self._inner)
             below: dict[int, list[Run]] = {}
             for page, rows in level.items():
                 for child, of_child in self._read(page).children_of(rows).items():
@@ -197,9 +217,11 @@ class _File:
                 yield from (pages[0], pages[-1])
 
     def _read_cached(self, page: int) -> Page | None:
-        """Returns a page that is in the kernel's cache; None for another."""
+        """Returns a page that is kept or in the kernel's cache; None for another."""
+        if page in self._inner:
+            return self._inner[page]
         data = bytearray(self._page_bytes)
-        return Page(bytes(data), _FILE_HEADER if page == 1 else 0) if self._is_cached(page, data) else None
+        return self._page(page, bytes(data)) if self._is_cached(page, data) else None
 
     def _is_cached(self, page: int, into: bytearray | None = None) -> bool:
         """Returns whether a page is in the kernel's cache; False if the system cannot tell."""
@@ -212,10 +234,21 @@ class _File:
             return False
 
     def _read(self, page: int) -> Page:
+        if page in self._inner:
+            return self._inner[page]
         data = os.pread(self._descriptor, self._page_bytes, (page - 1) * self._page_bytes) if page > 0 else b""
         if len(data) < self._page_bytes:
             raise IndexError(f"the file has no page {page}")
-        return Page(data, _FILE_HEADER if page == 1 else 0)
+        return self._page(page, data)
+
+    def _page(self, number: int, data: bytes) -> Page:
+        """Returns a page that was read. An inner one is kept."""
+        page = Page(data, _FILE_HEADER if number == 1 else 0)
+        if not page.is_leaf:
+            if len(self._inner) >= _MOST_KEPT_BYTES // self._page_bytes:
+                self._inner.clear()
+            self._inner[number] = page
+        return page
 
     def _local_bytes(self, size: int) -> int:
         """Returns how much of a row of this size is in its leaf page."""
