@@ -24,6 +24,12 @@ from ..support.files import Files
 
 NOW = datetime(2026, 1, 20, 12, 0, tzinfo=UTC)
 RUN = Run("run-1", "org-1", "user-1", "agent-1", "conv-1", NOW, NOW, ())
+AUTHOR = AgentAuthor("agent-1", "call-1", "run-1")
+EDITED = (
+    "The core memory block with label `human` has been edited. Review the changes and make sure they are as expected "
+    "(correct indentation, no duplicate lines, etc). Edit the memory block again if necessary."
+)
+Make = Callable[..., BuiltinCall]
 
 
 @dataclass
@@ -132,7 +138,7 @@ def tools(tiers: Services, web: Web) -> BuiltinTools:
 
 
 @pytest.fixture
-def call() -> Callable[..., BuiltinCall]:
+def call() -> Make:
     def make(name: str, arguments: Mapping[str, Any] | None = None, **given: Any) -> BuiltinCall:
         return BuiltinCall(
             name=name,

@@ -1,19 +1,17 @@
 """episodic_memory_search: its requests and its results."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from mnemesh_kit.ids import new_id
-from mnemesh_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
+from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.model.episodes import Episode, Fact, MemoryHits, MemoryScope
 from mnemesh_orchestrator.model.memory_access import memory_access
 
-from .conftest import NOW, Services
+from .conftest import NOW, Make, Services
 
-Make = Callable[..., BuiltinCall]
 OWN = MemoryScope("agent-1")
 MAY, AUGUST = datetime(2026, 5, 10, 12, tzinfo=UTC), datetime(2026, 8, 10, 12, tzinfo=UTC)
 

@@ -1,18 +1,17 @@
 """conversation_search and archival_memory_search: their requests and their results."""
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from mnemesh_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
+import pytest
+from mnemesh_orchestrator.builtin.executor import BuiltinTools
+from mnemesh_orchestrator.builtin.search import time_ago
 from mnemesh_orchestrator.model.archival import PassageHit
 from mnemesh_orchestrator.model.context_window import MessageHit, NamedTime
 from mnemesh_types.messages import Message, ReasoningPart, Role, TextPart, ToolCall
 
-from .conftest import NOW, RUN, Services
-
-Make = Callable[..., BuiltinCall]
+from .conftest import NOW, RUN, Make, Services
 
 
 def said(text: str, role: Role = Role.USER, **more: Any) -> Message:
@@ -167,3 +166,21 @@ async def test_blank_query_of_an_archival_search_is_left_out(tools: BuiltinTools
     assert tiers.asked[0][2] == "tea"
     options = tiers.asked[0][3]
     assert (options["further_queries"], options["surrounding"]) == (["coffee"], 1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-5, "0s ago"),
+        (0, "0s ago"),
+        (59, "59s ago"),
+        (60, "1m ago"),
+        (3599, "59m ago"),
+        (3600, "1h ago"),
+        (86_399, "23h ago"),
+        (86_400, "1d ago"),
+        (864_000, "10d ago"),
+    ],
+)
+def test_time_ago_uses_largest_whole_unit(seconds: int, text: str) -> None:
+    assert time_ago(NOW - timedelta(seconds=seconds), NOW) == text
