@@ -15,7 +15,7 @@ from mnemesh.files.v1 import files_service_pb2 as rpc
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_testkit.suites.files.calls import REPLACE, SKIP
 
-from .service import Service, archival_service, opened
+from .service import Service, opened
 
 TEXT = b"# Imported\n\nA text from another server.\n"
 
@@ -54,13 +54,6 @@ async def site() -> AsyncIterator[Site]:
     yield site
     server.close()
     await server.wait_closed()
-
-
-@pytest_asyncio.fixture
-async def archival(tmp_path: Path) -> AsyncIterator[Any]:
-    """A channel to archival."""
-    async with archival_service(tmp_path / "archival") as channel:
-        yield channel
 
 
 @pytest_asyncio.fixture

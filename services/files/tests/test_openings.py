@@ -12,14 +12,7 @@ from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.ids import new_id
 from mnemesh_testkit.suites.files.calls import REPLACE
 
-from .service import Service, archival_service, opened
-
-
-@pytest_asyncio.fixture
-async def archival(tmp_path: Path) -> AsyncIterator[Any]:
-    """A channel to archival."""
-    async with archival_service(tmp_path / "archival") as channel:
-        yield channel
+from .service import Service, opened
 
 
 @pytest_asyncio.fixture
