@@ -10,6 +10,8 @@ from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.mesh.fork_server import ForkServer
 from mnemesh_testkit.mesh.processes import ProcessMesh
 
+pytest.register_assert_rewrite(f"{__package__}.loads")
+
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def provider() -> AsyncIterator[FakeOpenAI]:
