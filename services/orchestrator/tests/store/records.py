@@ -10,6 +10,7 @@ from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.events import MessageEvent, RunEvent
+from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType
 from mnemesh_orchestrator.model.inputs import InputMessage, sent_messages
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry, JournalledAnswer
 from mnemesh_orchestrator.model.runs import Run, RunStatus, StopReason
@@ -109,3 +110,13 @@ async def ran(runs: RunStore, agent: Agent, clock: FrozenClock) -> Run:
     assert claim is not None
     await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
     return await runs.get(ORG, claim.run.id)
+
+
+def a_group(clock: FrozenClock, *agents: Agent, **fields: Any) -> Group:
+    fields.setdefault("organization_id", ORG)
+    ids = tuple(agent.id for agent in agents)
+    return Group(new_id("group"), created_at=clock.now(), updated_at=clock.now(), agent_ids=ids, **fields)
+
+
+def managed_by(agent: Agent, type_: ManagerType = ManagerType.SLEEPTIME) -> ManagerConfig:
+    return ManagerConfig(type_, agent.id)

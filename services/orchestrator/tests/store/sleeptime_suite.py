@@ -22,8 +22,7 @@ from mnemesh_orchestrator.store.base.leases import LeaseStore
 from mnemesh_types.messages import Message, Role, TextPart
 from mnemesh_types.usage import Usage
 
-from .group_suite import a_group
-from .records import ORG, a_run, an_agent, an_end, an_event, key, made
+from .records import ORG, a_group, a_run, an_agent, an_end, an_event, key, made
 
 
 def turn_up_to(agent: Agent, sequence_id: int, clock: FrozenClock) -> SleeptimeTurn:
