@@ -6,7 +6,7 @@ import pytest
 from mnemesh_files.parsers.document import DocumentKind
 
 from . import documents
-from .test_documents import _parsed, _refused
+from .parsing import parsed_from, refusal_of
 
 _OASIS = "application/vnd.oasis.opendocument."
 
@@ -20,7 +20,7 @@ def test_text_document() -> None:
         "</text:list><table:table><table:table-row><table:table-cell><text:p>North</text:p></table:table-cell>"
         "<table:table-cell><text:p>7</text:p></table:table-cell></table:table-row></table:table>"
     )
-    parsed = _parsed(documents.opendocument("text", body), "report.odt")
+    parsed = parsed_from(documents.opendocument("text", body), "report.odt")
     assert (parsed.kind, parsed.media_type, parsed.title) == (DocumentKind.PROSE, f"{_OASIS}text", "The year")
     expected = ("## Results", "Sales  were good. [Audited.]", "- first", "  - inner", "North | 7")
     assert tuple(line for line in parsed.lines if line) == expected
@@ -34,7 +34,7 @@ def test_sheets_are_pages_and_repeated_cells_are_bounded() -> None:
         'table:number-columns-repeated="16384"/></table:table-row>'
     )
     sheets = f'<table:table table:name="One">{row}</table:table><table:table table:name="Two"/>'
-    parsed = _parsed(documents.opendocument("spreadsheet", sheets))
+    parsed = parsed_from(documents.opendocument("spreadsheet", sheets))
     assert [line for line in parsed.lines if line] == ["## One", "a | b | b", "a | b | b", "## Two"]
     assert (parsed.page_names, parsed.total_pages) == (("One", "Two"), 2)
 
@@ -45,7 +45,7 @@ def test_slides_have_their_texts_and_notes() -> None:
         "<presentation:notes><draw:frame><draw:text-box><text:p>Slowly.</text:p></draw:text-box></draw:frame>"
         "</presentation:notes></draw:page>"
     )
-    parsed = _parsed(documents.opendocument("presentation", slides))
+    parsed = parsed_from(documents.opendocument("presentation", slides))
     assert [line for line in parsed.lines if line] == ["## Plan", "Grow.", "Notes:", "Slowly."]
     assert parsed.page_names == ("Plan",)
 
@@ -58,7 +58,7 @@ def test_a_bomb_of_repetitions_ends_at_the_limits(attribute: str) -> None:
         f"<table:table><table:table-row {marks['row']}><table:table-cell {marks['cell']}><text:p>x</text:p>"
         "</table:table-cell></table:table-row></table:table>"
     )
-    parsed = _parsed(documents.opendocument("spreadsheet", body), rows=50, columns=20)
+    parsed = parsed_from(documents.opendocument("spreadsheet", body), rows=50, columns=20)
     assert len(parsed.lines) < 60
     assert max(map(len, parsed.lines)) < 100
     assert any("beyond the limit" in warning for warning in parsed.warnings)
@@ -69,7 +69,7 @@ def test_an_entity_is_refused() -> None:
         documents.opendocument("text", "<text:p>&a;</text:p>"),
         {"content.xml": lambda xml: b'<!DOCTYPE x [<!ENTITY a "aaaa">]>' + xml},
     )
-    assert "XML entities" in _refused(bomb)[1]
+    assert "XML entities" in refusal_of(bomb)[1]
 
 
 def test_rich_text_loses_its_formatting() -> None:
@@ -78,7 +78,7 @@ def test_rich_text_loses_its_formatting() -> None:
         rb"\f0\b Caf\'e9\b0  costs \u8364?3.\par "
         rb"Second line.\par}"
     )
-    parsed = _parsed(content, "menu.rtf")
+    parsed = parsed_from(content, "menu.rtf")
     assert (parsed.kind, parsed.media_type) == (DocumentKind.PROSE, "application/rtf")
     assert [line for line in parsed.lines if line] == ["Caf\u00e9 costs \u20ac3.", "Second line."]
 
@@ -86,8 +86,8 @@ def test_rich_text_loses_its_formatting() -> None:
 @pytest.mark.parametrize("content", [b"{\\rtf1", b"{\\rtf1" + b"{" * 100_000, b"{\\rtf1\\u99999999999?\\'zz}"])
 def test_damaged_rich_text_is_read_or_refused_but_never_crashes(content: bytes) -> None:
     try:
-        parsed = _parsed(content)
+        parsed = parsed_from(content)
     except AssertionError:
-        assert _refused(content)[1]
+        assert refusal_of(content)[1]
     else:
         assert len(parsed.lines) < 10
