@@ -1,78 +1,24 @@
-"""Messages between agents: replies, refusals, time limits, and a crash at every point."""
+"""Messages between two agents: replies, refusals, and time limits."""
 
 import ast
 import asyncio
 import json
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from mnemesh_kit.errors import Internal
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.principal import Principal
-from mnemesh_orchestrator.builtin.agent_messages import MAX_AT_ONCE
-from mnemesh_orchestrator.builtin.call import BuiltinCall
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.creation import AgentDraft
-from mnemesh_orchestrator.model.events import RunEvent, UsageEvent
-from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType
 from mnemesh_orchestrator.model.lineage import RunOrigin
 from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.runs import CancelOutcome, RunFilter, RunStatus
-from mnemesh_types.messages import Role, ToolReturn, ToolStatus
+from mnemesh_types.messages import Role, ToolStatus
 
-from ..runs.test_conversation_lock import until
-from ..support.faults import Crash, Faults
 from ..support.model import Held, Item, call, say
-from ..support.world import ME, SYSTEM, Process, World, crashed, lines, opened, require_valid, told
-
-ASK = "send_message_to_agent_and_wait_for_reply"
-SEND = "send_message_to_agent_async"
-BY_TAGS = "send_message_to_agents_matching_tags"
-TO_GROUP = "send_message_to_all_agents_in_group"
-TEN = PageQuery(10, ascending=True)
-
-
-def script(world: World, **items: Sequence[Item]) -> None:
-    """Gives each agent, by its name, the answers of a turn. Each turn begins with the first one."""
-
-    def choose(request: LlmRequest) -> Item:
-        place = 0
-        for message in request.messages[1:]:
-            place = (
-                place + 1
-                if message.role is Role.ASSISTANT
-                else 0
-                if message.role in (Role.USER, Role.SYSTEM)
-                else place
-            )
-        return items[request.messages[0].text.split()[0]][place]
-
-    world.model.script = choose
-
-
-async def named(world: World, process: Process, name: str, kind: AgentType = AgentType.LETTA_V1, **draft: Any) -> Agent:
-    world.clock.advance(1)
-    draft.setdefault("tool_names", (ASK, SEND, BY_TAGS, TO_GROUP))
-    return await world.agent(process, kind, name=name, system=f"{name} {SYSTEM}", **draft)
-
-
-def returns(events: Sequence[RunEvent]) -> list[ToolReturn]:
-    return [item for body in told(events) for item in getattr(body, "tool_returns", ())]
-
-
-def result(events: Sequence[RunEvent]) -> Any:
-    """Returns the value of the only tool return."""
-    (returned,) = returns(events)
-    return ast.literal_eval(returned.text)
-
-
-def children(events: Sequence[RunEvent]) -> tuple[str, ...]:
-    return next(event.body.child_run_ids for event in events if isinstance(event.body, UsageEvent))
+from ..support.world import ME, Process, World, lines, require_valid
+from .correspondents import ASK, BY_TAGS, SEND, TEN, TO_GROUP, children, named, result, returns, script
 
 
 @pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2])
@@ -261,73 +207,6 @@ async def test_cancelled_sender_cancels_the_reply(world: World, process: Process
     require_valid(world.window(ben).messages)
 
 
-async def test_agents_with_tags_answer_in_parallel_and_in_order(world: World, process: Process) -> None:
-    others = []
-    for number in range(MAX_AT_ONCE + 2):
-        others.append(await named(world, process, f"A{number}", tags=("team", f"n{number % 2}")))
-    ann = await named(world, process, "Ann", tags=("team", "n0"))
-    await named(world, process, "Out", tags=("n0",))
-    holds = {agent.name: Held(say(f"{agent.name} is here.")) for agent in others}
-    arguments = {"message": "Here?", "match_all": ["team"], "match_some": ["n0", "n1"]}
-    items: dict[str, list[Item]] = {name: [hold] for name, hold in holds.items()}
-    script(world, Ann=[call(BY_TAGS, **arguments), say("Thanks.")], **items)
-    run = await process.start(ann)
-    await until(lambda: sum(hold.asked.is_set() for hold in holds.values()) == MAX_AT_ONCE)
-    assert process.worker.active_runs == 1 + MAX_AT_ONCE
-    for hold in reversed(holds.values()):
-        hold.released.set()
-    events = await process.follow(run)
-    assert result(events) == [
-        {"agent_id": agent.id, "agent_name": agent.name, "response": [f"{agent.name} is here."]} for agent in others
-    ]
-    assert len(children(events)) == len(others)
-
-
-async def test_tags_that_select_nobody_everybody_or_a_failing_agent(world: World, process: Process) -> None:
-    ann, ben = await named(world, process, "Ann"), await named(world, process, "Ben", tags=("x",))
-    script(world, Ann=[call(BY_TAGS, message="Here?", match_all=["y"], match_some=[]), say("No.")])
-    assert result(await process.send(ann)) == []
-    script(world, Ann=[call(BY_TAGS, message="Here?", match_all=[], match_some=[]), say("No.")])
-    assert "Name at least one tag" in returns(await process.send(ann))[0].text
-    script(
-        world,
-        Ann=[call(BY_TAGS, message="Here?", match_all=["x"], match_some=[]), say("No.")],
-        Ben=[Internal("Broken.")],
-    )
-    (error,) = result(await process.send(ann))
-    assert (error["agent_id"], error["type"]) == (ben.id, "INTERNAL")
-
-
-async def group_of(process: Process, *agents: Agent, manager: ManagerConfig | None = None) -> Group:
-    now, ids = process.clock.now(), tuple(agent.id for agent in agents)
-    group = Group(new_id("group"), ME.organization_id, now, now, agent_ids=ids, manager=manager or ManagerConfig())
-    return (await process.stores.groups.create(None, group))[0]
-
-
-async def test_group_is_the_one_of_the_turn_or_the_only_one(world: World, process: Process) -> None:
-    ann, ben, cleo = [await named(world, process, name) for name in ("Ann", "Ben", "Cleo")]
-    script(world, Ann=[call(TO_GROUP, message="Here?"), say("Yes.")], Ben=[say("Ben.")], Cleo=[say("Cleo.")])
-    assert "in no group" in returns(await process.send(ann))[0].text
-    first = await group_of(process, cleo, ann, ben)
-    background = ManagerConfig(ManagerType.SLEEPTIME, ann.id)
-    await group_of(process, ben, manager=background)
-    replies = result(await process.send(ann))
-    assert [reply["response"] for reply in replies] == [["Cleo."], ["Ben."]]
-    await group_of(process, ann, ben)
-    assert "in 2 groups" in returns(await process.send(ann))[0].text
-    run = await process.outcome(ann)
-    builtin = process.orchestrator.tool_runner._builtin
-
-    def as_call(effect: str, **of_run: Any) -> BuiltinCall:
-        return BuiltinCall(TO_GROUP, {"message": "Here?"}, ann.id, "UTC", "call-1", replace(run, **of_run), effect)
-
-    turn = await builtin.execute(as_call("step-1/0", group_id=first.id))
-    assert [reply["agent_id"] for reply in ast.literal_eval(turn.text)] == [cleo.id, ben.id]
-    supervised = replace(run.lineage, supervised_agent_ids=(ben.id,))
-    turn = await builtin.execute(as_call("step-2/0", lineage=supervised))
-    assert [reply["agent_id"] for reply in ast.literal_eval(turn.text)] == [ben.id]
-
-
 @pytest.mark.parametrize("tool", [ASK, SEND, BY_TAGS, TO_GROUP])
 async def test_messages_outside_of_a_turn_are_refused(world: World, process: Process, tool: str) -> None:
     ann, ben = await named(world, process, "Ann"), await named(world, process, "Ben", tags=("x",))
@@ -337,69 +216,3 @@ async def test_messages_outside_of_a_turn_are_refused(world: World, process: Pro
     returned = await process.tool_runner.run(ME, None, ann.id, tool, json.dumps(given))
     assert returned.status is ToolStatus.ERROR
     assert "only while the agent takes a turn" in returned.text
-
-
-async def conversation(world: World, tool: str, crashes_at: int | None) -> tuple[Agent, Agent, Agent]:
-    """Lets an agent write to one or two others, in a process that crashes at a point and one that goes on."""
-    world.faults = Faults()
-    setup = world.process()
-    ann, ben, cleo = [await named(world, setup, name, tags=("x",)) for name in ("Ann", "Ben", "Cleo")]
-    arguments = {"other_agent_id": ben.id} if tool != BY_TAGS else {"match_all": ["x"], "match_some": []}
-    script(
-        world,
-        Ann=[call(tool, message="Which tea?", **arguments), say("Thanks.")],
-        Ben=[call("archival_memory_insert", content="tea"), say("Green.")],
-        Cleo=[say("Black.")],
-    )
-    world.faults = Faults()
-    world.faults.crashes_at = crashes_at
-    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # runs that crash end with an exception
-    process = world.process()
-    try:
-        await process.send(ann, "Ask them.")
-        await process.idle()
-    except Crash:
-        pass
-    await crashed(process)
-    return ann, ben, cleo
-
-
-@pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.full)])
-@pytest.mark.parametrize("tool", [ASK, SEND, BY_TAGS])
-async def test_messages_survive_a_crash_at_every_point(tmp_path: Path, tool: str, step: int) -> None:
-    """No message is sent twice, and no reply is lost."""
-    async with opened(tmp_path) as world:
-        await conversation(world, tool, None)
-        points = world.faults.points
-    (tmp_path / "worlds").mkdir()
-    async with opened(tmp_path / "worlds") as world:
-        for point in range(0, points, step):
-            await survives(world, tool, point)
-
-
-async def survives(world: World, tool: str, point: int) -> None:
-    ann, ben, cleo = await conversation(world, tool, point)
-    later = Faults()
-    world.faults = later
-    process = world.process()
-    if not (await process.runs.list(ME, RunFilter(agent_ids=(ann.id,)), TEN)).items:
-        await process.send(ann, "Ask them.")  # the client repeats a request that was not stored
-    while await process.stores.leases.claimable(process.lease_renewer.instance_id):
-        await process.recover()
-    asked = [ben, cleo] if tool == BY_TAGS else [ben]
-    for agent in asked:
-        received = [message for message in world.turn(agent) if message.role is Role.SYSTEM]
-        assert len(received) == 1, (point, lines(world.turn(agent)))
-        require_valid(world.window(agent).messages)
-    assert await world.archival.texts(ben.id) == ["tea"], point
-    run = await process.outcome(ann)
-    assert (run.status, len(run.child_run_ids)) == (RunStatus.COMPLETED, len(asked)), point
-    (returned,) = [item for message in world.turn(ann) for item in message.tool_returns]
-    texts = {ben.id: "Green.", cleo.id: "Black."}
-    replies = [{"agent_id": one.id, "agent_name": one.name, "response": [texts[one.id]]} for one in asked]
-    if tool == SEND:
-        assert returned.text == "Successfully sent message"
-    else:
-        assert ast.literal_eval(returned.text) == (replies if tool == BY_TAGS else replies[0]), point
-    for agent in (ann, ben, cleo):
-        await process.lifecycle.delete(ME, agent.id)

@@ -19,8 +19,8 @@ from mnemesh_types.messages import Approve, Role, TextPart
 
 from ..support.faults import Faults
 from ..support.model import Held, Item, call, say, together
+from ..support.waiting import until
 from ..support.world import ME, Process, World, crashed, lines
-from .test_conversation_lock import until
 
 
 def script(world: World, **items: list[Item]) -> None:

@@ -21,11 +21,6 @@ from ..support.model import Held, say
 from ..support.world import ME, Process, World, kinds, lines
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0)
-
-
 def held_in(process: Process, call: str) -> tuple[asyncio.Event, asyncio.Event]:
     """Holds the next call of that name. Returns an event that is set when it is reached, and one that releases it."""
     reached, released = asyncio.Event(), asyncio.Event()

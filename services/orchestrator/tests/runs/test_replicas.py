@@ -12,8 +12,8 @@ from mnemesh_types.messages import TextPart
 
 from ..support.faults import Faults
 from ..support.model import Held, by_place, call, say
+from ..support.waiting import until
 from ..support.world import ME, Process, World, crashed, kinds, lines, require_valid, told
-from .test_conversation_lock import until
 
 
 async def looking(process: Process, task: asyncio.Task[list[RunEvent]]) -> list[RunEvent]:

@@ -5,8 +5,8 @@ import asyncio
 from mnemesh_orchestrator.model.events import Delta, Keepalive, RunEvent, StepStarted
 
 from ..support.model import Cut, Held, call, say, together
+from ..support.waiting import until
 from ..support.world import Process, World, crashed, deltas, kinds
-from .test_conversation_lock import until
 
 LONG = "It is a long answer, which comes in many pieces, one after the other."
 
