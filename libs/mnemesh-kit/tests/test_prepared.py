@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from enum import StrEnum
 from typing import Any
@@ -115,10 +116,11 @@ async def test_errors_are_those_of_sqlalchemy_and_roll_back(notes: Database) -> 
     assert await notes.read(lambda conn: conn.execute(sa.select(_notes)).all()) == []
 
 
-async def test_error_of_a_later_row_is_that_of_sqlalchemy(notes: Database) -> None:
+@pytest.mark.parametrize("read", [Prepared.first, Prepared.all])
+async def test_error_of_a_later_row_is_that_of_sqlalchemy(notes: Database, read: Callable[..., Any]) -> None:
     numbers = Prepared(sa.text("SELECT abs(n) FROM (SELECT 1 AS n UNION ALL SELECT -9223372036854775807 - 1) AS found"))
     with pytest.raises(sa.exc.DBAPIError):
-        await notes.read(lambda conn: numbers.all(conn, {}))
+        await notes.read(lambda conn: read(numbers, conn, {}))
 
 
 async def test_prepared_statements_are_part_of_their_transaction(notes: Database) -> None:

@@ -1,4 +1,4 @@
-"""What runs while processes are killed, and what all loads use."""
+"""The protocol of a load, which runs while a test kills processes, and the functions that all loads call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ASK = "send_message_to_agent_and_wait_for_reply"
 
 
 class Load(Protocol):
-    """Something that runs while processes are killed."""
+    """Runs that a test starts while it kills processes."""
 
     async def prepare(self, client: Mnemesh) -> None:
         """Creates agents and groups."""

@@ -11,12 +11,17 @@ from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Generic, TypeVar, cast
 
 import sqlalchemy as sa
 
 Statement = sa.Select[Any] | sa.Insert | sa.Update | sa.Delete | sa.TextClause | sa.TextualSelect
 S = TypeVar("S", bound=Statement)
+
+T = TypeVar("T")
+_changed: Callable[[sqlite3.Cursor], int] = attrgetter("rowcount")
+_inserted: Callable[[sqlite3.Cursor], int | None] = attrgetter("lastrowid")
 
 _Convert = Callable[[Any], Any]
 
@@ -44,34 +49,26 @@ class Prepared(Generic[S]):
         if _is_left_to_sqlalchemy(conn):
             return conn.execute(self.statement, parameters).first()
         plan = self._planned(conn, parameters)
-        cursor = _execute(conn, plan, parameters)
-        values = cursor.fetchone()
-        row = None if values is None else plan.row(cursor, values)
-        cursor.close()
-        return row
+        return _execute(conn, plan, parameters, plan.first)
 
     def all(self, conn: sa.Connection, parameters: Mapping[str, Any]) -> Sequence[Any]:
         """Returns the rows of a query, with columns as attributes."""
         if _is_left_to_sqlalchemy(conn):
             return conn.execute(self.statement, parameters).all()
         plan = self._planned(conn, parameters)
-        cursor = _execute(conn, plan, parameters)
-        try:
-            return [plan.row(cursor, values) for values in cursor]
-        except sqlite3.Error as error:  # of a row after the first
-            raise _translated(conn, plan, plan.values(parameters), error) from error
+        return _execute(conn, plan, parameters, plan.all)
 
     def change(self, conn: sa.Connection, parameters: Mapping[str, Any]) -> int:
         """Executes a statement that writes. Returns the number of rows that it changed."""
         if _is_left_to_sqlalchemy(conn):
             return conn.execute(self.statement, parameters).rowcount
-        return _execute(conn, self._planned(conn, parameters), parameters).rowcount
+        return _execute(conn, self._planned(conn, parameters), parameters, _changed)
 
     def insert(self, conn: sa.Connection, parameters: Mapping[str, Any]) -> int:
         """Inserts a row on SQLite. Returns its row id."""
         if _is_left_to_sqlalchemy(conn):
             return conn.execute(self.statement, parameters).lastrowid
-        return _execute(conn, self._planned(conn, parameters), parameters).lastrowid or 0
+        return _execute(conn, self._planned(conn, parameters), parameters, _inserted) or 0
 
     def change_each(self, conn: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         """Executes a statement that writes once for each of the parameters, of which there is at least one."""
@@ -79,7 +76,7 @@ class Prepared(Generic[S]):
             conn.execute(self.statement, rows)
             return
         for row in rows:
-            _execute(conn, self._planned(conn, row), row)
+            _execute(conn, self._planned(conn, row), row, _changed)
 
     def _planned(self, conn: sa.Connection, parameters: Mapping[str, Any]) -> _Plan:
         if self._plan is None:
@@ -107,18 +104,18 @@ def _is_left_to_sqlalchemy(conn: sa.Connection) -> bool:
     return _Observers.count > 0 or conn.dialect.name != "sqlite"
 
 
-def _execute(conn: sa.Connection, plan: _Plan, parameters: Mapping[str, Any]) -> sqlite3.Cursor:
+def _execute(
+    conn: sa.Connection, plan: _Plan, parameters: Mapping[str, Any], result: Callable[[sqlite3.Cursor], T]
+) -> T:
+    """Executes a statement and returns its result. Reading a row can fail like the statement itself."""
     values = plan.values(parameters)
     try:
-        return cast("sqlite3.Connection", conn.connection.driver_connection).execute(plan.text, values)
+        return result(cast("sqlite3.Connection", conn.connection.driver_connection).execute(plan.text, values))
     except sqlite3.Error as error:
-        raise _translated(conn, plan, values, error) from error
-
-
-def _translated(conn: sa.Connection, plan: _Plan, values: Sequence[Any], error: sqlite3.Error) -> BaseException:
-    """Returns SQLAlchemy's error for one of the driver."""
-    hides = conn.engine.hide_parameters
-    return sa.exc.DBAPIError.instance(plan.text, tuple(values), error, sqlite3.Error, hides, dialect=conn.dialect)
+        hides = conn.engine.hide_parameters
+        raise sa.exc.DBAPIError.instance(
+            plan.text, tuple(values), error, sqlite3.Error, hides, dialect=conn.dialect
+        ) from error
 
 
 @dataclass(slots=True)
@@ -169,6 +166,17 @@ class _Plan:
             constant if name is None else parameters[name] if convert is None else convert(parameters[name])
             for name, convert, constant in self.sources
         ]
+
+    def first(self, cursor: sqlite3.Cursor) -> Any:
+        """Returns the first row; None if there is none."""
+        values = cursor.fetchone()
+        row = None if values is None else self.row(cursor, values)
+        cursor.close()
+        return row
+
+    def all(self, cursor: sqlite3.Cursor) -> Sequence[Any]:
+        """Returns all rows."""
+        return [self.row(cursor, values) for values in cursor]
 
     def row(self, cursor: sqlite3.Cursor, values: Sequence[Any]) -> Any:
         """Returns a row with converted values."""
