@@ -54,7 +54,7 @@ async def test_step_is_committed_in_one_transaction_of_few_statements(
     await recall.CreateContext(
         rpc.CreateContextRequest(agent_id=AGENT, conversation_id=CONVERSATION, messages=[system])
     )
-    expected = {"sqlite": 10, "postgresql": 7}[database_url.partition(":")[0].partition("+")[0]]
+    expected = {"sqlite": 8, "postgresql": 4}[database_url.partition(":")[0].partition("+")[0]]
     # A user's message starts a turn; an answer that does not name its turn belongs to the last one.
     steps = [(pb.ROLE_USER, 1), (pb.ROLE_ASSISTANT, 1), (pb.ROLE_USER, 1)]
     for version, (role, more) in enumerate(steps, start=1):

@@ -45,7 +45,7 @@ class UnusedStore:
 
 
 UNUSED: Any = UnusedStore()
-messages = MessageService(UNUSED, UNUSED, UNUSED)
+messages = MessageService(UNUSED, UNUSED, UNUSED, UNUSED)
 episodes = EpisodeService(UNUSED, UNUSED, UNUSED)
 
 

@@ -25,6 +25,7 @@ from mnemesh_recall.store.sql.messages import SqlMessageStore
 from mnemesh_recall.store.sql.tables import metadata
 from mnemesh_recall.usecases.fulltext import WordRebuild
 from mnemesh_recall.usecases.retention import Retention
+from mnemesh_recall.usecases.word_indexing import WordIndexing
 from mnemesh_recall.usecases.word_segments import WordSegmentation
 from mnemesh_recall.vectors.memories import PREFIX as MEMORIES
 from mnemesh_recall.vectors.messages import PREFIX as MESSAGES
@@ -92,6 +93,7 @@ async def _purge(config: Config, database: Database, index: NearestIndex, clock:
         words = WordRebuild(store)
         await words.mark()
         await words.run()
+        await WordIndexing(store).index_all()
         await indexer.open()
         expired = await Retention(store, indexer, clock, config.retention_days).sweep()
         yield f"messages that outlived the retention policy: {expired}"

@@ -49,6 +49,7 @@ from mnemesh_recall.usecases.message_search import MessageFinder
 from mnemesh_recall.usecases.messages import MessageService
 from mnemesh_recall.usecases.retention import Retention
 from mnemesh_recall.usecases.traces import TraceService
+from mnemesh_recall.usecases.word_indexing import WordIndexing
 from mnemesh_recall.usecases.word_segments import WordSegmentation
 from mnemesh_recall.vectors.memories import PREFIX as MEMORY_PREFIX
 from mnemesh_recall.vectors.memories import MemorySource, MemoryVectors
@@ -81,14 +82,14 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     vectors, memory_vectors = await register_collections(indexer, database, index, embedder)
     retention = Retention(store, indexer, clock, config.retention_days)
 
-    words = WordRebuild(store)
+    words, new_words = WordRebuild(store), WordIndexing(store)
     segmentation = WordSegmentation(SqlWordSegments(database, fulltext_index(database, changed)))
 
     async def purge() -> None:
         await store.purge_ledger()
         await store.purge_steps(clock.now() - timedelta(days=config.repeat_days))
 
-    messages = MessageService(store, MessageFinder(store, vectors, constants, reranking), indexer)
+    messages = MessageService(store, MessageFinder(store, vectors, constants, reranking), indexer, new_words)
     episodes = EpisodeService(episode_store, MemoryFinder(episode_store, memory_vectors, constants), indexer)
     audits = MemoryAuditService(SqlMemoryAuditStore(database, clock), clock)
     traces = TraceService(SqlTraceStore(database, clock, changed), indexer)
@@ -103,6 +104,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
         start=[words.mark, indexer.open],
         background=[
             words.run,
+            new_words.run,
             indexer.run,
             periodic(SEGMENTATION_SECONDS, segmentation.step),
             periodic(PURGE_SECONDS, purge),

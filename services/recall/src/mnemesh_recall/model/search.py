@@ -97,6 +97,8 @@ class WordCandidates:
     """Returns further candidates by their keys, and those that follow leaders; None if the store has to be asked."""
     row_ids: FindRows | None = None
     """Returns the row ids of messages by their keys, as far as they are known; None if none is."""
+    is_complete: bool = True
+    """False if messages of the scope were not indexed, or have the words of an earlier analysis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 import structlog
+from mnemesh_kit.background import with_pause
 
 from mnemesh_recall.store.base import MessageStore
 
@@ -31,22 +31,14 @@ class WordRebuild:
         """Indexes everything that is outdated, and leaves half of the time to calls."""
         began = time.monotonic()
         total = 0
-        while True:
-            page_began = time.monotonic()
-            count = await self._store.rebuild_some_words()
-            if count is None:
-                break
+        while (count := await with_pause(self._store.rebuild_some_words)) is not None:
             total += count
-            await asyncio.sleep(time.monotonic() - page_began)
         if total:
             await self._merge()
             _log.info("word_rebuild_finished", records=total, seconds=round(time.monotonic() - began, 1))
 
     async def _merge(self) -> None:
         """Merges what the rebuild wrote: it replaces each document, which makes searches read several times as much."""
-        first, has_more = True, True
+        has_more = await with_pause(lambda: self._store.merge_some_words(first=True))
         while has_more:
-            began = time.monotonic()
-            has_more = await self._store.merge_some_words(first=first)
-            first = False
-            await asyncio.sleep(time.monotonic() - began)
+            has_more = await with_pause(lambda: self._store.merge_some_words(first=False))

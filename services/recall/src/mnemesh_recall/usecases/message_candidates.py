@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
@@ -49,6 +49,8 @@ class FoundCandidates:
     """The mode that was applied."""
     row_ids: FindRows | None = None
     """See WordCandidates.row_ids."""
+    has_all_words: bool = True
+    """See WordCandidates.is_complete."""
 
 
 class CandidateFinder:
@@ -74,8 +76,7 @@ class CandidateFinder:
         asked = WordQuery("" if mode is SearchMode.VECTOR else query, fingerprint(query))
         searched = self._store.search_words(organization_id, scope, asked, limit)
         if mode is SearchMode.TEXT:
-            words = await searched
-            return FoundCandidates(words.candidates, words.rarities, row_ids=words.row_ids)
+            return _by_words(await searched)
         similar = 2 * depth if mode is SearchMode.VECTOR else max(NEAREST, depth)
         compare = self._compare if mode is SearchMode.VECTOR else self._compare_if_available
         searching = asyncio.ensure_future(searched)
@@ -83,13 +84,13 @@ class CandidateFinder:
             searching, compare(organization_id, scope, query, similar, words=searching)
         )
         if comparison is None:
-            return FoundCandidates(words.candidates, words.rarities, row_ids=words.row_ids)
+            return _by_words(words)
         added = await self._similar(organization_id, scope, words, comparison)
         candidates = words.candidates.joined(added)
         similarities = await self._vectors.similarities(comparison, keys_to_compare(candidates))
         if mode is SearchMode.VECTOR:  # A text that equals the query is a hit once its vector is in the index.
             candidates = candidates.chosen(np.array([key in similarities for key in candidates], np.bool_))
-        return FoundCandidates(candidates, words.rarities, similarities, mode, words.row_ids)
+        return replace(_by_words(words), candidates=candidates, similarities=similarities, mode=mode)
 
     async def _compare_if_available(
         self, organization_id: str, scope: SearchScope, query: str, limit: int, words: Awaitable[WordCandidates]
@@ -145,6 +146,10 @@ class CandidateFinder:
             read = await self._store.list_candidates(organization_id, scope, ids, leaders)
             found = Candidates.of(read, tuple(words.rarities))
         return found.chosen(np.array([key not in after for key in found], np.bool_))
+
+
+def _by_words(words: WordCandidates) -> FoundCandidates:
+    return FoundCandidates(words.candidates, words.rarities, row_ids=words.row_ids, has_all_words=words.is_complete)
 
 
 def _is_organization_wide(scope: SearchScope) -> bool:

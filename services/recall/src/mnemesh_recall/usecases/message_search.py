@@ -64,7 +64,7 @@ class MessageFinder:
         hits = await self._hits(caller, (reranked or ranked)[: search.limit], questions, mode, find_rows)
         is_complete = search.mode is SearchMode.TEXT or (mode is search.mode and self._vectors.is_complete())
         if search.mode is not SearchMode.VECTOR:
-            is_complete = is_complete and await self._store.has_current_words(search.scope.agent_id)
+            is_complete = is_complete and all(found.has_all_words for _, found in rankings)
         return MessageHits(
             hits,
             degraded=not is_complete,

@@ -37,6 +37,7 @@ from mnemesh_recall.model.search import MessageHits, MessageSearch
 from mnemesh_recall.store.base import MessageStore
 from mnemesh_recall.usecases.hit_surroundings import with_surroundings
 from mnemesh_recall.usecases.message_search import MessageFinder
+from mnemesh_recall.usecases.word_indexing import WordIndexing
 
 
 class MessageService:
@@ -45,10 +46,11 @@ class MessageService:
     See MessageStore for the semantics and the other errors.
     """
 
-    def __init__(self, store: MessageStore, finder: MessageFinder, indexer: Indexer) -> None:
+    def __init__(self, store: MessageStore, finder: MessageFinder, indexer: Indexer, words: WordIndexing) -> None:
         self._store = store
         self._finder = finder
         self._indexer = indexer
+        self._words = words
 
     async def create_context(self, caller: Principal, new: NewContext, key: RequestKey | None) -> ContextWindow:
         """Creates a window. Its first message, and no other, must be of role SYSTEM."""
@@ -70,6 +72,7 @@ class MessageService:
         """Commits a step. It must contain a message or a system text."""
         result = await self._store.commit_step(caller.organization_id, valid_step(step))
         self._indexer.notify()
+        self._words.notify()
         return result
 
     async def replace_context(

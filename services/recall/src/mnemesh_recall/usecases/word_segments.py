@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
-
 import structlog
+from mnemesh_kit.background import with_pause
 from mnemesh_kit.errors import Unavailable
 
 from mnemesh_recall.store.base import WordSegmentStore
 
-T = TypeVar("T")
 _log = structlog.get_logger("mnemesh.recall.words")
 
 
@@ -50,15 +45,7 @@ class WordSegmentation:
         return len(agents)
 
     async def _index(self, agent_id: str) -> None:
-        while await _politely(lambda: self._store.move_tail(agent_id)):
+        while await with_pause(lambda: self._store.move_tail(agent_id)):
             pass
-        while await _politely(lambda: self._store.merge(agent_id)):
+        while await with_pause(lambda: self._store.merge(agent_id)):
             pass
-
-
-async def _politely(work: Callable[[], Awaitable[T]]) -> T:
-    """Does a piece of work, and leaves as much time to calls."""
-    began = time.monotonic()
-    result = await work()
-    await asyncio.sleep(time.monotonic() - began)
-    return result

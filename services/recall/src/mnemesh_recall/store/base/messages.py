@@ -147,8 +147,8 @@ class MessageStore(Protocol):
     ) -> WordCandidates:
         """Returns approximately the `limit` best messages by words, and those that equal the query, newest first.
 
-        After a change of the word analysis, the messages of the agent in scope are indexed again before, for at most a
-        second.
+        Messages of committed steps that are not indexed yet are indexed before, for at most a second. So are, after a
+        change of the word analysis, the messages of the agent in scope.
         """
         ...
 
@@ -203,8 +203,8 @@ class MessageStore(Protocol):
         """Merges some parts of the full-text index. `first` begins to merge all. Returns whether there is more."""
         ...
 
-    async def has_current_words(self, agent_id: str | None) -> bool:
-        """Returns whether no messages of an agent, or of any agent, wait for `rebuild_some_words`."""
+    async def index_some_words(self) -> bool:
+        """Indexes the words of some messages of committed steps. Returns whether there may be more."""
         ...
 
     async def rebuild_fulltext(self) -> int:

@@ -14,6 +14,7 @@ from mnemesh_recall.model.messages import AgentErasure, MessageBatch
 from mnemesh_recall.model.unanswered_calls import is_derived_return
 from mnemesh_recall.store.sql import agents as agent_rows
 from mnemesh_recall.store.sql import derived_memories, message_rows, outbox, windows
+from mnemesh_recall.store.sql.fulltext import unindexed
 from mnemesh_recall.store.sql.tables import (
     agents,
     context_entries,
@@ -127,6 +128,7 @@ def erase_agent(tx: Transaction, agent_id: str) -> AgentErasure:
     message_ids = sa.select(_m.id).where(_m.agent_id == agent_id)
     conversation_ids = sa.select(_c.conversation_id).where(_c.agent_id == agent_id)
     tx.fulltext.remove_agent(conn, agent_id)
+    unindexed.forget(conn, agent_id)
     conn.execute(sa.delete(tool_call_rows).where(tool_call_rows.c.message_id.in_(message_ids)))
     conn.execute(sa.delete(context_entries).where(_e.conversation_id.in_(conversation_ids)))
     conn.execute(sa.delete(step_commits).where(step_commits.c.agent_id == agent_id))

@@ -62,15 +62,16 @@ def store(tx: Transaction, agent_id: str, batch: Sequence[Message]) -> Stored:
     deferred = Deferred()
     rows = [message_to_row(message, tx.organization_id) for message in batch]
     stored = store_rows(tx, agent_id, batch, rows, deferred)
+    index_new(tx.conn, tx.fulltext, deferred.searchable)
     write_deferred(tx, deferred)
     return stored
 
 
 def write_deferred(tx: Transaction, deferred: Deferred) -> None:
-    """Writes the rows that `store_rows` deferred."""
+    """Writes the rows that `store_rows` deferred, except for words."""
     if deferred.calls:
         tx.conn.execute(_INSERT_CALLS, deferred.calls)
-    outbox.add_messages(tx.conn, deferred.changed_ids, tx.now)
+    outbox.add_messages(tx.conn, [message.id for message in deferred.searchable], tx.now)
 
 
 def store_rows(
@@ -82,7 +83,7 @@ def store_rows(
     *,
     all_new: bool = False,
 ) -> Stored:
-    """Stores messages as `store` does, and leaves the deferred rows to the caller.
+    """Stores messages as `store` does, and leaves the deferred rows and the words to the caller.
 
     Args:
         tx: the transaction.
@@ -132,7 +133,7 @@ def _known_messages(tx: Transaction, batch: Sequence[Message]) -> list[Message]:
 
 def _insert(tx: Transaction, rows: list[Row], deferred: Deferred) -> None:
     row_ids = _insert_rows(tx.conn, rows)
-    sources = [
+    deferred.searchable.extend(
         SearchableMessage(
             row_id=row_id,
             id=row["id"],
@@ -147,10 +148,7 @@ def _insert(tx: Transaction, rows: list[Row], deferred: Deferred) -> None:
         )
         for row, row_id in zip(rows, row_ids, strict=True)
         if row["search_text"]
-    ]
-    if sources:
-        index_new(tx.conn, tx.fulltext, sources)
-        deferred.changed_ids.extend(source.id for source in sources)
+    )
 
 
 def _insert_rows(conn: sa.Connection, rows: Sequence[Row]) -> Sequence[int]:

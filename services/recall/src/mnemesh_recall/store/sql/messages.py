@@ -41,8 +41,9 @@ from mnemesh_recall.store.sql import (
     steps,
     windows,
 )
-from mnemesh_recall.store.sql.fulltext import dialogues, selection
+from mnemesh_recall.store.sql.fulltext import dialogues, selection, unindexed
 from mnemesh_recall.store.sql.fulltext.engines import fulltext_index
+from mnemesh_recall.store.sql.fulltext.unindexed import UnindexedMessages
 from mnemesh_recall.store.sql.rows import COLUMNS, message_from_row
 from mnemesh_recall.store.sql.tables import messages, request_ledger
 from mnemesh_recall.store.sql.transaction import Transaction
@@ -66,6 +67,7 @@ class SqlMessageStore:
         self._fulltext = fulltext_index(database, changed)
         self._documents = DocumentCache()
         self._words = WordRebuilds(database, self._fulltext)
+        self._unindexed = UnindexedMessages(database, self._fulltext)
 
     async def create_context(self, organization_id: str, new: NewContext, key: RequestKey | None) -> ContextWindow:
         """See MessageStore."""
@@ -181,10 +183,19 @@ class SqlMessageStore:
         self, organization_id: str, scope: SearchScope, words: WordQuery, limit: int
     ) -> WordCandidates:
         """See MessageStore."""
-        await self._words.finish(scope.agent_id)
-        return await self._database.read(
-            lambda conn: selection.select(self._fulltext, self._documents, conn, organization_id, scope, words, limit)
-        )
+
+        given = (organization_id, scope, words, limit)
+
+        def select(conn: sa.Connection, *, even_incomplete: bool) -> WordCandidates:
+            return selection.select(self._fulltext, self._documents, conn, *given, even_incomplete=even_incomplete)
+
+        found = await self._database.read(lambda conn: select(conn, even_incomplete=False))
+        if found.is_complete:
+            return found
+        if scope.agent_id is not None:
+            await self._words.finish(scope.agent_id)
+        await self._unindexed.finish(organization_id, scope.agent_id)
+        return await self._database.read(lambda conn: select(conn, even_incomplete=True))
 
     async def list_candidates(
         self, organization_id: str, scope: SearchScope, ids: Sequence[str], leaders: Sequence[str]
@@ -231,9 +242,9 @@ class SqlMessageStore:
         """See MessageStore."""
         return await self._database.write(lambda conn: self._fulltext.merge(conn, first=first), name="words.merge")
 
-    async def has_current_words(self, agent_id: str | None) -> bool:
+    async def index_some_words(self) -> bool:
         """See MessageStore."""
-        return await self._words.is_complete(agent_id)
+        return await self._unindexed.index_some()
 
     async def rebuild_fulltext(self) -> int:
         """See MessageStore."""
@@ -241,6 +252,7 @@ class SqlMessageStore:
         def rebuild(conn: sa.Connection) -> int:
             count = dialogues.index_all(conn, self._fulltext)
             self._words.replaced(conn)
+            unindexed.forget_all(conn)
             return count
 
         return await self._database.write(rebuild)

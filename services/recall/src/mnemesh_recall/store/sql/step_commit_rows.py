@@ -8,11 +8,19 @@ from typing import Any, Final
 import sqlalchemy as sa
 from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_retrieval.indexing.records import ChangeKind
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from mnemesh_recall.model.outbox import MESSAGES
 from mnemesh_recall.store.sql import message_rows, windows
-from mnemesh_recall.store.sql.tables import context_entries, index_tables, step_commits, tool_call_rows
+from mnemesh_recall.store.sql.fulltext import unindexed
+from mnemesh_recall.store.sql.tables import (
+    context_entries,
+    index_tables,
+    step_commits,
+    tool_call_rows,
+    unindexed_agents,
+)
 from mnemesh_recall.store.sql.transaction import Deferred, Transaction
 from mnemesh_recall.store.sql.windows import UPDATE_STATE, State
 
@@ -26,6 +34,20 @@ def _insert_cte(table: sa.Table, columns: Sequence[str], **constants: sa.ColumnE
     unnested = sa.func.unnest(*arrays).table_valued(*columns, name=f"{table.name}_unnested").render_derived()
     rows = sa.select(*(unnested.c[name] for name in columns), *constants.values())
     return sa.insert(table).from_select([*columns, *constants], rows).cte(f"{table.name}_inserted")
+
+
+def _unindexed_cte() -> sa.CTE:
+    """Returns the note that messages are not indexed, if there are any.
+
+    A row that exists is updated with its own value. PostgreSQL then refuses one of two transactions of which one
+    commits a message, and the other one deletes the row because it does not see this message.
+    """
+    table = unindexed_agents
+    row = sa.select(*(sa.bindparam(f"unindexed_{column.name}", type_=column.type) for column in table.c))
+    rows = row.where(sa.bindparam("has_unindexed", type_=sa.Boolean))
+    inserted = postgresql.insert(table).from_select([column.name for column in table.c], rows)
+    same = {table.c.position: table.c.position}
+    return inserted.on_conflict_do_update(index_elements=[table.c.agent_id], set_=same).cte("unindexed_noted")
 
 
 _INSERT_ALL: Final = (
@@ -43,6 +65,7 @@ _INSERT_ALL: Final = (
         _insert_cte(
             context_entries, ("position", "message_id"), conversation_id=sa.bindparam("conversation", type_=sa.Text)
         ),
+        _unindexed_cte(),
         UPDATE_STATE.cte("state_updated"),
     )
 )
@@ -69,6 +92,7 @@ def write_step_commit(
     conn = tx.conn
     if conn.dialect.name != "postgresql":
         message_rows.write_deferred(tx, deferred)
+        unindexed.note(conn, deferred.searchable, tx.now)
         windows.insert_entries(conn, state.conversation_id, state.next_position, appended)
         _UPDATE_STATE.change(conn, next_state)
         _INSERT_RECORD.change(conn, record)
@@ -76,10 +100,17 @@ def write_step_commit(
     arrays: dict[str, Any] = {
         "tool_call_rows_tool_call_id": [call["tool_call_id"] for call in deferred.calls],
         "tool_call_rows_message_id": [call["message_id"] for call in deferred.calls],
-        "index_outbox_subject_id": deferred.changed_ids,
+        "index_outbox_subject_id": [message.id for message in deferred.searchable],
         "now": tx.now,
         "context_entries_position": list(range(state.next_position, state.next_position + len(appended))),
         "context_entries_message_id": list(appended),
     }
     commit = {f"commit_{name}": value for name, value in record.items()}
-    conn.execute(_INSERT_ALL, {**arrays, **next_state, **commit})
+    row = (
+        unindexed.noted(deferred.searchable, tx.now)
+        if deferred.searchable
+        else dict.fromkeys(unindexed_agents.c.keys())
+    )
+    noted = {f"unindexed_{name}": value for name, value in row.items()}
+    parameters = {**arrays, **next_state, **commit, **noted, "has_unindexed": bool(deferred.searchable)}
+    conn.execute(_INSERT_ALL, parameters)

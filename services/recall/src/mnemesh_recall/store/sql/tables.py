@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import sqlalchemy as sa
 from mnemesh_kit.idempotency import ledger_table
 from mnemesh_kit.sql import UtcDateTime
@@ -38,14 +40,28 @@ word_languages = sa.Table(
 )
 """The languages of an organization's indexed texts other than English."""
 
+AGENT: Final = "agent"
+MEMORIES: Final = "memories"
+"""The kinds of subjects in `word_rebuilds`: an agent, whose messages are to be analysed again; a table of memories."""
 word_rebuilds = sa.Table(
     "word_rebuilds",
     metadata,
-    # An agent, whose messages are to be analysed again; or a table of memories.
     sa.Column("kind", sa.Text, primary_key=True),
     sa.Column("subject", sa.Text, primary_key=True),
     # The sequence id or row id up to which that is done.
     sa.Column("position", sa.BigInteger, nullable=False),
+)
+
+# The agents with messages that are not in the word index yet, because the commit of a step leaves that to later.
+unindexed_agents = sa.Table(
+    "unindexed_agents",
+    metadata,
+    sa.Column("agent_id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    # The sequence id up to which the messages are indexed.
+    sa.Column("position", sa.BigInteger, nullable=False),
+    # The time of the first commit whose messages are not indexed.
+    sa.Column("since", UtcDateTime, nullable=False),
 )
 
 # The word index of each agent: docs/decisions/word-segments.md. Segments are never changed, and ids never used again.

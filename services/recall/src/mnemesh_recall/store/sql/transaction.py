@@ -7,7 +7,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from mnemesh_recall.store.sql.fulltext.documents import FulltextIndex
+from mnemesh_recall.store.sql.fulltext.documents import FulltextIndex, SearchableMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,5 +26,5 @@ class Deferred:
 
     calls: list[dict[str, str]] = field(default_factory=list)
     """Rows of `tool_call_rows`."""
-    changed_ids: list[str] = field(default_factory=list)
-    """The messages to add to the outbox of the vector index."""
+    searchable: list[SearchableMessage] = field(default_factory=list)
+    """The new messages to index, in order of their sequence ids."""

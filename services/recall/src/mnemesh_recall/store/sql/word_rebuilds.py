@@ -12,11 +12,8 @@ from mnemesh_retrieval.words.analysis import VERSION
 from mnemesh_recall.store.sql import memory_words
 from mnemesh_recall.store.sql.fulltext.dialogues import index_page
 from mnemesh_recall.store.sql.fulltext.documents import FulltextIndex
-from mnemesh_recall.store.sql.tables import agents, word_analysis, word_rebuilds
+from mnemesh_recall.store.sql.tables import AGENT, MEMORIES, agents, word_analysis, word_rebuilds
 
-AGENT: Final = "agent"
-MEMORIES: Final = "memories"
-"""The kinds of subjects in `word_rebuilds`."""
 WAIT_SECONDS: Final = 1.0
 """How long a search indexes the messages of its agent. An agent with some ten thousands takes longer."""
 
@@ -27,12 +24,7 @@ _NEXT: Final = (
 )
 _OF_AGENT: Final = _NEXT.where(_w.kind == AGENT, _w.subject == sa.bindparam("agent"))
 # Searches ask while anything waits. Building a statement takes several times as long as its answer.
-_WAITING: Final = sa.select(
-    sa.func.count(),
-    sa.func.count().filter(_w.kind == AGENT),
-    sa.func.count().filter(_w.kind == AGENT, _w.subject == sa.bindparam("agent", type_=_w.subject.type)),
-    sa.func.count().filter(_w.kind == MEMORIES),
-).select_from(word_rebuilds)
+_WAITING: Final = sa.select(sa.func.count(), sa.func.count().filter(_w.kind == MEMORIES)).select_from(word_rebuilds)
 _THIS: Final = (_w.kind == sa.bindparam("p_kind"), _w.subject == sa.bindparam("p_subject"))
 _DONE: Final = sa.delete(word_rebuilds).where(*_THIS)
 _ADVANCE: Final = sa.update(word_rebuilds).where(*_THIS).values(position=sa.bindparam("p_position"))
@@ -96,35 +88,19 @@ class WordRebuilds:
             self._may_wait = False
         return count
 
-    async def finish(self, agent_id: str | None) -> None:
+    async def finish(self, agent_id: str) -> None:
         """Indexes the messages of an agent before a search of them, for a limited time."""
-        if agent_id is None or await self.is_complete(agent_id):
-            return
         until = time.monotonic() + WAIT_SECONDS
         while await self.next_page(agent_id) is not None and time.monotonic() < until:
             pass
 
-    async def is_complete(self, agent_id: str | None) -> bool:
-        """Returns whether the words of the messages of an agent, or of all agents, are of this version."""
-        of_agents, of_this_agent, _ = await self._waiting(agent_id)
-        return not (of_agents if agent_id is None else of_this_agent)
-
     async def is_complete_for_memories(self) -> bool:
         """Returns whether the words of all memories are of this version."""
-        _, _, of_memories = await self._waiting()
-        return not of_memories
-
-    async def _waiting(self, agent_id: str | None = None) -> tuple[int, int, int]:
-        """Returns how many agents wait, whether this one does (0 or 1), and how many kinds of memories wait."""
         if not self._may_wait:
-            return 0, 0, 0
-        parameters = {"agent": agent_id}
-        every, *some = await self._database.read(
-            lambda conn: conn.execute(_WAITING, parameters).one(), name="words.waiting"
-        )
+            return True
+        every, of_memories = await self._database.read(lambda conn: conn.execute(_WAITING).one(), name="words.waiting")
         self._may_wait = every > 0
-        of_agents, of_this_agent, of_memories = some
-        return of_agents, of_this_agent, of_memories
+        return not of_memories
 
     def replaced(self, conn: sa.Connection) -> None:
         """Notes that all messages were indexed in this transaction; memories still wait."""

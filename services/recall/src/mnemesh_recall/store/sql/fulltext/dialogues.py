@@ -58,7 +58,7 @@ def _neighbours_statement(*, before: bool, in_conversation: bool) -> sa.Select[A
     )
 
 
-_OF_AGENT: Final = (
+_OF_AGENT: Final = Prepared(
     sa.select(*COLUMNS)
     .where(
         messages.c.agent_id == sa.bindparam("agent"),
@@ -106,16 +106,18 @@ def index_all(conn: sa.Connection, index: FulltextIndex) -> int:
     return count
 
 
-def index_page(conn: sa.Connection, index: FulltextIndex, agent_id: str, after: int) -> tuple[int, int | None]:
-    """Indexes the messages of an agent that follow a sequence id.
+def index_page(
+    conn: sa.Connection, index: FulltextIndex, agent_id: str, after: int, *, most: int | None = None
+) -> tuple[int, int | None]:
+    """Indexes the messages of an agent that follow a sequence id, at most `most` or PAGE of them.
 
     Returns:
         Their number, and the sequence id after which to continue; None if there are no more.
     """
-    rows = conn.execute(_OF_AGENT, {"agent": agent_id, "after": after, "most": PAGE})
-    sources = sources_from_rows(rows)
+    most = PAGE if most is None else most
+    sources = sources_from_rows(_OF_AGENT.all(conn, {"agent": agent_id, "after": after, "most": most}))
     index_new(conn, index, sources)
-    return len(sources), sources[-1].sequence_id if len(sources) == PAGE else None
+    return len(sources), sources[-1].sequence_id if len(sources) == most else None
 
 
 def reindex_around(conn: sa.Connection, index: FulltextIndex, at: SearchableMessage, *, exists: bool) -> None:

@@ -11,6 +11,7 @@ from mnemesh_retrieval.words.analysis import terms
 
 from mnemesh_recall.model.candidates import Candidates
 from mnemesh_recall.model.search import SearchScope, WordCandidates, WordQuery
+from mnemesh_recall.store.sql.fulltext import unindexed
 from mnemesh_recall.store.sql.fulltext.agent_reading import MOST_TAIL, open_agent
 from mnemesh_recall.store.sql.fulltext.documents import CandidateQuery, FulltextIndex
 from mnemesh_recall.store.sql.word_languages import stored_languages
@@ -32,12 +33,23 @@ def select(
     scope: SearchScope,
     words: WordQuery,
     limit: int,
+    *,
+    even_incomplete: bool = True,
 ) -> WordCandidates:
-    """See MessageStore.search_words."""
+    """See MessageStore.search_words.
+
+    Unless `even_incomplete`, nothing is selected while messages of the scope wait to be indexed.
+    """
     most = MOST_HOLDERS + 1
-    agent = None
+    overview, agent = None, None
     if scope.agent_id is not None:
         overview = read_overview(conn, organization_id, scope.agent_id, MOST_TAIL + 1)
+        is_complete = overview.is_complete
+    else:
+        is_complete = unindexed.is_complete(conn, organization_id)
+    if not (is_complete or even_incomplete):
+        return WordCandidates(Candidates.of((), ()), {}, is_complete=False)
+    if overview is not None:
         own = terms(words.text, overview.languages)
         agent = open_agent(conn, cache, index, scope, overview, words.text, tuple(own))
     else:
@@ -55,12 +67,13 @@ def select(
     terms_ = tuple(rarities)
     if agent is None:
         found = index.candidates(conn, organization_id, scope, query)
-        return WordCandidates(Candidates.of(found, terms_), rarities)
+        return WordCandidates(Candidates.of(found, terms_), rarities, is_complete=is_complete)
     return WordCandidates(
         agent.candidates(query, terms_),
         rarities,
         read=lambda keys, leaders: agent.read(keys, leaders, terms_),
         row_ids=agent.row_ids,
+        is_complete=is_complete,
     )
 
 

@@ -49,6 +49,8 @@ _OVERVIEW: Final = Prepared(
         " UNION ALL SELECT 2, row_id, 0, 0, 0, '' FROM"
         " (SELECT row_id FROM word_tail WHERE agent_id = :agent ORDER BY row_id LIMIT CAST(:most AS INTEGER)) AS tail"
         " UNION ALL SELECT 3, 0, 0, 0, 0, language FROM word_languages WHERE organization_id = :organization"
+        " UNION ALL SELECT 4, 0, 0, 0, 0, '' FROM unindexed_agents WHERE agent_id = :agent"
+        " UNION ALL SELECT 4, 0, 0, 0, 0, '' FROM word_rebuilds WHERE kind = 'agent' AND subject = :agent"
     )
 )
 _SEGMENTS: Final = sa.select(_s.id, _s.documents, _s.buckets, _s.parts).where(_s.agent_id == _AGENT).order_by(_s.id)
@@ -110,11 +112,13 @@ class Overview(NamedTuple):
     """See `tail`."""
     languages: list[str]
     """See `word_languages.stored_languages`."""
+    is_complete: bool
+    """False if messages of the agent are not indexed yet, or have the words of an earlier analysis."""
 
 
 def overview(conn: sa.Connection, organization_id: str, agent_id: str, most: int) -> Overview:
     """Reads the segments of an agent, its tail up to a length, and the languages of the organization."""
-    size, segments, row_ids, languages = None, [], [], []
+    size, segments, row_ids, languages, is_complete = None, [], [], [], True
     parameters = {"organization": organization_id, "agent": agent_id, "most": most}
     for kind, number, documents, buckets, parts, name in _OVERVIEW.all(conn, parameters):
         match kind:
@@ -124,9 +128,11 @@ def overview(conn: sa.Connection, organization_id: str, agent_id: str, most: int
                 segments.append(SegmentRow(number, documents, buckets, parts))
             case 2:
                 row_ids.append(number)
-            case _:
+            case 3:
                 languages.append(name)
-    return Overview(size, sorted(segments), sorted(row_ids), sorted(languages))
+            case _:
+                is_complete = False
+    return Overview(size, sorted(segments), sorted(row_ids), sorted(languages), is_complete or size is None)
 
 
 def note(conn: sa.Connection, changed: ChangedAgents, documents: Iterable[tuple[str, int]]) -> None:
