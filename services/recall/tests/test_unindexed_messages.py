@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 import sqlalchemy as sa
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
+from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.sql import DatabaseFull
 from mnemesh_recall.model.candidates import id_of
@@ -111,7 +112,7 @@ async def test_commit_leaves_the_words_of_its_messages_to_later(indexed: Indexed
     await dialogue.say("On a farm")
     assert await documents(indexed) == before
     assert await waiting(indexed) == [dialogue.agent]
-    await WordIndexing(indexed.store).index_all()
+    await WordIndexing(indexed.store, FrozenClock()).index_all()
     assert len(await documents(indexed)) == len(before) + 3
     assert await waiting(indexed) == []
 
@@ -155,7 +156,7 @@ async def test_documents_are_those_of_a_rebuild_whenever_they_are_written(
     dialogues = [Dialogue(indexed, new_id("agent")) for _ in range(3)]
     for each in dialogues:
         await each.open()
-    indexing, committed = WordIndexing(indexed.store), dict[str, list[Message]]()
+    indexing, committed = WordIndexing(indexed.store, FrozenClock()), dict[str, list[Message]]()
     for place in range(90):
         of = chance.choice(dialogues)
         history = committed.setdefault(of.agent, [])
@@ -210,7 +211,7 @@ async def test_message_that_another_process_commits_while_one_indexes_is_not_for
             for each in (first, second):
                 tasks.create_task(index(each))
             tasks.create_task(talk())
-        await WordIndexing(first.store).index_all()
+        await WordIndexing(first.store, FrozenClock()).index_all()
         assert await waiting(second) == []
         written = await documents(second)
         await second.store.rebuild_fulltext()
@@ -232,7 +233,7 @@ async def test_search_finds_what_is_indexed_if_the_disk_is_full(
         await conversation.open("We saw alpacas")
         await conversation.commit("The alpacas were white")
 
-        async def refuse(*_: object) -> bool:
+        async def refuse(*_: object, **__: object) -> bool:
             raise DatabaseFull
 
         with monkeypatch.context() as full:
@@ -248,14 +249,29 @@ async def test_search_finds_what_is_indexed_if_the_disk_is_full(
         assert not found.degraded
 
 
+async def until_indexed(indexed: Indexed) -> None:
+    async with asyncio.timeout(scaled(30)):
+        while await waiting(indexed):
+            await asyncio.sleep(0.01)
+
+
+async def test_messages_that_another_replica_left_are_indexed_after_a_while(
+    serve: Any, database_url: str, tmp_path: Path, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(word_indexing, "POLL_SECONDS", 0.05)
+    async with serve(database_url=database_url), opened(database_url, tmp_path) as other:
+        dialogue = Dialogue(other, new_id("agent"))
+        await dialogue.open()
+        await dialogue.say("We saw alpacas")
+        await asyncio.sleep(0.2)
+        assert await waiting(other) == [dialogue.agent]  # The other replica may be about to index them.
+        clock.advance(10)
+        await until_indexed(other)
+
+
 async def test_messages_are_indexed_in_the_background_also_after_a_restart(
     serve: Any, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def indexed_in_time() -> None:
-        async with opened(database_url, tmp_path) as other, asyncio.timeout(scaled(30)):
-            while await waiting(other):
-                await asyncio.sleep(0.01)
-
     with monkeypatch.context() as stopped:
         stopped.setattr(word_indexing, "GATHER_SECONDS", 3600.0)
         async with serve(database_url=database_url) as recall:
@@ -264,10 +280,9 @@ async def test_messages_are_indexed_in_the_background_also_after_a_restart(
             await conversation.commit("The alpacas were white")
     async with opened(database_url, tmp_path) as other:
         assert await waiting(other) == [conversation.agent_id]
-    async with serve(database_url=database_url) as recall:
-        await indexed_in_time()
+    async with serve(database_url=database_url) as recall, opened(database_url, tmp_path) as other:
+        await until_indexed(other)
         conversation.stub = recall
         await conversation.commit("They ate hay", base=2)
-        await indexed_in_time()
-    async with opened(database_url, tmp_path) as other:
+        await until_indexed(other)
         assert len([row for row in (await documents(other)).values() if row[1]]) >= 3

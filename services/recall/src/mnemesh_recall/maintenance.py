@@ -93,7 +93,7 @@ async def _purge(config: Config, database: Database, index: NearestIndex, clock:
         words = WordRebuild(store)
         await words.mark()
         await words.run()
-        await WordIndexing(store).index_all()
+        await WordIndexing(store, clock).index_all()
         await indexer.open()
         expired = await Retention(store, indexer, clock, config.retention_days).sweep()
         yield f"messages that outlived the retention policy: {expired}"

@@ -82,7 +82,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     vectors, memory_vectors = await register_collections(indexer, database, index, embedder)
     retention = Retention(store, indexer, clock, config.retention_days)
 
-    words, new_words = WordRebuild(store), WordIndexing(store)
+    words, new_words = WordRebuild(store), WordIndexing(store, clock)
     segmentation = WordSegmentation(SqlWordSegments(database, fulltext_index(database, changed)))
 
     async def purge() -> None:

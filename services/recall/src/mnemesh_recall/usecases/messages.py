@@ -72,7 +72,7 @@ class MessageService:
         """Commits a step. It must contain a message or a system text."""
         result = await self._store.commit_step(caller.organization_id, valid_step(step))
         self._indexer.notify()
-        self._words.notify()
+        self._words.notify(step.agent_id)
         return result
 
     async def replace_context(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
 from mnemesh_kit.background import with_pause
+from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError
 
 from mnemesh_recall.store.base import MessageStore
@@ -15,7 +18,7 @@ from mnemesh_recall.store.base import MessageStore
 GATHER_SECONDS: Final = 0.2
 """The delay after a commit, so that the messages of several commits are indexed together."""
 POLL_SECONDS: Final = 5.0
-"""The longest time that messages wait whose replica stopped before it indexed them."""
+"""The time after which messages are indexed that another replica committed and did not index, because it stopped."""
 
 _log = structlog.get_logger("mnemesh.recall.words")
 
@@ -23,29 +26,39 @@ _log = structlog.get_logger("mnemesh.recall.words")
 class WordIndexing:
     """Indexes the words of new messages. A search first indexes those that it may find, so that it misses none."""
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MessageStore, clock: Clock) -> None:
         self._store = store
+        self._clock = clock
+        self._agents: set[str] = set()
         self._committed = asyncio.Event()
 
-    def notify(self) -> None:
-        """Notes that a step was committed."""
+    def notify(self, agent_id: str) -> None:
+        """Notes that a step of an agent was committed."""
+        self._agents.add(agent_id)
         self._committed.set()
 
     async def run(self) -> None:
-        """Indexes messages until it is cancelled."""
+        """Indexes messages until it is cancelled: those of this process, and those that others left."""
+        await self.index_all()
+        polled = self._clock.monotonic()
         while True:
-            self._committed.clear()
-            await self.index_all()
             with suppress(TimeoutError):
                 # asyncio.wait_for loses a cancellation that arrives together with the event.
                 async with asyncio.timeout(POLL_SECONDS):
                     await self._committed.wait()
-            await asyncio.sleep(GATHER_SECONDS)
+                await asyncio.sleep(GATHER_SECONDS)
+            agents, self._agents = self._agents, set()
+            self._committed.clear()
+            if agents:
+                await self.index_all(sorted(agents))
+            if self._clock.monotonic() - polled >= POLL_SECONDS:
+                await self.index_all(before=self._clock.now() - timedelta(seconds=POLL_SECONDS))
+                polled = self._clock.monotonic()
 
-    async def index_all(self) -> None:
-        """Indexes all messages that wait now. A failure is logged, and they wait longer."""
+    async def index_all(self, agent_ids: Sequence[str] | None = None, *, before: datetime | None = None) -> None:
+        """Indexes all messages that wait now; see MessageStore.index_some_words. After a failure they wait longer."""
         try:
-            while await with_pause(self._store.index_some_words):
+            while await with_pause(lambda: self._store.index_some_words(agent_ids, before=before)):
                 pass
         except MnemeshError as error:
             _log.warning("messages_not_indexed", error=error.message)

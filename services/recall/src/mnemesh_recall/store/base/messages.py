@@ -203,8 +203,13 @@ class MessageStore(Protocol):
         """Merges some parts of the full-text index. `first` begins to merge all. Returns whether there is more."""
         ...
 
-    async def index_some_words(self) -> bool:
-        """Indexes the words of some messages of committed steps. Returns whether there may be more."""
+    async def index_some_words(self, agent_ids: Sequence[str] | None = None, *, before: datetime | None = None) -> bool:
+        """Indexes the words of some messages of committed steps, and returns whether there may be more.
+
+        Args:
+            agent_ids: only of these agents.
+            before: only of agents with such messages that were committed earlier.
+        """
         ...
 
     async def rebuild_fulltext(self) -> int:

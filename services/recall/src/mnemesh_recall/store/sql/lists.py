@@ -14,7 +14,7 @@ _LISTED: Final = "listed"
 
 
 def among(column: sa.Column[Any]) -> Mapping[str, Condition]:
-    """Returns, by dialect, the condition that a column has one of the values that `listed` passes."""
+    """Returns, by SQL dialect, the condition that a column has one of the values that `listed` passes."""
     value = sa.func.json_each(sa.bindparam(_LISTED, type_=sa.Text)).table_valued("value").c.value
     return {
         "sqlite": column.in_(sa.select(value)),

@@ -242,9 +242,9 @@ class SqlMessageStore:
         """See MessageStore."""
         return await self._database.write(lambda conn: self._fulltext.merge(conn, first=first), name="words.merge")
 
-    async def index_some_words(self) -> bool:
+    async def index_some_words(self, agent_ids: Sequence[str] | None = None, *, before: datetime | None = None) -> bool:
         """See MessageStore."""
-        return await self._unindexed.index_some()
+        return await self._unindexed.index_some(agent_ids, before=before)
 
     async def rebuild_fulltext(self) -> int:
         """See MessageStore."""

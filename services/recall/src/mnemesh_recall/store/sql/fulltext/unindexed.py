@@ -16,6 +16,7 @@ import structlog
 from mnemesh_kit.sql import Database, DatabaseFull
 from mnemesh_kit.sql.prepared import Prepared
 
+from mnemesh_recall.store.sql import lists
 from mnemesh_recall.store.sql.fulltext.dialogues import index_page
 from mnemesh_recall.store.sql.fulltext.documents import FulltextIndex, SearchableMessage
 from mnemesh_recall.store.sql.tables import AGENT, unindexed_agents, word_rebuilds
@@ -34,9 +35,21 @@ _NOTE: Final = Prepared(
         " VALUES (:agent_id, :organization_id, :position, :since) ON CONFLICT DO NOTHING"
     ).bindparams(sa.bindparam("since", type_=_u.since.type))
 )
-_ALL: Final = sa.select(_u.agent_id, _u.position).order_by(_u.since, _u.agent_id).limit(MOST_AGENTS)
-_OF_ORGANIZATION: Final = _ALL.where(_u.organization_id == sa.bindparam("organization"))
-_OF_AGENT: Final = _OF_ORGANIZATION.where(_u.agent_id == sa.bindparam("agent"))
+_organization: Final[sa.BindParameter[Any]] = sa.bindparam("organization", type_=sa.Text)
+_before: Final[sa.BindParameter[Any]] = sa.bindparam("before", type_=_u.since.type)
+_SOME: Final = {
+    dialect: Prepared(
+        sa.select(_u.agent_id, _u.position)
+        .where(
+            sa.or_(_organization.is_(None), _u.organization_id == _organization),
+            sa.or_(_before.is_(None), _u.since < _before),
+            sa.or_(sa.bindparam("of_all", type_=sa.Boolean), is_one_of),
+        )
+        .order_by(_u.since, _u.agent_id)
+        .limit(MOST_AGENTS)
+    )
+    for dialect, is_one_of in lists.among(_u.agent_id).items()
+}
 _INCOMPLETE: Final = sa.select(
     sa.or_(
         sa.exists().where(_u.organization_id == sa.bindparam("organization")),
@@ -89,18 +102,29 @@ class UnindexedMessages:
         self._database = database
         self._index = index
 
-    async def index_some(self, organization_id: str | None = None, agent_id: str | None = None) -> bool:
-        """Indexes some messages: of an agent, of an organization, or of those that have waited longest.
+    async def index_some(
+        self,
+        agent_ids: Sequence[str] | None = None,
+        *,
+        organization_id: str | None = None,
+        before: datetime | None = None,
+    ) -> bool:
+        """Indexes some messages that wait, first those that have waited longest.
+
+        Args:
+            agent_ids: only of these agents.
+            organization_id: only of this organization.
+            before: only of agents with messages that were committed earlier.
 
         Returns:
             Whether there may be more.
         """
-        statement = _OF_AGENT if agent_id is not None else _OF_ORGANIZATION if organization_id is not None else _ALL
-        parameters = {"organization": organization_id, "agent": agent_id}
+        conditions = {"organization": organization_id, "before": before, "of_all": agent_ids is None}
 
         def index(conn: sa.Connection) -> bool:
             left = MOST_MESSAGES
-            rows = conn.execute(statement, parameters).all()
+            parameters = {**conditions, **lists.listed(conn, agent_ids or ())}
+            rows = _SOME[conn.dialect.name].all(conn, parameters)
             for row in rows:
                 count, indexed = index_page(conn, self._index, row.agent_id, row.position, most=left)
                 # The row is written last: commits of steps write it, too, and wait for this transaction from then on.
@@ -118,8 +142,9 @@ class UnindexedMessages:
     async def finish(self, organization_id: str, agent_id: str | None) -> None:
         """Indexes the messages of an agent, or of an organization, for a limited time."""
         until = time.monotonic() + WAIT_SECONDS
+        agent_ids = None if agent_id is None else (agent_id,)
         try:
-            while await self.index_some(organization_id, agent_id) and time.monotonic() < until:
+            while await self.index_some(agent_ids, organization_id=organization_id) and time.monotonic() < until:
                 pass
         except DatabaseFull as error:  # What is indexed can still be searched.
             _log.warning("messages_not_indexed", agent_id=agent_id, error=error.message)
