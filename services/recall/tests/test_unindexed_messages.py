@@ -137,6 +137,23 @@ async def read(indexed: Indexed, found: WordCandidates) -> Sequence[Message]:
     return await indexed.store.get_messages(ORGANIZATION, list(map(id_of, found.candidates.keys)))
 
 
+@pytest.mark.parametrize("is_of_agent", [True, False])
+async def test_message_that_is_committed_during_a_search_does_not_degrade_it(
+    indexed: Indexed, dialogue: Dialogue, monkeypatch: pytest.MonkeyPatch, is_of_agent: bool
+) -> None:
+    finish = UnindexedMessages.finish
+
+    async def finish_before_a_commit(*given: Any) -> None:
+        await finish(*given)
+        await dialogue.say("Where?")
+
+    monkeypatch.setattr(UnindexedMessages, "finish", finish_before_a_commit)
+    await dialogue.say("We saw alpacas")
+    indexed.clock.advance(1)
+    assert (await search(indexed, "alpaca", dialogue.agent if is_of_agent else None)).is_complete
+    assert await waiting(indexed) == [dialogue.agent]
+
+
 async def test_search_of_another_organization_indexes_nothing(indexed: Indexed, dialogue: Dialogue) -> None:
     await dialogue.say("We saw alpacas")
     for agent in (dialogue.agent, None):
@@ -225,13 +242,14 @@ async def test_erasure_of_an_agent_leaves_nothing_to_index(indexed: Indexed, dia
 
 
 async def test_search_finds_what_is_indexed_if_the_disk_is_full(
-    serve: Any, database_url: str, monkeypatch: pytest.MonkeyPatch
+    serve: Any, database_url: str, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(word_indexing, "GATHER_SECONDS", 3600.0)
     async with serve(database_url=database_url) as recall:
         conversation = Conversation(recall)
         await conversation.open("We saw alpacas")
         await conversation.commit("The alpacas were white")
+        clock.advance(1)
 
         async def refuse(*_: object, **__: object) -> bool:
             raise DatabaseFull

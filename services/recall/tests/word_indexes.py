@@ -47,6 +47,7 @@ class Indexed:
     database: Database
     store: SqlMessageStore
     segments: SqlWordSegments
+    clock: FrozenClock
 
     async def counts(self, agent: str) -> list[int]:
         """Returns the numbers of documents in the segments of an agent."""
@@ -71,8 +72,9 @@ async def opened(database_url: str, directory: Path) -> AsyncIterator[Indexed]:
     config = Config(port=0, data_dir=str(directory), database_url=database_url)
     database = await open_database(config, "mnemesh_recall")
     changed = ChangedAgents()
-    store = SqlMessageStore(database, FrozenClock(), RandomIds(), changed)
-    yield Indexed(database, store, SqlWordSegments(database, fulltext_index(database, changed)))
+    clock = FrozenClock()
+    store = SqlMessageStore(database, clock, RandomIds(), changed)
+    yield Indexed(database, store, SqlWordSegments(database, fulltext_index(database, changed)), clock)
     await database.close()
 
 
@@ -132,12 +134,12 @@ async def compare(indexed: Indexed, scope: SearchScope, query: str, ids: list[st
     def both(conn: sa.Connection) -> tuple[Any, ...]:
         given = (indexed.store._fulltext, indexed.store._documents, conn, ORGANIZATION, scope)
         words = WordQuery(query, fingerprint(query))
-        own = selection.select(*given, words, 100)
+        own = selection.select(*given, words, 100, began=None)
         assert own.read is not None
         more = own.read([key_of(id_) for id_ in ids], [key_of(id_) for id_ in leaders])
         with pytest.MonkeyPatch.context() as without:
             without.setattr(selection, "open_agent", lambda *_: None)
-            reference = selection.select(*given, words, 100)
+            reference = selection.select(*given, words, 100, began=None)
         read = indexed.store._fulltext.read(conn, ORGANIZATION, scope, ids, leaders)
         return own, more, reference, Candidates.of(read, tuple(reference.rarities))
 

@@ -183,19 +183,18 @@ class SqlMessageStore:
         self, organization_id: str, scope: SearchScope, words: WordQuery, limit: int
     ) -> WordCandidates:
         """See MessageStore."""
+        given, now = (organization_id, scope, words, limit), self._clock.now()
 
-        given = (organization_id, scope, words, limit)
+        def select(conn: sa.Connection, began: datetime | None) -> WordCandidates:
+            return selection.select(self._fulltext, self._documents, conn, *given, began=began)
 
-        def select(conn: sa.Connection, *, even_incomplete: bool) -> WordCandidates:
-            return selection.select(self._fulltext, self._documents, conn, *given, even_incomplete=even_incomplete)
-
-        found = await self._database.read(lambda conn: select(conn, even_incomplete=False))
+        found = await self._database.read(lambda conn: select(conn, None))
         if found.is_complete:
             return found
         if scope.agent_id is not None:
             await self._words.finish(scope.agent_id)
         await self._unindexed.finish(organization_id, scope.agent_id)
-        return await self._database.read(lambda conn: select(conn, even_incomplete=True))
+        return await self._database.read(lambda conn: select(conn, now))
 
     async def list_candidates(
         self, organization_id: str, scope: SearchScope, ids: Sequence[str], leaders: Sequence[str]

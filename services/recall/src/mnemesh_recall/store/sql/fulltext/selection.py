@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Final
 
 import sqlalchemy as sa
@@ -23,6 +24,7 @@ COMMON_SHARE: Final = 1 / 3
 MOST_HOLDERS: Final = 1_000
 """A term that is in more messages, or in a larger share of more than a few messages, selects no candidates if there is
 another term. It still counts for the candidates of other terms."""
+_ALWAYS: Final = datetime.max.replace(tzinfo=UTC)
 
 
 def select(
@@ -34,20 +36,22 @@ def select(
     words: WordQuery,
     limit: int,
     *,
-    even_incomplete: bool = True,
+    began: datetime | None,
 ) -> WordCandidates:
     """See MessageStore.search_words.
 
-    Unless `even_incomplete`, nothing is selected while messages of the scope wait to be indexed.
+    Nothing is selected if messages of the scope wait to be indexed, unless the time is given at which the search began:
+    then the result tells whether it lacks messages that were committed before.
     """
+    before = began or _ALWAYS
     most = MOST_HOLDERS + 1
     overview, agent = None, None
     if scope.agent_id is not None:
-        overview = read_overview(conn, organization_id, scope.agent_id, MOST_TAIL + 1)
+        overview = read_overview(conn, organization_id, scope.agent_id, MOST_TAIL + 1, before)
         is_complete = overview.is_complete
     else:
-        is_complete = unindexed.is_complete(conn, organization_id)
-    if not (is_complete or even_incomplete):
+        is_complete = unindexed.is_complete(conn, organization_id, before)
+    if began is None and not is_complete:
         return WordCandidates(Candidates.of((), ()), {}, is_complete=False)
     if overview is not None:
         own = terms(words.text, overview.languages)

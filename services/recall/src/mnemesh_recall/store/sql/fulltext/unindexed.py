@@ -52,7 +52,7 @@ _SOME: Final = {
 }
 _INCOMPLETE: Final = sa.select(
     sa.or_(
-        sa.exists().where(_u.organization_id == sa.bindparam("organization")),
+        sa.exists().where(_u.organization_id == sa.bindparam("organization"), _u.since < sa.bindparam("before")),
         sa.exists().where(word_rebuilds.c.kind == AGENT),
     )
 )
@@ -80,9 +80,12 @@ def note(conn: sa.Connection, messages: Sequence[SearchableMessage], now: dateti
         _NOTE.change(conn, noted(messages, now))
 
 
-def is_complete(conn: sa.Connection, organization_id: str) -> bool:
-    """Returns whether all messages of an organization are indexed, and none has the words of an earlier analysis."""
-    return not conn.scalar(_INCOMPLETE, {"organization": organization_id})
+def is_complete(conn: sa.Connection, organization_id: str, before: datetime) -> bool:
+    """Returns whether all messages of an organization are indexed, and none has the words of an earlier analysis.
+
+    Messages that were committed later than `before` need not be indexed.
+    """
+    return not conn.scalar(_INCOMPLETE, {"organization": organization_id, "before": before})
 
 
 def forget(conn: sa.Connection, agent_id: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -13,7 +14,7 @@ from mnemesh_kit.sql import after_commit
 from mnemesh_kit.sql.prepared import Prepared
 from mnemesh_kit.sql.readahead import read_ahead
 
-from mnemesh_recall.store.sql.tables import word_documents, word_postings, word_segments, word_tail
+from mnemesh_recall.store.sql.tables import unindexed_agents, word_documents, word_postings, word_segments, word_tail
 from mnemesh_recall.store.sql.word_segments.changed import ChangedAgents
 from mnemesh_recall.store.sql.word_segments.columns import packed
 from mnemesh_recall.store.sql.word_segments.documents import Documents
@@ -49,9 +50,9 @@ _OVERVIEW: Final = Prepared(
         " UNION ALL SELECT 2, row_id, 0, 0, 0, '' FROM"
         " (SELECT row_id FROM word_tail WHERE agent_id = :agent ORDER BY row_id LIMIT CAST(:most AS INTEGER)) AS tail"
         " UNION ALL SELECT 3, 0, 0, 0, 0, language FROM word_languages WHERE organization_id = :organization"
-        " UNION ALL SELECT 4, 0, 0, 0, 0, '' FROM unindexed_agents WHERE agent_id = :agent"
+        " UNION ALL SELECT 4, 0, 0, 0, 0, '' FROM unindexed_agents WHERE agent_id = :agent AND since < :before"
         " UNION ALL SELECT 4, 0, 0, 0, 0, '' FROM word_rebuilds WHERE kind = 'agent' AND subject = :agent"
-    )
+    ).bindparams(sa.bindparam("before", type_=unindexed_agents.c.since.type))
 )
 _SEGMENTS: Final = sa.select(_s.id, _s.documents, _s.buckets, _s.parts).where(_s.agent_id == _AGENT).order_by(_s.id)
 _FIRST: Final[sa.BindParameter[Any]] = sa.bindparam("first", type_=sa.BigInteger)
@@ -116,10 +117,13 @@ class Overview(NamedTuple):
     """False if messages of the agent are not indexed yet, or have the words of an earlier analysis."""
 
 
-def overview(conn: sa.Connection, organization_id: str, agent_id: str, most: int) -> Overview:
-    """Reads the segments of an agent, its tail up to a length, and the languages of the organization."""
+def overview(conn: sa.Connection, organization_id: str, agent_id: str, most: int, before: datetime) -> Overview:
+    """Reads the segments of an agent, its tail up to a length, and the languages of the organization.
+
+    Messages that were committed later than `before` need not be indexed for it to be complete.
+    """
     size, segments, row_ids, languages, is_complete = None, [], [], [], True
-    parameters = {"organization": organization_id, "agent": agent_id, "most": most}
+    parameters = {"organization": organization_id, "agent": agent_id, "most": most, "before": before}
     for kind, number, documents, buckets, parts, name in _OVERVIEW.all(conn, parameters):
         match kind:
             case 0:
