@@ -113,7 +113,10 @@ class CandidateQuery:
 
 
 class FulltextIndex(Protocol):
-    """A full-text index inside the SQL database, updated in the transaction that writes the messages."""
+    """A full-text index inside the SQL database.
+
+    It is updated in the transaction that writes the messages, except for those of committed steps; see `unindexed`.
+    """
 
     changed: ChangedAgents
     """Where changed agents are noted."""
