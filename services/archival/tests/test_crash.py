@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -33,6 +32,7 @@ from mnemesh_kit.failpoints import observed_by
 from mnemesh_kit.ids import new_id
 from mnemesh_testkit.timeouts import scaled
 
+from .archival_process import Process
 from .conftest import ArchivalServer
 
 ROUNDS = 4
@@ -87,45 +87,6 @@ async def test_crash_between_the_commit_and_the_index_loses_nothing(
     summary = await archival.summary(agent)
     assert (summary.passage_count, list(summary.tags)) == (4, ["t"])
     assert kept
-
-
-class Process:
-    """The service in its own process, on the same port after each restart."""
-
-    def __init__(self, data_dir: Path) -> None:
-        self._data_dir = data_dir
-        self.process: subprocess.Popen[bytes] | None = None
-        self.address = ""
-
-    async def start(self) -> None:
-        environment = {
-            **os.environ,
-            "MNEMESH_DATA_DIR": str(self._data_dir),
-            "MNEMESH_ARCHIVAL_PORT": self.address.rpartition(":")[2] or "0",
-            "MNEMESH_EMBEDDER": "mnemesh/hashing-256",
-        }
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "mnemesh_archival"],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        assert self.process.stdout is not None
-        line = b""
-        while b"listening" not in line:
-            line = await asyncio.to_thread(self.process.stdout.readline)
-            assert line, "the service did not start"
-        self.address = line.decode().partition('"address":"')[2].partition('"')[0]
-        self._reading = asyncio.create_task(asyncio.to_thread(self.process.stdout.read))
-
-    async def end(self, signal_: signal.Signals) -> int:
-        assert self.process is not None
-        self.process.send_signal(signal_)
-        await self._reading
-        code = await asyncio.to_thread(self.process.wait)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return code
 
 
 @pytest.mark.full

@@ -27,8 +27,8 @@ from mnemesh_testkit.fakes.embedder import FakeEmbedder
 from mnemesh_testkit.timeouts import scaled
 
 from .conftest import ArchivalServer, serving
-from .test_index_loss import damage, lose
-from .test_reembedding import change, wait_until_serving
+from .embedder_changes import change, wait_until_serving
+from .index_damage import damage, lose
 
 FIRST, SECOND = "acme/embed-1", "acme/embed-2"
 TEXTS = ("an old oak", "a young elm", "an ash")

@@ -31,6 +31,7 @@ from mnemesh_testkit.fakes.qdrant import fake_qdrant
 from mnemesh_testkit.timeouts import scaled
 
 from .conftest import ArchivalServer
+from .index_damage import damage, lose
 
 TREES = ("an old oak", "a young elm", "an ash", "the oldest of the oaks", "birches in a row")
 MODES = (PASSAGE_SEARCH_MODE_HYBRID, PASSAGE_SEARCH_MODE_TEXT)
@@ -40,18 +41,6 @@ MODES = (PASSAGE_SEARCH_MODE_HYBRID, PASSAGE_SEARCH_MODE_TEXT)
 def database_url(tmp_path: Path) -> str:
     """SQLite only: the index does not depend on the database."""
     return f"sqlite:///{tmp_path / 'archival.db'}"
-
-
-def lose(directory: Path) -> None:
-    shutil.rmtree(directory)
-
-
-def damage(directory: Path) -> None:
-    """Overwrites the beginning of every file of the shards."""
-    for file in directory.rglob("*"):
-        if file.is_file() and file.name != "index.lock" and file.stat().st_size:
-            with file.open("r+b") as opened:
-                opened.write(b"\xff" * min(64, file.stat().st_size))
 
 
 async def found(archival: ArchivalServer, query: str, mode: int, **which: Any) -> SearchPassagesResponse:

@@ -7,7 +7,6 @@ import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
@@ -28,22 +27,15 @@ from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import MnemeshError, NotFound
 from mnemesh_kit.failpoints import observed_by
 from mnemesh_kit.ids import derive_id, new_id
-from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
 from mnemesh_retrieval.edge import EdgeIndex
-from mnemesh_retrieval.index import Collection, Point, VectorIndex, instant
-from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
+from mnemesh_retrieval.registry import HASHING, WORDLLAMA
 from mnemesh_testkit.databases.revisions import Rows, at_revision
 
 from .conftest import ArchivalServer
-from .test_index_loss import damage
-from .test_reembedding import wait_until_serving
-
-EARLIER = "engram/hashing-256"
-"""HASHING before the product was renamed."""
-STORED = "2026-01-02 03:04:05.000000"
-NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-ORG = DEFAULT_PRINCIPAL.organization_id
+from .earlier_index import EARLIER, NOW, ORG, STORED, fill_index
+from .embedder_changes import wait_until_serving
+from .index_damage import damage
 
 
 async def test_migrations_create_the_declared_tables(tmp_path: Path) -> None:
@@ -284,26 +276,3 @@ async def _index(tmp_path: Path, archive: str, *passages: str) -> None:
     index = await EdgeIndex.open(tmp_path / "archival-index")
     await fill_index(index, archive, *passages)
     await index.close()
-
-
-async def fill_index(index: VectorIndex, archive: str, *passages: str) -> None:
-    collection = Collection(
-        f"passages:{EARLIER}",
-        256,
-        keyword_fields=("organization_id", "archive_id", "tags", "agent_id", "file_id", "folder_id", "source"),
-        datetime_fields=("created_at",),
-        text_fields=("text",),
-        tenant_field="archive_id",
-    )
-    await index.ensure_collection(collection)
-    (vector,) = await make_embedder(HASHING).embed(["an oak"])
-    payload = {
-        "organization_id": ORG, "archive_id": archive, "text": "an oak", "tags": ["tree"], "metadata": '{"a": 1}',
-        "source": "OWNER", "agent_id": None, "file_id": None, "folder_id": None, "file_name": "trees.txt",
-        "chunk_index": None, "created_at": instant(NOW), "updated_at": instant(NOW),
-    }  # fmt: skip
-    points = [
-        Point(UUID(passage.removeprefix("passage-")), vector, "an oak", {**payload, "passage_id": passage})
-        for passage in passages
-    ]
-    await index.write(collection.name, points)

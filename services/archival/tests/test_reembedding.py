@@ -11,13 +11,8 @@ from typing import Any
 
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
-from mnemesh.archival.v1.archives_pb2 import Archive, Passage
-from mnemesh.archival.v1.archives_service_pb2 import (
-    DeleteArchiveRequest,
-    GetArchiveRequest,
-    ListArchivesRequest,
-    UpdateArchiveRequest,
-)
+from mnemesh.archival.v1.archives_pb2 import Passage
+from mnemesh.archival.v1.archives_service_pb2 import DeleteArchiveRequest, ListArchivesRequest
 from mnemesh.archival.v1.archives_service_pb2_grpc import ArchiveServiceStub
 from mnemesh.archival.v1.passages_service_pb2 import (
     PASSAGE_SEARCH_MODE_VECTOR,
@@ -43,34 +38,13 @@ from mnemesh_retrieval.indexing import collections, indexer
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
 from mnemesh_testkit.timeouts import scaled
 
+from .archival_process import Process
 from .conftest import ArchivalServer
-from .test_crash import Process
-
-MASK = FieldMask(paths=["embedder"])
+from .embedder_changes import archive_of, change, wait_until_serving
 
 
 def words(number: int) -> str:
     return f"oak number {number} grows in garden {number % 7}"
-
-
-async def archive_of(archival: ArchivalServer, archive: str) -> Archive:
-    got: Archive = (await archival.archives.GetArchive(GetArchiveRequest(archive_id=archive))).archive
-    return got
-
-
-async def change(archival: ArchivalServer, archive: str, embedder: str) -> Archive:
-    request = UpdateArchiveRequest(archive=Archive(id=archive, embedder=embedder), update_mask=MASK)
-    changed: Archive = (await archival.archives.UpdateArchive(request)).archive
-    return changed
-
-
-async def wait_until_serving(archival: ArchivalServer, archive: str, embedder: str) -> Archive:
-    async with asyncio.timeout(scaled(60)):
-        while True:
-            found = await archive_of(archival, archive)
-            if found.embedder == embedder:
-                return found
-            await asyncio.sleep(0.01)
 
 
 async def everything(archival: ArchivalServer, archive: str) -> dict[str, Passage]:

@@ -10,7 +10,7 @@ from mnemesh_retrieval.registry import HASHING
 from mnemesh_retrieval.server import ServerIndex, ServerSettings
 from mnemesh_testkit.fakes.qdrant import fake_qdrant
 
-from .test_migrations import EARLIER, fill_index
+from .earlier_index import EARLIER, fill_index
 
 
 async def test_qdrant_collection_of_the_old_handle_is_used() -> None:
