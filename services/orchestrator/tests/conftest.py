@@ -9,6 +9,8 @@ import structlog
 
 from .support.world import Process, World, opened
 
+pytest.register_assert_rewrite(f"{__package__}.loop.five_tools")
+
 
 @pytest.fixture(autouse=True, scope="session")
 def plain_logs() -> Iterator[None]:

@@ -13,7 +13,7 @@ from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import InvalidArgument, MnemeshError
 from mnemesh_kit.ids import new_id
 
-from .test_episodes import AGENT, CONVERSATION, DAY, MINE, TEAM, held, learn, open_window, refused, supersede
+from .episode_requests import AGENT, CONVERSATION, DAY, MINE, TEAM, held, learn, open_window, refused, supersede
 
 Commit = episodes_pb2.EpisodeCommit
 Operation = episodes_pb2.FactOperation

@@ -8,22 +8,14 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.model.events import MemberEvent, MemberTurnEnded
 from mnemesh_orchestrator.model.groups import Group
 from mnemesh_orchestrator.model.rules import RequiresApproval
-from mnemesh_orchestrator.model.runs import CancelOutcome, MemberApproval, Run, RunFilter, RunStatus, StopReason
+from mnemesh_orchestrator.model.runs import CancelOutcome, RunFilter, RunStatus, StopReason
 from mnemesh_types.messages import Approve, Deny
 
-from ..support.groups import Cast, bodies, start
+from ..support.groups import Cast, bodies, start, waiting
 from ..support.model import call
 from ..support.world import ME, Process, World, require_valid
 
 ONE = PageQuery(1, ascending=False)
-
-
-async def waiting(process: Process, run: Run) -> MemberApproval:
-    """Returns the approval that a run of a group waits for."""
-    while not (found := (await process.runs.get(ME, run.id)).waiting_for):
-        await asyncio.sleep(0.005)
-    (approval,) = found
-    return approval
 
 
 async def call_of(process: Process, cast: Cast, name: str) -> str:

@@ -8,10 +8,9 @@ from mnemesh_orchestrator.model.groups import ManagerType
 from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StopReason
 
-from ..support.groups import Cast, bodies, send, start
+from ..support.groups import Cast, bodies, send, start, waiting
 from ..support.model import Held, call, say
 from ..support.world import ME, Process, require_valid
-from .test_approvals import waiting
 
 BROKE = ProviderPaymentRequired("Out of credits.", provider="scripted")
 

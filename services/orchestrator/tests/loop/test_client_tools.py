@@ -12,7 +12,7 @@ from mnemesh_types.messages import ApprovalDecision, Approve, ClientReturn, Imag
 
 from ..support.model import call, raw_call, say, together
 from ..support.world import ME, Process, World, kinds, lines, require_valid
-from .test_approvals import asked, deny
+from .gated import asked, deny
 
 PARAMETERS = json.dumps({"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]})
 OPEN = ClientTool("open_file", PARAMETERS, "Opens a file on the user's machine.")

@@ -1,7 +1,6 @@
 """A crash at every point of a turn: the next process completes it, and nothing is lost or repeated."""
 
 import asyncio
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,37 +20,12 @@ from mnemesh_testkit.plugin import Sample
 from mnemesh_types.messages import TextPart, ToolStatus
 
 from ..support.faults import Crash, Faults
-from ..support.model import by_place, call, say, together
+from ..support.model import by_place, call, say
 from ..support.world import ME, Process, World, crashed, kinds, lines, opened, require_valid
+from .five_tools import FIVE_TOOLS, HEARTBEATS, require_each_effect_once, transcript
+from .process_crashes import die_in, next_life
 
 ONE = PageQuery(1, ascending=False)
-FIVE_TOOLS = (
-    call("archival_memory_insert", content="one"),
-    call("memory_replace", label="human", old_str="Nothing yet.", new_str="Ada"),
-    together(call("archival_memory_insert", content="two"), call("memory_insert", label="human", new_str="of London")),
-    call("archival_memory_search", query="zebra"),
-    say("All done."),
-)
-HEARTBEATS = (
-    call("archival_memory_insert", thinking="Keep.", content="one", request_heartbeat=True),
-    call("memory_replace", label="human", old_str="Nothing yet.", new_str="Ada", request_heartbeat=True),
-    together(
-        call("archival_memory_insert", content="two", request_heartbeat=True),
-        call("memory_insert", label="human", new_str="of London", request_heartbeat=True),
-    ),
-    call("archival_memory_search", query="zebra", request_heartbeat=True),
-    call("send_message", message="All done."),
-)
-
-
-def transcript(world: World, agent: Agent) -> list[str]:
-    """Returns the content of the window without times, and of searches only the passages in any order."""
-    return [
-        " ".join(sorted(re.findall(r'"content": "[^"]*"', line)))
-        if line.startswith("tool success of archival_memory_search")
-        else re.sub(r'"time": "[^"]*"', "", line)
-        for line in lines(world.window(agent).messages[1:])
-    ]
 
 
 async def live_and_die(world: World, agent: Agent, point: int | None) -> tuple[Process, bool]:
@@ -66,20 +40,6 @@ async def live_and_die(world: World, agent: Agent, point: int | None) -> tuple[P
         return process, False
     await crashed(process)
     return process, True
-
-
-async def next_life(world: World) -> Process:
-    """Starts the same instance again. It holds the leases of its crashed process."""
-    world.faults = Faults()
-    process = world.process()
-    await process.recover()
-    return process
-
-
-async def require_each_effect_once(world: World, agent: Agent) -> None:
-    assert await world.archival.texts(agent.id) == ["one", "two"]
-    assert world.blocks.value(agent.id, "human") == "Ada\nof London"
-    assert len(world.blocks.effects) == len(set(world.blocks.effects)) == 2
 
 
 async def points_of(directory: Path, kind: AgentType, script: tuple[Any, ...]) -> tuple[int, list[str]]:
@@ -252,25 +212,6 @@ async def test_run_whose_model_disappeared_in_a_crash_ends_and_frees_its_convers
     assert (run.status, run.error and run.error.reason) == (RunStatus.FAILED, "MODEL_UNKNOWN")
     assert kinds(await second.follow(run)) == ["tool_call", "ErrorEvent", "StopEvent", "UsageEvent"]
     assert await second.stores.leases.claimable("instance-1") == ()
-
-
-async def die_in(world: World, process: Process, agent: Agent, name: str, *, behind: bool = True) -> int:
-    """Sends, and has the process die at the first call of that name, by default once it took effect.
-
-    Gives the number of the agent's messages before.
-    """
-    faults = world.faults = process.faults
-
-    async def last_call(made: str) -> None:
-        if made == name and faults.crashes_at is None:
-            faults.crashes_at = faults.points - (1 if behind else 2)
-
-    before = len(world.recall.rows[agent.id])
-    faults.on_call = last_call
-    with pytest.raises(Crash):
-        await process.send(agent, "Go.")
-    await crashed(process)
-    return before
 
 
 @pytest.mark.parametrize("point", ["runs.start", "archival.insert", "recall.commit_step", "runs.finish"])

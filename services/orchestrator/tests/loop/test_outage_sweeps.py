@@ -11,7 +11,7 @@ from mnemesh_testkit.plugin import Sample
 from ..support.faults import Faults
 from ..support.model import by_place
 from ..support.world import World, kinds, opened, require_valid
-from .test_crashes import FIVE_TOOLS, HEARTBEATS, require_each_effect_once, transcript
+from .five_tools import FIVE_TOOLS, HEARTBEATS, require_each_effect_once, transcript
 
 TIERS = ("blocks", "recall", "archival", "tools")
 OWN_CALLS = ("runs.unfinished_decision", "runs.journal", "runs.write", "runs.finish")

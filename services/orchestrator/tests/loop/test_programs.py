@@ -23,7 +23,7 @@ from mnemesh_types.messages import ImagePart, ToolReturn, ToolStatus
 
 from ..support.model import by_place, call, say
 from ..support.world import ME, Process, World, require_valid
-from .test_crashes import die_in, next_life
+from .process_crashes import die_in, next_life
 
 TOOLS = ("run_code", "run_code_with_tools", "archival_memory_insert", "send_message")
 

@@ -1,5 +1,6 @@
 """Groups whose agents follow scripts of their own."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ from mnemesh_orchestrator.model.events import DurableBody, MemberEvent, MessageE
 from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType
 from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.run_config import RunConfig
-from mnemesh_orchestrator.model.runs import Run
+from mnemesh_orchestrator.model.runs import MemberApproval, Run
 from mnemesh_types.messages import TextPart
 
 from .model import Item, say
@@ -108,3 +109,11 @@ def bodies(events: Sequence[RunEvent], kind: type[Any]) -> list[Any]:
     """Returns the bodies of one kind, those of agents included."""
     inner = [event.body.body if isinstance(event.body, MemberEvent) else event.body for event in events]
     return [body for body in inner if isinstance(body, kind)]
+
+
+async def waiting(process: Process, run: Run) -> MemberApproval:
+    """Returns the approval that a run of a group waits for."""
+    while not (found := (await process.runs.get(ME, run.id)).waiting_for):
+        await asyncio.sleep(0.005)
+    (approval,) = found
+    return approval
