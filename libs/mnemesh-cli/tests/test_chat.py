@@ -17,10 +17,10 @@ from mnemesh_cli.commands.chat import converse
 from mnemesh_client import Agent, Mnemesh
 from mnemesh_testkit.timeouts import scaled
 
+from .terminal import PROMPT
+
 if TYPE_CHECKING:
     from mnemesh_testkit.mesh.fake_mesh import FakeMesh
-
-PROMPT = "› "
 
 
 class Chat:

@@ -12,7 +12,7 @@ from mnemesh_cli.commands import file_uploads
 from mnemesh_testkit.mesh.mesh_thread import MeshThread
 
 from .command_line import CommandLine
-from .test_terminal import Terminal
+from .terminal import Terminal
 
 
 @pytest.fixture

@@ -5,38 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from mnemesh_cli import completion
 from mnemesh_cli.display.table import Column, table_lines
-from mnemesh_cli.main import app
 from mnemesh_cli.profiles import config_file
 from mnemesh_testkit.timeouts import scaled
 from rich.cells import cell_len
 
 from .command_line import CommandLine
+from .command_tree import all_commands
 
 README = Path(__file__).parents[1] / "README.md"
-
-
-def commands(group: Any, path: str = "mnemesh") -> Iterator[tuple[str, Any]]:
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from commands(command, f"{path} {name}")
-        else:
-            yield f"{path} {name}", command
-
-
-def all_commands() -> dict[str, Any]:
-    root = typer.main.get_command(app)
-    context = typer.Context(root)
-    for name in root.commands:  # type: ignore[attr-defined]
-        root.get_command(context, name)  # type: ignore[attr-defined]
-    return dict(commands(root))
 
 
 def rows(text: str) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import pytest
 from mnemesh.agents.v1 import agents_pb2
 
 from .command_line import CommandLine
-from .test_terminal import PROMPT, Terminal
+from .terminal import PROMPT, Terminal
 
 
 def test_groups_are_created_listed_shown_updated_and_deleted(cli: CommandLine) -> None:

@@ -16,7 +16,7 @@ from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.mesh.mesh_thread import MeshThread
 
 from .command_line import CommandLine
-from .test_grammar import all_commands
+from .command_tree import all_commands
 
 ELSEWHERE = {
     "mcp": "its stdout has messages of the Model Context Protocol, which are JSON",

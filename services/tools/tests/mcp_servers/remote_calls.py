@@ -19,6 +19,7 @@ HTTP = "streamable_http"
 
 
 async def refusal(call: Awaitable[Any]) -> MnemeshError:
+    """Returns the error of a call that must fail."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
     return from_rpc_error(caught.value)

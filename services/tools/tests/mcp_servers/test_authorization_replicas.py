@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import grpc
-import pytest
 import pytest_asyncio
 from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh_kit.clock import FrozenClock
-from mnemesh_kit.errors import MnemeshError, from_rpc_error
+from mnemesh_kit.errors import from_rpc_error
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.sql import Database
 from mnemesh_testkit.fakes.authorization_server import Protected, protected
@@ -30,6 +28,7 @@ from mnemesh_tools.model.mcp_servers import McpContact, McpServer, McpTransport,
 from mnemesh_tools.store.sql.tools import SqlToolStore
 
 from ..conftest import Stubs, serve
+from .remote_calls import refusal
 
 REDIRECT = "http://127.0.0.1:9/callback"
 PENDING, COMPLETED, FAILED = (
@@ -70,12 +69,6 @@ async def _whoami(stubs: Stubs, server_id: str) -> str:
     return str((await stubs.mcp.RunMcpServerTool(request)).content[0].text.text)
 
 
-async def _refused(call: Awaitable[Any]) -> MnemeshError:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    return from_rpc_error(caught.value)
-
-
 def _config(tmp_path: Path, url: str | None = None) -> Config:
     keys = tmp_path / "keys"
     keys.write_text("k" * 32)
@@ -102,7 +95,7 @@ async def test_the_answer_may_arrive_at_another_replica(tmp_path: Path, postgres
         assert (await _receive(second, **answer)).status == COMPLETED
         assert (await _get(first, server_id, started.state)).status == COMPLETED
         assert [await _whoami(stubs, server_id) for stubs in (first, second)] == ["you", "you"]
-        assert (await _refused(_receive(first, **answer))).reason == "FAILED_PRECONDITION", "a state works once"
+        assert (await refusal(_receive(first, **answer))).reason == "FAILED_PRECONDITION", "a state works once"
     assert remote.grants == ["authorization_code"]
 
 
@@ -170,14 +163,14 @@ async def test_a_later_start_replaces_an_earlier_one(embedded: Stubs, remote: Pr
     first, second = [await _start(embedded, server_id) for _ in range(2)]
     answer = await remote.approve(first.authorization_url)
     for call in (_receive(embedded, **answer), _get(embedded, server_id, first.state)):
-        assert (await _refused(call)).reason == "FAILED_PRECONDITION"
+        assert (await refusal(call)).reason == "FAILED_PRECONDITION"
     assert (await _receive(embedded, **await remote.approve(second.authorization_url))).status == COMPLETED
 
 
 async def test_an_answer_needs_a_known_state(embedded: Stubs) -> None:
-    assert (await _refused(_receive(embedded, state="unknown", code="a"))).reason == "FAILED_PRECONDITION"
-    assert (await _refused(_receive(embedded, code="a"))).field == "state"
-    assert (await _refused(_get(embedded, new_id("mcp_server"), "a"))).reason == "NOT_FOUND"
+    assert (await refusal(_receive(embedded, state="unknown", code="a"))).reason == "FAILED_PRECONDITION"
+    assert (await refusal(_receive(embedded, code="a"))).field == "state"
+    assert (await refusal(_get(embedded, new_id("mcp_server"), "a"))).reason == "NOT_FOUND"
 
 
 async def test_the_time_of_the_person_ends(tmp_path: Path, remote: Protected) -> None:
@@ -185,10 +178,10 @@ async def test_the_time_of_the_person_ends(tmp_path: Path, remote: Protected) ->
     async with serve(_config(tmp_path), limits) as stubs:
         server_id = await _create(stubs, remote)
         started = await _start(stubs, server_id)
-        error = await _refused(_get(stubs, server_id, started.state))
+        error = await refusal(_get(stubs, server_id, started.state))
         assert (error.reason, "in time" in error.message) == ("FAILED_PRECONDITION", True)
         answer = await remote.approve(started.authorization_url)
-        assert (await _refused(_receive(stubs, **answer))).reason == "FAILED_PRECONDITION"
+        assert (await refusal(_receive(stubs, **answer))).reason == "FAILED_PRECONDITION"
     assert remote.grants == []
 
 
