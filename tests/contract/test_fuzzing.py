@@ -22,7 +22,7 @@ from mnemesh_testkit.fuzzing.wire import GARBAGE, no_utf8
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.timeouts import scaled
 
-from .test_tenancy import everything
+from .resources import everything
 from .valid_requests import good_requests, least_request
 
 SAMPLE: Final = 800

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,14 @@ from mnemesh.archival.v1 import archives_pb2
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.recall.v1 import episodes_pb2
 from mnemesh_cli.commands import export_import
-from mnemesh_client import Agent, Mnemesh, text_of
+from mnemesh_client import Agent, text_of
 from mnemesh_client.errors import InvalidArgument
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import turn, window_of
+
+from .connections import Opened
 
 TOOL = '''
 def dig(depth: int) -> str:
@@ -38,19 +39,6 @@ SEED_LINES = """\
 {"id":"rt_003","ts":1738100003.11,"turn_id":"turn_0001","seq":3,"trace_type":"tool_result","content":"","source_event":"ToolResultEvent","tool_name":"list_directory","tool_result":["app.py","parser.py"]}
 {"id":"rt_004","ts":1738100005.90,"turn_id":"turn_0001","seq":4,"trace_type":"assistant","content":"I will refactor the parser next.","source_event":"LLMCompleteResponseReceivedEvent","tags":["final"]}
 """  # noqa: E501  (the lines of a file)
-
-
-class Opened:
-    """The connection of a command, to a mesh in this process."""
-
-    as_json = False
-
-    def __init__(self, client: Mnemesh) -> None:
-        self._client = client
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[Mnemesh]:
-        yield self._client
 
 
 async def export(mesh: Mesh, agent: Agent, directory: Path) -> None:

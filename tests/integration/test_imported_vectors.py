@@ -21,8 +21,8 @@ from mnemesh_testkit.fakes.embedder import FakeEmbedder
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.mesh.in_process import Mesh
 
-from .test_export import Opened
-from .test_letta_migration import DUMP, migrate, rows
+from .connections import Opened
+from .letta_database import DUMP, migrate, rows
 
 TEXTS = ["an old oak", "a young elm", "an ash"]
 KEPT, OTHER, NONE = archival.VECTOR_USE_KEPT, archival.VECTOR_USE_OTHER_EMBEDDER, archival.VECTOR_USE_UNSPECIFIED

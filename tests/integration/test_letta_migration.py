@@ -7,14 +7,12 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import asyncpg
 import pytest
 from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, conversations_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_cli.letta.database import open_database
-from mnemesh_cli.letta.migration import Migration
 from mnemesh_cli.letta.records import AgentRecords, Target
 from mnemesh_cli.letta.report import Report, table_lines
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
@@ -25,24 +23,7 @@ from mnemesh_testkit.fakes.script import Reply
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import turn
 
-DATA = Path(__file__).parents[1] / "letta" / "data"
-DUMP = DATA / "letta-0.16.7.db.gz"
-
-
-class Silent:
-    """Shows no progress, and fails after so many messages, as a lost connection does."""
-
-    def __init__(self, messages: int | None = None) -> None:
-        self._left = messages
-
-    def agent(self, *_: Any) -> None:
-        pass
-
-    def message(self) -> None:
-        if self._left is not None:
-            self._left -= 1
-            if self._left < 0:
-                raise ConnectionError("interrupted")
+from .letta_database import DATA, DUMP, Silent, migrate, rows
 
 
 @pytest.fixture
@@ -63,16 +44,6 @@ async def mesh(tmp_path: Path, provider: FakeOpenAI) -> AsyncIterator[Mesh]:
 async def provider() -> AsyncIterator[FakeOpenAI]:
     async with FakeOpenAI(models=("gpt-4o-mini",)) as provider:
         yield provider
-
-
-async def migrate(mesh: Mesh, path: Path, progress: Silent | None = None) -> Report:
-    async with open_database(f"sqlite:///{path}") as letta:
-        return await Migration(letta, mesh.client, progress=progress or Silent()).run()
-
-
-def rows(path: Path, query: str, *values: object) -> list[tuple[Any, ...]]:
-    with sqlite3.connect(path) as connection:
-        return connection.execute(query, values).fetchall()
 
 
 def of_letta(content: str) -> list[str]:

@@ -1,0 +1,45 @@
+"""Resources of every kind, in a mesh."""
+
+from __future__ import annotations
+
+from mnemesh.files.v1.files_service_pb2 import StartUploadRequest, UploadFileHeader
+from mnemesh.recall.v1 import episodes_pb2
+from mnemesh.recall.v1.episodes_service_pb2 import CommitEpisodeRequest
+from mnemesh.recall.v1.messages_service_pb2 import GetContextRequest
+from mnemesh_testkit.mesh.in_process import Mesh
+
+from .conftest import population
+from .valid_requests import Ids
+
+
+async def everything(mesh: Mesh, word: str) -> Ids:
+    """Creates a resource of every kind, with the word in it."""
+    found = await population(mesh, word)
+    scope = episodes_pb2.MemoryScope(agent_id=found["agent"][0])
+    fact = episodes_pb2.FactOperation(add=episodes_pb2.Fact(text=f"{word} is true"))
+    episode = episodes_pb2.Episode(summary=f"of {word}")
+    done = await mesh.stubs["mnemesh.recall.v1.EpisodeService"].CommitEpisode(
+        CommitEpisodeRequest(scope=scope, episode=episode, operations=[fact])
+    )
+    window = GetContextRequest(conversation_id=found["conversation"][0])
+    version = (await mesh.stubs.messages.GetContext(window)).context.version
+    identity = await mesh.client.identities.upsert(word, f"Of the {word}", agent_ids=found["agent"])
+    place = f"http://127.0.0.1:1/{word}"
+    provider = await mesh.client.providers.create(f"of-{word.lower()}", "vllm", api_key=word, base_url=place)
+    folder = await mesh.client.folders.create(f"on the {word}", description=f"Of the {word}.")
+    file = (await mesh.client.files.upload(folder.id, word.encode(), name=f"{word}.txt")).file
+    await mesh.client.files.wait(file.id)
+    upload = await mesh.stubs["mnemesh.files.v1.FileService"].StartUpload(
+        StartUploadRequest(header=UploadFileHeader(folder_id=folder.id, original_name=f"{word}.txt"))
+    )
+    return {
+        **found,
+        "folder": [folder.id],
+        "file": [file.id],
+        "upload": [upload.upload.id],
+        "episode": [done.episode.id],
+        "fact": [done.facts[0].id],
+        "identity": [identity.id],
+        "provider": [provider.id],
+        "version": [str(version)],
+    }
