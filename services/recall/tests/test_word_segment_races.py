@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import pytest
 import pytest_asyncio
 import sqlalchemy as sa
 from mnemesh_kit.ids import new_id
-from mnemesh_recall.model.search import SearchScope
-from mnemesh_recall.store.sql.fulltext import segment_upkeep
+from mnemesh_recall.model.search import SearchScope, WordQuery
+from mnemesh_recall.store.sql.fulltext import segment_upkeep, selection
 from mnemesh_recall.store.sql.word_segments import documents
 from mnemesh_recall.store.sql.word_segments import rows as segment_rows
 from mnemesh_types.messages import TextPart
@@ -70,6 +71,33 @@ async def test_merge_gives_up_if_another_process_has_moved_a_tail(
     assert await first.segments.merge(agent)
     assert (await second.counts(agent), await second.tail(agent)) == ([120], 0)
     await compare_all(second, chance, agent, conversations)
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+async def test_search_reads_again_if_segments_are_replaced_after_it_has_listed_them(
+    processes: Pair, monkeypatch: pytest.MonkeyPatch, is_cached: bool
+) -> None:
+    first, second = processes
+    chance, agent, conversations = random.Random(2), new_id("agent"), [new_id("conv")]
+    history = [said(chance, agent, place, conversations) for place in range(80)]
+    for start in (0, 40):
+        await append(first, agent, history[start : start + 40])
+        await first.segments.move_tail(agent, least=1)
+    scope, words = SearchScope(agent_id=agent), WordQuery("word0 word1", "")
+    if is_cached:
+        await second.store.search_words(ORGANIZATION, scope, words, 20)
+    overview = selection.read_overview
+    old = await second.database.read(
+        lambda conn: overview(conn, ORGANIZATION, agent, 100, datetime.max.replace(tzinfo=UTC))
+    )
+    assert len(old.segments) == 2
+    assert await first.segments.merge(agent)
+    earlier = [old]
+    monkeypatch.setattr(selection, "read_overview", lambda *given: earlier.pop() if earlier else overview(*given))
+    found = await second.store.search_words(ORGANIZATION, scope, words, 20)
+    assert not earlier
+    assert found.rarities
+    assert found.candidates.keys == (await first.store.search_words(ORGANIZATION, scope, words, 20)).candidates.keys
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(2, 6))])

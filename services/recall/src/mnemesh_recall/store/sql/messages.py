@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import astuple, replace
 from datetime import datetime
 from typing import Final
@@ -50,6 +51,7 @@ from mnemesh_recall.store.sql.transaction import Transaction
 from mnemesh_recall.store.sql.word_rebuilds import WordRebuilds
 from mnemesh_recall.store.sql.word_segments.cache import DocumentCache
 from mnemesh_recall.store.sql.word_segments.changed import ChangedAgents
+from mnemesh_recall.store.sql.word_segments.rows import SegmentsReplaced
 
 _m = messages.c
 _PURGE_BATCH: Final = 500
@@ -183,18 +185,14 @@ class SqlMessageStore:
         self, organization_id: str, scope: SearchScope, words: WordQuery, limit: int
     ) -> WordCandidates:
         """See MessageStore."""
-        given, now = (organization_id, scope, words, limit), self._clock.now()
-
-        def select(conn: sa.Connection, began: datetime | None) -> WordCandidates:
-            return selection.select(self._fulltext, self._documents, conn, *given, began=began)
-
-        found = await self._database.read(lambda conn: select(conn, None))
+        now = self._clock.now()
+        found = await self._select_words(organization_id, scope, words, limit, began=None)
         if found.is_complete:
             return found
         if scope.agent_id is not None:
             await self._words.finish(scope.agent_id)
         await self._unindexed.finish(organization_id, scope.agent_id)
-        return await self._database.read(lambda conn: select(conn, now))
+        return await self._select_words(organization_id, scope, words, limit, began=now)
 
     async def list_candidates(
         self, organization_id: str, scope: SearchScope, ids: Sequence[str], leaders: Sequence[str]
@@ -272,6 +270,21 @@ class SqlMessageStore:
     async def purge_ledger(self) -> int:
         """Deletes the records of requests older than a day. Returns their number."""
         return await self._database.write(self._ledger.purge)
+
+    async def _select_words(
+        self, organization_id: str, scope: SearchScope, words: WordQuery, limit: int, *, began: datetime | None
+    ) -> WordCandidates:
+        """See `selection.select`. The segments of an agent never change, so they can be read without a snapshot."""
+
+        def select(conn: sa.Connection) -> WordCandidates:
+            return selection.select(
+                self._fulltext, self._documents, conn, organization_id, scope, words, limit, began=began
+            )
+
+        if scope.agent_id is not None:
+            with suppress(SegmentsReplaced):
+                return await self._database.read(select, snapshot=False)
+        return await self._database.read(select)
 
     def _transaction(self, conn: sa.Connection, organization_id: str) -> Transaction:
         return Transaction(conn, self._fulltext, organization_id, self._clock.now())

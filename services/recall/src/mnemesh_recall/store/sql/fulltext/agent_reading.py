@@ -36,6 +36,9 @@ def open_agent(
 
     Returns:
         The words; None if the tail is too long, because the agent is not indexed yet.
+
+    Raises:
+        SegmentsReplaced: see `rows.contents_of`.
     """
     if overview.size is None:
         return AgentWords(0, scope, [], {})
@@ -54,7 +57,7 @@ def open_agent(
     unread = [row for row in segments if row.id not in found]
     if unread:  # a first search of this agent
         rows.expect(conn, unread, keys.values())
-    missing, buckets = rows.contents_of(conn, unread, set(keys.values()))
+    missing, buckets = rows.contents_of(conn, segments, set(keys.values()), found)
     cache.add(missing)
     of_terms: OfTerms = {term: [] for term in terms}
     for (number, term), key in keys.items():

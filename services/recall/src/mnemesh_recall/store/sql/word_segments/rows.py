@@ -87,6 +87,10 @@ _LONG_TAILS: Final = (
 _WITH_SEGMENTS: Final = sa.select(_s.agent_id).union(sa.select(_t.agent_id))
 
 
+class SegmentsReplaced(Exception):
+    """Segments were replaced after they were listed. Only reads without a transaction can meet this."""
+
+
 class SegmentRow(NamedTuple):
     """A segment without its contents."""
 
@@ -173,13 +177,24 @@ def expect(conn: sa.Connection, segments: Iterable[SegmentRow], bucket_keys: Ite
 
 
 def contents_of(
-    conn: sa.Connection, segments: Sequence[SegmentRow], bucket_keys: Collection[int]
+    conn: sa.Connection, segments: Sequence[SegmentRow], bucket_keys: Collection[int], known: Collection[int] = ()
 ) -> tuple[dict[int, Documents], dict[int, Bucket]]:
-    """Returns the documents of segments, by id, and the buckets that exist; see `row_key`."""
-    if not segments and not bucket_keys:
+    """Returns the documents of segments, by id, and the buckets that exist; see `row_key`.
+
+    Args:
+        conn: the connection.
+        segments: the segments.
+        bucket_keys: the keys of their buckets.
+        known: the ids of those whose documents are not needed.
+
+    Raises:
+        SegmentsReplaced: another transaction has replaced a segment.
+    """
+    unknown = [row for row in segments if row.id not in known]
+    if not unknown and not bucket_keys:
         return {}, {}
     keys: dict[str, Any] = {
-        "segments": [row.id for row in segments], "parts": _part_keys(segments), "buckets": list(bucket_keys),
+        "segments": [row.id for row in segments], "parts": _part_keys(unknown), "buckets": list(bucket_keys),
     }  # fmt: skip
     if conn.dialect.name == "sqlite":
         keys = {name: json.dumps(numbers) for name, numbers in keys.items()}
@@ -194,8 +209,10 @@ def contents_of(
                 data.setdefault(key // KEYS_PER_SEGMENT, []).append((key, value))
             case _:
                 buckets[key] = Bucket(value)
-    headers = {id_: b"".join(value for _, value in sorted(data[id_])) for id_ in labels}
-    documents = {id_: Documents.from_row(names, headers[id_], gone) for id_, (names, gone) in labels.items()}
+    if len(labels) < len(segments):
+        raise SegmentsReplaced
+    headers = {row.id: b"".join(value for _, value in sorted(data[row.id])) for row in unknown}
+    documents = {id_: Documents.from_row(labels[id_][0], of_id, labels[id_][1]) for id_, of_id in headers.items()}
     return documents, buckets
 
 
