@@ -20,7 +20,7 @@ from mnemesh_recall.model.candidates import id_of
 from mnemesh_recall.model.contexts import NewContext, StepCommit
 from mnemesh_recall.model.leases import WriterLease
 from mnemesh_recall.model.search import SearchScope, WordCandidates, WordQuery
-from mnemesh_recall.store.sql.fulltext import unindexed
+from mnemesh_recall.store.sql.fulltext import dialogues, unindexed
 from mnemesh_recall.store.sql.fulltext.unindexed import UnindexedMessages
 from mnemesh_recall.store.sql.tables import unindexed_agents
 from mnemesh_recall.usecases import word_indexing
@@ -170,12 +170,12 @@ async def test_documents_are_those_of_a_rebuild_whenever_they_are_written(
     monkeypatch.setattr(unindexed, "MOST_MESSAGES", 3)
     monkeypatch.setattr(unindexed, "MOST_AGENTS", 2)
     chance = random.Random(seed)
-    dialogues = [Dialogue(indexed, new_id("agent")) for _ in range(3)]
-    for each in dialogues:
+    spoken = [Dialogue(indexed, new_id("agent")) for _ in range(3)]
+    for each in spoken:
         await each.open()
     indexing, committed = WordIndexing(indexed.store, FrozenClock()), dict[str, list[Message]]()
     for place in range(90):
-        of = chance.choice(dialogues)
+        of = chance.choice(spoken)
         history = committed.setdefault(of.agent, [])
         match chance.randrange(12):
             case 0:
@@ -196,7 +196,7 @@ async def test_documents_are_those_of_a_rebuild_whenever_they_are_written(
                 history.extend(messages)
     await indexing.index_all()
     assert await waiting(indexed) == []
-    for each in dialogues:
+    for each in spoken:
         await compare_all(indexed, chance, each.agent, [each.id])
     written = await documents(indexed)
     await indexed.store.rebuild_fulltext()
@@ -233,6 +233,20 @@ async def test_message_that_another_process_commits_while_one_indexes_is_not_for
         written = await documents(second)
         await second.store.rebuild_fulltext()
         assert await documents(first) == written
+
+
+async def test_transaction_indexes_few_long_messages(
+    indexed: Indexed, dialogue: Dialogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dialogues, "PAGE_CHARACTERS", 100)
+    before = len(await documents(indexed))
+    await dialogue.say("alpacas " * 20, "camels " * 8, "llamas", "hay", "grass")
+    counts = []
+    while await indexed.store.index_some_words():
+        counts.append(len(await documents(indexed)) - before)
+    assert counts == [1]
+    assert len(await documents(indexed)) == before + 5
+    assert await waiting(indexed) == []
 
 
 async def test_erasure_of_an_agent_leaves_nothing_to_index(indexed: Indexed, dialogue: Dialogue) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
+from itertools import accumulate
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -25,6 +26,8 @@ NEIGHBOUR_CHARACTERS: Final = 2_000
 """The length of the part of a neighbour's text that counts as context."""
 PAGE: Final = 200
 """The number of messages that a rebuild indexes in one transaction."""
+PAGE_CHARACTERS: Final = 100_000
+"""The length of the messages that are indexed in one transaction, unless it is a single one: some 50 ms."""
 _DIALOGUE_ROLES: Final = frozenset({"user", "assistant"})
 
 COLUMNS: Final = (
@@ -109,15 +112,18 @@ def index_all(conn: sa.Connection, index: FulltextIndex) -> int:
 def index_page(
     conn: sa.Connection, index: FulltextIndex, agent_id: str, after: int, *, most: int | None = None
 ) -> tuple[int, int | None]:
-    """Indexes the messages of an agent that follow a sequence id, at most `most` or PAGE of them.
+    """Indexes the messages of an agent that follow a sequence id, at most `most` or PAGE of them; fewer long ones.
 
     Returns:
         Their number, and the sequence id after which to continue; None if there are no more.
     """
     most = PAGE if most is None else most
     sources = sources_from_rows(_OF_AGENT.all(conn, {"agent": agent_id, "after": after, "most": most}))
-    index_new(conn, index, sources)
-    return len(sources), sources[-1].sequence_id if len(sources) == most else None
+    lengths = accumulate(len(source.text) for source in sources)
+    count = max(1, sum(length <= PAGE_CHARACTERS for length in lengths))
+    index_new(conn, index, sources[:count])
+    has_more = len(sources) == most or len(sources) > count
+    return len(sources[:count]), sources[:count][-1].sequence_id if has_more else None
 
 
 def reindex_around(conn: sa.Connection, index: FulltextIndex, at: SearchableMessage, *, exists: bool) -> None:

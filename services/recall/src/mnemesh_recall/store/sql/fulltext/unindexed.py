@@ -22,7 +22,8 @@ from mnemesh_recall.store.sql.fulltext.documents import FulltextIndex, Searchabl
 from mnemesh_recall.store.sql.tables import AGENT, unindexed_agents, word_rebuilds
 
 MOST_MESSAGES: Final = 32
-"""The number of messages after which a transaction ends: about 10 ms, so that commits do not wait long."""
+"""The number of messages after which a transaction ends: about 10 ms, so that commits do not wait long. Long messages
+end it, too; see `dialogues.PAGE_CHARACTERS`."""
 MOST_AGENTS: Final = 16
 """The largest number of agents whose messages one transaction indexes."""
 WAIT_SECONDS: Final = 1.0
@@ -136,7 +137,7 @@ class UnindexedMessages:
                 else:
                     conn.execute(_ADVANCE, {"this": row.agent_id, "indexed": indexed})
                 left -= count
-                if left <= 0:
+                if left <= 0 or indexed is not None:
                     return True
             return len(rows) == MOST_AGENTS
 
