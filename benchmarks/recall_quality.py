@@ -31,6 +31,7 @@ from mnemesh_recall.store.sql.messages import SqlMessageStore
 from mnemesh_recall.store.sql.tables import index_tables
 from mnemesh_recall.usecases.message_search import MessageFinder
 from mnemesh_recall.usecases.messages import MessageService
+from mnemesh_recall.usecases.word_indexing import WordIndexing
 from mnemesh_recall.vectors.messages import MessageSource, MessageVectors
 from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.indexing.indexer import Indexer
@@ -94,7 +95,8 @@ async def recall(database_url: str, directory: Path, embedder: str) -> AsyncIter
         vectors = MessageVectors(index, model, indexer)
         await indexer.register(MESSAGES, MessageSource(SqlIndexedMessages(database), vectors))
         await indexer.open()
-        yield MessageService(store, MessageFinder(store, vectors), indexer), indexer
+        words = WordIndexing(store, SystemClock())
+        yield MessageService(store, MessageFinder(store, vectors), indexer, words), indexer
     finally:
         await index.close()
         await model.close()

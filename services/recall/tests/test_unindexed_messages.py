@@ -235,6 +235,26 @@ async def test_message_that_another_process_commits_while_one_indexes_is_not_for
         assert await documents(first) == written
 
 
+async def test_messages_still_wait_after_a_failure_in_the_transaction_that_indexes_them(
+    indexed: Indexed, dialogue: Dialogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, index_page = await documents(indexed), dialogues.index_page
+
+    def index_and_fail(*given: Any, **more: Any) -> None:
+        index_page(*given, **more)
+        raise DatabaseFull
+
+    await dialogue.say("We saw alpacas", "Where?")
+    with monkeypatch.context() as failing:
+        failing.setattr(unindexed, "index_page", index_and_fail)
+        with pytest.raises(DatabaseFull):
+            await indexed.store.index_some_words()
+    assert await documents(indexed) == before
+    assert await waiting(indexed) == [dialogue.agent]
+    await WordIndexing(indexed.store, FrozenClock()).index_all()
+    assert len(await documents(indexed)) == len(before) + 2
+
+
 async def test_transaction_indexes_few_long_messages(
     indexed: Indexed, dialogue: Dialogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,7 @@
 """The failpoint observer of a mesh's processes: records the failpoints they reach, and kills the process on order.
 
-The fork server installs it in a service's process. It observes calls and the runs that calls start; background work,
-which runs at times of its own choice, is not observed.
+The fork server installs it in a service's process. It observes calls and the runs that calls start. Work that runs in
+the background at times of its own choice is not observed, also if a call does it because the background has not yet.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from mnemesh_kit import failpoints
 KILLED: Final = "killed"
 """The line after the last failpoint of a process that killed itself."""
 
+BACKGROUND_WORK: Final = (":words.index_some",)
+"""The ends of the names of failpoints that a call reaches only if the background has not."""
 _IN_CALL: ContextVar[bool] = ContextVar("testkit_in_call", default=False)
 
 
@@ -39,7 +41,7 @@ class KillObserver:
         """Records a failpoint, and kills the process if it is the ordered one."""
         if failpoint.startswith("rpc.received:"):
             _IN_CALL.set(True)
-        if not _IN_CALL.get():
+        if not _IN_CALL.get() or failpoint.endswith(BACKGROUND_WORK):
             return
         with self._lock:
             os.write(self._trail, f"{failpoint}\n".encode())
