@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 
 PROMPT = "› "
-"""What a chat prints when it waits for a message."""
+"""The prompt of the chat."""
 
 # A background job of a shell ignores SIGINT, and its children inherit that. The chat must not.
 CHAT = (

@@ -118,12 +118,12 @@ def index_page(
         Their number, and the sequence id after which to continue; None if there are no more.
     """
     most = PAGE if most is None else most
-    sources = sources_from_rows(_OF_AGENT.all(conn, {"agent": agent_id, "after": after, "most": most}))
-    lengths = accumulate(len(source.text) for source in sources)
-    count = max(1, sum(length <= PAGE_CHARACTERS for length in lengths))
-    index_new(conn, index, sources[:count])
-    has_more = len(sources) == most or len(sources) > count
-    return len(sources[:count]), sources[:count][-1].sequence_id if has_more else None
+    found = sources_from_rows(_OF_AGENT.all(conn, {"agent": agent_id, "after": after, "most": most}))
+    lengths = accumulate(len(source.text) for source in found)
+    sources = found[: max(1, sum(length <= PAGE_CHARACTERS for length in lengths))]
+    index_new(conn, index, sources)
+    has_more = len(found) == most or len(found) > len(sources)
+    return len(sources), sources[-1].sequence_id if has_more else None
 
 
 def reindex_around(conn: sa.Connection, index: FulltextIndex, at: SearchableMessage, *, exists: bool) -> None:
