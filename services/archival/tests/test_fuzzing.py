@@ -33,6 +33,7 @@ from mnemesh.archival.v1.passages_service_pb2 import (
 from mnemesh.types.v1.paging_pb2 import SORT_ORDER_ASCENDING, SORT_ORDER_DESCENDING
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
+from mnemesh_testkit.errors import refused
 from mnemesh_testkit.fuzzing.service_fuzzer import ACCEPTED_CODES, FuzzedService
 
 from .conftest import ArchivalServer
@@ -139,12 +140,6 @@ async def outcome_of(call: Any, request: Message) -> grpc.StatusCode:
     except MnemeshError as error:
         return error.code
     return grpc.StatusCode.OK
-
-
-async def refused(call: Any) -> MnemeshError:
-    with pytest.raises(MnemeshError) as error:
-        await call
-    return error.value
 
 
 def forged(token: str, **changed: Any) -> list[str]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from mnemesh.recall.v1 import episodes_pb2
 from mnemesh.recall.v1 import episodes_service_pb2 as rpc
 from mnemesh.recall.v1 import messages_service_pb2 as messages
 from mnemesh.types.v1 import message_pb2
-from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
 
 AGENT, PEER, CONVERSATION = new_id("agent"), new_id("agent"), new_id("conv")
@@ -64,12 +62,6 @@ async def open_window(recall: Any, *texts: str, agent: str = AGENT, conversation
         messages.CreateContextRequest(agent_id=agent, conversation_id=conversation, messages=rows)
     )
     return [row.id for row in rows]
-
-
-async def refused(call: Any) -> MnemeshError:
-    with pytest.raises(MnemeshError) as error:
-        await call
-    return error.value
 
 
 def look_back(**more: Any) -> rpc.CommitEpisodeRequest:

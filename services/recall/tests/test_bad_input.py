@@ -9,8 +9,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from mnemesh.recall.v1 import contexts_pb2
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
-from mnemesh_kit.errors import InvalidArgument, MnemeshError
+from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import new_id
+from mnemesh_testkit.errors import refused
 
 AGENT, CONVERSATION = new_id("agent"), new_id("conv")
 LEASE = contexts_pb2.WriterLease(run_id=new_id("run"), epoch=1)
@@ -44,12 +45,6 @@ def commit(**more: Any) -> rpc.CommitStepRequest:
 
 def append(*messages: pb.Message, **more: Any) -> rpc.AppendMessagesRequest:
     return rpc.AppendMessagesRequest(**{"agent_id": AGENT, "messages": messages, **more})
-
-
-async def refused(call: Any) -> MnemeshError:
-    with pytest.raises(MnemeshError) as error:
-        await call
-    return error.value
 
 
 LONG = "x" * ((1 << 20) + 1)

@@ -15,6 +15,7 @@ from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_testkit.errors import refused
 from mnemesh_testkit.timeouts import scaled
 
 from .episode_requests import (
@@ -31,7 +32,6 @@ from .episode_requests import (
     learn,
     look_back,
     open_window,
-    refused,
     rests_on,
     summary,
     supersede,

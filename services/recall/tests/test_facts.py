@@ -11,8 +11,9 @@ from mnemesh.recall.v1 import episodes_service_pb2 as rpc
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import FailedPrecondition, MnemeshError, NotFound
 from mnemesh_kit.ids import new_id
+from mnemesh_testkit.errors import refused
 
-from .episode_requests import AGENT, CONVERSATION, DAY, TEAM, at, fact, held, learn, refused, supersede
+from .episode_requests import AGENT, CONVERSATION, DAY, TEAM, at, fact, held, learn, supersede
 
 
 async def test_superseded_fact_is_kept_and_closed(recall: Any, clock: FrozenClock) -> None:

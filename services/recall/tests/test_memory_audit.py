@@ -11,8 +11,9 @@ from mnemesh.recall.v1 import episodes_service_pb2 as rpc
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import InvalidArgument, PageTokenInvalid
 from mnemesh_kit.ids import new_id
+from mnemesh_testkit.errors import refused
 
-from .episode_requests import DAY, MINE, TEAM, at, held, learn, look_back, open_window, refused, rests_on, summary
+from .episode_requests import DAY, MINE, TEAM, at, held, learn, look_back, open_window, rests_on, summary
 
 Finding = memory_findings_pb2.MemoryFinding
 CLEAN = [

@@ -15,6 +15,7 @@ from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.errors import AlreadyExists, InvalidArgument, MnemeshError, NotFound
 from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_testkit.errors import refused
 
 from .trace_requests import (
     AGENT,
@@ -29,7 +30,6 @@ from .trace_requests import (
     open_window,
     part,
     parts,
-    refused,
     returning,
     said,
     take_in,

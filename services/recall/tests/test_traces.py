@@ -13,6 +13,7 @@ from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh.types.v1 import paging_pb2
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import derive_id, new_id
+from mnemesh_testkit.errors import refused
 
 from .trace_requests import (
     AGENT,
@@ -27,7 +28,6 @@ from .trace_requests import (
     calling,
     exported,
     open_window,
-    refused,
     returning,
     said,
     take_in,

@@ -12,8 +12,9 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import InvalidArgument, MnemeshError
 from mnemesh_kit.ids import new_id
+from mnemesh_testkit.errors import refused
 
-from .episode_requests import AGENT, CONVERSATION, DAY, MINE, TEAM, held, learn, open_window, refused, supersede
+from .episode_requests import AGENT, CONVERSATION, DAY, MINE, TEAM, held, learn, open_window, supersede
 
 Commit = episodes_pb2.EpisodeCommit
 Operation = episodes_pb2.FactOperation

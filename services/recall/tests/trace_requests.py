@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.recall.v1 import traces_pb2
 from mnemesh.recall.v1 import traces_service_pb2 as traces
 from mnemesh.types.v1 import message_pb2 as pb
-from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import derive_id, new_id
 
 AGENT, PEER = new_id("agent"), new_id("agent")
@@ -84,12 +82,6 @@ def parts(
 
 async def take_in(recall: Any, records: list[traces.TraceRecord], **more: Any) -> traces.ImportTracesResponse:
     return await recall.traces.ImportTraces(parts(records, **more))  # type: ignore[no-any-return]
-
-
-async def refused(call: Any) -> MnemeshError:
-    with pytest.raises(MnemeshError) as error:
-        await call
-    return error.value
 
 
 def bare(record: traces.TraceRecord) -> traces.TraceRecord:

@@ -9,17 +9,16 @@ from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import grpc
 import pytest
 import pytest_asyncio
 from mnemesh.tools.v1 import execution_service_pb2 as pb
 from mnemesh.tools.v1 import tools_pb2, tools_service_pb2
-from mnemesh_kit.errors import from_rpc_error
 from mnemesh_sandbox import Access, Level, Outcome, Sandbox, SandboxSettings, SandboxUnavailable, Task
 from mnemesh_sandbox.egress.grants import grant_of
 from mnemesh_sandbox.egress.policy import EgressPolicy
 from mnemesh_sandbox.egress.proxy import EgressProxy
 from mnemesh_sandbox.egress.resolver import Resolver
+from mnemesh_testkit.errors import refused
 from mnemesh_testkit.timeouts import scaled
 
 POLICY = EgressPolicy(private_networks=(ipaddress.ip_network("127.0.0.0/8"),))
@@ -199,7 +198,5 @@ async def test_update_takes_the_access_away(embedded: Any, full: Sandbox, port: 
 )
 async def test_refused_grants_name_the_field(embedded: Any, fields: dict[str, Any], field: str, reason: str) -> None:
     tool = tools_pb2.Tool(source_code=_source("http://example.com/"), **fields)
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await embedded.tools.CreateTool(tools_service_pb2.CreateToolRequest(tool=tool))
-    error = from_rpc_error(caught.value)
+    error = await refused(embedded.tools.CreateTool(tools_service_pb2.CreateToolRequest(tool=tool)))
     assert (error.reason, error.metadata["field"]) == (reason, field)

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from mnemesh.tools.v1 import execution_service_pb2 as pb
-from mnemesh_kit.errors import MnemeshError, from_rpc_error
+from mnemesh_testkit.errors import refused
 from mnemesh_testkit.timeouts import scaled
 
 from .conftest import Stubs
@@ -23,12 +23,6 @@ LOOK = pb.CallableTool(name="look", parameters=["what", "times"])
 
 async def _run(stubs: Stubs, code: str, language: Any = PYTHON, **fields: Any) -> pb.RunCodeResponse:
     return await stubs.executions.RunCode(pb.RunCodeRequest(code=code, language=language, **fields))
-
-
-async def _refused(call: Any) -> MnemeshError:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    return from_rpc_error(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +90,7 @@ async def test_program_is_killed_at_its_limit_and_has_no_network(embedded: Stubs
 async def test_invalid_program_is_refused_with_the_field(
     embedded: Stubs, fields: dict[str, Any], code: Any, field: str
 ) -> None:
-    error = await _refused(embedded.executions.RunCode(pb.RunCodeRequest(**{"code": "1", **fields})))
+    error = await refused(embedded.executions.RunCode(pb.RunCodeRequest(**{"code": "1", **fields})))
     assert (error.code, error.field) == (code, field)
 
 
@@ -168,7 +162,7 @@ async def test_request_out_of_place_is_refused(embedded: Stubs) -> None:
         (_converse(embedded, start, lambda _: pb.CodeToolResult(call_id=9)), "result.call_id"),
         (_converse(embedded, pb.RunCodeStart(tools=[pb.CallableTool(name="a b")]), lambda _: None), "tools"),
     ):
-        error = await _refused(call)
+        error = await refused(call)
         assert (error.code, error.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
 
     async def none() -> AsyncIterator[pb.RunCodeWithToolsRequest]:
@@ -179,7 +173,7 @@ async def test_request_out_of_place_is_refused(embedded: Stubs) -> None:
         async for _ in embedded.executions.RunCodeWithTools(none()):
             pass
 
-    assert (await _refused(drain())).field == "start"
+    assert (await refused(drain())).field == "start"
 
 
 async def test_disconnected_caller_ends_the_program(embedded: Stubs) -> None:

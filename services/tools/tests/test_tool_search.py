@@ -8,7 +8,7 @@ import grpc
 import pytest
 from mnemesh.tools.v1 import tools_pb2
 from mnemesh.tools.v1 import tools_service_pb2 as pb
-from mnemesh_kit.errors import from_rpc_error
+from mnemesh_testkit.errors import refused
 
 TOOLS = {
     "get_weather": ("Returns the forecast for a city.", "city", "The town to look up."),
@@ -89,7 +89,5 @@ async def test_changed_and_deleted_tools(embedded: Any, source: Any) -> None:
     ],
 )
 async def test_bad_requests_name_the_field(embedded: Any, fields: dict[str, Any], field: str) -> None:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await embedded.tools.SearchTools(pb.SearchToolsRequest(**fields))
-    error = from_rpc_error(caught.value)
+    error = await refused(embedded.tools.SearchTools(pb.SearchToolsRequest(**fields)))
     assert (error.code, error.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import grpc
 import pytest
 from mnemesh.tools.v1 import execution_service_pb2 as pb
 from mnemesh.tools.v1 import tools_pb2, tools_service_pb2
-from mnemesh_kit.errors import MnemeshError, from_rpc_error
+from mnemesh_testkit.errors import refused
 from mnemesh_tools.config import Config
 
 from .conftest import Stubs, serve
@@ -40,12 +39,6 @@ async def _create(stubs: Stubs, source: str = SHOUT, **fields: Any) -> tools_pb2
     return (await stubs.tools.CreateTool(tools_service_pb2.CreateToolRequest(tool=tool))).tool
 
 
-async def _refused(call: Awaitable[Any]) -> MnemeshError:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    return from_rpc_error(caught.value)
-
-
 async def test_stored_tool_runs_in_node(embedded: Stubs) -> None:
     tool = await _create(embedded)
     schema = json.loads(tool.json_schema)
@@ -63,7 +56,7 @@ async def test_stored_tool_runs_in_node(embedded: Stubs) -> None:
     ), answer
     assert answer.changed_blocks == {"notes": "shouted"}
     wrong = pb.ExecuteToolRequest(tool_id=tool.id, arguments='{"lines": [], "mark": "?"}')
-    assert (await _refused(embedded.executions.ExecuteTool(wrong))).metadata["parameter"] == "mark"
+    assert (await refused(embedded.executions.ExecuteTool(wrong))).metadata["parameter"] == "mark"
 
 
 async def test_changed_source_gives_a_new_schema(embedded: Stubs) -> None:
@@ -77,15 +70,15 @@ async def test_changed_source_gives_a_new_schema(embedded: Stubs) -> None:
 
 
 async def test_source_without_schema_is_refused(embedded: Stubs) -> None:
-    error = await _refused(_create(embedded, "/** F. */\nexport function f(when: Date) {}"))
+    error = await refused(_create(embedded, "/** F. */\nexport function f(when: Date) {}"))
     assert (error.reason, error.metadata["parameter"]) == ("TOOL_SOURCE_INVALID", "when")
     source = "/** F. */\nfunction f() {}"
     for fields, field in (
         ({"pip_requirements": [tools_pb2.PackageRequirement(name="requests")]}, "tool.pip_requirements"),
         ({"npm_requirements": [tools_pb2.PackageRequirement(name="Not A Name")]}, "tool.npm_requirements"),
     ):
-        refused = await _refused(_create(embedded, source, **fields))
-        assert (refused.code, refused.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
+        error = await refused(_create(embedded, source, **fields))
+        assert (error.code, error.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
 
 
 async def test_large_source_is_read_in_a_process(embedded: Stubs) -> None:
@@ -100,11 +93,11 @@ async def test_server_without_node_refuses_at_once(tmp_path: Path) -> None:
         port=0, data_dir=str(tmp_path), min_sandbox="minimal", warm_processes=0, node=str(tmp_path / "absent")
     )
     async with serve(config) as stubs:
-        error = await _refused(_create(stubs))
+        error = await refused(_create(stubs))
         assert (error.code, error.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "TOOL_REQUIREMENTS_UNMET")
         assert "MNEMESH_TOOLS_NODE" in error.message
         ad_hoc = pb.AdHocTool(source_code=SHOUT, source_type=TYPESCRIPT)
-        error = await _refused(stubs.executions.ExecuteTool(pb.ExecuteToolRequest(ad_hoc=ad_hoc)))
+        error = await refused(stubs.executions.ExecuteTool(pb.ExecuteToolRequest(ad_hoc=ad_hoc)))
         assert (error.reason, error.field) == ("TOOL_REQUIREMENTS_UNMET", "ad_hoc.source_type")
 
 

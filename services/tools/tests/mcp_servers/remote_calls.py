@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import Any
 
-import grpc
-import pytest
 from google.protobuf.duration_pb2 import Duration
 from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
-from mnemesh_kit.errors import MnemeshError, from_rpc_error
 from mnemesh_testkit.fakes.mcp_server import Remote
 
 from ..conftest import Stubs
 
 HTTP = "streamable_http"
-
-
-async def refusal(call: Awaitable[Any]) -> MnemeshError:
-    """Returns the error of a call that must fail."""
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    return from_rpc_error(caught.value)
 
 
 def server_at(remote: Remote, kind: str = HTTP, *, name: str = "remote", **settings: Any) -> pb.McpServer:

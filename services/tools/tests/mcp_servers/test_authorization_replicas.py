@@ -17,6 +17,7 @@ from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import from_rpc_error
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.sql import Database
+from mnemesh_testkit.errors import refused
 from mnemesh_testkit.fakes.authorization_server import Protected, protected
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.config import Config
@@ -28,7 +29,6 @@ from mnemesh_tools.model.mcp_servers import McpContact, McpServer, McpTransport,
 from mnemesh_tools.store.sql.tools import SqlToolStore
 
 from ..conftest import Stubs, serve
-from .remote_calls import refusal
 
 REDIRECT = "http://127.0.0.1:9/callback"
 PENDING, COMPLETED, FAILED = (
@@ -95,7 +95,7 @@ async def test_the_answer_may_arrive_at_another_replica(tmp_path: Path, postgres
         assert (await _receive(second, **answer)).status == COMPLETED
         assert (await _get(first, server_id, started.state)).status == COMPLETED
         assert [await _whoami(stubs, server_id) for stubs in (first, second)] == ["you", "you"]
-        assert (await refusal(_receive(first, **answer))).reason == "FAILED_PRECONDITION", "a state works once"
+        assert (await refused(_receive(first, **answer))).reason == "FAILED_PRECONDITION", "a state works once"
     assert remote.grants == ["authorization_code"]
 
 
@@ -163,14 +163,14 @@ async def test_a_later_start_replaces_an_earlier_one(embedded: Stubs, remote: Pr
     first, second = [await _start(embedded, server_id) for _ in range(2)]
     answer = await remote.approve(first.authorization_url)
     for call in (_receive(embedded, **answer), _get(embedded, server_id, first.state)):
-        assert (await refusal(call)).reason == "FAILED_PRECONDITION"
+        assert (await refused(call)).reason == "FAILED_PRECONDITION"
     assert (await _receive(embedded, **await remote.approve(second.authorization_url))).status == COMPLETED
 
 
 async def test_an_answer_needs_a_known_state(embedded: Stubs) -> None:
-    assert (await refusal(_receive(embedded, state="unknown", code="a"))).reason == "FAILED_PRECONDITION"
-    assert (await refusal(_receive(embedded, code="a"))).field == "state"
-    assert (await refusal(_get(embedded, new_id("mcp_server"), "a"))).reason == "NOT_FOUND"
+    assert (await refused(_receive(embedded, state="unknown", code="a"))).reason == "FAILED_PRECONDITION"
+    assert (await refused(_receive(embedded, code="a"))).field == "state"
+    assert (await refused(_get(embedded, new_id("mcp_server"), "a"))).reason == "NOT_FOUND"
 
 
 async def test_the_time_of_the_person_ends(tmp_path: Path, remote: Protected) -> None:
@@ -178,10 +178,10 @@ async def test_the_time_of_the_person_ends(tmp_path: Path, remote: Protected) ->
     async with serve(_config(tmp_path), limits) as stubs:
         server_id = await _create(stubs, remote)
         started = await _start(stubs, server_id)
-        error = await refusal(_get(stubs, server_id, started.state))
+        error = await refused(_get(stubs, server_id, started.state))
         assert (error.reason, "in time" in error.message) == ("FAILED_PRECONDITION", True)
         answer = await remote.approve(started.authorization_url)
-        assert (await refusal(_receive(stubs, **answer))).reason == "FAILED_PRECONDITION"
+        assert (await refused(_receive(stubs, **answer))).reason == "FAILED_PRECONDITION"
     assert remote.grants == []
 
 

@@ -17,6 +17,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh_sandbox import Level
+from mnemesh_testkit.errors import refused
 from mnemesh_testkit.mesh.probed_sandbox import probed_sandbox
 from mnemesh_testkit.timeouts import growing, scaled
 from mnemesh_tools.config import Config
@@ -24,7 +25,6 @@ from mnemesh_tools.mcp_clients.contracts import McpLimits
 
 from ..conftest import Stubs, serve
 from .program import SOURCE
-from .remote_calls import refusal
 
 LIMITS = McpLimits(connect_seconds=scaled(60), settle_seconds=0)
 SECRET = "canary-0123456789"
@@ -134,7 +134,7 @@ async def test_a_directory_outlives_the_program_and_is_deleted_with_the_server(s
     settings = _program(env={"WHO": "{{ AGENT_ID | all }}"}, persistent_directory=True)
     server = await _create(stubs, settings)
     assert await _text(stubs, server, "note", arguments={"text": "one"}) == "one"
-    await refusal(_run(stubs, server, "crash"))
+    await refused(_run(stubs, server, "crash"))
     assert await _text(stubs, server, "note", arguments={"text": "two"}) == "one two"
     caller = rpc.McpCaller(agent_id="agent-1")
     assert await _text(stubs, server, "note", arguments={"text": "mine"}, caller=caller) == "mine"
@@ -164,7 +164,7 @@ async def test_a_failed_call_is_reported_and_the_next_one_works(
         settings.name = f"within {seconds:g}"
         server = await _create(stubs, settings)
         before = _children()
-        error = await refusal(_run(stubs, server, tool, seconds=seconds))
+        error = await refused(_run(stubs, server, tool, seconds=seconds))
         assert error.reason == reason, error.message
         if tool != "slow" or "progress" in error.message:
             break
@@ -194,8 +194,8 @@ async def test_a_program_that_does_not_start_is_a_clear_status(tmp_path: Path, a
         assert text in server.status_message
         await _until(lambda: _children() <= before)
         if arguments == ["dies"]:
-            await refusal(stubs.mcp.RefreshMcpServer(rpc.RefreshMcpServerRequest(mcp_server_id=server.id)))
-            again = await refusal(stubs.mcp.RefreshMcpServer(rpc.RefreshMcpServerRequest(mcp_server_id=server.id)))
+            await refused(stubs.mcp.RefreshMcpServer(rpc.RefreshMcpServerRequest(mcp_server_id=server.id)))
+            again = await refused(stubs.mcp.RefreshMcpServer(rpc.RefreshMcpServerRequest(mcp_server_id=server.id)))
             assert "2 times in a row" in again.message, "it is not started at every call"
             health = (await _get(stubs, server)).program
             assert (health.starts, health.crashes) == (2, 2)
@@ -232,7 +232,7 @@ async def test_an_idle_program_gives_its_place_to_another(tmp_path: Path) -> Non
         async with asyncio.timeout(scaled(60)):
             while "the call hangs" not in (await _get(stubs, second)).program.stderr:
                 await asyncio.sleep(0.01)
-        error = await refusal(_run(stubs, first, "echo"))
+        error = await refused(_run(stubs, first, "echo"))
         assert "1 programs already" in error.message
         hanging.cancel()
         await asyncio.wait({hanging})
@@ -267,7 +267,7 @@ async def test_an_update_starts_another_program(stubs: Stubs) -> None:
     ],
 )
 async def test_bad_settings_name_the_field(stubs: Stubs, transport: pb.StdioTransport, field: str) -> None:
-    error = await refusal(_create(stubs, pb.McpServer(name="a", stdio=transport)))
+    error = await refused(_create(stubs, pb.McpServer(name="a", stdio=transport)))
     assert error.field == field, error.message
 
 
@@ -284,7 +284,7 @@ async def test_another_program_does_not_get_the_secrets_of_the_first(stubs: Stub
         other.MergeFrom(pb.McpServer(stdio=pb.StdioTransport(**{field: value})))
         for written in (paths, FieldMask(paths=[f"stdio.{field}"])):
             update = rpc.UpdateMcpServerRequest(mcp_server=other, update_mask=written)
-            error = await refusal(stubs.mcp.UpdateMcpServer(update))
+            error = await refused(stubs.mcp.UpdateMcpServer(update))
             assert (error.reason, error.field) == ("INVALID_ARGUMENT", "mcp_server.stdio.env.value")
             assert "another program" in error.message
     assert (await _get(stubs, server)).stdio.args == server.stdio.args

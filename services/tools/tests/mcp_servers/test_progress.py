@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2
-from mnemesh_kit.errors import from_rpc_error
+from mnemesh_testkit.errors import refused
 from mnemesh_testkit.fakes.mcp_server import Remote, running
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools.config import Config
@@ -94,9 +93,8 @@ async def test_a_repeated_stream_returns_the_first_result(embedded: Stubs) -> No
 async def test_a_refused_stream_has_the_error_of_a_run(embedded: Stubs, tool: str, arguments: str, reason: str) -> None:
     async with running() as remote:
         server = await _created(embedded, remote)
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await _collected(_stream(embedded, server, tool, arguments))
-        assert (from_rpc_error(caught.value).reason, remote.calls) == (reason, [])
+        error = await refused(_collected(_stream(embedded, server, tool, arguments)))
+        assert (error.reason, remote.calls) == (reason, [])
 
 
 async def _reported(tmp_path: Path, values: Sequence[dict[str, Any]]) -> list[rpc.McpProgress]:

@@ -14,6 +14,7 @@ from mnemesh.tools.v1 import execution_service_pb2 as pb
 from mnemesh.tools.v1 import tools_pb2
 from mnemesh_kit.errors import MnemeshError, from_rpc_error
 from mnemesh_sandbox import OUTPUT_DIRECTORY, Level
+from mnemesh_testkit.errors import refused
 from mnemesh_testkit.mesh.probed_sandbox import probed_sandbox
 from mnemesh_testkit.timeouts import scaled
 from mnemesh_tools import config as settings
@@ -84,10 +85,8 @@ async def run(stubs: Stubs, body: str, package: str, *, seconds: int = 0) -> pb.
     return await stubs.executions.ExecuteTool(request)
 
 
-async def refused(stubs: Stubs, package: str) -> MnemeshError:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await run(stubs, "return ''", package)
-    return from_rpc_error(caught.value)
+async def refusal(stubs: Stubs, package: str) -> MnemeshError:
+    return await refused(run(stubs, "return ''", package))
 
 
 async def refused_or(stubs: Stubs, body: str, package: str, result: str) -> None:
@@ -142,7 +141,7 @@ async def test_pth_file_runs_in_the_tool_only(stubs: Stubs, index: PackageIndex)
 
 async def test_wheel_that_expands_beyond_the_limit(stubs: Stubs, index: PackageIndex) -> None:
     index.add_wheel("huge", {"huge/__init__.py": "", "huge/zeros": b"\0" * (160 << 20)})
-    error = await refused(stubs, "huge")
+    error = await refusal(stubs, "huge")
     assert error.reason == "TOOL_REQUIREMENTS_UNMET"
     assert "64 MB" in error.message or "too large" in error.message, error.message
 
@@ -155,7 +154,7 @@ async def test_wheel_with_many_files(stubs: Stubs, index: PackageIndex) -> None:
 async def test_file_with_another_hash(stubs: Stubs, index: PackageIndex) -> None:
     index.add("altered", "1.0", HARMLESS)
     index.hashes["altered-1.0-py3-none-any.whl"] = hashlib.sha256(b"other").hexdigest()
-    error = await refused(stubs, "altered")
+    error = await refusal(stubs, "altered")
     assert "hash" in error.message.lower(), error.message
 
 
@@ -210,7 +209,7 @@ async def test_build_that_looks_around(stubs: Stubs, index: PackageIndex, direct
     """The code of a build runs, and finds neither files nor networks nor secrets."""
     backend = BACKEND.format(data=directory / "data")
     index.add_source("curious", "1.0", "", {"pyproject.toml": PROJECT, "backend.py": backend})
-    error = await refused(stubs, "curious")
+    error = await refusal(stubs, "curious")
     assert error.reason == "TOOL_REQUIREMENTS_UNMET"
     assert "BUILD SAW []" in error.message, error.message
 
@@ -221,7 +220,7 @@ async def test_build_that_leaves_links(stubs: Stubs, index: PackageIndex, direct
     backend += f"    target = '{OUTPUT_DIRECTORY}/site'\n    shutil.rmtree(target, ignore_errors=True)\n"
     backend += f"    os.symlink('{directory}', target)\n    return []\n"
     index.add_source("replacing", "1.0", "", {"pyproject.toml": PROJECT, "backend.py": backend})
-    assert (await refused(stubs, "replacing")).reason == "TOOL_REQUIREMENTS_UNMET"
+    assert (await refusal(stubs, "replacing")).reason == "TOOL_REQUIREMENTS_UNMET"
 
 
 async def test_resolution_that_never_ends(impatient: Stubs, index: PackageIndex) -> None:
@@ -232,7 +231,7 @@ async def test_resolution_that_never_ends(impatient: Stubs, index: PackageIndex)
             index.files.setdefault(name.replace("_", "-"), {})[f"{name}-{version}.0-py3-none-any.whl"] = wheel(
                 name, f"{version}.0", "", (needed,)
             )
-    error = await refused(impatient, "bomb-a")
+    error = await refusal(impatient, "bomb-a")
     assert error.reason == "TOOL_REQUIREMENTS_UNMET"
     assert len(error.message) < 2000
 
@@ -245,17 +244,17 @@ async def test_resolution_that_never_ends(impatient: Stubs, index: PackageIndex)
 async def test_index_that_answers_garbage(stubs: Stubs, index: PackageIndex, page: bytes) -> None:
     name = f"garbage{len(page)}"
     index.pages[f"/simple/{name}/"] = page
-    error = await refused(stubs, name)
+    error = await refusal(stubs, name)
     assert (error.reason, len(error.message) < 2000) == ("TOOL_REQUIREMENTS_UNMET", True)
 
 
 async def test_wheel_that_is_none(stubs: Stubs, index: PackageIndex) -> None:
     index.files["nozip"] = {"nozip-1.0-py3-none-any.whl": b"PK\x03\x04 no zip"}
-    assert (await refused(stubs, "nozip")).reason == "TOOL_REQUIREMENTS_UNMET"
+    assert (await refusal(stubs, "nozip")).reason == "TOOL_REQUIREMENTS_UNMET"
 
 
 async def test_index_that_drips(impatient: Stubs, index: PackageIndex) -> None:
     """It ends with the time of a build."""
     index.drips.add("/simple/slow/")
-    error = await refused(impatient, "slow")
+    error = await refusal(impatient, "slow")
     assert "2 seconds" in error.message, error.message

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
 import pytest_asyncio
 from mnemesh.tools.v1 import execution_service_pb2 as pb
 from mnemesh.tools.v1 import tools_pb2, tools_service_pb2
-from mnemesh_kit.errors import MnemeshError, from_rpc_error
 from mnemesh_sandbox import Level
+from mnemesh_testkit.errors import refused
 from mnemesh_testkit.mesh.probed_sandbox import probed_sandbox
 from mnemesh_tools.config import Config
 from mnemesh_tools.model.requirements import npm_line
@@ -73,12 +72,6 @@ async def _greet(stubs: Stubs, tool: tools_pb2.Tool) -> pb.ExecuteToolResponse:
     return await stubs.executions.ExecuteTool(pb.ExecuteToolRequest(tool_id=tool.id, arguments='{"name": "Ana"}'))
 
 
-async def _refused(call: Any) -> MnemeshError:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    return from_rpc_error(caught.value)
-
-
 async def test_tool_imports_its_packages_and_theirs(stubs: Stubs, registry: Registry, tmp_path: Path) -> None:
     tool = await _create(stubs, greeting="^1", at_tests__accent="2.1.0")
     answer = await _greet(stubs, tool)
@@ -103,7 +96,7 @@ async def test_tool_imports_its_packages_and_theirs(stubs: Stubs, registry: Regi
 async def test_changed_file_is_not_installed(stubs: Stubs, registry: Registry) -> None:
     registry.packages["greeting"]["versions"]["1.0.0"]["dist"]["integrity"] = "sha512-" + "A" * 86 + "=="
     tool = await _create(stubs, greeting="1.0.0", at_tests__accent="2.1.0")
-    error = await _refused(_greet(stubs, tool))
+    error = await refused(_greet(stubs, tool))
     assert (error.reason, error.field) == ("TOOL_REQUIREMENTS_UNMET", "npm_requirements")
     assert "integrity" in error.message.lower(), error.message
 
@@ -111,13 +104,13 @@ async def test_changed_file_is_not_installed(stubs: Stubs, registry: Registry) -
 @pytest.mark.full
 async def test_package_of_a_repository_is_refused(stubs: Stubs) -> None:
     tool = await _create(stubs, GREET, linked="1.0.0")
-    assert (await _refused(_greet(stubs, tool))).reason == "TOOL_REQUIREMENTS_UNMET"
+    assert (await refused(_greet(stubs, tool))).reason == "TOOL_REQUIREMENTS_UNMET"
 
 
 @pytest.mark.full
 async def test_package_that_does_not_exist_is_named(stubs: Stubs) -> None:
     tool = await _create(stubs, GREET, absent="1.0.0")
-    error = await _refused(_greet(stubs, tool))
+    error = await refused(_greet(stubs, tool))
     assert error.reason == "TOOL_REQUIREMENTS_UNMET"
     assert "absent" in error.message
 
@@ -127,7 +120,7 @@ async def test_without_the_registry_executions_fail_at_once(tmp_path: Path) -> N
     if (await probed_sandbox(config.sandbox)).isolation.level < Level.FULL:
         pytest.skip("this host cannot confine a build")
     async with serve(config) as stubs:
-        error = await _refused(_greet(stubs, await _create(stubs, GREET, greeting="1.0.0")))
+        error = await refused(_greet(stubs, await _create(stubs, GREET, greeting="1.0.0")))
         assert (error.code, error.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "TOOL_REQUIREMENTS_UNMET")
         assert error.message == "The packages of the tool cannot be installed: the package index cannot be reached."
 

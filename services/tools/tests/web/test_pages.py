@@ -14,7 +14,8 @@ import grpc
 import pytest
 import pytest_asyncio
 from mnemesh.tools.v1 import web_service_pb2 as pb
-from mnemesh_kit.errors import MnemeshError, from_rpc_error
+from mnemesh_kit.errors import MnemeshError
+from mnemesh_testkit.errors import refused
 from mnemesh_tools.config import Config
 
 from ..conftest import Stubs, serve
@@ -126,9 +127,7 @@ async def fetch(stubs: Stubs, url: str, **options: int) -> pb.FetchWebpageRespon
 
 
 async def refusal(stubs: Stubs, url: str, **options: int) -> MnemeshError:
-    with pytest.raises(grpc.aio.AioRpcError) as failed:
-        await fetch(stubs, url, **options)
-    return from_rpc_error(failed.value)
+    return await refused(fetch(stubs, url, **options))
 
 
 async def test_article_becomes_markdown(stubs: Stubs, site: str) -> None:

@@ -15,7 +15,8 @@ from mnemesh.tools.v1 import web_service_pb2 as pb
 from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.clock import SystemClock
 from mnemesh_kit.config import ConfigError
-from mnemesh_kit.errors import InvalidArgument, from_rpc_error
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_testkit.errors import refused
 from mnemesh_testkit.fakes.search_provider import KEY, FakeSearchProvider, FoundPage
 from mnemesh_tools.config import Config
 from mnemesh_tools.errors import WebSearchRefused, WebSearchUnavailable
@@ -283,9 +284,7 @@ async def test_over_the_wire(server: FakeSearchProvider, tmp_path: Path) -> None
 
 
 async def test_not_configured(embedded: Any) -> None:
-    with pytest.raises(grpc.aio.AioRpcError) as failed:
-        await embedded.web.SearchWeb(pb.SearchWebRequest(query="bees"))
-    error = from_rpc_error(failed.value)
+    error = await refused(embedded.web.SearchWeb(pb.SearchWebRequest(query="bees")))
     assert (error.reason, error.code) == ("WEB_SEARCH_NOT_CONFIGURED", grpc.StatusCode.FAILED_PRECONDITION)
 
 

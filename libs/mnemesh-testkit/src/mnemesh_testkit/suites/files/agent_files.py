@@ -14,8 +14,9 @@ from mnemesh.types.v1.paging_pb2 import SORT_ORDER_DESCENDING
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import Principal, as_principal
 
+from mnemesh_testkit.errors import refused
 from mnemesh_testkit.suites.files.agent_calls import AgentFiles, AgentFilesCases
-from mnemesh_testkit.suites.files.calls import REPLACE, Files, reason, refused
+from mnemesh_testkit.suites.files.calls import REPLACE, Files, reason
 
 LINES = "\n".join(f"line {number}" for number in range(1, 11))
 

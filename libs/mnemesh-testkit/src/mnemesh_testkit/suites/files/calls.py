@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any
 
-import pytest
 import pytest_asyncio
 from mnemesh.files.v1 import files_pb2 as pb
 from mnemesh.files.v1 import files_service_pb2 as files_rpc
@@ -14,9 +13,9 @@ from mnemesh.files.v1 import folders_service_pb2 as folders_rpc
 from mnemesh.files.v1.agent_files_service_pb2_grpc import AgentFileServiceStub
 from mnemesh.files.v1.files_service_pb2_grpc import FileServiceStub
 from mnemesh.files.v1.folders_service_pb2_grpc import FolderServiceStub
-from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
 
+from mnemesh_testkit.errors import refused
 from mnemesh_testkit.suites.service_suite import ServiceSuite
 from mnemesh_testkit.timeouts import scaled
 
@@ -111,13 +110,6 @@ class FilesCases(ServiceSuite):
     async def folder(self, client: Files) -> pb.Folder:
         """A new folder."""
         return await client.folder()
-
-
-async def refused(call: Coroutine[Any, Any, Any]) -> MnemeshError:
-    """Returns the error with which a call is refused."""
-    with pytest.raises(MnemeshError) as error:
-        await call
-    return error.value
 
 
 async def reason(call: Coroutine[Any, Any, Any]) -> str:

@@ -9,7 +9,8 @@ import pytest
 from mnemesh.files.v1 import files_pb2 as pb
 from mnemesh.files.v1 import files_service_pb2 as rpc
 
-from mnemesh_testkit.suites.files.calls import ERROR, REPLACE, SKIP, SUFFIX, Files, FilesCases, refused
+from mnemesh_testkit.errors import refused
+from mnemesh_testkit.suites.files.calls import ERROR, REPLACE, SKIP, SUFFIX, Files, FilesCases
 
 AT_ONCE = 20
 

@@ -12,7 +12,8 @@ from mnemesh.types.v1 import audit_pb2, paging_pb2
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import Principal, as_principal
 
-from mnemesh_testkit.suites.files.calls import ABSENT_FOLDER, Files, FilesCases, reason, refused
+from mnemesh_testkit.errors import refused
+from mnemesh_testkit.suites.files.calls import ABSENT_FOLDER, Files, FilesCases, reason
 
 
 class Folders(FilesCases):

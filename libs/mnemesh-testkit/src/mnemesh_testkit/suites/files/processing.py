@@ -6,7 +6,8 @@ import pytest
 from mnemesh.files.v1 import files_pb2 as pb
 from mnemesh.files.v1 import files_service_pb2 as rpc
 
-from mnemesh_testkit.suites.files.calls import ABSENT_FILE, REPLACE, Files, FilesCases, reason, refused
+from mnemesh_testkit.errors import refused
+from mnemesh_testkit.suites.files.calls import ABSENT_FILE, REPLACE, Files, FilesCases, reason
 
 TEXT = b"# Title\n\n  indented\nlast line\n"
 LINES = ["# Title", "", "  indented", "last line"]

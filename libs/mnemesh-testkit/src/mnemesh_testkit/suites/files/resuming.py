@@ -12,7 +12,8 @@ from mnemesh.files.v1 import files_service_pb2 as rpc
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import Principal, as_principal
 
-from mnemesh_testkit.suites.files.calls import ABSENT_FOLDER, SKIP, Files, FilesCases, reason, refused
+from mnemesh_testkit.errors import refused
+from mnemesh_testkit.suites.files.calls import ABSENT_FOLDER, SKIP, Files, FilesCases, reason
 
 CONTENT = bytes(range(256)) * 4
 HASH = hashlib.sha256(CONTENT).hexdigest()

@@ -15,7 +15,8 @@ from mnemesh_kit import request_bounds
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import Principal, as_principal
 
-from mnemesh_testkit.suites.files.calls import ABSENT_FILE, ABSENT_FOLDER, Files, FilesCases, reason, refused
+from mnemesh_testkit.errors import refused
+from mnemesh_testkit.suites.files.calls import ABSENT_FILE, ABSENT_FOLDER, Files, FilesCases, reason
 
 
 class Uploads(FilesCases):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-import pytest
 import pytest_asyncio
 from mnemesh.recall.v1 import contexts_pb2
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.recall.v1.messages_service_pb2_grpc import MessageServiceStub
 from mnemesh.types.v1 import message_pb2 as pb
-from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
 
 from mnemesh_testkit.suites.service_suite import ServiceSuite
@@ -127,10 +125,3 @@ class RecallCases(ServiceSuite):
     async def chat(self, channel: Any) -> Conversation:
         """An agent and its conversation that is yet to be made."""
         return Conversation(MessageServiceStub(channel))
-
-
-async def refused(call: Coroutine[Any, Any, Any]) -> MnemeshError:
-    """The error that a call ends in."""
-    with pytest.raises(MnemeshError) as error:
-        await call
-    return error.value

@@ -12,7 +12,8 @@ from mnemesh.types.v1.paging_pb2 import SORT_ORDER_DESCENDING
 from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.whole_answers import whole_answer
 
-from mnemesh_testkit.suites.recall.calls import Conversation, RecallCases, called, message, part, refused, said
+from mnemesh_testkit.errors import refused
+from mnemesh_testkit.suites.recall.calls import Conversation, RecallCases, called, message, part, said
 from mnemesh_testkit.timeouts import scaled
 
 

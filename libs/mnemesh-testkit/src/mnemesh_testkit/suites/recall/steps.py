@@ -8,7 +8,8 @@ from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.errors import Aborted, AlreadyExists, InvalidArgument
 from mnemesh_kit.ids import new_id
 
-from mnemesh_testkit.suites.recall.calls import Conversation, RecallCases, message, refused, said
+from mnemesh_testkit.errors import refused
+from mnemesh_testkit.suites.recall.calls import Conversation, RecallCases, message, said
 
 
 class Steps(RecallCases):

@@ -7,7 +7,8 @@ from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import new_id
 
-from mnemesh_testkit.suites.recall.calls import Conversation, RecallCases, approved, called, refused, returned, said
+from mnemesh_testkit.errors import refused
+from mnemesh_testkit.suites.recall.calls import Conversation, RecallCases, approved, called, returned, said
 
 
 class UnansweredCalls(RecallCases):

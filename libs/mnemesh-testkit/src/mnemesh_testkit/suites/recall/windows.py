@@ -8,7 +8,8 @@ from mnemesh_kit.errors import Aborted, FailedPrecondition, InvalidArgument, Not
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import Principal, as_principal
 
-from mnemesh_testkit.suites.recall.calls import Conversation, RecallCases, message, part, refused, said
+from mnemesh_testkit.errors import refused
+from mnemesh_testkit.suites.recall.calls import Conversation, RecallCases, message, part, said
 
 
 class Windows(RecallCases):
