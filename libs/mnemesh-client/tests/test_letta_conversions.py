@@ -11,8 +11,10 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_client.letta_files.message_writing import letta_message
 from mnemesh_client.letta_files.messages import MessageReader
 from mnemesh_client.letta_files.parts import content_parts, letta_parts
+from mnemesh_client.letta_files.reading import read_agent_file
 from mnemesh_client.letta_files.resources import block, custom_tool, group
 from mnemesh_client.letta_files.rules import letta_rule, tool_rule
+from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import derive_id
 
 AGENT = derive_id("agent", "conversions")
@@ -229,3 +231,11 @@ def test_a_tool_whose_source_cannot_run_is_one_of_the_client(source: str, more: 
     )
     assert tools_pb2.ToolType.Name(tool.type) == f"TOOL_TYPE_{kind}"
     assert bool(tool.source_code) == (kind == "CUSTOM")
+
+
+def test_a_file_of_the_legacy_format_is_refused_with_its_reason() -> None:
+    legacy = {"agent_type": "memgpt_agent", "core_memory": [], "llm_config": {}, "messages": []}
+    with pytest.raises(InvalidArgument, match="legacy format"):
+        read_agent_file(legacy, AGENT)
+    with pytest.raises(InvalidArgument, match="has no agents"):
+        read_agent_file({"agents": []}, AGENT)

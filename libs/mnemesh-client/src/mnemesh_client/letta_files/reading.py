@@ -57,7 +57,7 @@ def read_agent_file(data: object, namespace: str) -> AgentFile:
         InvalidArgument: it is no agent file of Letta 0.16. The field names the place.
     """
     if not isinstance(data, dict) or not isinstance(data.get("agents"), list) or not data["agents"]:
-        raise InvalidArgument("This is no agent file of Letta: it has no agents.", field="agents")
+        raise InvalidArgument(_why_no_agents(data), field="agents")
     for name in _LISTS:
         if not isinstance(data.get(name) or [], list):
             raise InvalidArgument(f"{name} must be a list.", field=name)
@@ -65,6 +65,15 @@ def read_agent_file(data: object, namespace: str) -> AgentFile:
             if not isinstance(row, dict) or not isinstance(row.get("id"), str):
                 raise InvalidArgument(f"{name}[{index}] must be an object with an id.", field=f"{name}[{index}]")
     return _FileReader(data, namespace).read()
+
+
+def _why_no_agents(data: object) -> str:
+    if isinstance(data, dict) and {"core_memory", "llm_config"} <= data.keys():
+        return (
+            "This agent file has Letta's legacy format, one agent instead of a list of agents, which Letta 0.16 does "
+            "not read either. An older Letta server that reads it can export it in the present format."
+        )
+    return "This is no agent file of Letta: it has no agents."
 
 
 @contextmanager
