@@ -77,9 +77,26 @@ def test_paths_with_and_without_a_slash_are_the_same(http: httpx.Client) -> None
     assert isinstance(http.get("/v1/models/").json(), list)
 
 
-def test_bodies_that_are_no_json_and_unknown_fields(http: httpx.Client) -> None:
-    broken = http.post("/v1/agents/", content=b"{", headers={"content-type": "application/json"})
-    assert (broken.status_code, "json_invalid" in broken.json()["detail"]) == (422, True)
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b"{", "ends too early"),
+        (b"{]", "JSON is malformed"),
+        (b'{"name": "\xff"}', "not encoded as UTF-8"),
+        (b'{"name": "\\ud800"}', "a surrogate pair is not complete"),
+        (b'{"metadata": {"a": ' + b"[" * 10_000 + b"]" * 10_000 + b"}}", "nested too deeply"),
+    ],
+    ids=["truncated", "malformed", "not-utf-8", "surrogate", "deep"],
+)
+def test_bodies_and_agent_files_that_are_no_json(http: httpx.Client, body: bytes, problem: str) -> None:
+    broken = http.post("/v1/agents/", content=body, headers={"content-type": "application/json"})
+    assert (broken.status_code, "json_invalid" in broken.json()["detail"]) == (422, True), broken.text
+    assert problem in broken.json()["detail"]
+    broken = http.post("/v1/agents/import", files={"file": ("ada.af", body)})
+    assert (broken.status_code, problem in broken.json()["detail"]) == (422, True), broken.text
+
+
+def test_unknown_fields_are_ignored(http: httpx.Client) -> None:
     made = http.post("/v1/agents/", json={"name": "unknown-fields", "nonsense": 1})
     assert made.status_code == 200
 

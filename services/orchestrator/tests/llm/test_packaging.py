@@ -69,7 +69,10 @@ def test_own_events_are_recognised() -> None:
         '{"type": ["heartbeat"]}',
         '[{"type": "login"}]',
         '{"type": "user_message", "message": "m", "time": "t"}',
+        '{"type": ' + "[" * 100_000,
+        '{"type": ' + "[" * 2_000 + "]" * 2_000 + "}",
     ],
+    ids=lambda said: said[:40],
 )
 def test_user_text_is_not_an_event(said: str) -> None:
     assert event_type(said) is None

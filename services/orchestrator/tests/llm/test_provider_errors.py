@@ -61,6 +61,15 @@ def test_retry_after(headers: dict[str, str], said: object, seconds: float | Non
     assert error.retry_after == (None if seconds is None else pytest.approx(seconds))
 
 
+@pytest.mark.parametrize("depth", [900, 100_000])
+@pytest.mark.parametrize("opening", ["[", '{"error": '])
+def test_a_body_that_is_nested_deeply_is_an_error_of_the_provider(opening: str, depth: int) -> None:
+    said = opening * depth + "1" + ("]" if opening == "[" else "}") * depth
+    for body in (said, said.encode()):
+        error = error_from_response("vendor", 500, body)
+        assert (type(error).__name__, error.metadata["status"]) == ("ProviderUnavailable", "500")
+
+
 def test_retry_after_may_be_a_date() -> None:
     soon = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
     assert 3500 < (retry_after_seconds({"retry-after": soon}) or 0) <= 3600

@@ -1,14 +1,18 @@
-"""Request bodies: bounded in size and time."""
+"""Request bodies: bounded in size and time, and what is wrong with those that are no JSON."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Final
 
+import msgspec
 from mnemesh_kit.errors import DeadlineExceeded
 from starlette.requests import ClientDisconnect, Request
 
 from mnemesh_gateway.errors import BodyTooLarge, InvalidRequest
+
+JSON_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that it cannot decode."""
 
 _SECONDS: Final = 60.0
 
@@ -40,6 +44,19 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     except ClientDisconnect as error:
         raise InvalidRequest("The connection ended before the body did.") from error
     return b"".join(chunks)
+
+
+def json_problem(error: Exception) -> str:
+    """Returns what is wrong with bytes for which msgspec raised one of `JSON_ERRORS`."""
+    match error:
+        case RecursionError():
+            return "JSON is nested too deeply"
+        case UnicodeDecodeError():
+            return "JSON is not encoded as UTF-8"
+    text = str(error)
+    if text == "Input data was truncated":  # so msgspec also calls half of a surrogate pair at the end of a string
+        return "JSON is malformed: it ends too early, or a surrogate pair is not complete"
+    return text
 
 
 def _too_large(max_bytes: int) -> BodyTooLarge:

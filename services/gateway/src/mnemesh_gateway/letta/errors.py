@@ -10,6 +10,8 @@ import msgspec
 from mnemesh_kit.errors import InvalidArgument, MnemeshError
 from starlette.responses import Response
 
+from mnemesh_gateway.http.body import json_problem
+
 _STATUS: Final[Mapping[grpc.StatusCode, int]] = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
     grpc.StatusCode.FAILED_PRECONDITION: 409,
@@ -89,13 +91,19 @@ def invalid_id(parameter: str, prefix: str, value: str) -> ValidationFailed:
     return ValidationFailed(problem, example=f"{primitive}-123e4567-e89b-42d3-8456-426614174000")
 
 
-def invalid_value(place: str, error: msgspec.ValidationError | msgspec.DecodeError) -> ValidationFailed:
-    """Returns the error for a query or a body that does not match its schema; `place` is "query" or "body"."""
-    text, _, path = str(error).partition(" - at `$")
+def invalid_value(place: str, error: Exception) -> ValidationFailed:
+    """Returns the error for a query or a body that is no JSON or does not match its schema.
+
+    Args:
+        place: "query" or "body".
+        error: one of `JSON_ERRORS`.
+    """
+    text, _, path = json_problem(error).partition(" - at `$")
     fields = path.rstrip("`").replace("[", ".").replace("]", "").split(".")
     missing = text.partition("missing required field `")[2].rstrip("`")
     loc = (place, *(int(name) if name.isdigit() else name for name in fields if name), *((missing,) if missing else ()))
-    kind = "missing" if missing else "json_invalid" if type(error) is msgspec.DecodeError else "value_error"
+    is_json = isinstance(error, msgspec.ValidationError)
+    kind = "missing" if missing else "value_error" if is_json else "json_invalid"
     return ValidationFailed({"type": kind, "loc": loc, "msg": text, "input": None})
 
 

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from mnemesh_gateway.http.body import read_body
+from mnemesh_gateway.http.body import JSON_ERRORS, read_body
 from mnemesh_gateway.letta.errors import error_response, invalid_id, invalid_value
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.profile import Profile
@@ -251,7 +251,7 @@ class Endpoint:
             body = b"{}"
         try:
             return self._decoder.decode(body)
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        except JSON_ERRORS as error:
             raise invalid_value("body", error) from error
 
 

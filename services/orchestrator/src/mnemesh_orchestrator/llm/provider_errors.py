@@ -130,15 +130,22 @@ def quote(text: str) -> str:
 
 
 def _parse_body(body: object) -> _ErrorBody:
+    try:
+        return _read_body(body)
+    except RecursionError:
+        return _ErrorBody("an answer that is nested too deeply", frozenset())
+
+
+def _read_body(body: object) -> _ErrorBody:
     if isinstance(body, bytes | str):
         text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
         try:
             decoded = json.loads(text)
         except ValueError:
             return _ErrorBody(quote(text), frozenset())
-        return _parse_body(decoded) if isinstance(decoded, dict | list) else _ErrorBody(quote(text), frozenset())
+        return _read_body(decoded) if isinstance(decoded, dict | list) else _ErrorBody(quote(text), frozenset())
     if isinstance(body, list) and body:  # Google wraps its errors like this.
-        return _parse_body(body[0])
+        return _read_body(body[0])
     if not isinstance(body, Mapping):
         return _ErrorBody("", frozenset())
     inner = body.get("error", body)

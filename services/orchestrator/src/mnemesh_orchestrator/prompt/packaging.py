@@ -60,7 +60,7 @@ def event_type(text: str) -> str | None:
         return None
     try:
         envelope = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     kind = envelope.get("type")
     if isinstance(kind, str) and _EVENT_FIELDS.get(kind) == envelope.keys():

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from mnemesh_gateway.errors import InvalidRequest
+from mnemesh_gateway.http.body import JSON_ERRORS, json_problem
 
 T = TypeVar("T")
 
@@ -26,8 +27,8 @@ def json_object(body: bytes) -> dict[str, Any]:
     """Returns the object of a body. Raises InvalidRequest."""
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"The body is not valid JSON: {error}.", code="invalid_json") from error
+    except JSON_ERRORS as error:
+        raise InvalidRequest(f"The body cannot be read: {json_problem(error)}.", code="invalid_json") from error
     if not isinstance(value, dict):
         raise InvalidRequest(f"The body must be a JSON object, not {_kind(value)}.", code="invalid_json")
     return value

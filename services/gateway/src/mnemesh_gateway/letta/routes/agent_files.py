@@ -13,6 +13,7 @@ from mnemesh_kit.errors import InvalidArgument
 from starlette.datastructures import FormData, UploadFile
 from starlette.responses import Response
 
+from mnemesh_gateway.http.body import JSON_ERRORS, json_problem
 from mnemesh_gateway.letta.convert.values import set_present
 from mnemesh_gateway.letta.errors import invalid_field, invalid_value
 from mnemesh_gateway.letta.mesh import Mesh
@@ -79,8 +80,8 @@ def _fields(form: FormData) -> ImportForm:
 async def _json(file: UploadFile) -> object:
     try:
         return msgspec.json.decode(await file.read())
-    except msgspec.DecodeError as error:
-        raise invalid_field(f"The file is no JSON: {error}", "body", "file") from error
+    except JSON_ERRORS as error:
+        raise invalid_field(f"The file cannot be read: {json_problem(error)}", "body", "file") from error
 
 
 def _options(fields: ImportForm) -> ImportOptions:

@@ -39,7 +39,7 @@ def _rows(returned: str) -> list[Mapping[str, Any]] | None:
     decoded: object = None
     try:
         decoded = json.loads(returned)
-    except ValueError:
+    except (ValueError, RecursionError):
         try:
             decoded = ast.literal_eval(returned)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -54,7 +54,7 @@ def _content(row: Mapping[str, Any]) -> str:
     if text.startswith("{"):
         try:
             text = str(json.loads(text).get("message", text))
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             return text
     return text
 
