@@ -8,15 +8,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import grpc
+from grpc.experimental import ChannelOptions
 from mnemesh_kit.connections import RETIRED_SECONDS
 from mnemesh_kit.errors import MnemeshError, from_rpc_error
 from mnemesh_kit.outgoing import STREAM_DEADLINE_SECONDS, OutgoingCalls, adding_request_id, bounded
 from mnemesh_kit.retries import service_config, service_descriptor
 from mnemesh_kit.tls.client import ClientTls
 from mnemesh_kit.transport import CHANNEL_OPTIONS
+
+# gRPC's other kind of synchronous stream can hang if it has a retry policy and the server crashes while it begins:
+# neither its deadline nor a cancellation ends it.
+_UNHANGING: Final = (ChannelOptions.SingleThreadedUnaryStream, 1)
 
 Serializer = Callable[[Any], bytes] | None
 Deserializer = Callable[[bytes], Any] | None
@@ -186,7 +191,8 @@ class _Connections:
                 self._by_service = {}
             channel = self._by_service.get(service)
             if channel is None:
-                options = (*CHANNEL_OPTIONS, ("grpc.service_config", service_config(service_descriptor(service))))
+                policy = ("grpc.service_config", service_config(service_descriptor(service)))
+                options = (*CHANNEL_OPTIONS, policy, _UNHANGING)
                 channel = self._by_service[service] = self._tls.open_sync(self._target, options)
             return generation, channel
 
