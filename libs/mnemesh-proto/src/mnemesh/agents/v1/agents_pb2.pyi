@@ -1144,7 +1144,9 @@ Global___ParentLastToolRule: _TypeAlias = ParentLastToolRule  # noqa: Y015
 
 @_typing.final
 class RequiredBeforeExitRule(_message.Message):
-    """The turn cannot end before this tool was called."""
+    """The turn cannot end before this tool was called. A denied call does not count: the model is asked for another one, until
+    RunConfig.max_steps.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -229,8 +229,8 @@ Global___InputMessage: _TypeAlias = InputMessage  # noqa: Y015
 
 @_typing.final
 class ClientTool(_message.Message):
-    """A tool that the client runs. The run stops and waits for the return, as it does for an approval. A client tool hides
-    a server tool with the same name.
+    """A tool that the client runs. The run stops and waits for the return, as it does for an approval: AnswerApproval returns
+    it (ApprovalDecision.client_return). A client tool hides a server tool with the same name.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1434,7 +1434,9 @@ class ApprovalRequestMessage(_message.Message):
 
     TOOL_CALLS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.ToolCall]: ...
+    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.ToolCall]:
+        """The calls that wait: those of tools that need an approval, and those of client tools. Their names tell them apart."""
+
     def __init__(
         self,
         *,

@@ -628,15 +628,19 @@ class AnswerApprovalRequest(_message.Message):
     agent_id: _builtins.str
     conversation_id: _builtins.str
     approval_request_id: _builtins.str
-    """Absent means the pending approval."""
+    """MessageEvent.message_id of the approval request. Absent means the pending approval."""
     @_builtins.property
-    def decisions(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.ApprovalDecision]: ...
+    def decisions(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.ApprovalDecision]:
+        """One for each call of the approval request, in any order."""
+
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_runs_pb2.InputMessage]:
         """Further input, processed after the tools."""
 
     @_builtins.property
-    def config(self) -> _runs_pb2.RunConfig: ...
+    def config(self) -> _runs_pb2.RunConfig:
+        """Absent means the config of the run that asked. A config without client_tools keeps the client tools of that run."""
+
     def __init__(
         self,
         *,

@@ -236,9 +236,12 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AnswerApproval(self, request, context):
-        """Answers a pending approval and streams the rest of the turn.
+        """Answers a pending approval, and streams the rest of the turn as a run of its own: it has another run_id, its sequence
+        numbers start at 1, and it may stop with another approval.
 
-        Idempotent: repeating the same answer streams the same run. Errors: NO_PENDING_APPROVAL, APPROVAL_MISMATCH.
+        Idempotent: a repeated call with the same request_id, or with the same decisions on the same approval, streams the
+        same run. Errors: NOT_FOUND; NO_PENDING_APPROVAL, also if the approval was decided differently before;
+        APPROVAL_MISMATCH; INVALID_ARGUMENT if the call of a client tool is approved; MODEL_UNKNOWN.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

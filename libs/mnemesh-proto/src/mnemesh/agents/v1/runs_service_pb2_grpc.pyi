@@ -85,9 +85,12 @@ class RunServiceStub:
     times at most. Does nothing if a later attempt was claimed. Requires the role service.
     """
     AnswerApproval: _grpc.UnaryStreamMultiCallable[_runs_service_pb2.AnswerApprovalRequest, _runs_service_pb2.AnswerApprovalResponse]
-    """Answers a pending approval and streams the rest of the turn.
+    """Answers a pending approval, and streams the rest of the turn as a run of its own: it has another run_id, its sequence
+    numbers start at 1, and it may stop with another approval.
 
-    Idempotent: repeating the same answer streams the same run. Errors: NO_PENDING_APPROVAL, APPROVAL_MISMATCH.
+    Idempotent: a repeated call with the same request_id, or with the same decisions on the same approval, streams the
+    same run. Errors: NOT_FOUND; NO_PENDING_APPROVAL, also if the approval was decided differently before;
+    APPROVAL_MISMATCH; INVALID_ARGUMENT if the call of a client tool is approved; MODEL_UNKNOWN.
     """
     GetRun: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.GetRunRequest, _runs_service_pb2.GetRunResponse]
     """Returns one run. Errors: NOT_FOUND."""
@@ -179,9 +182,12 @@ class RunServiceAsyncStub(RunServiceStub):
     times at most. Does nothing if a later attempt was claimed. Requires the role service.
     """
     AnswerApproval: _aio.UnaryStreamMultiCallable[_runs_service_pb2.AnswerApprovalRequest, _runs_service_pb2.AnswerApprovalResponse]  # type: ignore[assignment]
-    """Answers a pending approval and streams the rest of the turn.
+    """Answers a pending approval, and streams the rest of the turn as a run of its own: it has another run_id, its sequence
+    numbers start at 1, and it may stop with another approval.
 
-    Idempotent: repeating the same answer streams the same run. Errors: NO_PENDING_APPROVAL, APPROVAL_MISMATCH.
+    Idempotent: a repeated call with the same request_id, or with the same decisions on the same approval, streams the
+    same run. Errors: NOT_FOUND; NO_PENDING_APPROVAL, also if the approval was decided differently before;
+    APPROVAL_MISMATCH; INVALID_ARGUMENT if the call of a client tool is approved; MODEL_UNKNOWN.
     """
     GetRun: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.GetRunRequest, _runs_service_pb2.GetRunResponse]  # type: ignore[assignment]
     """Returns one run. Errors: NOT_FOUND."""
@@ -320,9 +326,12 @@ class RunServiceServicer:
         request: _runs_service_pb2.AnswerApprovalRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_runs_service_pb2.AnswerApprovalResponse], _abc.AsyncIterator[_runs_service_pb2.AnswerApprovalResponse]]:
-        """Answers a pending approval and streams the rest of the turn.
+        """Answers a pending approval, and streams the rest of the turn as a run of its own: it has another run_id, its sequence
+        numbers start at 1, and it may stop with another approval.
 
-        Idempotent: repeating the same answer streams the same run. Errors: NO_PENDING_APPROVAL, APPROVAL_MISMATCH.
+        Idempotent: a repeated call with the same request_id, or with the same decisions on the same approval, streams the
+        same run. Errors: NOT_FOUND; NO_PENDING_APPROVAL, also if the approval was decided differently before;
+        APPROVAL_MISMATCH; INVALID_ARGUMENT if the call of a client tool is approved; MODEL_UNKNOWN.
         """
 
     def GetRun(

@@ -157,7 +157,8 @@ class ToolServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteTool(self, request, context):
-        """Deletes a tool. Idempotent.
+        """Deletes a tool. Agents that hold it lose it, and a call that waits returns an error to the model. Idempotent: succeeds
+        if there is no such tool.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

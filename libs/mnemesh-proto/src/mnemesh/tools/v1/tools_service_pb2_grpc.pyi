@@ -60,7 +60,9 @@ class ToolServiceStub:
     UpdateTool: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.UpdateToolRequest, _tools_service_pb2.UpdateToolResponse]
     """Updates the fields in update_mask. Errors: NOT_FOUND, ALREADY_EXISTS (name), TOOL_SOURCE_INVALID."""
     DeleteTool: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.DeleteToolRequest, _tools_service_pb2.DeleteToolResponse]
-    """Deletes a tool. Idempotent."""
+    """Deletes a tool. Agents that hold it lose it, and a call that waits returns an error to the model. Idempotent: succeeds
+    if there is no such tool.
+    """
     GenerateSchema: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.GenerateSchemaRequest, _tools_service_pb2.GenerateSchemaResponse]
     """Generates the schema of source code. Stores nothing. Errors: TOOL_SOURCE_INVALID."""
     SearchTools: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.SearchToolsRequest, _tools_service_pb2.SearchToolsResponse]
@@ -105,7 +107,9 @@ class ToolServiceAsyncStub(ToolServiceStub):
     UpdateTool: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.UpdateToolRequest, _tools_service_pb2.UpdateToolResponse]  # type: ignore[assignment]
     """Updates the fields in update_mask. Errors: NOT_FOUND, ALREADY_EXISTS (name), TOOL_SOURCE_INVALID."""
     DeleteTool: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.DeleteToolRequest, _tools_service_pb2.DeleteToolResponse]  # type: ignore[assignment]
-    """Deletes a tool. Idempotent."""
+    """Deletes a tool. Agents that hold it lose it, and a call that waits returns an error to the model. Idempotent: succeeds
+    if there is no such tool.
+    """
     GenerateSchema: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.GenerateSchemaRequest, _tools_service_pb2.GenerateSchemaResponse]  # type: ignore[assignment]
     """Generates the schema of source code. Stores nothing. Errors: TOOL_SOURCE_INVALID."""
     SearchTools: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.SearchToolsRequest, _tools_service_pb2.SearchToolsResponse]  # type: ignore[assignment]
@@ -187,7 +191,9 @@ class ToolServiceServicer:
         request: _tools_service_pb2.DeleteToolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tools_service_pb2.DeleteToolResponse, _abc.Awaitable[_tools_service_pb2.DeleteToolResponse]]:
-        """Deletes a tool. Idempotent."""
+        """Deletes a tool. Agents that hold it lose it, and a call that waits returns an error to the model. Idempotent: succeeds
+        if there is no such tool.
+        """
 
     def GenerateSchema(
         self,

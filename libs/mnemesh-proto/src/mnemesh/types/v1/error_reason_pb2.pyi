@@ -124,7 +124,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_PENDING_APPROVAL: _ErrorReason.ValueType  # 501
     """FAILED_PRECONDITION. An approval is pending. Metadata: approval_request_id."""
     ERROR_REASON_NO_PENDING_APPROVAL: _ErrorReason.ValueType  # 502
-    """FAILED_PRECONDITION. No approval is pending."""
+    """FAILED_PRECONDITION. No approval is pending, or it was decided differently before. Metadata: approval_request_id and
+    run_id (of the run that the earlier decision started), if they are known.
+    """
     ERROR_REASON_APPROVAL_MISMATCH: _ErrorReason.ValueType  # 503
     """INVALID_ARGUMENT. The decisions do not match the requested calls exactly. Metadata: expected, received."""
     ERROR_REASON_MODEL_UNKNOWN: _ErrorReason.ValueType  # 504
@@ -323,7 +325,9 @@ reset, compaction or fork holds the conversation.
 ERROR_REASON_PENDING_APPROVAL: ErrorReason.ValueType  # 501
 """FAILED_PRECONDITION. An approval is pending. Metadata: approval_request_id."""
 ERROR_REASON_NO_PENDING_APPROVAL: ErrorReason.ValueType  # 502
-"""FAILED_PRECONDITION. No approval is pending."""
+"""FAILED_PRECONDITION. No approval is pending, or it was decided differently before. Metadata: approval_request_id and
+run_id (of the run that the earlier decision started), if they are known.
+"""
 ERROR_REASON_APPROVAL_MISMATCH: ErrorReason.ValueType  # 503
 """INVALID_ARGUMENT. The decisions do not match the requested calls exactly. Metadata: expected, received."""
 ERROR_REASON_MODEL_UNKNOWN: ErrorReason.ValueType  # 504

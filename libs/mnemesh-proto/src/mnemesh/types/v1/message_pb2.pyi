@@ -544,7 +544,7 @@ Global___ToolReturn: _TypeAlias = ToolReturn  # noqa: Y015
 
 @_typing.final
 class ApprovalDecision(_message.Message):
-    """One decision of an approval response."""
+    """One decision of an approval response. The call of a client tool is returned or denied, never approved."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
