@@ -5,14 +5,14 @@ import (
 	"sort"
 	"strings"
 
+	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
 // describe returns the code of an error, its reason, and the field that is invalid.
 func describe(err error) string {
-	words := []string{codeName(status.Code(err))}
+	words := []string{code.Code(status.Code(err)).String()} // codes.Code spells NOT_FOUND as NotFound.
 	for _, detail := range status.Convert(err).Details() {
 		switch detail := detail.(type) {
 		case *errdetails.ErrorInfo:
@@ -32,14 +32,17 @@ func describe(err error) string {
 	return strings.Join(words, ", ")
 }
 
-// codeName returns the name of a code as the documentation of gRPC has it.
-func codeName(code codes.Code) string {
-	switch code {
-	case codes.NotFound:
-		return "NOT_FOUND"
-	case codes.InvalidArgument:
-		return "INVALID_ARGUMENT"
-	default:
-		return code.String()
+// describeAll returns a line for each error that err joins.
+func describeAll(err error) string {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		lines := []string{}
+		for _, one := range joined.Unwrap() {
+			lines = append(lines, describeAll(one))
+		}
+		return strings.Join(lines, "\n")
 	}
+	if failure, ok := status.FromError(err); ok {
+		return fmt.Sprintf("error %s: %s", describe(err), failure.Message())
+	}
+	return fmt.Sprintf("error %v", err)
 }

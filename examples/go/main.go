@@ -4,9 +4,13 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"os"
+	"os/signal"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -33,8 +37,11 @@ const localTime = "local_time"
 
 func main() {
 	log.SetFlags(0)
-	if err := run(context.Background()); err != nil {
-		log.Fatal("error ", describe(err), ": ", err)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx)
+	stop()
+	if err != nil {
+		log.Fatal(describeAll(err))
 	}
 }
 
@@ -48,11 +55,16 @@ func run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	agent, err := createAgent(ctx, connection, tool)
+	// After Ctrl-C, too.
+	defer func() { err = errors.Join(err, deleteTool(context.WithoutCancel(ctx), connection, tool)) }()
+	agent, request, err := createAgent(ctx, connection, tool)
 	if err != nil {
 		return err
 	}
-	defer func() { err = cmp.Or(err, remove(ctx, connection, agent, tool)) }()
+	defer func() { err = errors.Join(err, deleteAgent(context.WithoutCancel(ctx), connection, agent)) }()
+	if err := createAgain(ctx, connection, request, agent); err != nil {
+		return err
+	}
 	for _, step := range []func(context.Context, *grpc.ClientConn, *agentsv1.Agent) error{
 		converse, search, listMessages, fail,
 	} {
@@ -63,12 +75,14 @@ func run(ctx context.Context) (err error) {
 	return nil
 }
 
-// createTool stores a tool that runs in the server's sandbox after a person has approved the call.
+// createTool stores a tool that runs in the server's sandbox after a person has approved the call. Names of tools are
+// unique within an organization, so each run of the program has its own.
 func createTool(ctx context.Context, connection *grpc.ClientConn) (*toolsv1.Tool, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()
-	source, approval := waterPlants, true
-	response, err := toolsv1.NewToolServiceClient(connection).UpsertTool(ctx, &toolsv1.UpsertToolRequest{
+	source := strings.ReplaceAll(waterPlants, "water_plants", "water_plants_"+uuid.NewString()[:8])
+	approval := true
+	response, err := toolsv1.NewToolServiceClient(connection).CreateTool(ctx, &toolsv1.CreateToolRequest{
 		RequestId: uuid.NewString(),
 		Tool: &toolsv1.Tool{
 			Type:                    toolsv1.ToolType_TOOL_TYPE_CUSTOM,
@@ -84,8 +98,10 @@ func createTool(ctx context.Context, connection *grpc.ClientConn) (*toolsv1.Tool
 	return response.GetTool(), nil
 }
 
-// createAgent creates an agent twice with one request_id, as after a lost response: it is the same agent.
-func createAgent(ctx context.Context, connection *grpc.ClientConn, tool *toolsv1.Tool) (*agentsv1.Agent, error) {
+// createAgent creates an agent, and returns it with the request.
+func createAgent(
+	ctx context.Context, connection *grpc.ClientConn, tool *toolsv1.Tool,
+) (*agentsv1.Agent, *agentsv1.CreateAgentRequest, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()
 	rules := []*agentsv1.ToolRule{} // They make even a model without intelligence call both tools.
@@ -93,7 +109,6 @@ func createAgent(ctx context.Context, connection *grpc.ClientConn, tool *toolsv1
 		required := &agentsv1.RequiredBeforeExitRule{ToolName: name}
 		rules = append(rules, &agentsv1.ToolRule{Rule: &agentsv1.ToolRule_RequiredBeforeExit{RequiredBeforeExit: required}})
 	}
-	client := agentsv1.NewAgentServiceClient(connection)
 	request := &agentsv1.CreateAgentRequest{
 		RequestId: uuid.NewString(),
 		Agent: &agentsv1.Agent{
@@ -104,27 +119,37 @@ func createAgent(ctx context.Context, connection *grpc.ClientConn, tool *toolsv1
 		Blocks:  []*blocksv1.Block{{Label: "human"}, {Label: "persona", Value: "I look after a house."}},
 		ToolIds: []string{tool.GetId()},
 	}
-	first, err := client.CreateAgent(ctx, request)
+	response, err := agentsv1.NewAgentServiceClient(connection).CreateAgent(ctx, request)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	agent := first.GetAgent()
-	again, err := client.CreateAgent(ctx, request)
+	agent := response.GetAgent()
+	fmt.Printf("agent %s %s\n", agent.GetName(), agent.GetId())
+	return agent, request, nil
+}
+
+// createAgain sends the request again, as after a lost response: the same request_id is the same agent.
+func createAgain(
+	ctx context.Context, connection *grpc.ClientConn, request *agentsv1.CreateAgentRequest, agent *agentsv1.Agent,
+) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTime)
+	defer cancel()
+	response, err := agentsv1.NewAgentServiceClient(connection).CreateAgent(ctx, request)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	result := "another agent"
-	if again.GetAgent().GetId() == agent.GetId() {
-		result = "same agent"
+	if response.GetAgent().GetId() == agent.GetId() {
+		result = "the same agent"
 	}
-	fmt.Printf("agent %s %s, sent twice: %s\n", agent.GetName(), agent.GetId(), result)
-	return agent, nil
+	fmt.Printf("sent again: %s\n", result)
+	return nil
 }
 
 // converse sends a message, and answers what the agent asks for until the turn ends.
 func converse(ctx context.Context, connection *grpc.ClientConn, agent *agentsv1.Agent) error {
 	runs := agentsv1.NewRunServiceClient(connection)
-	description := "Returns the time of the user's clock."
+	description, steps, keepalive := "Returns the time of the user's clock.", int32(10), int32(keepaliveSeconds)
 	request := &agentsv1.SendMessageRequest{
 		RequestId: uuid.NewString(),
 		AgentId:   agent.GetId(),
@@ -132,7 +157,9 @@ func converse(ctx context.Context, connection *grpc.ClientConn, agent *agentsv1.
 			{Content: textParts("My name is Ada. Remember that the key is under the mat.")},
 		},
 		Config: &agentsv1.RunConfig{
-			StreamTokens: true,
+			StreamTokens:     true,
+			MaxSteps:         &steps,
+			KeepaliveSeconds: &keepalive,
 			ClientTools: []*agentsv1.ClientTool{
 				{Name: localTime, Description: &description, Parameters: `{"type": "object", "properties": {}}`},
 			},
@@ -155,7 +182,7 @@ func converse(ctx context.Context, connection *grpc.ClientConn, agent *agentsv1.
 	return err
 }
 
-// decide runs the client's own tool, and approves every other.
+// decide runs the client's own tool, and approves every other. A program with a user asks here, and may deny the call.
 func decide(call *typesv1.ToolCall) *typesv1.ApprovalDecision {
 	decision := &typesv1.ApprovalDecision{ToolCallId: call.GetId()}
 	if call.GetName() != localTime {

@@ -79,8 +79,8 @@ func fail(ctx context.Context, connection *grpc.ClientConn, _ *agentsv1.Agent) e
 	return nil
 }
 
-// remove deletes the agent with its memory, and the tool.
-func remove(ctx context.Context, connection *grpc.ClientConn, agent *agentsv1.Agent, tool *toolsv1.Tool) error {
+// deleteAgent deletes the agent with its memory.
+func deleteAgent(ctx context.Context, connection *grpc.ClientConn, agent *agentsv1.Agent) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()
 	_, err := agentsv1.NewAgentServiceClient(connection).DeleteAgent(ctx, &agentsv1.DeleteAgentRequest{
@@ -89,13 +89,19 @@ func remove(ctx context.Context, connection *grpc.ClientConn, agent *agentsv1.Ag
 		DeleteUnsharedBlocks:   true,
 		DeleteUnsharedArchives: true,
 	})
-	if err != nil {
-		return err
+	if err == nil {
+		fmt.Printf("deleted %s\n", agent.GetId())
 	}
-	_, err = toolsv1.NewToolServiceClient(connection).DeleteTool(
+	return err
+}
+
+func deleteTool(ctx context.Context, connection *grpc.ClientConn, tool *toolsv1.Tool) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTime)
+	defer cancel()
+	_, err := toolsv1.NewToolServiceClient(connection).DeleteTool(
 		ctx, &toolsv1.DeleteToolRequest{RequestId: uuid.NewString(), ToolId: tool.GetId()})
 	if err == nil {
-		fmt.Println("deleted")
+		fmt.Printf("deleted %s\n", tool.GetId())
 	}
 	return err
 }

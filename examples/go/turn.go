@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -20,7 +21,10 @@ type receive func() (*agentsv1.RunEvent, error)
 type turn struct {
 	runs agentsv1.RunServiceClient
 	// dropAfter is the number of the event after which the stream is cancelled once, to show how a client continues.
-	dropAfter         int64
+	dropAfter int64
+	// failures is the number of attempts since the last event, and heard the time of that event.
+	failures          int
+	heard             time.Time
 	runID             string
 	lastSequence      int64
 	ended             bool
@@ -29,29 +33,55 @@ type turn struct {
 	pendingCalls      []*typesv1.ToolCall
 }
 
+const (
+	keepaliveSeconds = 10               // The server sends an event after this time if it has no other.
+	silence          = 25 * time.Second // Without an event for this time a stream is dead, even if gRPC does not say so.
+	patience         = 60 * time.Second // Without an event for this time a broken stream is not opened again.
+)
+
 // follow prints all events. open sends the request; it is sent again if the run's id did not arrive.
 func (t *turn) follow(ctx context.Context, open func(context.Context) (receive, error)) error {
-	for !t.ended {
+	t.heard = time.Now()
+	for {
 		err := t.readStream(ctx, open)
-		if code := status.Code(err); err != nil && code != codes.Unavailable && code != codes.Canceled {
+		if t.ended || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		code := status.Code(err)
+		isBroken := err == nil || code == codes.Unavailable || code == codes.Canceled
+		if !isBroken || err != nil && time.Since(t.heard) > patience {
 			return err
 		}
+		if t.failures == 0 && t.runID == "" {
+			fmt.Println("  the stream broke; the request is sent again")
+		} else if t.failures == 0 {
+			fmt.Printf("  the stream broke; it continues after event %d\n", t.lastSequence)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(min(2*time.Second, 100*time.Millisecond<<t.failures)):
+		}
+		t.failures = min(t.failures+1, 5)
 	}
-	return nil
 }
 
+// readStream reads the events of one stream. It returns nil if the stream ended.
 func (t *turn) readStream(ctx context.Context, open func(context.Context) (receive, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, turnTime)
 	defer cancel()
 	if t.runID != "" {
 		open = t.resume
 	}
+	watchdog := time.AfterFunc(silence, cancel)
+	defer watchdog.Stop()
 	next, err := open(ctx)
 	for err == nil {
 		var event *agentsv1.RunEvent
 		if event, err = next(); err != nil {
 			break
 		}
+		t.failures, t.heard = 0, time.Now()
+		watchdog.Reset(silence)
 		t.receive(event)
 		if t.dropAfter > 0 && t.lastSequence >= t.dropAfter {
 			t.dropAfter = 0
@@ -65,8 +95,10 @@ func (t *turn) readStream(ctx context.Context, open func(context.Context) (recei
 }
 
 func (t *turn) resume(ctx context.Context) (receive, error) {
-	fmt.Printf("  the stream broke; it continues after event %d\n", t.lastSequence)
-	request := &agentsv1.StreamRunRequest{RunId: t.runID, StartingAfter: t.lastSequence}
+	keepalive := int32(keepaliveSeconds)
+	request := &agentsv1.StreamRunRequest{
+		RunId: t.runID, StartingAfter: t.lastSequence, KeepaliveSeconds: &keepalive,
+	}
 	return events(t.runs.StreamRun(ctx, request))
 }
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from grpc.experimental import ChannelOptions
 
 SERVICE_CONFIG = Path(__file__).resolve().parents[2] / "proto" / "service_config.json"
 
@@ -22,6 +23,8 @@ def connect() -> grpc.Channel:
         ("grpc.max_receive_message_length", 64 * 1024 * 1024),
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
+        # Without it, a stream that begins while the server crashes can hang, whatever its deadline (grpcio 1.85.1).
+        (ChannelOptions.SingleThreadedUnaryStream, 1),
     ]
     target = os.environ.get("MNEMESH_TARGET", "localhost:50050")
     authorities = _pem("CA")

@@ -63,15 +63,16 @@ def fail(channel: grpc.Channel) -> None:
         print(f"error {describe(error)}")
 
 
-def delete(channel: grpc.Channel, agent: agents_pb2.Agent, tool: tools_pb2.Tool) -> None:
-    """Deletes the agent with its memory, and the tool."""
-    agents_service_pb2_grpc.AgentServiceStub(channel).DeleteAgent(
-        agents_service_pb2.DeleteAgentRequest(
-            request_id=str(uuid4()), agent_id=agent.id, delete_unshared_blocks=True, delete_unshared_archives=True
-        ),
-        timeout=WRITE,
+def delete_agent(channel: grpc.Channel, agent: agents_pb2.Agent) -> None:
+    """Deletes the agent with its memory."""
+    request = agents_service_pb2.DeleteAgentRequest(
+        request_id=str(uuid4()), agent_id=agent.id, delete_unshared_blocks=True, delete_unshared_archives=True
     )
-    tools_service_pb2_grpc.ToolServiceStub(channel).DeleteTool(
-        tools_service_pb2.DeleteToolRequest(request_id=str(uuid4()), tool_id=tool.id), timeout=WRITE
-    )
-    print("deleted")
+    agents_service_pb2_grpc.AgentServiceStub(channel).DeleteAgent(request, timeout=WRITE)
+    print(f"deleted {agent.id}")
+
+
+def delete_tool(channel: grpc.Channel, tool: tools_pb2.Tool) -> None:
+    request = tools_service_pb2.DeleteToolRequest(request_id=str(uuid4()), tool_id=tool.id)
+    tools_service_pb2_grpc.ToolServiceStub(channel).DeleteTool(request, timeout=WRITE)
+    print(f"deleted {tool.id}")

@@ -1,13 +1,20 @@
 """The stream of a run: prints its events, and continues after a broken connection."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
+from threading import Timer
 from typing import Any
 
 import connection
 import grpc
 from mnemesh.agents.v1 import agents_pb2, runs_pb2, runs_service_pb2
 from mnemesh.types.v1 import message_pb2
+
+KEEPALIVE = 10  # seconds after which the server sends an event if it has no other
+SILENCE = 25  # seconds without an event after which a stream is dead, even if gRPC does not say so
+PATIENCE = 60  # seconds without an event after which a broken stream is not opened again
+BROKEN = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
 
 
 class Turn:
@@ -30,22 +37,38 @@ class Turn:
 
     def follow(self, open_stream: Callable[[], Iterator[Any]]) -> "Turn":
         """Prints all events. `open_stream` sends the request; it is sent again if the run's id did not arrive."""
-        while not self._ended:
+        failures, heard = 0, time.monotonic()
+        while True:
             stream = self._resume() if self._run_id else open_stream()
+            watchdog = _watch(stream)
             try:
                 for response in stream:
+                    failures, heard = 0, time.monotonic()
+                    watchdog.cancel()
+                    watchdog = _watch(stream)
                     self._receive(response.event)
                     if self._drop_after is not None and self._last_sequence >= self._drop_after:
                         self._drop_after = None
                         stream.cancel()
             except grpc.RpcError as error:
-                if error.code() not in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}:
+                if error.code() not in BROKEN or time.monotonic() > heard + PATIENCE:
                     raise
-        return self
+            finally:
+                watchdog.cancel()
+            if self._ended:
+                return self
+            if not failures:
+                action = (
+                    f"it continues after event {self._last_sequence}" if self._run_id else "the request is sent again"
+                )
+                print(f"  the stream broke; {action}")
+            time.sleep(min(2, 0.1 * 2**failures))
+            failures += 1
 
     def _resume(self) -> Iterator[Any]:
-        print(f"  the stream broke; it continues after event {self._last_sequence}")
-        request = runs_service_pb2.StreamRunRequest(run_id=self._run_id, starting_after=self._last_sequence)
+        request = runs_service_pb2.StreamRunRequest(
+            run_id=self._run_id, starting_after=self._last_sequence, keepalive_seconds=KEEPALIVE
+        )
         return self._runs.StreamRun(request, timeout=connection.TURN)
 
     def _receive(self, event: runs_pb2.RunEvent) -> None:
@@ -91,6 +114,14 @@ class Turn:
                 print(f"{sequence} approval response")
             case kind:
                 print(f"{sequence} {kind}")  # Later versions may add kinds.
+
+
+def _watch(stream: Any) -> Timer:
+    """Cancels the stream after a time, unless the timer is cancelled before."""
+    timer = Timer(SILENCE, stream.cancel)
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def text(content: Any) -> str:

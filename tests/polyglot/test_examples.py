@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,14 @@ from mnemesh_testkit.timeouts import scaled
 from tests.polyglot.example_builds import ROOT, RUN_SECONDS, CommandError, built, commands, environment, shell
 from tests.polyglot.toolchains import TOOLCHAINS, missing, unreachable_registry
 
+ATTEMPTS = 5  # of gRPC, by the service config
+SENT_AGAIN = "  the stream broke; the request is sent again\n"
+
 # What a program prints, line by line; lines of deltas are left out.
 STORY = r"""
-tool water_plants tool-<id>
-agent example-<language> agent-<id>, sent twice: same agent
+tool water_plants_[0-9a-f]{8} tool-<id>
+agent example-<language> agent-<id>
+sent again: the same agent
 1 user: My name is Ada\. Remember that the key is under the mat\.
 2 tool call: memory_insert \{.*"Name: Ada".*\}
 3 tool return: memory_insert: .*
@@ -31,12 +36,12 @@ agent example-<language> agent-<id>, sent twice: same agent
 6 assistant: .*
 I wrote your name, Ada, into core memory .*
 I stored this in archival memory: the key is under the mat\.
-7 waits for: water_plants \{"room": "kitchen"\}
+7 waits for: water_plants_[0-9a-f]{8} \{"room": "kitchen"\}
 8 stop REQUIRES_APPROVAL
 9 usage \d+ tokens
-> approve water_plants
+> approve water_plants_[0-9a-f]{8}
 1 approval response
-2 tool return: water_plants: The plants of the kitchen have water\.
+2 tool return: water_plants_[0-9a-f]{8}: The plants of the kitchen have water\.
 3 waits for: local_time \{\}
 4 stop REQUIRES_APPROVAL
 5 usage \d+ tokens
@@ -55,7 +60,8 @@ archival memory: the key is under the mat\.
 messages 17 in 5 pages
 error NOT_FOUND, reason NOT_FOUND, resource_id=agent-00000000-0000-4000-8000-000000000000
 error INVALID_ARGUMENT, reason INVALID_ARGUMENT, field=limit, field limit: .*
-deleted
+deleted agent-<id>
+deleted tool-<id>
 """.replace("<id>", "[0-9a-f-]{36}").strip()
 
 
@@ -81,16 +87,23 @@ async def example(language: str) -> Path:
 async def test_example_survives_failures_and_speaks_tls(
     language: str, example: Path, process_mesh: ProcessMesh, tmp_path: Path
 ) -> None:
-    """A lost response and an unreachable server are repeated by the service config; then mutual TLS."""
+    """Lost responses and an unreachable server are repeated, by the service config and by the program; then mutual TLS.
+
+    Two programs run with TLS at the same time. Errors are named in a line.
+    """
     proxy = process_mesh.proxies["orchestrator"]
     proxy.inject("CreateAgent", ExecuteThenTimeout(grpc.StatusCode.UNAVAILABLE))
     proxy.inject("SendMessage", Unavailable())
+    proxy.inject("StreamRun", Unavailable(), times=ATTEMPTS + 1)
+    proxy.inject("AnswerApproval", ExecuteThenTimeout(grpc.StatusCode.UNAVAILABLE), times=ATTEMPTS + 1)
     output = await run(language, example, {"MNEMESH_TARGET": process_mesh.addresses["orchestrator"]})
 
     assert proxy.calls["CreateAgent"] == 3, "the lost response is repeated, and the program sends the request twice"
     assert proxy.calls["SendMessage"] == 2
-    assert proxy.calls["StreamRun"] == 1
-    check(language, output)
+    assert proxy.calls["StreamRun"] == ATTEMPTS + 2, "the program repeats what gRPC gave up"
+    assert proxy.calls["AnswerApproval"] == ATTEMPTS + 3, "so it does with the first of two answers"
+    assert SENT_AGAIN in output
+    check(language, output.replace(SENT_AGAIN, ""))
     assert [agent async for agent in process_mesh.client.agents.list()] == []
 
     issued = certificates(tmp_path / "certificates")
@@ -103,7 +116,9 @@ async def test_example_survives_failures_and_speaks_tls(
             "MNEMESH_GRPC_TLS_CERT_FILE": str(issued / "client" / "tls.crt"),
             "MNEMESH_GRPC_TLS_KEY_FILE": str(issued / "client" / "tls.key"),
         }
-        check(language, await run(language, example, variables))
+        for output in await asyncio.gather(*(run(language, example, variables) for _ in range(2))):
+            check(language, output)
+    await check_errors(language, example)
 
 
 def test_the_template_of_the_repository_has_the_plugins_of_the_examples() -> None:
@@ -170,3 +185,15 @@ def check(language: str, output: str) -> None:
         assert found is not None, f"expected {expected!r}, found {line!r} in:\n{plain}"
         time = found.groupdict().get("time") or time
     assert len(lines) == len(story), plain
+
+
+async def check_errors(language: str, example: Path) -> None:
+    """A server that does not exist, and a file that does not exist, are errors without a stack trace."""
+    for variables, text in (
+        ({"MNEMESH_TARGET": "127.0.0.1:1"}, r"error UNAVAILABLE: \S"),
+        ({"MNEMESH_GRPC_TLS_CA_FILE": "/nonexistent/ca.crt"}, r"error .*/nonexistent/ca\.crt"),
+    ):
+        with pytest.raises(CommandError, match=text) as raised:
+            await run(language, example, variables)
+        assert "failed with 1:" in str(raised.value)
+        assert not re.search(r"Traceback|^\s+at |^panic", str(raised.value), re.MULTILINE)

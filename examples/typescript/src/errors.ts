@@ -19,3 +19,12 @@ export function describe(error: unknown): string {
   }
   return words.join(", ");
 }
+
+/** Prints an error. */
+export function report(error: unknown): void {
+  if (error instanceof ClientError) {
+    console.error(`error ${describe(error)}: ${error.details}`);
+  } else {
+    console.error(`error ${error instanceof Error ? error.message : error}`);
+  }
+}

@@ -12,8 +12,9 @@ import { ToolServiceDefinition } from "../gen/mnemesh/tools/v1/tools_service.js"
 import { ToolReturnStatus } from "../gen/mnemesh/types/v1/message.js";
 import type { ApprovalDecision, ContentPart, ToolCall } from "../gen/mnemesh/types/v1/message.js";
 import { clients, connect, WRITE } from "./connection.js";
-import { fail, listMessages, remove, search } from "./memory.js";
-import { Turn } from "./turn.js";
+import { report } from "./errors.js";
+import { deleteAgent, deleteTool, fail, listMessages, search } from "./memory.js";
+import { KEEPALIVE, Turn } from "./turn.js";
 
 const WATER_PLANTS = `
 from typing import Literal
@@ -28,17 +29,20 @@ def water_plants(room: Literal["kitchen", "balcony"]) -> str:
 `;
 const LOCAL_TIME = "local_time";
 
-/** Stores a tool that runs in the server's sandbox after a person has approved the call. */
+/**
+ * Stores a tool that runs in the server's sandbox after a person has approved the call. Names of tools are unique within
+ * an organization, so each run of the program has its own.
+ */
 async function createTool(channel: Channel): Promise<Tool> {
   const { tool } = await clients()
     .create(ToolServiceDefinition, channel)
-    .upsertTool(
+    .createTool(
       {
         requestId: randomUUID(),
         tool: {
           type: ToolType.TOOL_TYPE_CUSTOM,
           sourceType: SourceType.SOURCE_TYPE_PYTHON,
-          sourceCode: WATER_PLANTS,
+          sourceCode: WATER_PLANTS.replaceAll("water_plants", `water_plants_${randomUUID().slice(0, 8)}`),
           defaultRequiresApproval: true,
         },
       },
@@ -48,10 +52,9 @@ async function createTool(channel: Channel): Promise<Tool> {
   return tool!;
 }
 
-/** Creates an agent twice with one request id, as after a lost response: it is the same agent. */
-async function createAgent(channel: Channel, tool: Tool): Promise<Agent> {
-  const client = clients().create(AgentServiceDefinition, channel);
-  const request = {
+/** The request for an agent. */
+function agentWith(tool: Tool) {
+  return {
     requestId: randomUUID(),
     agent: {
       name: "example-typescript",
@@ -64,10 +67,18 @@ async function createAgent(channel: Channel, tool: Tool): Promise<Agent> {
     blocks: [{ label: "human" }, { label: "persona", value: "I look after a house." }],
     toolIds: [tool.id],
   };
-  const agent = (await client.createAgent(request, WRITE)).agent!;
-  const again = (await client.createAgent(request, WRITE)).agent!;
-  console.log(`agent ${agent.name} ${agent.id}, sent twice: ${again.id === agent.id ? "same" : "another"} agent`);
-  return agent;
+}
+
+async function createAgent(channel: Channel, request: ReturnType<typeof agentWith>): Promise<Agent> {
+  const { agent } = await clients().create(AgentServiceDefinition, channel).createAgent(request, WRITE);
+  console.log(`agent ${agent!.name} ${agent!.id}`);
+  return agent!;
+}
+
+/** Sends the request again, as after a lost response: the same request id is the same agent. */
+async function createAgain(channel: Channel, request: ReturnType<typeof agentWith>, first: Agent): Promise<void> {
+  const { agent } = await clients().create(AgentServiceDefinition, channel).createAgent(request, WRITE);
+  console.log(`sent again: ${agent!.id === first.id ? "the same" : "another"} agent`);
 }
 
 /** Sends a message, and answers what the agent asks for until the turn ends. */
@@ -79,6 +90,8 @@ async function converse(channel: Channel, agentId: string): Promise<void> {
     messages: [{ content: [textPart("My name is Ada. Remember that the key is under the mat.")] }],
     config: {
       streamTokens: true,
+      maxSteps: 10,
+      keepaliveSeconds: KEEPALIVE,
       clientTools: [
         {
           name: LOCAL_TIME,
@@ -100,7 +113,7 @@ async function converse(channel: Channel, agentId: string): Promise<void> {
   }
 }
 
-/** Runs the client's own tool, and approves every other. */
+/** Runs the client's own tool, and approves every other. A program with a user asks here, and may deny the call. */
 function decide({ id, name }: ToolCall): ApprovalDecision {
   if (name !== LOCAL_TIME) {
     console.log(`> approve ${name}`);
@@ -123,18 +136,34 @@ function textPart(text: string): ContentPart {
   return { part: { $case: "text", value: { text } } };
 }
 
-const channel = connect();
-try {
-  const tool = await createTool(channel);
-  const agent = await createAgent(channel, tool);
+/** Runs a step, and prints its error if it fails: the steps after it, which delete what was created, run nevertheless. */
+async function attempt(step: () => Promise<void>): Promise<void> {
   try {
-    await converse(channel, agent.id);
-    await search(channel, agent.id);
-    await listMessages(channel, agent.id);
-    await fail(channel);
-  } finally {
-    await remove(channel, agent.id, tool.id);
+    await step();
+  } catch (error) {
+    report(error);
+    process.exitCode = 1;
   }
-} finally {
-  channel.close();
 }
+
+await attempt(async () => {
+  const channel = connect();
+  try {
+    const tool = await createTool(channel);
+    await attempt(async () => {
+      const request = agentWith(tool);
+      const agent = await createAgent(channel, request);
+      await attempt(async () => {
+        await createAgain(channel, request, agent);
+        await converse(channel, agent.id);
+        await search(channel, agent.id);
+        await listMessages(channel, agent.id);
+        await fail(channel);
+      });
+      await deleteAgent(channel, agent.id);
+    });
+    await deleteTool(channel, tool.id);
+  } finally {
+    channel.close();
+  }
+});

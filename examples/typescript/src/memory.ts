@@ -63,14 +63,18 @@ export async function fail(channel: Channel): Promise<void> {
   }
 }
 
-/** Deletes the agent with its memory, and the tool. */
-export async function remove(channel: Channel, agentId: string, toolId: string): Promise<void> {
+/** Deletes the agent with its memory. */
+export async function deleteAgent(channel: Channel, agentId: string): Promise<void> {
   await clients()
     .create(AgentServiceDefinition, channel)
     .deleteAgent(
       { requestId: randomUUID(), agentId, deleteUnsharedBlocks: true, deleteUnsharedArchives: true },
       WRITE,
     );
+  console.log(`deleted ${agentId}`);
+}
+
+export async function deleteTool(channel: Channel, toolId: string): Promise<void> {
   await clients().create(ToolServiceDefinition, channel).deleteTool({ requestId: randomUUID(), toolId }, WRITE);
-  console.log("deleted");
+  console.log(`deleted ${toolId}`);
 }

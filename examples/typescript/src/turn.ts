@@ -1,6 +1,6 @@
 // The stream of a run: prints its events, and continues after a broken connection.
 
-import { isAbortError } from "abort-controller-x";
+import { setTimeout as sleep } from "node:timers/promises";
 import { ClientError, Status } from "nice-grpc";
 import type { CallOptions, Client } from "nice-grpc";
 import type { DeadlineOptions } from "nice-grpc-client-middleware-deadline";
@@ -11,6 +11,14 @@ import type { ContentPart, ToolCall } from "../gen/mnemesh/types/v1/message.js";
 import { TURN } from "./connection.js";
 
 export type Runs = Client<RunServiceDefinition, DeadlineOptions>;
+
+/** The server sends an event after this time if it has no other, in seconds. */
+export const KEEPALIVE = 10;
+/** Without an event for this time a stream is dead, even if gRPC does not say so, in milliseconds. */
+const SILENCE = 25_000;
+/** Without an event for this time a broken stream is not opened again, in milliseconds. */
+const PATIENCE = 60_000;
+
 type Stream = AsyncIterable<{ event?: RunEvent | undefined }>;
 type Open = (options: CallOptions & DeadlineOptions) => Stream;
 
@@ -31,11 +39,17 @@ export class Turn {
 
   /** Prints all events. `open` sends the request; it is sent again if the run's id did not arrive. */
   async follow(open: Open): Promise<this> {
-    while (!this.ended) {
+    let failures = 0;
+    let heard = performance.now();
+    for (;;) {
       const abort = new AbortController();
       const options = { ...TURN, signal: abort.signal };
+      const watchdog = setTimeout(() => abort.abort(), SILENCE);
       try {
         for await (const response of this.runId ? this.resume(options) : open(options)) {
+          failures = 0;
+          heard = performance.now();
+          watchdog.refresh();
           this.receive(response.event!);
           if (this.lastSequence >= this.dropAfter) {
             this.dropAfter = Infinity;
@@ -43,18 +57,29 @@ export class Turn {
           }
         }
       } catch (error) {
-        const isBroken = error instanceof ClientError && error.code === Status.UNAVAILABLE;
-        if (!isBroken && !isAbortError(error)) {
+        if (!(abort.signal.aborted || isBroken(error)) || performance.now() - heard > PATIENCE) {
           throw error;
         }
+      } finally {
+        clearTimeout(watchdog);
       }
+      if (this.ended) {
+        return this;
+      }
+      if (!failures) {
+        const action = this.runId ? `it continues after event ${this.lastSequence}` : "the request is sent again";
+        console.log(`  the stream broke; ${action}`);
+      }
+      await sleep(Math.min(2000, 100 * 2 ** failures));
+      failures += 1;
     }
-    return this;
   }
 
   private resume(options: CallOptions & DeadlineOptions): Stream {
-    console.log(`  the stream broke; it continues after event ${this.lastSequence}`);
-    return this.runs.streamRun({ runId: this.runId, startingAfter: this.lastSequence }, options);
+    return this.runs.streamRun(
+      { runId: this.runId, startingAfter: this.lastSequence, keepaliveSeconds: KEEPALIVE },
+      options,
+    );
   }
 
   private receive({ runId, sequence, event }: RunEvent): void {
@@ -122,6 +147,10 @@ export class Turn {
         console.log(`${sequence} ${message?.$case}`);
     }
   }
+}
+
+function isBroken(error: unknown): boolean {
+  return error instanceof ClientError && (error.code === Status.UNAVAILABLE || error.code === Status.CANCELLED);
 }
 
 function text(content: ContentPart[]): string {

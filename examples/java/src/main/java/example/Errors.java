@@ -13,19 +13,23 @@ import java.util.TreeMap;
 /** The typed details of errors. */
 final class Errors {
   /** Returns the code of an error, its reason, and the field that is invalid. */
-  static String describe(StatusRuntimeException error) throws InvalidProtocolBufferException {
+  static String describe(StatusRuntimeException error) {
     List<String> words = new ArrayList<>();
     words.add(error.getStatus().getCode().name());
-    for (Any detail : StatusProto.fromThrowable(error).getDetailsList()) {
-      if (detail.is(ErrorInfo.class)) {
-        ErrorInfo info = detail.unpack(ErrorInfo.class);
-        words.add("reason " + info.getReason());
-        new TreeMap<>(info.getMetadataMap()).forEach((key, value) -> words.add(key + "=" + value));
-      } else if (detail.is(BadRequest.class)) {
-        for (var violation : detail.unpack(BadRequest.class).getFieldViolationsList()) {
-          words.add("field " + violation.getField() + ": " + violation.getDescription());
+    try {
+      for (Any detail : StatusProto.fromThrowable(error).getDetailsList()) {
+        if (detail.is(ErrorInfo.class)) {
+          ErrorInfo info = detail.unpack(ErrorInfo.class);
+          words.add("reason " + info.getReason());
+          new TreeMap<>(info.getMetadataMap()).forEach((key, value) -> words.add(key + "=" + value));
+        } else if (detail.is(BadRequest.class)) {
+          for (var violation : detail.unpack(BadRequest.class).getFieldViolationsList()) {
+            words.add("field " + violation.getField() + ": " + violation.getDescription());
+          }
         }
       }
+    } catch (InvalidProtocolBufferException malformed) {
+      words.add("unreadable details");
     }
     return String.join(", ", words);
   }

@@ -6,6 +6,12 @@ import static example.Connection.within;
 
 import io.grpc.Channel;
 import io.grpc.ManagedChannel;
+import io.grpc.StatusRuntimeException;
+import java.io.FileDescriptor;
+import java.io.FileOutputStream;
+import java.io.IOException;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
 import java.time.LocalTime;
 import java.time.format.DateTimeFormatter;
 import java.util.List;
@@ -26,11 +32,11 @@ import mnemesh.agents.v1.SendMessageResponse;
 import mnemesh.agents.v1.StopReason;
 import mnemesh.agents.v1.ToolRule;
 import mnemesh.blocks.v1.Block;
+import mnemesh.tools.v1.CreateToolRequest;
 import mnemesh.tools.v1.SourceType;
 import mnemesh.tools.v1.Tool;
 import mnemesh.tools.v1.ToolServiceGrpc;
 import mnemesh.tools.v1.ToolType;
-import mnemesh.tools.v1.UpsertToolRequest;
 import mnemesh.types.v1.ApprovalDecision;
 import mnemesh.types.v1.Approve;
 import mnemesh.types.v1.ContentPart;
@@ -55,40 +61,80 @@ public final class Main {
       """;
   private static final String LOCAL_TIME = "local_time";
 
-  public static void main(String[] arguments) throws Exception {
-    ManagedChannel channel = Connection.connect();
+  /** Something on the server that is deleted at the end. */
+  private interface Created extends AutoCloseable {
+    @Override
+    void close();
+  }
+
+  public static void main(String[] arguments) {
+    // Java writes in the encoding of the terminal, and "?" for what that lacks.
+    System.setOut(new PrintStream(new FileOutputStream(FileDescriptor.out), true, StandardCharsets.UTF_8));
     try {
-      Tool tool = createTool(channel);
-      Agent agent = createAgent(channel, tool);
+      ManagedChannel channel = Connection.connect();
       try {
+        run(channel);
+      } finally {
+        channel.shutdownNow();
+      }
+    } catch (StatusRuntimeException | IOException error) {
+      report(error);
+      System.exit(1);
+    }
+  }
+
+  private static void run(Channel channel) {
+    Tool tool = createTool(channel);
+    try (Created ofTool = () -> Memory.deleteTool(channel, tool.getId())) {
+      CreateAgentRequest request = agentWith(tool);
+      Agent agent = createAgent(channel, request);
+      try (Created ofAgent = () -> Memory.deleteAgent(channel, agent.getId())) {
+        createAgain(channel, request, agent);
         converse(channel, agent.getId());
         Memory.search(channel, agent.getId());
         Memory.listMessages(channel, agent.getId());
         Memory.fail(channel);
-      } finally {
-        Memory.delete(channel, agent.getId(), tool.getId());
       }
-    } finally {
-      channel.shutdownNow();
     }
   }
 
-  /** Stores a tool that runs in the server's sandbox after a person has approved the call. */
+  /** Prints an error, and those of the deletions after it. */
+  private static void report(Throwable error) {
+    if (error instanceof StatusRuntimeException failure) {
+      System.err.printf("error %s: %s%n", Errors.describe(failure), failure.getStatus().getDescription());
+    } else {
+      System.err.printf("error %s%n", error);
+    }
+    Throwable cause = error.getCause();
+    while (cause != null && cause.getCause() != null) {
+      cause = cause.getCause();
+    }
+    if (cause != null) { // It says why a connection failed.
+      System.err.printf("  %s%n", cause.getMessage());
+    }
+    for (Throwable suppressed : error.getSuppressed()) {
+      report(suppressed);
+    }
+  }
+
+  /**
+   * Stores a tool that runs in the server's sandbox after a person has approved the call. Names of tools are unique
+   * within an organization, so each run of the program has its own.
+   */
   private static Tool createTool(Channel channel) {
     var tool =
         Tool.newBuilder()
             .setType(ToolType.TOOL_TYPE_CUSTOM)
             .setSourceType(SourceType.SOURCE_TYPE_PYTHON)
-            .setSourceCode(WATER_PLANTS)
+            .setSourceCode(WATER_PLANTS.replace("water_plants", "water_plants_" + newId().substring(0, 8)))
             .setDefaultRequiresApproval(true);
-    var request = UpsertToolRequest.newBuilder().setRequestId(newId()).setTool(tool).build();
-    var stored = within(WRITE, ToolServiceGrpc.newBlockingStub(channel)).upsertTool(request).getTool();
+    var request = CreateToolRequest.newBuilder().setRequestId(newId()).setTool(tool).build();
+    var stored = within(WRITE, ToolServiceGrpc.newBlockingStub(channel)).createTool(request).getTool();
     System.out.printf("tool %s %s%n", stored.getName(), stored.getId());
     return stored;
   }
 
-  /** Creates an agent twice with one request id, as after a lost response: it is the same agent. */
-  private static Agent createAgent(Channel channel, Tool tool) {
+  private static CreateAgentRequest agentWith(Tool tool) {
     var settings =
         Agent.newBuilder()
             .setName("example-java")
@@ -98,20 +144,26 @@ public final class Main {
       var rule = RequiredBeforeExitRule.newBuilder().setToolName(name);
       settings.addToolRules(ToolRule.newBuilder().setRequiredBeforeExit(rule));
     }
-    var request =
-        CreateAgentRequest.newBuilder()
-            .setRequestId(newId())
-            .setAgent(settings)
-            .addBlocks(Block.newBuilder().setLabel("human"))
-            .addBlocks(Block.newBuilder().setLabel("persona").setValue("I look after a house."))
-            .addToolIds(tool.getId())
-            .build();
-    var stub = AgentServiceGrpc.newBlockingStub(channel);
-    Agent agent = within(WRITE, stub).createAgent(request).getAgent();
-    Agent again = within(WRITE, stub).createAgent(request).getAgent();
-    String result = again.getId().equals(agent.getId()) ? "same agent" : "another agent";
-    System.out.printf("agent %s %s, sent twice: %s%n", agent.getName(), agent.getId(), result);
+    return CreateAgentRequest.newBuilder()
+        .setRequestId(newId())
+        .setAgent(settings)
+        .addBlocks(Block.newBuilder().setLabel("human"))
+        .addBlocks(Block.newBuilder().setLabel("persona").setValue("I look after a house."))
+        .addToolIds(tool.getId())
+        .build();
+  }
+
+  private static Agent createAgent(Channel channel, CreateAgentRequest request) {
+    Agent agent = within(WRITE, AgentServiceGrpc.newBlockingStub(channel)).createAgent(request).getAgent();
+    System.out.printf("agent %s %s%n", agent.getName(), agent.getId());
     return agent;
+  }
+
+  /** Sends the request again, as after a lost response: the same request id is the same agent. */
+  private static void createAgain(Channel channel, CreateAgentRequest request, Agent agent) {
+    Agent again = within(WRITE, AgentServiceGrpc.newBlockingStub(channel)).createAgent(request).getAgent();
+    boolean isSame = again.getId().equals(agent.getId());
+    System.out.printf("sent again: %s%n", isSame ? "the same agent" : "another agent");
   }
 
   /** Sends a message, and answers what the agent asks for until the turn ends. */
@@ -128,7 +180,12 @@ public final class Main {
             .setRequestId(newId())
             .setAgentId(agentId)
             .addMessages(InputMessage.newBuilder().addContent(words))
-            .setConfig(RunConfig.newBuilder().setStreamTokens(true).addClientTools(localTime))
+            .setConfig(
+                RunConfig.newBuilder()
+                    .setStreamTokens(true)
+                    .setMaxSteps(10)
+                    .setKeepaliveSeconds(Turn.KEEPALIVE)
+                    .addClientTools(localTime))
             .build();
     var turn = new Turn(runs, 3);
     turn.follow(() -> Turn.events(within(TURN, runs).sendMessage(request), SendMessageResponse::getEvent));
@@ -145,7 +202,7 @@ public final class Main {
     }
   }
 
-  /** Runs the client's own tool, and approves every other. */
+  /** Runs the client's own tool, and approves every other. A program with a user asks here, and may deny the call. */
   private static ApprovalDecision decide(ToolCall call) {
     var decision = ApprovalDecision.newBuilder().setToolCallId(call.getId());
     if (!call.getName().equals(LOCAL_TIME)) {

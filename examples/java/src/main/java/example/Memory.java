@@ -4,7 +4,6 @@ import static example.Connection.READ;
 import static example.Connection.WRITE;
 import static example.Connection.within;
 
-import com.google.protobuf.InvalidProtocolBufferException;
 import io.grpc.Channel;
 import io.grpc.StatusRuntimeException;
 import java.util.List;
@@ -67,7 +66,7 @@ final class Memory {
   }
 
   /** Reads the details of two errors. */
-  static void fail(Channel channel) throws InvalidProtocolBufferException {
+  static void fail(Channel channel) {
     var missing = GetAgentRequest.newBuilder().setAgentId(NOBODY).build();
     var tooMany = SearchMessagesRequest.newBuilder().setQuery("key").setLimit(1000).build();
     List<Runnable> calls =
@@ -83,20 +82,23 @@ final class Memory {
     }
   }
 
-  /** Deletes the agent with its memory, and the tool. */
-  static void delete(Channel channel, String agentId, String toolId) {
-    within(WRITE, AgentServiceGrpc.newBlockingStub(channel))
-        .deleteAgent(
-            DeleteAgentRequest.newBuilder()
-                .setRequestId(UUID.randomUUID().toString())
-                .setAgentId(agentId)
-                .setDeleteUnsharedBlocks(true)
-                .setDeleteUnsharedArchives(true)
-                .build());
-    within(WRITE, ToolServiceGrpc.newBlockingStub(channel))
-        .deleteTool(
-            DeleteToolRequest.newBuilder().setRequestId(UUID.randomUUID().toString()).setToolId(toolId).build());
-    System.out.println("deleted");
+  /** Deletes the agent with its memory. */
+  static void deleteAgent(Channel channel, String agentId) {
+    var request =
+        DeleteAgentRequest.newBuilder()
+            .setRequestId(UUID.randomUUID().toString())
+            .setAgentId(agentId)
+            .setDeleteUnsharedBlocks(true)
+            .setDeleteUnsharedArchives(true)
+            .build();
+    within(WRITE, AgentServiceGrpc.newBlockingStub(channel)).deleteAgent(request);
+    System.out.printf("deleted %s%n", agentId);
+  }
+
+  static void deleteTool(Channel channel, String toolId) {
+    var request = DeleteToolRequest.newBuilder().setRequestId(UUID.randomUUID().toString()).setToolId(toolId).build();
+    within(WRITE, ToolServiceGrpc.newBlockingStub(channel)).deleteTool(request);
+    System.out.printf("deleted %s%n", toolId);
   }
 
   private Memory() {}

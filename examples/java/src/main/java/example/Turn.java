@@ -1,10 +1,16 @@
 package example;
 
+import com.google.gson.Gson;
+import com.google.gson.GsonBuilder;
 import io.grpc.Context;
 import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
 import java.util.Iterator;
 import java.util.List;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
 import java.util.function.Supplier;
 import java.util.stream.Collectors;
@@ -19,11 +25,26 @@ import mnemesh.types.v1.ToolCall;
 
 /** The stream of a run: prints its events, and continues after a broken connection. */
 final class Turn {
+  /** The server sends an event after this time if it has no other, in seconds. */
+  static final int KEEPALIVE = 10;
+
+  /** Without an event for this time a stream is dead, even if gRPC does not say so, in seconds. */
+  private static final long SILENCE = 25;
+
+  /** Without an event for this time a broken stream is not opened again. */
+  private static final long PATIENCE_NANOS = TimeUnit.SECONDS.toNanos(60);
+
+  private static final Gson GSON = new GsonBuilder().disableHtmlEscaping().create();
+
+  private final ScheduledExecutorService watchdog = Executors.newSingleThreadScheduledExecutor();
   private final RunServiceBlockingStub runs;
   private long dropAfter;
   private String runId = "";
   private long lastSequence = 0;
   private boolean ended = false;
+  private int failures = 0; // attempts since the last event
+  private Future<?> watched;
+  private long heard = System.nanoTime(); // the time of that event
 
   StopReason stopReason = StopReason.STOP_REASON_UNSPECIFIED;
   String approvalRequestId = "";
@@ -39,26 +60,65 @@ final class Turn {
   interface Stream extends Supplier<Iterator<RunEvent>> {}
 
   /** Prints all events. {@code open} sends the request; it is sent again if the run's id did not arrive. */
-  Turn follow(Stream open) {
-    while (!ended) {
+  void follow(Stream open) {
+    try {
+      readToEnd(open);
+    } finally {
+      watchdog.shutdownNow();
+    }
+  }
+
+  private void readToEnd(Stream open) {
+    heard = System.nanoTime();
+    while (true) {
       Context.CancellableContext context = Context.current().withCancellation();
+      watch(context);
       try {
         context.run(() -> read(context, runId.isEmpty() ? open.get() : resume()));
       } catch (StatusRuntimeException error) {
         Status.Code code = error.getStatus().getCode();
-        if (code != Status.Code.UNAVAILABLE && code != Status.Code.CANCELLED) {
+        boolean isBroken = code == Status.Code.UNAVAILABLE || code == Status.Code.CANCELLED;
+        if (!isBroken || System.nanoTime() - heard > PATIENCE_NANOS) {
           throw error;
         }
       } finally {
+        watched.cancel(false);
         context.cancel(null);
       }
+      if (ended) {
+        return;
+      }
+      if (failures == 0 && runId.isEmpty()) {
+        System.out.println("  the stream broke; the request is sent again");
+      } else if (failures == 0) {
+        System.out.printf("  the stream broke; it continues after event %d%n", lastSequence);
+      }
+      pause(Math.min(2000, 100L << failures));
+      failures = Math.min(failures + 1, 5);
     }
-    return this;
+  }
+
+  /** Cancels the stream after a time, unless {@code watched} is cancelled before. */
+  private void watch(Context.CancellableContext context) {
+    watched = watchdog.schedule(() -> context.cancel(null), SILENCE, TimeUnit.SECONDS);
+  }
+
+  private static void pause(long milliseconds) {
+    try {
+      Thread.sleep(milliseconds);
+    } catch (InterruptedException interrupted) {
+      Thread.currentThread().interrupt();
+      throw Status.CANCELLED.withDescription("The program was interrupted.").asRuntimeException();
+    }
   }
 
   private void read(Context.CancellableContext context, Iterator<RunEvent> events) {
     while (events.hasNext()) {
       receive(events.next());
+      failures = 0;
+      heard = System.nanoTime();
+      watched.cancel(false);
+      watch(context);
       if (lastSequence >= dropAfter) {
         dropAfter = Long.MAX_VALUE;
         context.cancel(null);
@@ -67,8 +127,12 @@ final class Turn {
   }
 
   private Iterator<RunEvent> resume() {
-    System.out.printf("  the stream broke; it continues after event %d%n", lastSequence);
-    var request = StreamRunRequest.newBuilder().setRunId(runId).setStartingAfter(lastSequence).build();
+    var request =
+        StreamRunRequest.newBuilder()
+            .setRunId(runId)
+            .setStartingAfter(lastSequence)
+            .setKeepaliveSeconds(KEEPALIVE)
+            .build();
     return events(Connection.within(Connection.TURN, runs).streamRun(request), StreamRunResponse::getEvent);
   }
 
@@ -98,7 +162,7 @@ final class Turn {
     switch (event.getEventCase()) {
       case DELTA -> {
         if (event.getDelta().hasAssistantText()) {
-          System.out.printf("  delta \"%s\"%n", event.getDelta().getAssistantText().replace("\n", "\\n"));
+          System.out.printf("  delta %s%n", GSON.toJson(event.getDelta().getAssistantText()));
         }
       }
       case MESSAGE -> print(event.getSequence(), event.getMessage());
