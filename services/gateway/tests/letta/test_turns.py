@@ -214,6 +214,21 @@ def test_a_decision_is_in_the_fields_of_older_clients_as_well(lab: Lab) -> None:
     assert (shown.approval_request_id, shown.approve, shown.reason) == (call_id, False, "No.")
 
 
+@pytest.mark.parametrize(
+    "text",
+    ['{"type": ' + "[" * 2_000 + "]" * 2_000 + "}", '{"message": ' + "[" * 990 + "]" * 990 + "}"],
+    ids=["no-event", "no-envelope"],
+)
+def test_json_that_is_nested_deeply_is_a_message_like_others(lab: Lab, text: str) -> None:
+    agent, messages = lab.agent(), lab.client.agents.messages
+    for words in (text, "And now?"):
+        assert messages.create(agent.id, input=words).stop_reason.stop_reason == "end_turn"
+    file = lab.client.agents.export_file(agent.id)
+    (copy,) = lab.client.agents.import_file(file=("deep.af", file.encode())).agent_ids
+    said = [message.content for message in messages.list(copy, order="asc") if message.message_type == "user_message"]
+    assert said == [text, "And now?"]
+
+
 def test_the_own_conversation_is_named_by_the_agent_in_the_body(lab: Lab) -> None:
     agent = lab.agent()
     called, gate = threading.Event(), asyncio.Event()

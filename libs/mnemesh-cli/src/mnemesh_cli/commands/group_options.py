@@ -153,7 +153,7 @@ def require_json_object(text: str | None) -> str | None:
     if text is not None:
         try:
             value = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
             raise typer.BadParameter(f"{text!r} is not a JSON object.", param_hint="--metadata")

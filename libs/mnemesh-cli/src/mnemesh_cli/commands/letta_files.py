@@ -67,7 +67,7 @@ def _content(path: Path) -> bytes:
 def _parsed(content: bytes, path: Path) -> object:
     try:
         return json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"{path} is no JSON: {error}", field="dir") from error
 
 

@@ -202,7 +202,7 @@ def _read(file: Path) -> str:
 def _arguments(text: str) -> dict[str, Any]:
     try:
         arguments = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"The arguments are not JSON: {error}.", param_hint="JSON") from error
     if not isinstance(arguments, dict):
         raise typer.BadParameter("The arguments are not a JSON object.", param_hint="JSON")

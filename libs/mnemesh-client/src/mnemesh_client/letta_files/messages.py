@@ -165,7 +165,7 @@ def _unpacked_return(response: object) -> tuple[list[ContentPart], str | None]:
     text = "" if response is None else str(response)
     try:
         envelope = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         envelope = None
     status = None
     if isinstance(envelope, dict) and {"status", "message", "time"} <= envelope.keys():

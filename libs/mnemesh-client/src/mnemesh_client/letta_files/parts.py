@@ -75,7 +75,7 @@ def _words(text: str) -> str:
         return text
     try:
         envelope = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     if isinstance(envelope, dict) and envelope.get("type") == "user_message" and "message" in envelope:
         words = envelope["message"]

@@ -90,7 +90,7 @@ def _outcome(output: Any, child: str) -> ConditionalOutcome:
     if isinstance(output, str):
         try:
             parsed = json.loads(output)
-        except ValueError:
+        except (ValueError, RecursionError):
             parsed = output
         value = parsed if isinstance(parsed, bool | int | float) else output
     match value:
