@@ -111,9 +111,9 @@ def test_words_of_a_user_lose_their_envelope_and_other_json_stays() -> None:
     assert kept.text.text == packed
 
 
-def read(*rows: dict[str, Any]) -> list[message_pb2.Message]:
+def read(*rows: dict[str, Any], agent_type: str | None = None) -> list[message_pb2.Message]:
     """Reads messages in their order, with ids by their positions."""
-    reader = MessageReader(AGENT, "openai")
+    reader = MessageReader(AGENT, "openai", agent_type=agent_type)
     common = {"created_at": NOON, "model": "gpt-4o"}
     return [reader.read({"id": derive_id("message", str(n)), **common, **row}) for n, row in enumerate(rows)]
 
@@ -144,6 +144,29 @@ def test_a_return_gets_the_name_of_its_call_and_loses_its_envelope() -> None:
     assert (inner["status"], inner["message"], given["status"]) == ("Failed", "No wind.", "error")
     assert inner["time"] == "2026-03-01 01:00:00 PM CET+0100"
     assert [item.content[0].text.text for item in read(asked_row(), written)[1].tool_returns] == ["No wind."]
+@pytest.mark.parametrize(
+    ("agent_type", "calls", "kind"),
+    [
+        ("memgpt_v2_agent", ["send_message"], "reasoning"),
+        ("react_agent", ["look"], "reasoning"),
+        ("memgpt_v2_agent", [], "text"),
+        ("letta_v1_agent", ["look"], "text"),
+    ],
+)
+def test_text_beside_a_call_is_a_thought_of_agents_that_speak_by_tools(
+    agent_type: str, calls: list[str], kind: str
+) -> None:
+    content = [{"type": "text", "text": "Ada is at sea.", "signature": None}]
+    row = {"role": "assistant", "content": content, "tool_calls": [call(name) for name in calls]}
+
+    (message,) = read(row, agent_type=agent_type)
+
+    (part,) = message.content
+    assert [part.WhichOneof("part"), part.text.text or part.reasoning.text] == [kind, "Ada is at sea."]
+    thinks_in_text = agent_type != "letta_v1_agent"
+    assert letta_message(message, "message-0", {}, "UTC", thinks_in_text=thinks_in_text)["content"] == content
+
+
 
 
 def asked_row() -> dict[str, Any]:

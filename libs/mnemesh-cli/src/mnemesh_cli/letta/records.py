@@ -218,7 +218,9 @@ class AgentRecords:
     async def _messages(self) -> AsyncIterator[AgentRecord]:
         config = self._row.get("llm_config") or {}
         handle = str(config.get("handle") or f"{config.get('model_endpoint_type') or 'unknown'}/")
-        reader = MessageReader(self.agent_id, handle.split("/", 1)[0])
+        kind = self._row.get("agent_type") or "memgpt_v2_agent"
+        reader = MessageReader(self.agent_id, handle.split("/", 1)[0], agent_type=kind)
+        waiting: dict[str, str] = {}
         async for row in self._database.rows("messages", order=("sequence_id", "id"), agent_id=self.agent_id):
             model = self._steps.get(row.get("step_id") or "") if row.get("model") else None
             conversation = row.get("conversation_id") or self._default

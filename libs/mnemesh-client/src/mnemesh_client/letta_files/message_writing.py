@@ -18,7 +18,9 @@ from mnemesh_client.letta_files.values import iso_time
 _ROLE_NAMES = {value: name for name, value in ROLES.items() if name != "function"}
 
 
-def letta_message(message: Message, id_: str, ids: Mapping[str, str], time_zone: str) -> dict[str, Any]:
+def letta_message(
+    message: Message, id_: str, ids: Mapping[str, str], time_zone: str, *, thinks_in_text: bool = False
+) -> dict[str, Any]:
     """Returns a message of an agent file.
 
     Args:
@@ -26,9 +28,12 @@ def letta_message(message: Message, id_: str, ids: Mapping[str, str], time_zone:
         id_: its id in the file.
         ids: those of the messages before it, by our ids.
         time_zone: of the agent; Letta's envelope of tool returns has the local time.
+        thinks_in_text: whether text beside a call is a thought, as `MessageReader` reads it.
     """
     returns = [_return(item, message, time_zone) for item in message.tool_returns]
     content = letta_parts(message.content)
+    if thinks_in_text and message.tool_calls:
+        content = [_thought(part) for part in content]
     if message.role == message_pb2.ROLE_TOOL and returns:
         content = [{"type": "text", "text": returns[0]["func_response"], "signature": None}]
     calls = [
@@ -56,6 +61,13 @@ def letta_message(message: Message, id_: str, ids: Mapping[str, str], time_zone:
         "denial_reason": None,
         "created_at": iso_time(message.create_time),
     }
+
+
+def _thought(part: dict[str, Any]) -> dict[str, Any]:
+    """A part of an answer in which thoughts are text, except for those that a provider returned as such."""
+    if part["type"] != "reasoning" or part["is_native"]:
+        return part
+    return {"type": "text", "text": part["reasoning"], "signature": None}
 
 
 def _tool_name(message: Message) -> str:

@@ -21,6 +21,9 @@ ROLES: Final = {
     "approval": message_pb2.ROLE_APPROVAL,
     "summary": message_pb2.ROLE_SUMMARY,
 }
+_ANSWERS: Final = (message_pb2.ROLE_ASSISTANT, message_pb2.ROLE_APPROVAL)
+_SPEAKS_IN_TEXT: Final = "letta_v1_agent"
+"""Agents of this type speak in the text of an answer. Others speak by tools: text beside a call is a thought."""
 
 
 class MessageReader:
@@ -29,9 +32,10 @@ class MessageReader:
     It remembers the tool calls that it has seen: Letta's returns name no tool, and its approvals no request.
     """
 
-    def __init__(self, agent_id: str, provider: str | None = None) -> None:
+    def __init__(self, agent_id: str, provider: str | None = None, *, agent_type: str | None = None) -> None:
         self._agent_id = agent_id
         self._provider = provider
+        self._thinks_in_text = agent_type not in (None, _SPEAKS_IN_TEXT)
         self._names: dict[str, str] = {}
         self._requests: dict[str, str] = {}
         self._calls_of_request: dict[str, list[str]] = {}
@@ -73,6 +77,8 @@ class MessageReader:
         if role == message_pb2.ROLE_TOOL:
             message.tool_returns.extend(self._returns(row, parts))
         else:
+            if calls and self._thinks_in_text and role in _ANSWERS:
+                parts = [_thought(part) for part in parts]
             message.content.extend(content_parts(parts, unpack=role == message_pb2.ROLE_USER))
         message.tool_calls.extend(calls)
         self._remember(message)
@@ -141,6 +147,11 @@ class MessageReader:
         if item["approve"]:
             return ApprovalDecision(tool_call_id=call_id, approve=message_pb2.Approve())
         return ApprovalDecision(tool_call_id=call_id, deny=message_pb2.Deny(reason=item.get("reason")))
+
+
+def _thought(part: dict[str, Any]) -> dict[str, Any]:
+    """A part of an answer whose text is a thought."""
+    return {"type": "reasoning", "reasoning": part.get("text")} if part.get("type") == "text" else part
 
 
 def _calls(calls: Iterable[dict[str, Any]], parts: Iterable[dict[str, Any]]) -> list[ToolCall]:

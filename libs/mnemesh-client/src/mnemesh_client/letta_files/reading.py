@@ -181,7 +181,8 @@ class _FileReader:
             )
         )
         handle = str((row.get("llm_config") or {}).get("handle") or "unknown/")
-        reader = MessageReader(agent_id, handle.split("/", 1)[0])
+        kind = row.get("agent_type") or "memgpt_v2_agent"
+        reader = MessageReader(agent_id, handle.split("/", 1)[0], agent_type=kind)
         for message in row.get("messages") or ():
             request = message.get("approval_request_id")
             known = {

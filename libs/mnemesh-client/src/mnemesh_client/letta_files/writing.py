@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final
 
 from mnemesh.agents.v1.agent_records_pb2 import AgentRecord, BlockRecord
-from mnemesh.agents.v1.agents_pb2 import Agent
+from mnemesh.agents.v1.agents_pb2 import AGENT_TYPE_LETTA_V1, Agent
 from mnemesh.agents.v1.conversations_pb2 import Conversation
 from mnemesh.blocks.v1.blocks_pb2 import Block
 from mnemesh.tools.v1 import tools_pb2
@@ -100,7 +100,14 @@ class _FileWriter:
         window = list(conversation.message_ids)
         shown = [r.message for r in of["message"] if _is_shown(r.message, conversation, set(window))]
         messages = [
-            letta_message(message, self._id("message", message.id), self._ids, agent.time_zone) for message in shown
+            letta_message(
+                message,
+                self._id("message", message.id),
+                self._ids,
+                agent.time_zone,
+                thinks_in_text=agent.type != AGENT_TYPE_LETTA_V1,
+            )
+            for message in shown
         ]
         self.data["agents"].append(
             {
