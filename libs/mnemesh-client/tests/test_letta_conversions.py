@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from mnemesh.tools.v1 import tools_pb2
 from mnemesh.types.v1 import message_pb2
+from mnemesh_client.letta_files.agents import agent, conversation_settings
 from mnemesh_client.letta_files.message_writing import letta_message
 from mnemesh_client.letta_files.messages import MessageReader
 from mnemesh_client.letta_files.parts import content_parts, letta_parts
@@ -165,6 +166,29 @@ def test_text_beside_a_call_is_a_thought_of_agents_that_speak_by_tools(
     assert [part.WhichOneof("part"), part.text.text or part.reasoning.text] == [kind, "Ada is at sea."]
     thinks_in_text = agent_type != "letta_v1_agent"
     assert letta_message(message, "message-0", {}, "UTC", thinks_in_text=thinks_in_text)["content"] == content
+
+
+def test_settings_of_a_conversation_have_the_names_of_the_api() -> None:
+    openai = {"provider_type": "openai", "max_output_tokens": 555, "temperature": 0.5}
+    read_settings = conversation_settings({**openai, "reasoning": {"reasoning_effort": "low"}, "strict": True})
+    assert [read_settings.max_output_tokens, read_settings.temperature] == [555, 0.5]
+    assert [read_settings.reasoning_effort, read_settings.strict_tool_schemas] == ["low", True]
+
+    thinking = {"type": "enabled", "budget_tokens": 3000}
+    read_settings = conversation_settings({"provider_type": "anthropic", "thinking": thinking, "effort": "medium"})
+    assert [read_settings.enable_reasoner, read_settings.max_reasoning_tokens] == [True, 3000]
+    assert read_settings.reasoning_effort == "medium"
+
+    thinking_config = {"include_thoughts": False, "thinking_budget": 1024}
+    read_settings = conversation_settings({"provider_type": "google_ai", "thinking_config": thinking_config})
+    assert [read_settings.enable_reasoner, read_settings.max_reasoning_tokens] == [False, 1024]
+    assert not read_settings.HasField("max_output_tokens")
+
+
+def test_the_response_format_of_a_model_is_the_agents() -> None:
+    llm = {"model": "m", "model_endpoint_type": "openai", "response_format": {"type": "json_object"}}
+    read_agent = agent({"id": AGENT, "name": "A", "llm_config": llm}, tags=(), secrets=(), identity_ids=())
+    assert read_agent.response_format.WhichOneof("format") == "json_object"
 
 
 

@@ -17,7 +17,7 @@ from mnemesh_cli.letta.report import Report
 from mnemesh_cli.letta.vectors import same_model
 from mnemesh_client.letta_files import resources
 from mnemesh_client.letta_files.agents import agent as agent_settings
-from mnemesh_client.letta_files.agents import model_settings
+from mnemesh_client.letta_files.agents import conversation_settings
 from mnemesh_client.letta_files.messages import MessageReader
 from mnemesh_client.letta_files.values import Row, optional_text, timestamp
 from mnemesh_kit.ids import derive_id
@@ -175,7 +175,7 @@ class AgentRecords:
                 update_time=timestamp(row.get("updated_at")),
             )
             if row.get("model_settings"):
-                conversation.model_settings.CopyFrom(model_settings(row["model_settings"]))
+                conversation.model_settings.CopyFrom(conversation_settings(row["model_settings"]))
             yield AgentRecord(conversation=conversation)
 
     def _known_model(self, row: Row) -> str | None:

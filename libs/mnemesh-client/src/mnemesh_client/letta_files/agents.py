@@ -71,7 +71,7 @@ def agent(row: Row, *, tags: Iterable[str], secrets: Iterable[str], identity_ids
         time_zone=row.get("timezone") or "UTC",
         message_buffer_autoclear=bool(row.get("message_buffer_autoclear")),
         compaction_settings=_compaction(row.get("compaction_settings")),
-        response_format=_response_format(row.get("response_format")),
+        response_format=_response_format(row.get("response_format") or llm.get("response_format")),
         max_files_open=row.get("max_files_open"),
         per_file_view_window_char_limit=row.get("per_file_view_window_char_limit"),
         hidden=bool(row.get("hidden")),
@@ -113,7 +113,7 @@ def model_settings(config: Row) -> ModelSettings:
         temperature=config.get("temperature"),
         parallel_tool_calls=config.get("parallel_tool_calls"),
         inner_thoughts_in_kwargs=config.get("put_inner_thoughts_in_kwargs"),
-        reasoning_effort=config.get("reasoning_effort"),
+        reasoning_effort=config.get("reasoning_effort") or config.get("effort"),
         strict_tool_schemas=config.get("strict"),
     )
     if config.get("enable_reasoner") is not None:
@@ -124,6 +124,22 @@ def model_settings(config: Row) -> ModelSettings:
     if options:
         settings.provider_options = json_text(options) or ""
     return settings
+
+
+def conversation_settings(settings: Row) -> ModelSettings:
+    """Returns the settings of a conversation, which Letta names as its API does, not as configurations of models."""
+    reasoning, thinking = settings.get("reasoning") or {}, settings.get("thinking") or {}
+    gemini = settings.get("thinking_config") or {}
+    switches = {"enabled": True, "disabled": False}
+    return model_settings(
+        {
+            **settings,
+            "max_tokens": settings.get("max_output_tokens"),
+            "reasoning_effort": reasoning.get("reasoning_effort"),
+            "enable_reasoner": switches.get(thinking.get("type", ""), gemini.get("include_thoughts")),
+            "max_reasoning_tokens": thinking.get("budget_tokens") or gemini.get("thinking_budget"),
+        }
+    )
 
 
 def _compaction(settings: dict[str, Any] | None) -> CompactionSettings | None:
