@@ -199,6 +199,24 @@ async def test_an_agent_whose_model_is_unknown_stops_the_migration_before_it_beg
     assert [agent async for agent in mesh.client.agents.list()] == []
 
 
+async def test_errors_of_runs_and_steps_are_those_of_letta(mesh: Mesh, database: Path) -> None:
+    (run_id, step_id), *_ = rows(database, "SELECT run_id, id FROM steps WHERE run_id IS NOT NULL ORDER BY id")
+    with sqlite3.connect(database) as connection:
+        failed = ["failed", '{"error": "The model was busy."}', run_id]
+        connection.execute("UPDATE runs SET status = ?, metadata_ = ? WHERE id = ?", failed)
+        error = ["FAILED", "LLMServerError", '{"message": "Busy.", "traceback": "…"}', step_id]
+        connection.execute("UPDATE steps SET status = ?, error_type = ?, error_data = ? WHERE id = ?", error)
+
+    await migrate(mesh, database)
+
+    run = await mesh.client.runs.get(run_id)
+    steps = [step async for step in mesh.client.runs.steps(run_id)]
+    assert run.error.message == "The model was busy."
+    assert [(step.error.reason, step.error.message) for step in steps if step.id == step_id] == [
+        ("LLMServerError", "Busy.")
+    ]
+
+
 async def test_postgresql_and_sqlite_have_the_same_records(database: Path, postgres_server: PostgresServer) -> None:
     name = await postgres_server.create_database()
     connection = await asyncpg.connect(postgres_server.url(name))

@@ -66,8 +66,16 @@ def run_record(row: Row, conversation_id: str, usage: Usage, step_count: int) ->
     if row.get("callback_url"):
         result.config.callback_url = row["callback_url"]
     if row["status"] == "failed":
-        result.error.CopyFrom(RunError(reason="", message=f"The run failed in Letta: {row.get('stop_reason')}."))
+        result.error.CopyFrom(RunError(reason="", message=_run_error(row)))
     return result
+
+
+def _run_error(row: Row) -> str:
+    """What Letta kept of the error of a failed run: a text, or an object with one."""
+    error = (row.get("metadata_") or {}).get("error")
+    if isinstance(error, dict):
+        error = error.get("message") or error.get("detail") or json_text(error)
+    return clean(str(error)) if error else f"The run failed in Letta: {row.get('stop_reason') or 'without a reason'}."
 
 
 def step_record(row: Row, conversation_id: str, number: int) -> Step:
@@ -94,8 +102,9 @@ def step_record(row: Row, conversation_id: str, number: int) -> Step:
         completion_time=timestamp(row.get("updated_at")),
     )
     if row.get("error_type"):
-        message = json_text(row.get("error_data")) or str(row["error_type"])
-        result.error.CopyFrom(RunError(reason=str(row["error_type"]), message=clean(message)))
+        details = row.get("error_data") or {}
+        message = details.get("message") or json_text(details) or row["error_type"]
+        result.error.CopyFrom(RunError(reason=str(row["error_type"]), message=clean(str(message))))
     return result
 
 
