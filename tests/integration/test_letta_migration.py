@@ -199,6 +199,18 @@ async def test_an_agent_whose_model_is_unknown_stops_the_migration_before_it_beg
     assert [agent async for agent in mesh.client.agents.list()] == []
 
 
+async def test_a_group_that_cannot_exist_is_skipped_with_its_reason(mesh: Mesh, database: Path) -> None:
+    with sqlite3.connect(database) as connection:
+        connection.execute(
+            "UPDATE groups SET manager_type = 'dynamic', max_turns = -1 WHERE manager_type = 'supervisor'"
+        )
+
+    report = await migrate(mesh, database)
+
+    (reason,) = [problem.reason for problem in report.problems if problem.is_loss]
+    assert "max_turns" in reason
+
+
 async def test_errors_of_runs_and_steps_are_those_of_letta(mesh: Mesh, database: Path) -> None:
     (run_id, step_id), *_ = rows(database, "SELECT run_id, id FROM steps WHERE run_id IS NOT NULL ORDER BY id")
     with sqlite3.connect(database) as connection:

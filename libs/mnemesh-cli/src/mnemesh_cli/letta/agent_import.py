@@ -45,6 +45,8 @@ class AgentImporter:
         self._seen: set[tuple[str, str]] = set()
         self.new_ids: set[str] = set()
         """Ids of resources that this run created, where they differ from those in Letta."""
+        self.refused_groups: dict[str, str] = {}
+        """Why a group was not created, when its last agent had arrived."""
 
     async def run(self, agent_id: str, records: AsyncIterator[AgentRecord]) -> None:
         """Imports an agent. A repeated call goes on where the last one ended.
@@ -125,6 +127,8 @@ class AgentImporter:
             name = NAMES.get(skipped.type)
             if skipped.type == agent_records_pb2.RECORD_TYPE_AGENT:
                 self._report.change("agents", response.agent.id, f"{skipped.id}: {skipped.reason}")
+            elif skipped.type == agent_records_pb2.RECORD_TYPE_GROUP:
+                self.refused_groups[skipped.id] = skipped.reason
             elif name is not None:
                 self._report.skip(name, skipped.id, skipped.reason)
         if not response.replayed:

@@ -157,7 +157,8 @@ class Migration:
         async for row in self._database.rows("groups"):
             group_id = self.report.ids.get(row["id"])
             if group_id is None:
-                self.report.skip("groups", row["id"], "one of its agents was not migrated")
+                reason = self._importer.refused_groups.get(row["id"], "one of its agents was not migrated")
+                self.report.skip("groups", row["id"], reason)
             elif group_id in self._importer.new_ids:
                 counts.created += 1
             else:
