@@ -211,6 +211,22 @@ async def test_a_group_that_cannot_exist_is_skipped_with_its_reason(mesh: Mesh, 
     assert "max_turns" in reason
 
 
+async def test_what_no_agent_holds_is_reported_as_created_once(mesh: Mesh, database: Path) -> None:
+    with sqlite3.connect(database) as connection:
+        connection.execute("DELETE FROM identities_agents")
+        connection.execute("DELETE FROM archives_agents")
+    first = await migrate(mesh, database)
+
+    again = await migrate(mesh, database)
+
+    kinds = ("identities", "archives", "passages", "blocks")
+    created = {kind: first.counts[kind].created for kind in kinds}
+    assert all(created.values())
+    assert {kind: first.counts[kind].letta for kind in kinds} == created
+    assert {kind: again.counts[kind].existing for kind in kinds} == created
+    assert {kind: again.counts[kind].created for kind in kinds} == dict.fromkeys(kinds, 0)
+
+
 async def test_errors_of_runs_and_steps_are_those_of_letta(mesh: Mesh, database: Path) -> None:
     (run_id, step_id), *_ = rows(database, "SELECT run_id, id FROM steps WHERE run_id IS NOT NULL ORDER BY id")
     with sqlite3.connect(database) as connection:

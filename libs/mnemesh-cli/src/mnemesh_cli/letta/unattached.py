@@ -99,6 +99,7 @@ class UnattachedMigration:
 
     async def identities(self) -> None:
         """Creates the identities that no migrated agent has."""
+        known = {identity.identifier_key async for identity in self._mnemesh.identities.list()}
         async for row in self._database.rows("identities", order=("created_at", "id")):
             if self._has_seen("identities", row["id"]):
                 continue
@@ -108,8 +109,10 @@ class UnattachedMigration:
             )
             answer = await self._mnemesh.identities.stub.UpsertIdentity(request)
             counts = self._report.counts["identities"]
-            counts.created += answer.created
-            counts.existing += not answer.created
+            # A repeated call has the answer of the first one.
+            created = answer.created and answer.identity.identifier_key not in known
+            counts.created += created
+            counts.existing += not created
             self._report.ids[row["id"]] = answer.identity.id
 
     async def blocks(self) -> None:
@@ -141,6 +144,9 @@ class UnattachedMigration:
     async def _archive(self, row: Row, known: dict[str, str]) -> None:
         archive_id = known.get(row["name"], "")
         counts = self._report.counts["archives"]
+        arrived = (
+            {item.id async for item in self._mnemesh.passages.list(archive_id=archive_id)} if archive_id else set()
+        )
         batch: list[Any] = []
         async for record in self._records(row):
             if record.HasField("archive"):
@@ -152,6 +158,8 @@ class UnattachedMigration:
                 archive_id = (await self._mnemesh.archives.stub.CreateArchive(request)).archive.id
                 self._report.ids[row["id"]] = archive_id
                 counts.created += 1
+            elif record.passage.passage.id in arrived:
+                self._report.counts["passages"].existing += 1
             else:
                 batch.append(record.passage.passage)
                 if len(batch) == _PASSAGES_PER_CALL:
@@ -166,7 +174,7 @@ class UnattachedMigration:
     async def _insert(self, archive_id: str, passages: list[Any]) -> None:
         for passage in passages:
             passage.ClearField("archive_id")
-        request_id = derive_id("request", "letta", passages[0].id)
+        request_id = derive_id("request", "letta", *(passage.id for passage in passages))
         request = passages_service_pb2.InsertPassagesRequest(
             request_id=request_id, archive_id=archive_id, passages=passages
         )
