@@ -211,6 +211,23 @@ async def test_a_group_that_cannot_exist_is_skipped_with_its_reason(mesh: Mesh, 
     assert "max_turns" in reason
 
 
+async def test_an_approval_that_still_waits_is_reported(mesh: Mesh, database: Path) -> None:
+    request, answer = "role = 'approval' AND tool_calls <> '[]'", "role = 'approval' AND tool_calls = '[]'"
+    ((newest,),) = rows(database, f"SELECT id FROM messages WHERE {request} ORDER BY sequence_id DESC LIMIT 1")
+    with sqlite3.connect(database) as connection:
+        connection.execute(
+            "DELETE FROM messages WHERE conversation_id IS NULL AND agent_id = (SELECT agent_id FROM messages WHERE"
+            " id = ?) AND sequence_id > (SELECT sequence_id FROM messages WHERE id = ?)",
+            [newest, newest],
+        )
+    assert rows(database, f"SELECT count(*) FROM messages WHERE {answer}")[0][0] == 1
+
+    report = await migrate(mesh, database)
+
+    reported = {problem.id: problem.reason for problem in report.problems if problem.type == "messages"}
+    assert reported == {newest: "nothing waits for this approval here: send a message instead"}
+
+
 async def test_what_no_agent_holds_is_reported_as_created_once(mesh: Mesh, database: Path) -> None:
     with sqlite3.connect(database) as connection:
         connection.execute("DELETE FROM identities_agents")

@@ -9,6 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from mnemesh.agents.v1.agent_records_pb2 import AgentRecord, BlockRecord, RecordsEnd, RecordsHeader
 from mnemesh.agents.v1.agents_pb2 import Agent, AttachedTool
 from mnemesh.agents.v1.conversations_pb2 import Conversation
+from mnemesh.types.v1 import message_pb2
 from mnemesh.types.v1.message_pb2 import Usage
 from mnemesh_cli.letta.archives import archive_records
 from mnemesh_cli.letta.database import LettaDatabase
@@ -229,7 +230,12 @@ class AgentRecords:
             except (ValueError, KeyError, TypeError) as error:
                 self._report.skip("messages", row["id"], f"the message cannot be read: {error}")
                 continue
+            waiting.pop(conversation, None)
+            if message.role == message_pb2.ROLE_APPROVAL and message.tool_calls:
+                waiting[conversation] = message.id
             yield AgentRecord(message=message)
+        for message_id in waiting.values():
+            self._report.change("messages", message_id, "nothing waits for this approval here: send a message instead")
 
     async def _archives(self) -> AsyncIterator[AgentRecord]:
         ids = await self._linked("archives_agents", "archive_id")
