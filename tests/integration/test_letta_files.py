@@ -151,3 +151,16 @@ async def test_a_broken_file_is_refused_before_anything_is_imported(mesh: Mesh) 
             await LettaImport(mesh.client, data, f"broken {field}").run()
         assert caught.value.metadata["field"].startswith(field)
         assert [agent async for agent in mesh.client.agents.list()] == []
+
+
+async def test_a_folder_without_files_is_left_out_of_a_file(mesh: Mesh) -> None:
+    data = of("pilot.af")
+    data["agents"][0]["source_ids"].append("source-9")  # Letta exports no source of it.
+    imported = LettaImport(mesh.client, data, "empty folder")
+
+    pilot, _ = await imported.run()
+
+    assert [note for note in imported.notes if "source-9" in note] == [
+        "A folder of Pilot: the file has no name of source-9."
+    ]
+    assert [source["name"] for source in (await export_letta(mesh.client, [pilot.id]))["sources"]] == ["Pilot books"]

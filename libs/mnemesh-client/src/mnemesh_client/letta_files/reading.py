@@ -141,7 +141,10 @@ class _FileReader:
         for tool in custom:
             yield AgentRecord(tool=resources.custom_tool({**self._times, **tool, "id": self._id("tool", tool["id"])}))
         for id_ in row.get("source_ids") or row.get("folder_ids") or ():
-            folder = self._rows["sources"][id_]
+            folder = self._rows["sources"].get(id_)
+            if folder is None:  # Letta exports a folder without files as its id alone.
+                self._left_out.append(f"A folder of {agent.name}: the file has no name of {id_}.")
+                continue
             yield AgentRecord(folder=resources.folder({**self._times, **folder, "id": self._id("source", id_)}))
         for id_ in row.get("block_ids") or ():
             yield self._block(self._rows["blocks"][id_], id_)
