@@ -199,6 +199,41 @@ async def test_an_agent_whose_model_is_unknown_stops_the_migration_before_it_beg
     assert [agent async for agent in mesh.client.agents.list()] == []
 
 
+async def test_what_only_letta_accepts_costs_no_agent(mesh: Mesh, database: Path) -> None:
+    ids = dict(rows(database, "SELECT name, id FROM agents"))
+    with sqlite3.connect(database) as connection:
+        change = connection.execute
+        for table in ("block", "blocks_agents"):
+            label = "label" if table == "block" else "block_label"
+            change(f"UPDATE {table} SET {label} = 'Notes: Häfen' WHERE {label} = 'harbour'")
+        change("UPDATE agents SET metadata_ = ? WHERE name = 'Clerk'", ['{"lone \\ud800": ["nul \\u0000"]}'])
+        change("UPDATE agents SET timezone = 'Mars/Olympus' WHERE name = 'Clerk'")
+        change("UPDATE tools SET source_code = NULL, json_schema = NULL WHERE name = 'read_barometer'")
+        change("UPDATE agents SET agent_type = 'oracle_agent' WHERE name = 'Sleeper-sleeptime'")
+
+    report = await migrate(mesh, database)
+
+    skipped = {(problem.type, problem.id): problem.reason for problem in report.problems if problem.is_loss}
+    (tool,) = [id_ for kind, id_ in skipped if kind == "tools"]
+    (group,) = [id_ for kind, id_ in skipped if kind == "groups"]
+    assert skipped == {
+        ("agents", ids["Sleeper-sleeptime"]): "the agent cannot be read: the agent type 'oracle_agent' is not known",
+        ("tools", tool): "the tool has no source code",
+        ("groups", group): f"{ids['Sleeper-sleeptime']} does not exist. The group is created when the last of its "
+        "agents is imported.",
+    }
+    changed = [problem.reason for problem in report.problems if not problem.is_loss]
+    assert "the tool read_barometer is not attached: it has no source code" in changed
+    assert "the time zone Mars/Olympus is not known here; it is UTC" in changed
+    (renamed,) = {reason for reason in changed if reason.startswith("the label")}
+    clerk = (await mesh.client.agents.find("Clerk")).proto
+    assert [json.loads(clerk.metadata), clerk.time_zone] == [{"lone \ufffd": ["nul \ufffd"]}, "UTC"]
+    labels = [block.label async for block in mesh.client.blocks.list(agent_id=clerk.id)]
+    assert [f"the label 'Notes: Häfen' is {label} here" for label in labels if label.startswith("Notes")] == [renamed]
+    pilot = (await mesh.client.agents.find("Pilot")).proto
+    assert "read_barometer" not in [tool.name for tool in pilot.tools]
+
+
 async def test_a_group_that_cannot_exist_is_skipped_with_its_reason(mesh: Mesh, database: Path) -> None:
     with sqlite3.connect(database) as connection:
         connection.execute(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from mnemesh_client.letta_files.message_writing import letta_message
 from mnemesh_client.letta_files.messages import MessageReader
 from mnemesh_client.letta_files.parts import content_parts, letta_parts
 from mnemesh_client.letta_files.reading import read_agent_file
-from mnemesh_client.letta_files.resources import block, custom_tool, group
+from mnemesh_client.letta_files.resources import block, block_label, custom_tool, group
 from mnemesh_client.letta_files.rules import letta_rule, tool_rule
+from mnemesh_client.letta_files.values import cleaned
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import derive_id
 
@@ -145,6 +147,8 @@ def test_a_return_gets_the_name_of_its_call_and_loses_its_envelope() -> None:
     assert (inner["status"], inner["message"], given["status"]) == ("Failed", "No wind.", "error")
     assert inner["time"] == "2026-03-01 01:00:00 PM CET+0100"
     assert [item.content[0].text.text for item in read(asked_row(), written)[1].tool_returns] == ["No wind."]
+
+
 @pytest.mark.parametrize(
     ("agent_type", "calls", "kind"),
     [
@@ -191,6 +195,22 @@ def test_the_response_format_of_a_model_is_the_agents() -> None:
     assert read_agent.response_format.WhichOneof("format") == "json_object"
 
 
+@pytest.mark.parametrize("label", ["human", "a.b/c-d_e", "l" * 100])
+def test_a_label_that_is_possible_here_stays(label: str) -> None:
+    assert block_label(label) == label
+
+
+@pytest.mark.parametrize("label", ["Notes: today", "Über", "заметки", "l" * 300, ""])
+def test_another_label_is_replaced_by_one_of_its_own(label: str) -> None:
+    assert re.fullmatch(r"[A-Za-z0-9_\-./]{1,100}", block_label(label))
+    assert block_label(label) == block_label(label)
+    assert block_label(label) != block_label(label + "!")
+
+
+def test_characters_that_no_text_can_have_are_replaced_everywhere() -> None:
+    value = {"a\ud800": ["b\x00", {"c": "d", "n": 1, "none": None}], "e": "\U0001f30a", "bytes": b"\x00"}
+    expected = {"a\ufffd": ["b\ufffd", {"c": "d", "n": 1, "none": None}], "e": "\U0001f30a", "bytes": b"\x00"}
+    assert cleaned(value) == expected
 
 
 def asked_row() -> dict[str, Any]:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from mnemesh_client.letta_files.values import Row
+from mnemesh_client.letta_files.values import Row, cleaned
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
 from sqlalchemy import (
     Connection,
@@ -74,6 +74,8 @@ class LettaDatabase:
     async def rows(self, name: str, *, order: Sequence[str] = ("id",), **equal: Any) -> AsyncIterator[Row]:
         """Yields rows that are not deleted, in an order, as mappings of the columns.
 
+        Characters that no text can have, such as lone surrogates in JSON, are replaced.
+
         Args:
             name: the table. One that the database does not have yields nothing.
             order: columns. Columns that the table does not have are left out.
@@ -87,7 +89,7 @@ class LettaDatabase:
         query = select(*columns).where(self._filter(table, equal)).order_by(*keys)
         stream = await self._connection.stream(query, execution_options={"yield_per": _BATCH_ROWS})
         async for row in stream.mappings():
-            yield dict(row)
+            yield {key: cleaned(value) for key, value in row.items()}
 
     async def all(self, name: str, *, order: Sequence[str] = ("id",), **equal: Any) -> list[Row]:
         """Returns what `rows` yields."""

@@ -10,6 +10,7 @@ from mnemesh.agents.v1.runs_pb2 import Run, RunConfig, RunError, Step
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.blocks.v1.blocks_pb2 import AgentAuthor, Author, BlockRevision, OwnerAuthor
 from mnemesh.types.v1.message_pb2 import Usage
+from mnemesh_client.letta_files.resources import block_label
 from mnemesh_client.letta_files.values import Row, clean, json_text, optional_text, timestamp
 from mnemesh_kit.ids import is_id
 
@@ -140,7 +141,7 @@ def block_revision(row: Row, number: int) -> BlockRevision:
         block_id=row["block_id"],
         revision=number,
         operation=blocks_pb2.BLOCK_OPERATION_CREATE if number == 1 else blocks_pb2.BLOCK_OPERATION_UPDATE,
-        label=row["label"],
+        label=block_label(row["label"]),
         value=value,
         description=optional_text(row, "description"),
         limit=max(int(row.get("limit") or 0), len(value)),

@@ -146,6 +146,8 @@ class Migration:
             await self._importer.run(row["id"], records.read())
         except InvalidArgument as error:
             self.report.skip("agents", row["id"], error.message)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            self.report.skip("agents", row["id"], f"the agent cannot be read: {error}")
 
     def _sent(self, record: AgentRecord) -> None:
         if record.HasField("message"):

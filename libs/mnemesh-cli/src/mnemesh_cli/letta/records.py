@@ -74,7 +74,7 @@ class AgentRecords:
         for row in await self._rows_of("identities", identity_ids):
             yield AgentRecord(identity=resources.identity(row))
         for row in tools:
-            if not resources.is_builtin_tool(row) and (row.get("tool_type") or "custom") == "custom":
+            if (row.get("tool_type") or "custom") == "custom" and resources.is_runnable(row):
                 yield AgentRecord(tool=resources.custom_tool(row))
         for row in await self._rows_of("sources", await self._linked("sources_agents", "source_id")):
             yield AgentRecord(folder=resources.folder(row))
@@ -94,6 +94,10 @@ class AgentRecords:
 
     def _fit(self, agent: Agent) -> None:
         """Replaces what the mesh does not have."""
+        if agent.time_zone != (self._row.get("timezone") or "UTC"):
+            self._report.change(
+                "agents", agent.id, f"the time zone {self._row['timezone']} is not known here; it is UTC"
+            )
         if agent.model not in self._target.models and self._target.model:
             self._report.change("agents", agent.id, f"model {agent.model} is replaced by {self._target.model}")
             agent.model = self._target.model
@@ -114,6 +118,8 @@ class AgentRecords:
                 agent.tools.append(AttachedTool(name=name, builtin=True))
             else:
                 self._report.change("agents", agent.id, f"the built-in tool {name} does not exist here")
+        elif kind == "custom" and not resources.is_runnable(row):
+            self._report.change("agents", agent.id, f"the tool {name} is not attached: it has no source code")
         elif kind == "custom":
             agent.tools.append(AttachedTool(tool_id=row["id"], name=name))
         else:
@@ -132,6 +138,8 @@ class AgentRecords:
             identity_ids = [link["identity_id"] async for link in links]
             block = resources.block(row, tags=tags, identity_ids=identity_ids)
             block.revision = await self._revision(row)
+            if block.label != row["label"]:
+                self._report.change("blocks", block.id, f"the label {row['label']!r} is {block.label} here")
             yield AgentRecord(block=BlockRecord(block=block, conversation_id=owners.get(row["id"])))
         for row in rows:
             for number, entry in enumerate(await self._history(row["id"]), 1):
@@ -169,7 +177,7 @@ class AgentRecords:
                 summary=optional_text(row, "summary"),
                 model=self._known_model(row),
                 isolated_block_ids=[block_id for block_id, _ in isolated],
-                isolated_block_labels=[label for _, label in isolated],
+                isolated_block_labels=[resources.block_label(label) for _, label in isolated],
                 message_ids=window,
                 last_message_time=timestamp(row.get("last_message_at")),
                 create_time=timestamp(row.get("created_at")),

@@ -125,9 +125,10 @@ class UnattachedMigration:
             tags = [link["tag"] async for link in links]
             found = [known async for known in self._mnemesh.blocks.list(tags_any=[tag], limit=1)]
             request_id = derive_id("request", "letta", row["id"])
-            request = blocks_service_pb2.CreateBlockRequest(
-                request_id=request_id, block=resources.block(row, tags=[*tags, tag])
-            )
+            block = resources.block(row, tags=[*tags, tag])
+            if block.label != row["label"]:
+                self._report.change("blocks", row["id"], f"the label {row['label']!r} is {block.label} here")
+            request = blocks_service_pb2.CreateBlockRequest(request_id=request_id, block=block)
             await self._once("blocks", row["id"], bool(found), self._mnemesh.blocks.stub.CreateBlock, request)
             history = await self._database.count("block_history", block_id=row["id"])
             if history:

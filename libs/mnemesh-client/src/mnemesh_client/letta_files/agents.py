@@ -18,7 +18,7 @@ from mnemesh.agents.v1.agents_pb2 import (
 )
 
 from mnemesh_client.letta_files.rules import tool_rule
-from mnemesh_client.letta_files.values import Row, id_of, json_text, optional_text, timestamp
+from mnemesh_client.letta_files.values import Row, id_of, json_text, optional_text, time_zone, timestamp
 
 AGENT_TYPES: Final = {
     "memgpt_agent": agents_pb2.AGENT_TYPE_MEMGPT,
@@ -68,7 +68,7 @@ def agent(row: Row, *, tags: Iterable[str], secrets: Iterable[str], identity_ids
         tool_rules=[tool_rule(rule) for rule in row.get("tool_rules") or ()],
         tags=tags,
         metadata=json_text(row.get("metadata_", row.get("metadata"))),
-        time_zone=row.get("timezone") or "UTC",
+        time_zone=time_zone(row),
         message_buffer_autoclear=bool(row.get("message_buffer_autoclear")),
         compaction_settings=_compaction(row.get("compaction_settings")),
         response_format=_response_format(row.get("response_format") or llm.get("response_format")),

@@ -18,7 +18,7 @@ from mnemesh_kit.ids import derive_id
 from mnemesh_client.letta_files import resources
 from mnemesh_client.letta_files.agents import agent as agent_settings
 from mnemesh_client.letta_files.messages import MessageReader
-from mnemesh_client.letta_files.values import Row, timestamp
+from mnemesh_client.letta_files.values import Row, cleaned, timestamp
 
 _LISTS = ("agents", "groups", "blocks", "files", "sources", "tools", "mcp_servers")
 
@@ -64,7 +64,7 @@ def read_agent_file(data: object, namespace: str) -> AgentFile:
         for index, row in enumerate(data.get(name) or ()):
             if not isinstance(row, dict) or not isinstance(row.get("id"), str):
                 raise InvalidArgument(f"{name}[{index}] must be an object with an id.", field=f"{name}[{index}]")
-    return _FileReader(data, namespace).read()
+    return _FileReader(cleaned(data), namespace).read()
 
 
 def _why_no_agents(data: object) -> str:
@@ -159,6 +159,8 @@ class _FileReader:
         kind = tool.get("tool_type") or "custom"
         if resources.is_builtin_tool(tool):
             agent.tools.append(AttachedTool(name=tool["name"], builtin=True))
+        elif kind == "custom" and not resources.is_runnable(tool):
+            self._left_out.append(f"The tool {tool['name']} of {agent.name}: it has no source code.")
         elif kind == "custom":
             agent.tools.append(AttachedTool(tool_id=self._id("tool", tool["id"]), name=tool["name"]))
             return True
@@ -168,6 +170,8 @@ class _FileReader:
 
     def _block(self, row: Row, key: str) -> AgentRecord:
         block = resources.block({**self._times, **row, "id": self._id("block", key)}, tags=row.get("tags") or ())
+        if block.label != row["label"]:
+            self._left_out.append(f"The label {row['label']!r} of a block is {block.label} here.")
         return AgentRecord(block=BlockRecord(block=block))
 
     def _messages(self, row: Row, agent_id: str) -> Iterator[AgentRecord]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -39,6 +41,8 @@ from mnemesh_client.letta_files.agents import embedder_handle
 from mnemesh_client.letta_files.values import Row, clean, id_of, json_text, optional_text, timestamp
 
 _TEXT_TYPES: Final = ("text/", "application/json", "application/x-yaml", "application/xml", "application/toml")
+_LABEL: Final = re.compile(r"[A-Za-z0-9_\-./]{1,100}")
+_NOT_IN_LABELS: Final = re.compile(r"[^A-Za-z0-9_\-./]+")
 _IDENTITY_TYPES: Final = {"org": IDENTITY_TYPE_ORG, "user": IDENTITY_TYPE_USER, "other": IDENTITY_TYPE_OTHER}
 
 
@@ -47,7 +51,7 @@ def block(row: Row, *, tags: Iterable[str] = (), identity_ids: Iterable[str] = (
     value = clean(row.get("value") or "")
     result = Block(
         id=id_of(row["id"], "block"),
-        label=row["label"],
+        label=block_label(row["label"]),
         description=optional_text(row, "description"),
         value=value,
         limit=max(int(row.get("limit") or 0), len(value)),
@@ -67,6 +71,14 @@ def block(row: Row, *, tags: Iterable[str] = (), identity_ids: Iterable[str] = (
         if row.get(key):
             setattr(result.provenance, key, row[key])
     return result
+
+
+def block_label(label: str) -> str:
+    """Returns the label of a block here. Letta takes any text; others and long ones get a digest."""
+    if _LABEL.fullmatch(label):
+        return label
+    digest = hashlib.sha256(label.encode()).hexdigest()[:8]
+    return f"{_NOT_IN_LABELS.sub('_', label)[:80]}-{digest}"
 
 
 def is_builtin_tool(row: Row) -> bool:
@@ -115,6 +127,11 @@ def custom_tool(row: Row) -> Tool:
         create_time=timestamp(row.get("created_at")),
         update_time=timestamp(row.get("updated_at") or row.get("created_at")),
     )
+
+
+def is_runnable(row: Row) -> bool:
+    """Returns whether `custom_tool` accepts a custom tool: it has source code, or its client runs it."""
+    return bool(row.get("source_code")) or (bool(row.get("json_schema")) and is_stub(row))
 
 
 def is_stub(row: Row) -> bool:

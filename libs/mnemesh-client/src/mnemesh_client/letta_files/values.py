@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from google.protobuf.timestamp_pb2 import Timestamp
 from mnemesh_kit.ids import derive_id, is_id
@@ -27,6 +28,19 @@ def clean(text: str) -> str:
     return _MALFORMED.sub("\ufffd", text)
 
 
+def cleaned(value: Any) -> Any:
+    """Returns a value of a row with all its texts as `clean` returns them, also those in JSON."""
+    match value:
+        case str():
+            return clean(value)
+        case dict():
+            return {cleaned(key): cleaned(item) for key, item in value.items()}
+        case list() | tuple():
+            return [cleaned(item) for item in value]
+        case _:
+            return value
+
+
 def optional_text(row: Row, key: str) -> str | None:
     """Returns a text of a row, or None if it is absent."""
     value = row.get(key)
@@ -41,6 +55,16 @@ def json_text(value: object) -> str | None:
 def carried_json(text: str) -> Any:
     """Returns the value of carried JSON. An absent text is an empty object."""
     return json.loads(text) if text else {}
+
+
+def time_zone(row: Row) -> str:
+    """Returns the time zone of an agent; UTC if it has none, or an unknown one. Letta does not check it."""
+    name = row.get("timezone") or "UTC"
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return "UTC"
+    return str(name)
 
 
 def moment(value: object) -> datetime | None:
