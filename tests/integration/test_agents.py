@@ -12,6 +12,7 @@ from mnemesh.archival.v1 import archives_service_pb2, passages_service_pb2
 from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2
 from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.tools.v1 import execution_service_pb2, tools_service_pb2
+from mnemesh.types.v1 import audit_pb2
 from mnemesh_client import Agent
 from mnemesh_kit.errors import MnemeshError, NotFound, Unavailable
 from mnemesh_kit.principal import Principal, as_principal
@@ -160,6 +161,32 @@ async def test_list_of_agents_has_the_message_ids_of_their_windows(mesh: Mesh) -
         assert one.message_ids == agent.message_ids
     plain = (await mesh.stubs.agents.ListAgents(rpc.ListAgentsRequest())).agents
     assert not any(agent.message_ids for agent in plain)
+
+
+async def test_agents_have_their_whole_blocks_if_the_view_asks_for_them(mesh: Mesh) -> None:
+    whole = blocks_pb2.Block(
+        label="plan",
+        value="Rest.",
+        description="What to do.",
+        limit=50,
+        read_only=True,
+        name="A plan",
+        tags=["kept"],
+        metadata='{"from": "test"}',
+        hidden=True,
+        is_template=True,
+        template_name="plans",
+        preserve_on_migration=True,
+        provenance=audit_pb2.Provenance(project_id="project-1"),
+    )
+    agent = await mesh.client.agents.create(name="ada", blocks=[whole, blocks_pb2.Block(label="plain")])
+    stored = await mesh.client.blocks.core_memory(agent.id)
+    assert {field.name for field, _ in whole.ListFields()} <= {field.name for field, _ in stored.blocks[0].ListFields()}
+    rpc = agents_service_pb2
+    view = rpc.AgentView(blocks=True)
+    got = await mesh.stubs.agents.GetAgent(rpc.GetAgentRequest(agent_id=agent.id, view=view))
+    assert got.core_memory == stored
+    assert list((await mesh.stubs.agents.ListAgents(rpc.ListAgentsRequest(view=view))).core_memories) == [stored]
 
 
 async def test_agents_have_their_groups_if_the_view_asks_for_them(mesh: Mesh) -> None:

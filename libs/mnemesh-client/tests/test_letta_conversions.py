@@ -300,9 +300,14 @@ def test_a_tool_whose_source_cannot_run_is_one_of_the_client(source: str, more: 
     assert bool(tool.source_code) == (kind == "CUSTOM")
 
 
-def test_a_file_of_the_legacy_format_is_refused_with_its_reason() -> None:
+def test_a_file_that_cannot_be_read_is_refused_with_its_reason() -> None:
     legacy = {"agent_type": "memgpt_agent", "core_memory": [], "llm_config": {}, "messages": []}
     with pytest.raises(InvalidArgument, match="legacy format"):
         read_agent_file(legacy, AGENT)
+    deep: dict[str, object] = {}
+    for _ in range(900):
+        deep = {"inner": deep}
+    with pytest.raises(InvalidArgument, match="nested too deeply"):
+        read_agent_file({"agents": [{"id": "agent-1", "metadata": deep}]}, AGENT)
     with pytest.raises(InvalidArgument, match="has no agents"):
         read_agent_file({"agents": []}, AGENT)

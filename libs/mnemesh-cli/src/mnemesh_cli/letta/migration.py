@@ -146,7 +146,7 @@ class Migration:
             await self._importer.run(row["id"], records.read())
         except InvalidArgument as error:
             self.report.skip("agents", row["id"], error.message)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             self.report.skip("agents", row["id"], f"the agent cannot be read: {error}")
 
     def _sent(self, record: AgentRecord) -> None:

@@ -64,7 +64,11 @@ def read_agent_file(data: object, namespace: str) -> AgentFile:
         for index, row in enumerate(data.get(name) or ()):
             if not isinstance(row, dict) or not isinstance(row.get("id"), str):
                 raise InvalidArgument(f"{name}[{index}] must be an object with an id.", field=f"{name}[{index}]")
-    return _FileReader(cleaned(data), namespace).read()
+    try:
+        data = cleaned(data)
+    except RecursionError as error:
+        raise InvalidArgument("This agent file is nested too deeply.", field="agents") from error
+    return _FileReader(data, namespace).read()
 
 
 def _why_no_agents(data: object) -> str:
@@ -81,7 +85,7 @@ def _place(place: str) -> Iterator[None]:
     """Names the place of a value that cannot be read. Raises InvalidArgument."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise InvalidArgument(f"{place} cannot be read: {error}", field=place) from error
 
 

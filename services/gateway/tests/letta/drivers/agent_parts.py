@@ -21,12 +21,17 @@ from ..lab import MODEL, Lab, drives
 )
 def blocks(lab: Lab) -> None:
     agents = lab.client.agents
-    agent, other = lab.agent(), lab.agent(memory_blocks=[{"label": "plan", "value": "Rest."}])
+    agent, other = (
+        lab.agent(),
+        lab.agent(memory_blocks=[{"label": "plan", "value": "Rest.", "metadata": {"kept": True}, "tags": ["own"]}]),
+    )
     held = agents.blocks.retrieve("human", agent_id=agent.id)
     assert (held.label, held.value, held.limit) == ("human", "Ada.", 100_000)
     changed = agents.blocks.update("human", agent_id=agent.id, value="Grace.")
     assert (changed.id, changed.value, changed.limit) == (held.id, "Grace.", 100_000)
-    plan = str(other.blocks[0].id)
+    (block,) = other.blocks
+    assert (block.metadata, block.tags, block.created_at is not None) == ({"kept": True}, ["own"], True)
+    plan = str(block.id)
     assert {block.label for block in agents.blocks.attach(plan, agent_id=agent.id).blocks} == {"human", "plan"}
     assert {block.label for block in agents.blocks.list(agent.id)} == {"human", "plan"}
     assert [block.label for block in agents.blocks.detach(plan, agent_id=agent.id).blocks] == ["human"]

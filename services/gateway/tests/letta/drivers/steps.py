@@ -29,7 +29,8 @@ def steps(lab: Lab) -> None:
     trace = lab.client.steps.trace.retrieve(step.id)
     assert trace is not None
     assert trace.request_json["model"] == "fake-model"
-    assert [message.role for message in lab.client.steps.messages.list(step.id)][-1] == "assistant"
+    kinds = [message.message_type for message in lab.client.steps.messages.list(step.id)]
+    assert kinds == ["user_message", "assistant_message"]
     liked = lab.client.steps.feedback.create(step.id, feedback="positive", tags=["nice"])
     assert (liked.feedback, liked.tags) == ("positive", ["nice"])
     assert [each.id for each in lab.client.steps.list(agent_id=agent.id, feedback="positive")] == [step.id]

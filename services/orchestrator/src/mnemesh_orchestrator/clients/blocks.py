@@ -1,6 +1,7 @@
 """The blocks service over gRPC."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import grpc
@@ -10,6 +11,7 @@ from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 from mnemesh.blocks.v1.blocks_service_pb2_grpc import BlockServiceStub
 from mnemesh_kit.errors import Aborted, NotFound
 from mnemesh_kit.time import optional_timestamp_from_proto
+from mnemesh_types.convert import provenance_from_proto
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.model.core_memory import (
@@ -214,6 +216,9 @@ class BlocksClient:
         return block_from_proto(response.block)
 
 
+_OPTIONAL: Final[tuple[Any, ...]] = ("description", "name", "metadata", "template_name", "created_for_agent_id")
+
+
 def block_from_proto(block: pb.Block) -> Block:
     """Returns the block of a message."""
     return Block(
@@ -221,9 +226,22 @@ def block_from_proto(block: pb.Block) -> Block:
         label=block.label,
         value=block.value,
         limit=block.limit,
-        description=block.description if block.HasField("description") else None,
         read_only=block.read_only,
         revision=block.revision,
+        tags=tuple(block.tags),
+        hidden=block.hidden,
+        is_template=block.is_template,
+        preserve_on_migration=block.preserve_on_migration,
+        identity_ids=tuple(block.identity_ids),
+        content_revision=block.content_revision,
+        created_at=optional_timestamp_from_proto(block, "create_time"),
+        updated_at=optional_timestamp_from_proto(block, "update_time"),
+        provenance=replace(
+            provenance_from_proto(block.provenance),
+            created_by_id=block.provenance.created_by_id,
+            last_updated_by_id=block.provenance.last_updated_by_id,
+        ),
+        **{name: getattr(block, name) for name in _OPTIONAL if block.HasField(name)},
     )
 
 

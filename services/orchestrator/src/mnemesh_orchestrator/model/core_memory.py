@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from mnemesh_types.provenance import Provenance
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block of core memory as the prompt shows it. `limit` counts characters."""
+    """A block of core memory. The prompt shows its first fields, up to `read_only`. `limit` counts characters."""
 
     id: str
     label: str
@@ -15,6 +17,19 @@ class Block:
     description: str | None = None
     read_only: bool = False
     revision: int = 0
+    name: str | None = None
+    tags: tuple[str, ...] = ()
+    metadata: str | None = None
+    hidden: bool = False
+    is_template: bool = False
+    template_name: str | None = None
+    preserve_on_migration: bool = False
+    identity_ids: tuple[str, ...] = ()
+    created_for_agent_id: str | None = None
+    content_revision: int = 0
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    provenance: Provenance = Provenance()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from mnemesh.agents.v1 import runs_pb2
 from mnemesh.agents.v1 import runs_service_pb2 as rpc
 from mnemesh.recall.v1 import messages_service_pb2
 
-from mnemesh_gateway.letta.convert.messages import internal_from_proto
+from mnemesh_gateway.letta.convert.messages import Shown, messages_from_proto
 from mnemesh_gateway.letta.convert.runs import metrics_of_step, step_from_proto, trace_from_proto
 from mnemesh_gateway.letta.convert.values import set_present, set_time
 from mnemesh_gateway.letta.errors import invalid_field
@@ -66,11 +66,11 @@ async def retrieve_trace_for_step(call: Call[NoQuery, None]) -> ProviderTrace:
 
 @operations.get("/steps/{step_id}/messages", query=PageQuery, result=list[dict[str, Any]])
 async def list_messages_for_step(call: Call[PageQuery, None]) -> list[dict[str, Any]]:
-    """Lists the messages of a step as they are stored, oldest first."""
+    """Lists the messages of a step, oldest first."""
     step = await _read(call.mesh, call.path["step_id"])
     request = messages_service_pb2.ListMessagesRequest(step_id=step.id)
     rows = await listed(call.mesh.messages.ListMessages, request, "messages", call.query, default="asc", limit=100)
-    return [internal_from_proto(message) for message in rows]
+    return messages_from_proto(rows, Shown())
 
 
 @operations.patch("/steps/{step_id}/feedback", body=Feedback, result=Step)

@@ -11,7 +11,7 @@ from mnemesh_types.convert import message_to_proto, provenance_to_proto
 
 from mnemesh_orchestrator.model.agents import Agent, AgentState, AgentType, PromptPolicy
 from mnemesh_orchestrator.model.context_window import ContextWindowReport
-from mnemesh_orchestrator.model.core_memory import CoreMemory
+from mnemesh_orchestrator.model.core_memory import Block, CoreMemory
 from mnemesh_orchestrator.model.erasure import Erased
 from mnemesh_orchestrator.model.files import limits_in_effect
 from mnemesh_orchestrator.model.models import ModelSettings
@@ -144,19 +144,33 @@ def core_memory_to_proto(core: CoreMemory) -> blocks_pb2.CoreMemory:
     return blocks_pb2.CoreMemory(
         agent_id=core.agent_id,
         revision=core.revision,
-        blocks=[
-            blocks_pb2.Block(
-                id=block.id,
-                label=block.label,
-                description=block.description,
-                value=block.value,
-                limit=block.limit,
-                read_only=block.read_only,
-                revision=block.revision,
-            )
-            for block in core.blocks
-        ],
+        blocks=[_block_to_proto(block) for block in core.blocks],
         update_time=optional_timestamp_to_proto(core.updated_at),
+    )
+
+
+def _block_to_proto(block: Block) -> blocks_pb2.Block:
+    return blocks_pb2.Block(
+        id=block.id,
+        label=block.label,
+        description=block.description,
+        value=block.value,
+        limit=block.limit,
+        read_only=block.read_only,
+        revision=block.revision,
+        name=block.name,
+        tags=block.tags,
+        metadata=block.metadata,
+        hidden=block.hidden,
+        is_template=block.is_template,
+        template_name=block.template_name,
+        preserve_on_migration=block.preserve_on_migration,
+        identity_ids=block.identity_ids,
+        created_for_agent_id=block.created_for_agent_id,
+        content_revision=block.content_revision,
+        create_time=optional_timestamp_to_proto(block.created_at),
+        update_time=optional_timestamp_to_proto(block.updated_at),
+        provenance=provenance_to_proto(block.provenance),
     )
 
 
