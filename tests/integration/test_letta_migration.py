@@ -263,6 +263,28 @@ async def test_an_approval_that_still_waits_is_reported(mesh: Mesh, database: Pa
     assert reported == {newest: "nothing waits for this approval here: send a message instead"}
 
 
+async def test_a_fork_shows_the_messages_that_it_shares(mesh: Mesh, database: Path) -> None:
+    fork = "conv-00000000-0000-4000-8000-0000000000f0"
+    ((source,),) = rows(database, "SELECT id FROM conversations WHERE summary IS NOT NULL")
+    with sqlite3.connect(database) as connection:
+        for table, new, equal in (
+            ("conversations", {"id": "?1", "summary": "'A fork'"}, "id"),
+            ("conversation_messages", {"id": "'fork-' || id", "conversation_id": "?1"}, "conversation_id"),
+        ):
+            names = [name for (_, name, *_) in connection.execute(f"PRAGMA table_info({table})")]
+            values = ", ".join(new.get(name, name) for name in names)
+            connection.execute(f"INSERT INTO {table} SELECT {values} FROM {table} WHERE {equal} = ?2", [fork, source])
+
+    await migrate(mesh, database)
+
+    request = conversations_service_pb2.GetConversationRequest(conversation_id=fork, include_message_ids=True)
+    found = (await mesh.client.conversations.stub.GetConversation(request)).conversation
+    assert (found.summary, found.forked_from_id, len(found.message_ids) > 1) == ("A fork", source, True)
+    request.conversation_id = source
+    original = (await mesh.client.conversations.stub.GetConversation(request)).conversation
+    assert (original.message_ids, original.HasField("forked_from_id")) == (found.message_ids, False)
+
+
 async def test_what_no_agent_holds_is_reported_as_created_once(mesh: Mesh, database: Path) -> None:
     with sqlite3.connect(database) as connection:
         connection.execute("DELETE FROM identities_agents")

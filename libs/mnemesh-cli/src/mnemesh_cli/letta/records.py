@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -176,6 +176,7 @@ class AgentRecords:
                 agent_id=self.agent_id,
                 summary=optional_text(row, "summary"),
                 model=self._known_model(row),
+                forked_from_id=await self._source_of(row["id"], window),
                 isolated_block_ids=[block_id for block_id, _ in isolated],
                 isolated_block_labels=[resources.block_label(label) for _, label in isolated],
                 message_ids=window,
@@ -186,6 +187,14 @@ class AgentRecords:
             if row.get("model_settings"):
                 conversation.model_settings.CopyFrom(conversation_settings(row["model_settings"]))
             yield AgentRecord(conversation=conversation)
+
+    async def _source_of(self, conversation_id: str, window: Sequence[str]) -> str | None:
+        """The conversation from which one was forked. Letta does not store it, but a fork shares messages with it."""
+        for message in await self._rows_of("messages", window):
+            written_in: str = message.get("conversation_id") or self._default
+            if written_in != conversation_id:
+                return written_in
+        return None
 
     def _known_model(self, row: Row) -> str | None:
         handle = row.get("model")
