@@ -65,10 +65,10 @@ def read_agent_file(data: object, namespace: str) -> AgentFile:
             if not isinstance(row, dict) or not isinstance(row.get("id"), str):
                 raise InvalidArgument(f"{name}[{index}] must be an object with an id.", field=f"{name}[{index}]")
     try:
-        data = cleaned(data)
+        readable = cleaned(data)
     except RecursionError as error:
         raise InvalidArgument("This agent file is nested too deeply.", field="agents") from error
-    return _FileReader(data, namespace).read()
+    return _FileReader(readable, namespace).read()
 
 
 def _why_no_agents(data: object) -> str:
