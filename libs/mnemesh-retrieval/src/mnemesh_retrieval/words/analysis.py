@@ -12,7 +12,7 @@ from mnemesh_retrieval.words.languages import LANGUAGES, language_of
 from mnemesh_retrieval.words.stemming import LIBRARY, stem
 from mnemesh_retrieval.words.tokens import folded, query_words_of, words_of
 
-VERSION: Final = f"2 {LIBRARY}"
+VERSION: Final = f"3 {LIBRARY}"
 """The version of the analysis. Word indexes of another version are rebuilt. Increase the number when the words of any
 text change; the version of the library is part of it, because new releases change stems."""
 INDEXED_CHARACTERS: Final = 100_000

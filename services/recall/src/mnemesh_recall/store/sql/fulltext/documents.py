@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
 from mnemesh_retrieval.words.analysis import indexed
+from mnemesh_retrieval.words.languages import DEFAULT
 
 from mnemesh_recall.model.candidates import SECTION, Candidate
 from mnemesh_recall.model.search import SearchScope
@@ -88,8 +89,12 @@ class Document:
 
 @lru_cache(maxsize=1_024)
 def _label(text: str) -> str:
-    """Returns the analysed form of a name or a day, which many messages share."""
-    return indexed(text)
+    """Returns the analysed form of a name or a day, which many messages share.
+
+    Its language is not guessed: "Tom", "Kim" and "Mia" are function words of other languages. A query has the words of
+    the default language always, those of others only if there are texts in them.
+    """
+    return indexed(text, language=DEFAULT)
 
 
 def sections(first: str, second: str) -> str:
