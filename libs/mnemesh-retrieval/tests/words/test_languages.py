@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from mnemesh_retrieval.words.analysis import indexed, terms
-from mnemesh_retrieval.words.languages import LANGUAGES, language_of
+from mnemesh_retrieval.words.analysis import indexed, terms, text_language
+from mnemesh_retrieval.words.languages import LANGUAGES
 from mnemesh_retrieval.words.tokens import words_of
 
 SENTENCES = {
@@ -29,14 +29,30 @@ SENTENCES = {
 
 @pytest.mark.parametrize("language", SENTENCES)
 def test_a_sentence_has_its_language(language: str) -> None:
-    assert language_of(words_of(SENTENCES[language])) == language
+    assert text_language(SENTENCES[language]) == language
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("spanish", "El tren llegó."),
+        ("spanish", "No lo compré, se quedó allí."),
+        ("spanish", "¿Qué tal la fiesta?"),
+        ("spanish", "¡Feliz viaje con Marta!"),
+        ("hungarian", "Láttam egy nagy kutyát és te?"),
+        ("portuguese", "Não sei se a Ana já está."),
+        ("french", "Il est né au bord de la mer."),
+    ],
+)
+def test_accents_and_marks_tell_a_short_text_from_related_ones(language: str, text: str) -> None:
+    assert text_language(text) == language
 
 
 @pytest.mark.parametrize(
     "text", ["", "42", "Hello there", "New York", "I love La La Land.", "Go on, go on.", "The Hague", "日本", "кошка"]
 )
 def test_a_text_without_function_words_of_another_language_is_english(text: str) -> None:
-    assert language_of(words_of(text)) == "english"
+    assert text_language(text) == "english"
 
 
 @pytest.mark.parametrize(

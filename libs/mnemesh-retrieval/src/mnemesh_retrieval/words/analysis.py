@@ -33,7 +33,7 @@ def analysed(text: str, limit: int = INDEXED_CHARACTERS, language: str | None = 
         language: the language of a text of which this is a part; by default that of this text.
     """
     words = words_of(text[:limit])
-    language = language or language_of(words)
+    language = language or language_of(words, text[:limit])
     return [stem(word, language) for word in words], language
 
 
@@ -44,7 +44,8 @@ def indexed(text: str, limit: int = INDEXED_CHARACTERS, language: str | None = N
 
 def text_language(text: str) -> str:
     """Returns the language in which a text is analysed."""
-    return language_of(words_of(text[:INDEXED_CHARACTERS]))
+    read = text[:INDEXED_CHARACTERS]
+    return language_of(words_of(read), read)
 
 
 def terms(query: str, languages: Collection[str] = ()) -> dict[str, str]:

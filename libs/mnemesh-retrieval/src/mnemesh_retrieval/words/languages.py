@@ -16,16 +16,22 @@ CODES: Final = {
 }  # fmt: skip
 """The languages other than the default, with their codes."""
 LANGUAGES: Final = tuple(CODES)
+_MARKS: Final = ("¿", "¡")
 READ_WORDS: Final = 200
 """The number of words at the beginning of a text that decide."""
 SHORT_TEXT: Final = 4
 """In a text of at most so many words, one function word decides; in others, two."""
 _LETTERS: Final = {
-    "czech": "čďěňřšťůž", "danish": "æøå", "finnish": "äö", "french": "àâçèéêëîïôûœ", "german": "äöü",
-    "hungarian": "öőüű", "italian": "àèìòù", "norwegian": "æøå", "polish": "ąćęłńśźż", "portuguese": "âãçêôõ",
-    "romanian": "ăâîșşțţ", "spanish": "ñ", "swedish": "äåö", "turkish": "çğışöü",
+    "czech": "áčďéěíňóřšťúůýž", "danish": "æøå", "finnish": "äö", "french": "àâçèéêëîïôûœ", "german": "äöü",
+    "hungarian": "áéíóúöőüű", "italian": "àèéìòù", "norwegian": "æøå", "polish": "ąćęłńóśźż",
+    "portuguese": "áâãçéêíóôõú", "romanian": "ăâîșşțţ", "spanish": "áéíóúñ¿¡", "swedish": "äåö", "turkish": "çğışöü",
 }  # fmt: skip
-"""Letters that English has not. They support a language that also has a function word in the text."""
+"""Letters and marks that English has not. They support a language that also has a function word in the text."""
+_COMMON_FIRST: Final = (
+    "french", "spanish", "german", "portuguese", "italian", "turkish", "polish", "dutch", "romanian", "czech",
+    "swedish", "hungarian", "danish", "finnish", "norwegian",
+)  # fmt: skip
+"""Of languages with as many words and letters, the first one here."""
 _LINES: Final = (resources.files("mnemesh_retrieval.words") / "function_words.txt").read_text(encoding="utf-8")
 
 
@@ -41,28 +47,31 @@ _LANGUAGES_OF_LETTER: Final = {
 }
 
 
-def language_of(words: Sequence[str]) -> str:
+def language_of(words: Sequence[str], text: str = "") -> str:
     """Returns the language of a text: the one of most of its different function words.
 
-    English if no other language has more. Of others with as many, the first by name; of these in short texts, none.
-    Deterministic: the same words have the same
-    language whatever other texts there are.
+    English if no other language has more. Of others with as many, the most common one; of these in short texts, none.
+    Deterministic: the same text has the same language whatever other texts there are.
 
     Args:
         words: the words of the text as `words_of` returns them, in order.
+        text: the text, whose inverted question and exclamation marks are read.
     """
     read = words[:READ_WORDS]
     different = set(read)
     others = _LANGUAGES_OF.keys() & different
+    if not others:
+        return DEFAULT
     own = len(_ENGLISH & different)
-    letters = set("".join(word for word in different if not word.isascii()))
-    if not others or (own >= len(others) and not letters):
+    letters = set("".join(word for word in different if not word.isascii())) | {mark for mark in _MARKS if mark in text}
+    if own >= len(others) and not letters:
         return DEFAULT
     counts = Counter(language for word in others for language in _LANGUAGES_OF[word])
+    supported = frozenset(counts)
     for letter in letters:
-        counts.update(language for language in _LANGUAGES_OF_LETTER.get(letter, ()) if language in counts)
+        counts.update(language for language in _LANGUAGES_OF_LETTER.get(letter, ()) if language in supported)
     most = max(counts.values())
-    best = sorted(language for language, count in counts.items() if count == most)
+    best = [language for language in _COMMON_FIRST if counts[language] == most]
     if most <= own or (most == 1 and (len(best) > 1 or len(read) > SHORT_TEXT)):
         return DEFAULT
     return best[0]
