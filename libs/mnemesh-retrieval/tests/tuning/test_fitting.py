@@ -96,6 +96,27 @@ async def test_a_trial_ranks_as_the_services_do(trial: Trial) -> None:
         assert set(ids) == set(expected)
 
 
+async def test_words_of_two_languages_count_as_one_and_names_have_no_language() -> None:
+    said = [
+        ("Tom", "¿Dónde está el piano de la casa?"),
+        ("Mia", "The piano is in the hall and it is old."),
+        ("Tom", "Me gusta este piano, es muy viejo."),
+    ]
+    start = datetime(2024, 1, 1, tzinfo=UTC)
+    turns = tuple(
+        Turn(id=str(n), speaker=speaker, role="user", text=text, said_at=start + timedelta(minutes=n))
+        for n, (speaker, text) in enumerate(said)
+    )
+    question = Question(id="q", text="Tom's piano", category="c", evidence=frozenset({"1"}))
+    dialogue = Dialogue(id="d", sessions=(Session(id="s", turns=turns),), questions=(question,))
+    (found,) = await analysed([dialogue], None)
+    words = list(terms(question.text, ["spanish"]))
+    rarities = dict(zip(words, found.rarities.tolist(), strict=True))
+    assert rarities == pytest.approx({word: rarity(2 if word.startswith("tom") else 3, 3) for word in words})
+    assert found.names_speaker.tolist() == [True, False, True]
+    assert found.asked[words.index("pian9es")].tolist() == [True, False, False]
+
+
 class Knowing:
     """An embedder that knows which turn answers which question: both have the same number."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, timedelta
 from itertools import islice
@@ -98,9 +99,14 @@ class _Turns:
         parts = [utterance(turn.text_with_picture) for turn in turns]
         self._languages = sorted({text_language(turn.text_with_picture) for turn in turns} - {DEFAULT})
         self._bodies = [f" {indexed(turn.text_with_picture)} " for turn in turns]
-        self._questions = [f" {indexed(each.questions)} " for each in parts]
-        self._about = [f" {indexed(f'{turn.speaker} {turn.said_at:%d %B %Y}'.lstrip('0'))} " for turn in turns]
-        self._speakers = [frozenset(indexed(turn.speaker).split()) for turn in turns]
+        self._questions = [
+            f" {indexed(each.questions, language=text_language(turn.text_with_picture))} "
+            for turn, each in zip(turns, parts, strict=True)
+        ]
+        speakers = [indexed(turn.speaker, language=DEFAULT) for turn in turns]
+        days = [indexed(f"{turn.said_at.day} {turn.said_at:%B %Y}", language=DEFAULT) for turn in turns]
+        self._about = [f" {speaker} {day} " for speaker, day in zip(speakers, days, strict=True)]
+        self._speakers = [frozenset(speaker.split()) for speaker in speakers]
         self._texts = [normalized(turn.text_with_picture) for turn in turns]
         lengths = np.array([body.count(" ") - 1 for body in self._bodies], dtype=np.float32)
         self._dialogue = AnalysedDialogue(
@@ -115,10 +121,9 @@ class _Turns:
 
     def question(self, question: Question, similarities: Floats) -> AnalysedQuestion:
         """Returns what the turns have for a question."""
-        words, size = tuple(terms(question.text, self._languages)), len(self._turns)
-        lent = _counts(self._bodies, words)
-        own = lent + _counts(self._about, words)
-        named = frozenset(indexed(question.text).split())
+        words = terms(question.text, self._languages)
+        lent = _counts(self._bodies, tuple(words))
+        own = lent + _counts(self._about, tuple(words))
         times = resolve(question.text, UTC, question.asked_at)
         most = RankingConstants(time_factor=2.0)
         text = normalized(question.text)
@@ -129,10 +134,10 @@ class _Turns:
             evidence=tuple(sorted(self._positions[id_] for id_ in question.evidence)),
             own=own,
             lent=lent,
-            asked=_counts(self._questions, words) > 0,
-            rarities=np.array([rarity(int((row > 0).sum()), size) for row in own], dtype=np.float32),
+            asked=_counts(self._questions, tuple(words)) > 0,
+            rarities=_rarities(own, words),
             similarities=similarities,
-            names_speaker=np.array([bool(each & named) for each in self._speakers]),
+            names_speaker=np.array([not each.isdisjoint(words) for each in self._speakers]),
             time_parts=np.array([time_factor(each.said_at, list(times), most) - 1 for each in self._turns], np.float32),
             exact=np.array([each == text for each in self._texts]),
         )
@@ -142,6 +147,14 @@ def _counts(texts: Sequence[str], words: Sequence[str]) -> Floats:
     """Returns how often each word or phrase (rows) is in each text (columns), which has spaces around each word."""
     found = [[text.count(f" {word} ") if word in text else 0 for text in texts] for word in words]
     return np.array(found, dtype=np.float32).reshape(len(words), len(texts))
+
+
+def _rarities(own: Floats, words: Mapping[str, str]) -> Floats:
+    """Returns the rarity of each term: that of its word, whose terms of all languages count together."""
+    holders: Counter[str] = Counter()
+    for word, row in zip(words.values(), own, strict=True):
+        holders[word] += int((row > 0).sum())
+    return np.array([rarity(holders[word], own.shape[1]) for word in words.values()], dtype=np.float32)
 
 
 def _has_neighbour(turns: Sequence[Turn], distance: int, constants: RankingConstants) -> Marks:
