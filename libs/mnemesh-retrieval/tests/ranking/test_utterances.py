@@ -2,7 +2,8 @@
 
 import pytest
 from mnemesh_retrieval.ranking.exact import fingerprint, normalized
-from mnemesh_retrieval.ranking.utterances import split_speaker, utterance
+from mnemesh_retrieval.ranking.utterances import utterance
+from mnemesh_retrieval.words.speakers import split_speaker
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import unicodedata
 from hashlib import blake2b
 from typing import Final
 
-from mnemesh_retrieval.ranking.utterances import split_speaker
+from mnemesh_retrieval.words.speakers import split_speaker
 
 _GAP: Final = re.compile(r"[\W_]+")
 

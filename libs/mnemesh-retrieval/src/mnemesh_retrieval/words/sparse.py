@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from mnemesh_retrieval.words import analysis
-from mnemesh_retrieval.words.analysis import analysed, query_words
+from mnemesh_retrieval.words.analysis import analysed, query_words, text_language
+from mnemesh_retrieval.words.speakers import split_speaker
 
 VERSION: Final = f"{analysis.VERSION} 2"
 """The version of the words and of their weights. Indexes of sparse vectors of another version are renewed. Increase the
@@ -25,7 +26,10 @@ def document_vector(text: str) -> Mapping[int, float]:
 
     Stop words are included, so that a query of only stop words finds them.
     """
-    words = analysed(text, len(text))[0]
+    speaker, spoken = split_speaker(text)
+    # The name may be a word of another language: "Tom: Swimming!" is English.
+    language = text_language(spoken) if speaker else None
+    words = analysed(text, len(text), language)[0]
     damping = SATURATION * (1 - LENGTH_SHARE + LENGTH_SHARE * len(words) / AVERAGE_LENGTH)
     counts = Counter(map(number_of, words))
     return {number: count * (SATURATION + 1) / (count + damping) for number, count in counts.items()}
