@@ -211,6 +211,24 @@ async def test_index_of_another_embedder_is_rebuilt(serve: Any, tmp_path: Path) 
     await index.close()
 
 
+async def test_the_name_of_a_speaker_in_a_query_does_not_make_short_messages_similar(serve: Any) -> None:
+    texts = ("I tore a ligament on the trampoline.", "Okay!", "Hm.", "Go on.", "Ha, never.", "No way!")
+    async with serve(embedder=WORDLLAMA) as recall:
+        messages = [pb.Message(id=new_id("message"), role=pb.ROLE_USER, name="Ximena") for _ in texts]
+        for message, text in zip(messages, texts, strict=True):
+            message.content.add().text.text = text
+        await recall.AppendMessages(rpc.AppendMessagesRequest(agent_id=AGENT, messages=messages))
+        wanted = rpc.SearchMessagesRequest(
+            query="How did Ximena injure herself?", agent_id=AGENT, mode=rpc.SEARCH_MODE_HYBRID
+        )
+        similar: dict[int, str] = {}
+        async with asyncio.timeout(scaled(60)):
+            while not similar:
+                hits = (await recall.SearchMessages(wanted)).hits
+                similar = {hit.vector_rank: hit.text for hit in hits if hit.HasField("vector_rank")}
+        assert similar[1] == texts[0]
+
+
 async def test_damaged_vector_file_is_rebuilt_while_words_are_found(serve: Any, tmp_path: Path) -> None:
     async with serve() as recall:
         heron = pb.Message(id=new_id("message"), role=pb.ROLE_USER)

@@ -80,6 +80,18 @@ class LoadedEmbedder(Protocol):
         """Loads the model. Raises EmbedderMisconfigured if it is not installed."""
 
 
+@runtime_checkable
+class AveragingEmbedder(Protocol):
+    """An embedder that may average the vectors of words: in that of a short query, a name outweighs the rest."""
+
+    averages_words: bool
+
+
+def averages_words(embedder: Embedder) -> bool:
+    """Returns whether the vectors of an embedder are averages of words."""
+    return isinstance(embedder, AveragingEmbedder) and embedder.averages_words
+
+
 def normalized(vector: Vector) -> Vector:
     """Returns a vector with norm 1; the zero vector as it is, and one whose norm is 1 but for rounding, too."""
     exact = vector.astype(np.float64)  # squares of 32-bit floats may overflow

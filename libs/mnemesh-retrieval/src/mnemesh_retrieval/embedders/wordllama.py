@@ -40,6 +40,7 @@ class WordLlamaEmbedder:
     dimension = DIMENSION
     similarity_weight = 0.25
     least_similarity = 0.3  # measured; see docs/retrieval.md
+    averages_words = True
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wordllama")

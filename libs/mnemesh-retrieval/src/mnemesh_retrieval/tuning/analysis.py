@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from mnemesh_retrieval.embedder import Embedder
+from mnemesh_retrieval.embedder import Embedder, averages_words
 from mnemesh_retrieval.ranking.constants import DEFAULTS, RankingConstants
 from mnemesh_retrieval.ranking.exact import normalized
 from mnemesh_retrieval.ranking.times import time_factor
@@ -22,6 +22,7 @@ from mnemesh_retrieval.time_expressions.resolver import resolve
 from mnemesh_retrieval.tuning.dialogues import Dialogue, Question, Turn
 from mnemesh_retrieval.words.analysis import indexed, terms, text_language
 from mnemesh_retrieval.words.languages import DEFAULT
+from mnemesh_retrieval.words.names import name_words, without_names
 
 Floats = npt.NDArray[np.float32]
 Marks = npt.NDArray[np.bool_]
@@ -84,7 +85,11 @@ async def analysed(dialogues: Sequence[Dialogue], embedder: Embedder | None) -> 
         if not questions:
             continue
         texts = [f"{turn.speaker}: {turn.text_with_picture}" if turn.speaker else turn.text for turn in turns]
-        similarities = await _similarities(embedder, [question.text for question in questions], texts)
+        asked = [question.text for question in questions]
+        if embedder is not None and averages_words(embedder):
+            names = frozenset[str]().union(*(name_words(speaker) for speaker in {turn.speaker for turn in turns}))
+            asked = [without_names(text, names) for text in asked]
+        similarities = await _similarities(embedder, asked, texts)
         of_turns = _Turns(dialogue, turns)
         found += [of_turns.question(each, row) for each, row in zip(questions, similarities, strict=True)]
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -58,6 +59,12 @@ def rank(
 def keys_to_compare(candidates: Candidates) -> set[Key]:
     """Returns the candidates and the messages beside them, whose similarities `rank` uses."""
     return {*candidates.keys, *candidates.before, *candidates.after} - {b""}
+
+
+def named_speakers(candidates: Candidates, rarities: Mapping[str, float]) -> frozenset[str]:
+    """Returns the words of the query that are names of speakers of candidates."""
+    names = (_speaker(about) for about in set(candidates.abouts))
+    return frozenset(itertools.chain.from_iterable(names)) & rarities.keys()
 
 
 def asked_before(candidates: Candidates) -> dict[Key, Key]:

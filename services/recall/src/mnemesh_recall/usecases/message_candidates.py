@@ -10,14 +10,16 @@ from uuid import UUID
 
 import numpy as np
 import structlog
+from mnemesh_retrieval.embedder import averages_words
 from mnemesh_retrieval.index import Comparison, SearchQuery
 from mnemesh_retrieval.index import SearchMode as IndexMode
 from mnemesh_retrieval.ranking.constants import RankingConstants
 from mnemesh_retrieval.ranking.exact import fingerprint
+from mnemesh_retrieval.words.names import without_names
 
 from mnemesh_recall.errors import EmbedderUnavailable, VectorIndexUnavailable
 from mnemesh_recall.model.candidates import Candidates, Key, id_of
-from mnemesh_recall.model.message_ranking import keys_to_compare
+from mnemesh_recall.model.message_ranking import keys_to_compare, named_speakers
 from mnemesh_recall.model.search import FindRows, SearchMode, SearchScope, WordCandidates, WordQuery
 from mnemesh_recall.store.base import MessageStore
 from mnemesh_recall.vectors.messages import MessageVectors
@@ -107,9 +109,13 @@ class CandidateFinder:
     ) -> Comparison | None:
         """Compares the vector of a query. Returns None if it has none.
 
+        An embedder that averages words gets the query without the names of speakers among the candidates by `words`.
         In an organization, the candidates by `words` are compared in addition. In this process, words and vectors are
         read in turn: two threads would hand the interpreter lock to each other at every row, which takes longer.
         """
+        if averages_words(self._vectors.embedder):
+            found = await words
+            query = without_names(query[:EMBEDDED_CHARACTERS], named_speakers(found.candidates, found.rarities))
         (vector,) = await self._vectors.embed([query[:EMBEDDED_CHARACTERS]])
         if not vector.any():
             return None

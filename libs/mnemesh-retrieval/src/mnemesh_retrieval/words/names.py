@@ -1,0 +1,35 @@
+"""Names of speakers in queries."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Final
+
+from mnemesh_retrieval.words.analysis import STOP_WORDS, indexed
+from mnemesh_retrieval.words.languages import DEFAULT
+from mnemesh_retrieval.words.tokens import folded
+
+_WORD: Final = re.compile(r"[^\W_]+(?:['\u2019]s\b)?")
+
+
+def name_words(name: str) -> frozenset[str]:
+    """Returns the words of a name as indexes store them. A name has no language: "Tom" is also a word of Czech."""
+    return frozenset(indexed(name, language=DEFAULT).split())
+
+
+def without_names(query: str, names: Collection[str]) -> str:
+    """Returns a query without names; the query itself if nothing but stop words would be left.
+
+    An embedder that averages the words of a text finds every short message of a speaker similar to a query that names
+    the speaker.
+
+    Args:
+        query: the query.
+        names: the words of the names, as `name_words` returns them.
+    """
+    if not names:
+        return query
+    rest = _WORD.sub(lambda found: "" if name_words(found[0]) & frozenset(names) else found[0], query)
+    is_about = any(folded(word.lower()) not in STOP_WORDS for word in re.findall(r"[^\W_]+", rest))
+    return rest if is_about else query
