@@ -211,16 +211,15 @@ async def test_index_of_another_embedder_is_rebuilt(serve: Any, tmp_path: Path) 
     await index.close()
 
 
-async def test_the_name_of_a_speaker_in_a_query_does_not_make_short_messages_similar(serve: Any) -> None:
+@pytest.mark.parametrize("mode", [rpc.SEARCH_MODE_HYBRID, rpc.SEARCH_MODE_VECTOR])
+async def test_the_name_of_a_speaker_in_a_query_does_not_make_short_messages_similar(serve: Any, mode: Any) -> None:
     texts = ("I tore a ligament on the trampoline.", "Okay!", "Hm.", "Go on.", "Ha, never.", "No way!")
     async with serve(embedder=WORDLLAMA) as recall:
         messages = [pb.Message(id=new_id("message"), role=pb.ROLE_USER, name="Ximena") for _ in texts]
         for message, text in zip(messages, texts, strict=True):
             message.content.add().text.text = text
         await recall.AppendMessages(rpc.AppendMessagesRequest(agent_id=AGENT, messages=messages))
-        wanted = rpc.SearchMessagesRequest(
-            query="How did Ximena injure herself?", agent_id=AGENT, mode=rpc.SEARCH_MODE_HYBRID
-        )
+        wanted = rpc.SearchMessagesRequest(query="How did Ximena injure herself?", agent_id=AGENT, mode=mode)
         similar: dict[int, str] = {}
         async with asyncio.timeout(scaled(60)):
             while not similar:

@@ -61,10 +61,9 @@ def keys_to_compare(candidates: Candidates) -> set[Key]:
     return {*candidates.keys, *candidates.before, *candidates.after} - {b""}
 
 
-def named_speakers(candidates: Candidates, rarities: Mapping[str, float]) -> frozenset[str]:
-    """Returns the words of the query that are names of speakers of candidates."""
-    names = (_speaker(about) for about in set(candidates.abouts))
-    return frozenset(itertools.chain.from_iterable(names)) & rarities.keys()
+def speaker_words(candidates: Candidates) -> frozenset[str]:
+    """Returns the words of the names of the speakers of candidates."""
+    return frozenset(itertools.chain.from_iterable(map(_speaker, set(candidates.abouts))))
 
 
 def asked_before(candidates: Candidates) -> dict[Key, Key]:

@@ -19,7 +19,7 @@ from mnemesh_retrieval.words.names import without_names
 
 from mnemesh_recall.errors import EmbedderUnavailable, VectorIndexUnavailable
 from mnemesh_recall.model.candidates import Candidates, Key, id_of
-from mnemesh_recall.model.message_ranking import keys_to_compare, named_speakers
+from mnemesh_recall.model.message_ranking import keys_to_compare, speaker_words
 from mnemesh_recall.model.search import FindRows, SearchMode, SearchScope, WordCandidates, WordQuery
 from mnemesh_recall.store.base import MessageStore
 from mnemesh_recall.vectors.messages import MessageVectors
@@ -88,6 +88,12 @@ class CandidateFinder:
         if comparison is None:
             return _by_words(words)
         added = await self._similar(organization_id, scope, words, comparison)
+        if mode is SearchMode.VECTOR and averages_words(self._vectors.embedder):
+            # Without words, speakers are known from the similar messages only.
+            nameless = without_names(query, speaker_words(added))
+            if nameless != query:
+                comparison = await self._compare(organization_id, scope, nameless, similar, searching) or comparison
+                added = await self._similar(organization_id, scope, words, comparison)
         candidates = words.candidates.joined(added)
         similarities = await self._vectors.similarities(comparison, keys_to_compare(candidates))
         if mode is SearchMode.VECTOR:  # A text that equals the query is a hit once its vector is in the index.
@@ -114,8 +120,8 @@ class CandidateFinder:
         read in turn: two threads would hand the interpreter lock to each other at every row, which takes longer.
         """
         if averages_words(self._vectors.embedder):
-            found = await words
-            query = without_names(query[:EMBEDDED_CHARACTERS], named_speakers(found.candidates, found.rarities))
+            names = speaker_words((await words).candidates)
+            query = without_names(query[:EMBEDDED_CHARACTERS], names)
         (vector,) = await self._vectors.embed([query[:EMBEDDED_CHARACTERS]])
         if not vector.any():
             return None
