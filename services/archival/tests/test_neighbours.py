@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
+import pytest
 import sqlalchemy as sa
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -18,12 +19,14 @@ from mnemesh.archival.v1.passages_service_pb2 import (
     PASSAGE_SEARCH_MODE_VECTOR,
     DeletePassageRequest,
     PassageFilter,
+    PassageSearchMode,
     SearchPassagesRequest,
     UpdatePassageRequest,
 )
 from mnemesh_archival.store.sql.tables import passages
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.sql import Database
+from mnemesh_retrieval.registry import WORDLLAMA
 
 from .conftest import ArchivalServer
 
@@ -183,3 +186,17 @@ async def test_search_of_many_archives_runs_as_many_sql_statements_as_one_of_a_s
         assert len(statements) == of_one
     finally:
         sa.event.remove(sa.Engine, "before_cursor_execute", note)
+
+
+@pytest.mark.parametrize("mode", [PASSAGE_SEARCH_MODE_HYBRID, PASSAGE_SEARCH_MODE_VECTOR])
+async def test_the_name_of_a_speaker_in_a_query_does_not_make_short_turns_similar(
+    archival: ArchivalServer, mode: PassageSearchMode.ValueType
+) -> None:
+    archive = await archival.archive(embedder=WORDLLAMA)
+    injury = "Ximena: I tore a ligament on the trampoline."
+    said = [injury, "Theo: When?", "Ximena: Friday.", "Theo: Ouch!", "Ximena: Okay!", "Theo: Hm.", "Ximena: No way!"]
+    await archival.insert(archive, *turns(*said), continuity=PASSAGE_CONTINUITY_CONTINUOUS)
+    found = await archival.passages.SearchPassages(
+        SearchPassagesRequest(query="How did Ximena injure herself?", mode=mode)
+    )
+    assert {hit.vector_rank: hit.passage.text for hit in found.hits}[1] == injury

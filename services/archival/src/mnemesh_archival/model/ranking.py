@@ -58,6 +58,11 @@ def word_rarities(matches: Sequence[WordMatch], size: int) -> dict[int, float]:
     return {word: rarity(count, max(size, len(matches))) for word, count in counts.items()}
 
 
+def candidates(depth: int) -> int:
+    """Returns the number of candidates by words, and of those by similarity, for a number of hits."""
+    return max(CANDIDATES, 4 * depth)
+
+
 def best_by_own_words(matches: Sequence[WordMatch], rarities: Mapping[int, float], limit: int) -> list[UUID]:
     """Returns the ids of the best passages by their own words, best first, ties by id."""
     scored = sorted((-sum(weight * rarities[word] for word, weight in each.words.items()), each.id) for each in matches)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from mnemesh_retrieval.embedder import Vector
+from mnemesh_retrieval.embedder import Vector, averages_words
 from mnemesh_retrieval.index import Candidates, SearchMode, WordMatch
 
 from mnemesh_archival.errors import EmbedderUnavailable, EmbedderUnknown, VectorIndexUnavailable
@@ -102,6 +102,22 @@ class CandidateFinder:
         else:
             words += await self._scan.among(group.scope, query, behind, count)
         return Found(group, words, dense, vector, outdated, degraded=True)
+
+    async def similar_to(self, found: Found, text: str, count: int) -> Found:
+        """Returns candidates with those by similarity to another text; as they are if the index cannot be used now."""
+        (vector,) = await self._embedders.embed(found.group.embedder, [text])
+        try:
+            similar = await self._index.candidates(
+                found.group.scope, mode=SearchMode.DENSE, text="", vector=vector, limit=count
+            )
+        except VectorIndexUnavailable:
+            return found
+        dense = [(point, score) for point, score in similar.dense if point not in found.outdated]
+        return replace(found, dense=dense, vector=vector)
+
+    def averages_words(self, found: Found) -> bool:
+        """Returns whether the query was embedded for these candidates, and its vector is an average of words."""
+        return found.vector is not None and averages_words(self._embedders.get(found.group.embedder))
 
     async def similarities(self, found: Found, points: Sequence[UUID]) -> dict[UUID, float]:
         """Returns the similarities of the candidates, and of further passages that the index has."""

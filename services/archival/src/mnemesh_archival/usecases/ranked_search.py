@@ -15,10 +15,12 @@ from mnemesh_retrieval.ranking.utterances import utterance
 from mnemesh_retrieval.ranking.words import REACH
 from mnemesh_retrieval.time_expressions.resolver import TimeRange
 from mnemesh_retrieval.word_query import WordQuery
+from mnemesh_retrieval.words.names import name_words, without_names
 
 from mnemesh_archival.model import query_dates, ranking
+from mnemesh_archival.model.passages import PassagePosition
 from mnemesh_archival.model.search import SearchKind, equal_to
-from mnemesh_archival.store.base.passages import Equals, PassageScope, PassageStore
+from mnemesh_archival.store.base.passages import Equals, Neighbourhood, PassageScope, PassageStore
 from mnemesh_archival.usecases.candidates import CandidateFinder, Found
 from mnemesh_archival.vectors.embedders import Embedders
 
@@ -59,10 +61,11 @@ class RankedSearch:
         matches = [match for each in found for match in each.words]
         rarities = ranking.word_rarities(matches, sum(each.group.size for each in found))
         best = ranking.best_by_own_words(matches, rarities, max(ranking.RANKED, 2 * query.depth))
-        nearest = self._nearest(found, query.depth)
+        nearest, around = await self._around(query, scope, found, best)
+        if nameless := await self._without_names(query, found, around.positions):
+            found = nameless
+            nearest, around = await self._around(query, scope, found, best)
         points = dict.fromkeys((*best, *nearest))
-        equals = Equals(fingerprint(query.text), MAX_EQUAL)
-        around = await self._passages.neighbours(scope, list(points), REACH, frozenset(best), equals)
         ranked = ranking.PassageRanking(around.positions, matches, rarities, self._constants)
         words, own = WordQuery(query.text), {match.id: match.words for match in matches}
         ranked.score_words(
@@ -74,6 +77,35 @@ class RankedSearch:
         await self._exclude_outside(found, ranked, points.keys() | around.equal.keys())
         likenesses = await self._likenesses(query, found, ranked, nearest)
         return ranked.rank(likenesses, equal_to(query.text, around.equal), query.depth)
+
+    async def _around(
+        self, query: RankedQuery, scope: PassageScope, found: Sequence[Found], best: Sequence[UUID]
+    ) -> tuple[list[UUID], Neighbourhood]:
+        """Returns the most similar passages, and the passages around them and around the best by words."""
+        nearest = self._nearest(found, query.depth)
+        points = list(dict.fromkeys((*best, *nearest)))
+        equals = Equals(fingerprint(query.text), MAX_EQUAL)
+        return nearest, await self._passages.neighbours(scope, points, REACH, frozenset(best), equals)
+
+    async def _without_names(
+        self, query: RankedQuery, found: Sequence[Found], positions: Sequence[PassagePosition]
+    ) -> list[Found] | None:
+        """Returns the candidates if embedders that average words get the query without the names of speakers.
+
+        None if that changes nothing.
+        """
+        averaged = [self._finder.averages_words(each) for each in found]
+        if not any(averaged):
+            return None
+        speakers = {each.speaker for each in positions if each.continuity.is_spoken}
+        text = without_names(query.text, frozenset[str]().union(*map(name_words, speakers)))
+        if text == query.text:
+            return None
+        count = ranking.candidates(query.depth)
+        return [
+            await self._finder.similar_to(each, text, count) if is_average else each
+            for each, is_average in zip(found, averaged, strict=True)
+        ]
 
     def _nearest(self, found: Sequence[Found], depth: int) -> list[UUID]:
         """Returns the most similar passages of each group."""

@@ -148,7 +148,7 @@ class PassageSearchService:
         rankings: list[list[Ranked[UUID]]] = []
         degraded = any(without for _, without in embedded)
         depth = self._reranking.depth(search)
-        count = max(ranking.CANDIDATES, 4 * depth)
+        count = ranking.candidates(depth)
         for index, query in enumerate(queries):
             found: list[Found] = list(
                 await asyncio.gather(
