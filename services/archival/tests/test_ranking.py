@@ -78,7 +78,7 @@ def test_similarity_of_a_neighbour_makes_a_turn_match() -> None:
 
 def test_name_of_a_speaker_counts_for_its_own_passage_only() -> None:
     turns = [position(1, speaker="Oak"), position(2, speaker="Elm"), position(3, speaker="Elm")]
-    assert ranked([match(1, oak=1.0)], turns, named=["Oak"]) == {1: 1.1}
+    assert ranked([match(1, oak=1.0)], turns, named=["Oak"]) == {1: 1.25}
     assert ranked([match(1, oak=1.0)], turns) == {1: 1.0, 2: 0.5, 3: 0.3}
 
 

@@ -103,7 +103,7 @@ def test_a_text_that_equals_the_query_is_first() -> None:
 
 
 def test_questions_count_less_and_named_speakers_more() -> None:
-    assert factor(DEFAULTS, ends_in_question=True, is_named_speaker=True, time=1.3) == pytest.approx(0.85 * 1.1 * 1.3)
+    assert factor(DEFAULTS, ends_in_question=True, is_named_speaker=True, time=1.3) == pytest.approx(0.85 * 1.25 * 1.3)
     assert factor(DEFAULTS, ends_in_question=False, is_named_speaker=False) == 1.0
 
 

@@ -38,7 +38,7 @@ class WordLlamaEmbedder:
 
     handle = WORDLLAMA
     dimension = DIMENSION
-    similarity_weight = 0.25
+    similarity_weight = 0.5
     least_similarity = 0.3  # measured; see docs/retrieval.md
     averages_words = True
 

@@ -45,7 +45,7 @@ class RankingConstants:
     """The longest time between two neighbours, in hours."""
     question_factor: float = 0.85
     """The factor of a text that ends in a question."""
-    speaker_factor: float = 1.1
+    speaker_factor: float = 1.25
     """The factor of a text whose speaker the query names."""
     word_candidates: int = 100
     """The number of best texts by words that are fused."""
