@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import sqlite3
@@ -161,12 +162,25 @@ async def test_an_interrupted_migration_is_continued(mesh: Mesh, database: Path)
     await has_the_same_messages(mesh, database)
 
 
-def add_messages(database: Path, count: int) -> None:
-    """Gives the last agent so many more messages: more than one request of an import takes."""
+async def test_a_reader_that_is_cancelled_does_not_cost_the_connection(database: Path) -> None:
+    """gRPC cancels the reader of a call that ends early. Others read on, and the database is closed."""
+    add_messages(database, 1200)
+    for steps in range(12):
+        async with asyncio.timeout(30), open_database(f"sqlite:///{database}") as letta:
+            reader = asyncio.create_task(letta.all("messages"))
+            for _ in range(steps):
+                await asyncio.sleep(0.001)
+            reader.cancel()
+            if steps % 2:
+                assert await letta.count("messages") == 1260
+
+
+def add_messages(database: Path, count: int, *, agent: str = "Sleeper-sleeptime") -> None:
+    """Gives an agent so many more messages: more than one request of an import takes."""
     with sqlite3.connect(database) as connection:
         connection.row_factory = sqlite3.Row
         row = dict(connection.execute("SELECT * FROM messages WHERE role = 'user' LIMIT 1").fetchone())
-        ((agent_id,),) = connection.execute("SELECT id FROM agents WHERE name = 'Sleeper-sleeptime'").fetchall()
+        ((agent_id,),) = connection.execute("SELECT id FROM agents WHERE name = ?", (agent,)).fetchall()
         marks = ", ".join(f":{key}" for key in row)
         for number in range(count):
             values = {"id": derive_id("message", str(number)), "agent_id": agent_id, "sequence_id": 1000 + number}

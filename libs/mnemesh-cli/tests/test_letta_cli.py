@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from .command_line import CommandLine
 DATA = Path(__file__).parents[3] / "tests" / "letta" / "data"
 OTHER = derive_id("org", "other")
 MODEL = ("--model", REHEARSAL)
+INTERRUPTIONS = [(number, seconds) for seconds in (0.0, 0.15) for number in (signal.SIGINT, signal.SIGTERM)]
+"""Signals, and the seconds between the begin of an agent and them."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,25 @@ class Shell:
         )
         assert ended.returncode == code, ended.stderr
         return ended.stdout, ended.stderr
+
+    def interrupt(self, number: signal.Signals, seconds: float, *arguments: str) -> tuple[int, str]:
+        """Sends a signal so many seconds after an agent began. Returns the exit code and stderr of the migration."""
+        with subprocess.Popen(
+            [sys.executable, "-m", "mnemesh_cli", "import", "letta", *MODEL, *arguments],
+            env={**os.environ, **self.cli.environment()},
+            cwd=self.directory,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stderr is not None
+            began = process.stderr.readline()
+            time.sleep(seconds)
+            process.send_signal(number)
+            try:
+                return process.wait(scaled(20)), began + process.stderr.read()
+            finally:
+                process.kill()
 
     def report(self, *arguments: object, code: int = 0) -> dict[str, Any]:
         """Returns the report of a migration."""
@@ -76,24 +99,27 @@ def names(running: MeshThread) -> list[str]:
     return running.run(listed())
 
 
-def add_organization(path: Path) -> None:
-    """Adds an organization with one agent, its block, and one message."""
-    agent, block, message = derive_id("agent", "other"), derive_id("block", "other"), derive_id("message", "other")
+def add_organization(path: Path, name: str = "other", *, messages: int = 1) -> str:
+    """Adds an organization with one agent, its block, and messages. Returns its id."""
+    organization, agent, block = derive_id("org", name), derive_id("agent", name), derive_id("block", name)
+    ids = [derive_id("message", name, str(number)) for number in range(messages)]
     with sqlite3.connect(path) as connection:
-        copy(connection, "organizations", "1", id=OTHER, name="Other")
+        copy(connection, "organizations", "1", id=organization, name=name.capitalize())
         copy(
             connection,
             "agents",
             "name = 'Clerk'",
             id=agent,
-            organization_id=OTHER,
+            organization_id=organization,
             name="Stranger",
-            message_ids=f'["{message}"]',
+            message_ids=json.dumps(ids[:1]),
         )
-        copy(connection, "block", "label = 'human'", id=block, organization_id=OTHER, value="Someone else.")
+        copy(connection, "block", "label = 'human'", id=block, organization_id=organization, value="Someone else.")
         copy(connection, "blocks_agents", "block_label = 'human'", agent_id=agent, block_id=block)
-        kept = {"run_id": None, "step_id": None, "otid": None, "conversation_id": None, "sequence_id": 100_000}
-        copy(connection, "messages", "role = 'system'", id=message, agent_id=agent, organization_id=OTHER, **kept)
+        kept = {"run_id": None, "step_id": None, "otid": None, "conversation_id": None, "organization_id": organization}
+        for number, id_ in enumerate(ids, 100_000):
+            copy(connection, "messages", "role = 'system'", id=id_, agent_id=agent, sequence_id=number, **kept)
+    return organization
 
 
 def copy(connection: sqlite3.Connection, table: str, where: str, **changes: object) -> None:
@@ -122,6 +148,20 @@ def test_a_database_is_migrated_organization_by_organization(shell: Shell, datab
     again = shell.report("--database-url", url(database), "--organization", first)
     assert {name for name, row in again["counts"].items() if row["created"]} == set()
     assert again["skipped"] == []
+
+
+def test_a_migration_is_interrupted_by_signals(shell: Shell, database: Path) -> None:
+    organization = add_organization(database, "patient", messages=6000)
+    arguments = ("--database-url", url(database), "--organization", organization)
+    ends = [shell.interrupt(number, seconds, *arguments) for number, seconds in INTERRUPTIONS]
+    assert [code for code, _ in ends] == [130, 143] * 2
+    assert all("run the command again" in message and "Traceback" not in message for _, message in ends), ends
+
+    report = shell.report(*arguments)
+
+    counts = {name: (row["letta"], row["created"] + row["existing"]) for name, row in report["counts"].items()}
+    assert {name: row for name, row in counts.items() if row[0] != row[1]} == {}
+    assert counts["messages"] == (6000, 6000)
 
 
 def test_a_migration_names_what_is_wrong(shell: Shell, database: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from mnemesh_cli.agent_exports import files
 from mnemesh_cli.agent_exports.export import export_agent
 from mnemesh_cli.agent_exports.records import RECORDS, count_records, export_records, import_records
 from mnemesh_cli.agent_exports.restore import AgentImport, ImportCounts
-from mnemesh_cli.commands.import_letta import import_letta
+from mnemesh_cli.commands.import_letta import CONTINUE, import_letta
 from mnemesh_cli.commands.letta_files import ExportFormat, export_letta_file, import_letta_file
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.count_progress import counted_bar
@@ -144,7 +144,13 @@ def _import_letta(
     if database_url is None:
         raise InvalidArgument("Name the database of Letta with --database-url.", field="database-url")
     migration = import_letta(connection, database_url, organization=organization, model=model)
-    if not asyncio.run(migration).is_complete:
+    try:
+        report = asyncio.run(migration)
+    except (KeyboardInterrupt, asyncio.CancelledError) as error:
+        notice(f"interrupted; {CONTINUE}")
+        number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
+        raise typer.Exit(128 + number) from error
+    if not report.is_complete:
         raise typer.Exit(1)
 
 

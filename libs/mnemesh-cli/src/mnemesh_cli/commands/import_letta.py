@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import sys
+from typing import Final
 
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.records import print_json
 from mnemesh_cli.display.terminal import notice, output
 from mnemesh_cli.letta.report import Report, problem_lines, table_lines
 from mnemesh_cli.vector_uses import vector_lines
-from mnemesh_kit.errors import FailedPrecondition
+from mnemesh_kit.errors import DeadlineExceeded, FailedPrecondition, Unavailable
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-_NAME_CHARS = 24
+CONTINUE: Final = "run the command again: it continues where it stopped, and creates nothing twice"
+_NAME_CHARS: Final = 24
 
 
 class MigrationBar:
@@ -22,9 +26,12 @@ class MigrationBar:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._task = progress.add_task("reading", total=None)
+        self.has_begun = False
+        """Whether an agent was sent."""
 
     def agent(self, name: str, number: int, total: int, messages: int) -> None:
         """An agent with so many messages begins."""
+        self.has_begun = True
         short = name if len(name) <= _NAME_CHARS else f"{name[: _NAME_CHARS - 1]}…"
         self._progress.reset(self._task, total=messages, description=f"{number}/{total} {short}")
         if self._progress.disable:
@@ -38,7 +45,7 @@ class MigrationBar:
 async def import_letta(
     connection: Connection, database_url: str, *, organization: str | None, model: str | None
 ) -> Report:
-    """Migrates a database and prints the report.
+    """Migrates a database and prints the report. SIGTERM cancels it as Ctrl-C does.
 
     Raises:
         FailedPrecondition: the extra "letta" is not installed; or see `Migration.run`.
@@ -49,15 +56,23 @@ async def import_letta(
         from mnemesh_cli.letta.migration import Migration  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise FailedPrecondition(f"{error.name} is not installed. Install mnemesh-cli[letta].") from error
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101  (a coroutine always runs in one)
+    # A loop with any signal handler is woken by every signal, so that it misses no Ctrl-C.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     is_terminal = sys.stderr.isatty()
     console = Console(file=sys.stderr)
     async with connection.open() as mnemesh, open_database(database_url) as database:
         with Progress(*columns, console=console, disable=not is_terminal, transient=True) as progress:
-            migration = Migration(
-                database, mnemesh, organization_id=organization, model=model, progress=MigrationBar(progress)
-            )
-            report = await migration.run()
+            bar = MigrationBar(progress)
+            migration = Migration(database, mnemesh, organization_id=organization, model=model, progress=bar)
+            try:
+                report = await migration.run()
+            except (Unavailable, DeadlineExceeded):
+                if bar.has_begun:
+                    notice(f"not everything has arrived; {CONTINUE}")
+                raise
     if connection.as_json:
         print_json(report.as_json())
         return report

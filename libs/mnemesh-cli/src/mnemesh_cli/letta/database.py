@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import warnings
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from mnemesh_client.letta_files.values import Row, cleaned
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
@@ -42,15 +44,22 @@ TABLES: Final = (
 """The tables that are read or reported. Tables that a release does not have are empty."""
 _REQUIRED: Final = ("organizations", "agents", "messages", "block")
 _BATCH_ROWS: Final = 200
+_CLOSE_SECONDS: Final = 5.0
+
+T = TypeVar("T")
 
 
 class LettaDatabase:
-    """An open database, in one read-only transaction: all rows are of one moment."""
+    """An open database, in one read-only transaction: all rows are of one moment.
+
+    A reader may be cancelled: the database is still read by others, and is still closed.
+    """
 
     def __init__(self, connection: AsyncConnection, tables: Mapping[str, Table]) -> None:
         self._connection = connection
         self._tables = tables
         self._organization_id: str | None = None
+        self._in_use = asyncio.Lock()
 
     async def organizations(self) -> list[Row]:
         """Returns the organizations that have agents, blocks or tools of their own."""
@@ -59,7 +68,8 @@ class LettaDatabase:
         for name in ("agents", "block", "archives", "sources"):
             table = self._tables.get(name)
             if table is not None:
-                used |= set(await self._connection.scalars(select(table.c.organization_id).distinct()))
+                query = select(table.c.organization_id).distinct()
+                used |= set(await self._completed(partial(self._connection.scalars, query)))
         return [row for row in rows if row["id"] in used]
 
     def select_organization(self, organization_id: str) -> None:
@@ -87,9 +97,12 @@ class LettaDatabase:
         columns = [_readable(column) for column in table.c]
         keys = [table.c[key] for key in order if key in table.c]
         query = select(*columns).where(self._filter(table, equal)).order_by(*keys)
-        stream = await self._connection.stream(query, execution_options={"yield_per": _BATCH_ROWS})
-        async for row in stream.mappings():
-            yield {key: cleaned(value) for key, value in row.items()}
+        options = {"yield_per": _BATCH_ROWS}
+        stream = await self._completed(partial(self._connection.stream, query, execution_options=options))
+        mappings = stream.mappings()
+        while batch := await self._completed(mappings.fetchmany):
+            for row in batch:
+                yield {key: cleaned(value) for key, value in row.items()}
 
     async def all(self, name: str, *, order: Sequence[str] = ("id",), **equal: Any) -> list[Row]:
         """Returns what `rows` yields."""
@@ -101,7 +114,26 @@ class LettaDatabase:
         if table is None:
             return 0
         query = select(func.count()).select_from(table).where(self._filter(table, equal))
-        return int(await self._connection.scalar(query) or 0)
+        return int(await self._completed(partial(self._connection.scalar, query)) or 0)
+
+    async def close(self) -> None:
+        """Closes the connection, after a read whose reader was cancelled. A read that takes long is given up."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self._completed(self._connection.close)
+
+    async def _completed(self, operation: Callable[[], Awaitable[T]]) -> T:
+        """Returns the result of an operation, which ends even if its caller is cancelled.
+
+        gRPC cancels the reader of a call that ends early. A connection that is cancelled in an operation is lost for
+        all later ones, and two tasks that close it can wait for each other forever.
+        """
+
+        async def alone() -> T:
+            async with self._in_use:
+                return await operation()
+
+        return await asyncio.shield(asyncio.ensure_future(alone()))
 
     def _filter(self, table: Table, equal: Mapping[str, Any]) -> ColumnElement[bool]:
         conditions: list[ColumnElement[bool]] = [table.c["id"].is_not(None)] if "id" in table.c else []
@@ -132,9 +164,15 @@ async def open_database(url: str) -> AsyncIterator[LettaDatabase]:
         except (OSError, SQLAlchemyError) as error:
             raise FailedPrecondition(f"The database of Letta cannot be opened: {_reason(error)}") from error
         try:
-            yield LettaDatabase(connection, await connection.run_sync(_reflect))
-        finally:
+            tables = await connection.run_sync(_reflect)
+        except BaseException:
             await connection.close()
+            raise
+        database = LettaDatabase(connection, tables)
+        try:
+            yield database
+        finally:
+            await database.close()
     finally:
         await engine.dispose()
 
