@@ -162,6 +162,18 @@ async def test_an_interrupted_migration_is_continued(mesh: Mesh, database: Path)
     await has_the_same_messages(mesh, database)
 
 
+async def test_a_repeated_migration_has_the_whole_report(mesh: Mesh, database: Path) -> None:
+    """An agent that has arrived is answered at once, before its records that come after the messages are sent."""
+    add_messages(database, 1200, agent="Pilot")
+    first = await migrate(mesh, database)
+
+    again = await migrate(mesh, database)
+
+    assert {name: row.existing for name, row in again.counts.items()} == {
+        name: row.letta for name, row in first.counts.items()
+    }
+
+
 async def test_a_reader_that_is_cancelled_does_not_cost_the_connection(database: Path) -> None:
     """gRPC cancels the reader of a call that ends early. Others read on, and the database is closed."""
     add_messages(database, 1200)

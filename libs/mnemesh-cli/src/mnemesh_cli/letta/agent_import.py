@@ -35,6 +35,30 @@ _DEADLINE_SECONDS: Final = 24 * 3600.0
 OnRecord = Callable[[AgentRecord], None]
 
 
+class _Batches:
+    """The requests of a call. gRPC cancels their reader when the call ends early: no record is lost by that."""
+
+    def __init__(self, requests: AsyncIterator[agents_service_pb2.ImportAgentRequest]) -> None:
+        self._requests = requests
+        self._reading: asyncio.Task[agents_service_pb2.ImportAgentRequest | None] | None = None
+
+    async def next(self) -> agents_service_pb2.ImportAgentRequest | None:
+        """Returns the next one, or None. One that a cancelled reader waited for is passed over."""
+        if self._reading is not None:
+            await asyncio.wait([self._reading])
+        self._reading = asyncio.create_task(self._read())
+        return await asyncio.shield(self._reading)
+
+    async def stop(self) -> None:
+        """Ends the reading of a request that nobody waits for."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    async def _read(self) -> agents_service_pb2.ImportAgentRequest | None:
+        return await anext(self._requests, None)
+
+
 class AgentImporter:
     """Imports agents one by one. What several agents share is counted once."""
 
@@ -59,12 +83,13 @@ class AgentImporter:
             request_id=derive_id("request", "letta", agent_id), keep_ids=True, id_namespace="letta"
         )
 
+        batches = _Batches(self._batches(records, repeated))
         failures: list[Exception] = []
 
         async def requests() -> AsyncIterator[agents_service_pb2.ImportAgentRequest]:
             try:
                 yield agents_service_pb2.ImportAgentRequest(options=options)
-                async for batch in self._batches(records, repeated):
+                while (batch := await batches.next()) is not None:
                     yield batch
             except Exception as error:
                 failures.append(error)
@@ -72,11 +97,16 @@ class AgentImporter:
 
         try:
             response = await self._stub.ImportAgent(requests(), timeout=_DEADLINE_SECONDS)
+            # An agent that an earlier run has sent is answered at once. All its records are counted nevertheless.
+            while await batches.next() is not None:
+                pass
         except (asyncio.CancelledError, MnemeshError) as error:
             # gRPC cancels a call whose requests cannot be made, and does not say why.
             if failures:
                 raise failures[0] from error
             raise
+        finally:
+            await batches.stop()
         self._count(response, repeated)
 
     async def _batches(
