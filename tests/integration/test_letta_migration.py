@@ -172,6 +172,10 @@ async def test_a_repeated_migration_has_the_whole_report(mesh: Mesh, database: P
     assert {name: row.existing for name, row in again.counts.items()} == {
         name: row.letta for name, row in first.counts.items()
     }
+    assert again.problems == first.problems
+    assert again.ids == first.ids
+    ((unused,),) = rows(database, "SELECT id FROM block WHERE label = 'unused'")
+    assert (await mesh.client.blocks.get(again.ids[unused])).label == "unused"
 
 
 async def test_a_reader_that_is_cancelled_does_not_cost_the_connection(database: Path) -> None:

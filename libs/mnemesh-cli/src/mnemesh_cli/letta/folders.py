@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mnemesh.files.v1 import folders_service_pb2
 from mnemesh_cli.letta.database import LettaDatabase
 from mnemesh_cli.letta.records import Target
@@ -27,10 +29,10 @@ class FolderMigration:
         """Migrates all folders."""
         async for row in self._database.rows("sources", order=("created_at", "id")):
             folder_id = await self._folder(row)
-            names = {file.name async for file in self._mnemesh.files.list(folder_id=folder_id)}
+            known = {file.name: file.id async for file in self._mnemesh.files.list(folder_id=folder_id)}
             files = await self._database.all("files", order=("created_at", "id"), source_id=row["id"])
             for file in files:
-                await self._file(folder_id, file, names)
+                await self._file(folder_id, file, known)
 
     async def _folder(self, row: Row) -> str:
         folder = resources.folder(row)
@@ -47,9 +49,10 @@ class FolderMigration:
         self._report.ids[row["id"]] = found.id
         return found.id
 
-    async def _file(self, folder_id: str, row: Row, names: set[str]) -> None:
+    async def _file(self, folder_id: str, row: Row, known: Mapping[str, str]) -> None:
         name = resources.file_name(row)
-        if name in names:
+        if name in known:
+            self._report.ids[row["id"]] = known[name]
             self._report.counts["files"].existing += 1
             return
         contents = await self._database.all("file_contents", file_id=row["id"])

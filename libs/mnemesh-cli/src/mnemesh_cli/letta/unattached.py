@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 from mnemesh.agents.v1 import identities_service_pb2
 from mnemesh.archival.v1 import archives_service_pb2, passages_service_pb2
 from mnemesh.blocks.v1 import blocks_service_pb2
-from mnemesh.tools.v1 import tools_service_pb2
+from mnemesh.tools.v1 import mcp_servers_pb2, tools_service_pb2
 from mnemesh_cli.letta.archives import archive_records
 from mnemesh_cli.letta.database import LettaDatabase
 from mnemesh_cli.letta.records import Target
@@ -40,12 +40,14 @@ class UnattachedMigration:
 
     async def providers(self) -> None:
         """Creates the organization's own providers, without their keys. The server's come from its environment."""
-        known = {provider.name async for provider in self._mnemesh.providers.list()}
+        known = {provider.name: provider.has_api_key async for provider in self._mnemesh.providers.list()}
         counts = self._report.counts["providers"]
         async for row in self._database.rows("providers", order=("created_at", "id"), provider_category="byok"):
             counts.letta += 1
             if row["name"] in known:
                 counts.existing += 1
+                if not known[row["name"]]:
+                    self._without_key(row)
                 continue
             kind = str(row["provider_type"])
             fields = {key: row[key] for key in ("base_url", "api_version", "region") if row.get(key)}
@@ -55,15 +57,20 @@ class UnattachedMigration:
                 self._report.skip("providers", row["id"], error.message)
                 continue
             counts.created += 1
-            self._report.change("providers", row["id"], f"the key of {row['name']} is not copied; set it again")
+            self._without_key(row)
+
+    def _without_key(self, row: Row) -> None:
+        self._report.change("providers", row["id"], f"the key of {row['name']} is not copied; set it again")
 
     async def mcp_servers(self) -> None:
         """Registers MCP servers by their URL, without tokens and headers."""
-        known = {server.name async for server in self._mnemesh.mcp_servers.list()}
+        known = {server.name: server.status async for server in self._mnemesh.mcp_servers.list()}
         counts = self._report.counts["mcp servers"]
         async for row in self._database.rows("mcp_server", order=("created_at", "id")):
             if row["server_name"] in known:
                 counts.existing += 1
+                if known[row["server_name"]] != mcp_servers_pb2.MCP_SERVER_STATUS_REACHABLE:
+                    self._without_token(row)
                 continue
             kind = str(row["server_type"]).lower()
             if kind == "stdio" or not row.get("server_url"):
@@ -77,7 +84,10 @@ class UnattachedMigration:
                 self._report.skip("mcp servers", row["id"], error.message)
                 continue
             counts.created += 1
-            self._report.change("mcp servers", row["id"], "its token and headers are not copied; set them again")
+            self._without_token(row)
+
+    def _without_token(self, row: Row) -> None:
+        self._report.change("mcp servers", row["id"], "its token and headers are not copied; set them again")
 
     async def tools(self) -> None:
         """Creates the custom tools that no migrated agent holds."""
@@ -95,7 +105,7 @@ class UnattachedMigration:
             found = [known async for known in self._mnemesh.tools.list(names=[tool.name])]
             request_id = derive_id("request", "letta", row["id"])
             request = tools_service_pb2.CreateToolRequest(request_id=request_id, tool=tool)
-            await self._once("tools", row["id"], bool(found), self._mnemesh.tools.stub.CreateTool, request)
+            await self._once("tools", row["id"], found, self._mnemesh.tools.stub.CreateTool, request)
 
     async def identities(self) -> None:
         """Creates the identities that no migrated agent has."""
@@ -129,7 +139,7 @@ class UnattachedMigration:
             if block.label != row["label"]:
                 self._report.change("blocks", row["id"], f"the label {row['label']!r} is {block.label} here")
             request = blocks_service_pb2.CreateBlockRequest(request_id=request_id, block=block)
-            await self._once("blocks", row["id"], bool(found), self._mnemesh.blocks.stub.CreateBlock, request)
+            await self._once("blocks", row["id"], found, self._mnemesh.blocks.stub.CreateBlock, request)
             history = await self._database.count("block_history", block_id=row["id"])
             if history:
                 self._report.counts["block revisions"].skipped += history
@@ -152,6 +162,7 @@ class UnattachedMigration:
         async for record in self._records(row):
             if record.HasField("archive"):
                 if archive_id:
+                    self._report.ids[row["id"]] = archive_id
                     counts.existing += 1
                     continue
                 request_id = derive_id("request", "letta", row["id"])
@@ -187,14 +198,22 @@ class UnattachedMigration:
                 self._report.counts["passages"].created += 1
                 self._report.vector_uses[result.vector_use] += 1
 
-    async def _once(self, kind: str, id_: str, exists: bool, create: Callable[[Any], Any], request: Any) -> None:
+    async def _once(
+        self, kind: str, id_: str, found: Sequence[Any], create: Callable[[Any], Any], request: Any
+    ) -> None:
         counts = self._report.counts[kind]
-        if exists:
+        if found:
             counts.existing += 1
+            self._note_id(id_, found[0].id)
             return
         try:
-            await create(request)
+            answer = await create(request)
         except MnemeshError as error:
             self._report.skip(kind, id_, error.message)
         else:
             counts.created += 1
+            self._note_id(id_, getattr(answer, kind.removesuffix("s")).id)
+
+    def _note_id(self, id_: str, new_id: str) -> None:
+        if new_id != id_:
+            self._report.ids[id_] = new_id
