@@ -56,10 +56,9 @@ async def import_letta(
         from mnemesh_cli.letta.migration import Migration  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise FailedPrecondition(f"{error.name} is not installed. Install mnemesh-cli[letta].") from error
-    task = asyncio.current_task()
-    assert task is not None  # noqa: S101  (a coroutine always runs in one)
-    # A loop with any signal handler is woken by every signal, so that it misses no Ctrl-C.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    if (task := asyncio.current_task()) is not None:
+        # A loop with any signal handler is woken by every signal, so that it misses no Ctrl-C.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     is_terminal = sys.stderr.isatty()
     console = Console(file=sys.stderr)

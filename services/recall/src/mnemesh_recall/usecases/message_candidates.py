@@ -32,8 +32,8 @@ MAX_COMPARED_IN_ORGANIZATION: Final = 20_000
 """The number of newest vectors that an index without a graph compares: of an agent or a conversation, and of an
 organization. In an organization, the candidates by words and their neighbours are compared in addition."""
 NEAREST: Final = 12
-"""The least number of nearest messages that are candidates, each with the message that follows it. More of them change
-no figure of docs/retrieval.md."""
+"""The least number of nearest messages that are candidates, each with the message that follows it. More of them gain at
+most .01 in the figures of docs/retrieval.md, and take time."""
 
 _log = structlog.get_logger("mnemesh.recall.search")
 
