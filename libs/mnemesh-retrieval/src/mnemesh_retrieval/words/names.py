@@ -28,8 +28,10 @@ def without_names(query: str, names: Collection[str]) -> str:
         query: the query.
         names: the words of the names, as `name_words` returns them.
     """
-    if not names:
+    known = frozenset(names)
+    named = {word for word in set(_WORD.findall(query)) if name_words(word) & known} if known else set()
+    if not named:
         return query
-    rest = _WORD.sub(lambda found: "" if name_words(found[0]) & frozenset(names) else found[0], query)
+    rest = _WORD.sub(lambda found: "" if found[0] in named else found[0], query)
     is_about = any(folded(word.lower()) not in STOP_WORDS for word in re.findall(r"[^\W_]+", rest))
     return rest if is_about else query
