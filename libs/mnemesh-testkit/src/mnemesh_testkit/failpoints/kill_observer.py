@@ -19,7 +19,7 @@ from mnemesh_kit import failpoints
 KILLED: Final = "killed"
 """The line after the last failpoint of a process that killed itself."""
 
-BACKGROUND_WORK: Final = (":words.index_some",)
+BACKGROUND_WORK: Final = (":words.index_some", ":words.select_again")
 """The ends of the names of failpoints that a call reaches only if the background has not."""
 _IN_CALL: ContextVar[bool] = ContextVar("testkit_in_call", default=False)
 

@@ -54,6 +54,7 @@ from mnemesh_recall.store.sql.word_segments.changed import ChangedAgents
 from mnemesh_recall.store.sql.word_segments.rows import SegmentsReplaced
 
 _m = messages.c
+_REPEATED_READ: Final = "words.select_again"
 _PURGE_BATCH: Final = 500
 """A purge writes in short transactions, so that it does not delay commits."""
 
@@ -274,7 +275,11 @@ class SqlMessageStore:
     async def _select_words(
         self, organization_id: str, scope: SearchScope, words: WordQuery, limit: int, *, began: datetime | None
     ) -> WordCandidates:
-        """See `selection.select`. The segments of an agent never change, so they can be read without a snapshot."""
+        """See `selection.select`. The segments of an agent never change, so they can be read without a snapshot.
+
+        Failpoints know a repeated read by another name: background work decides whether there is one.
+        """
+        name = None if began is None else _REPEATED_READ
 
         def select(conn: sa.Connection) -> WordCandidates:
             return selection.select(
@@ -283,8 +288,9 @@ class SqlMessageStore:
 
         if scope.agent_id is not None:
             with suppress(SegmentsReplaced):
-                return await self._database.read(select, snapshot=False)
-        return await self._database.read(select)
+                return await self._database.read(select, name=name, snapshot=False)
+            name = _REPEATED_READ
+        return await self._database.read(select, name=name)
 
     def _transaction(self, conn: sa.Connection, organization_id: str) -> Transaction:
         return Transaction(conn, self._fulltext, organization_id, self._clock.now())
