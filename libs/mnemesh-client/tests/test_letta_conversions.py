@@ -305,7 +305,7 @@ def test_a_file_that_cannot_be_read_is_refused_with_its_reason() -> None:
     with pytest.raises(InvalidArgument, match="legacy format"):
         read_agent_file(legacy, AGENT)
     deep: dict[str, object] = {}
-    for _ in range(900):
+    for _ in range(5_000):
         deep = {"inner": deep}
     with pytest.raises(InvalidArgument, match="nested too deeply"):
         read_agent_file({"agents": [{"id": "agent-1", "metadata": deep}]}, AGENT)

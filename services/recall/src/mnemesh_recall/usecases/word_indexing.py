@@ -39,8 +39,8 @@ class WordIndexing:
 
     async def run(self) -> None:
         """Indexes messages until it is cancelled: those of this process, and those that others left."""
-        await self.index_all()
         polled = self._clock.monotonic()
+        await self.index_all()
         while True:
             with suppress(TimeoutError):
                 # asyncio.wait_for loses a cancellation that arrives together with the event.
@@ -51,9 +51,9 @@ class WordIndexing:
             self._committed.clear()
             if agents:
                 await self.index_all(sorted(agents))
-            if self._clock.monotonic() - polled >= POLL_SECONDS:
+            if (now := self._clock.monotonic()) - polled >= POLL_SECONDS:
+                polled = now
                 await self.index_all(before=self._clock.now() - timedelta(seconds=POLL_SECONDS))
-                polled = self._clock.monotonic()
 
     async def index_all(self, agent_ids: Sequence[str] | None = None, *, before: datetime | None = None) -> None:
         """Indexes all messages that wait now; see MessageStore.index_some_words. After a failure they wait longer."""
