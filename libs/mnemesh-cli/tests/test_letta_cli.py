@@ -26,7 +26,7 @@ DATA = Path(__file__).parents[3] / "tests" / "letta" / "data"
 OTHER = derive_id("org", "other")
 MODEL = ("--model", REHEARSAL)
 INTERRUPTIONS = [(number, seconds) for seconds in (0.0, 0.15) for number in (signal.SIGINT, signal.SIGTERM)]
-"""Signals, and the seconds between the begin of an agent and them."""
+"""Signals, and the seconds between the start of the import of an agent and the signal."""
 
 
 @dataclass(frozen=True)

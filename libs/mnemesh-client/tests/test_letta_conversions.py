@@ -16,9 +16,9 @@ from mnemesh_client.letta_files.parts import content_parts, letta_parts
 from mnemesh_client.letta_files.reading import read_agent_file
 from mnemesh_client.letta_files.resources import block, block_label, custom_tool, group
 from mnemesh_client.letta_files.rules import letta_rule, tool_rule
-from mnemesh_client.letta_files.values import cleaned
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import derive_id
+from mnemesh_kit.unicode import well_formed_value
 
 AGENT = derive_id("agent", "conversions")
 NOON = "2026-03-01T12:00:00+00:00"
@@ -210,7 +210,7 @@ def test_another_label_is_replaced_by_one_of_its_own(label: str) -> None:
 def test_characters_that_no_text_can_have_are_replaced_everywhere() -> None:
     value = {"a\ud800": ["b\x00", {"c": "d", "n": 1, "none": None}], "e": "\U0001f30a", "bytes": b"\x00"}
     expected = {"a\ufffd": ["b\ufffd", {"c": "d", "n": 1, "none": None}], "e": "\U0001f30a", "bytes": b"\x00"}
-    assert cleaned(value) == expected
+    assert well_formed_value(value) == expected
 
 
 def asked_row() -> dict[str, Any]:

@@ -27,7 +27,7 @@ class MigrationBar:
         self._progress = progress
         self._task = progress.add_task("reading", total=None)
         self.has_begun = False
-        """Whether an agent was sent."""
+        """Whether the import of an agent has begun."""
 
     def agent(self, name: str, number: int, total: int, messages: int) -> None:
         """An agent with so many messages begins."""

@@ -50,7 +50,7 @@ class _Batches:
         return await asyncio.shield(self._reading)
 
     async def stop(self) -> None:
-        """Ends the reading of a request that nobody waits for."""
+        """Cancels the read that is in progress."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)

@@ -10,7 +10,8 @@ from mnemesh_cli.letta.database import LettaDatabase
 from mnemesh_cli.letta.report import Report
 from mnemesh_cli.letta.vectors import same_model, vector_of
 from mnemesh_client.letta_files.agents import embedder_handle
-from mnemesh_client.letta_files.values import Row, clean, json_text, optional_text, timestamp
+from mnemesh_client.letta_files.values import Row, json_text, optional_text, timestamp
+from mnemesh_kit.unicode import well_formed
 
 
 async def archive_records(
@@ -52,7 +53,7 @@ def passage(row: Row) -> Passage:
     return Passage(
         id=row["id"],
         archive_id=row["archive_id"],
-        text=clean(row["text"]),
+        text=well_formed(row["text"]),
         tags=list(dict.fromkeys(row.get("tags") or ())),
         metadata=json_text(row.get("metadata_")),
         source=PASSAGE_SOURCE_AGENT,

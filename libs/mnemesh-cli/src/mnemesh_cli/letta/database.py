@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from mnemesh_client.letta_files.values import Row, cleaned
+from mnemesh_client.letta_files.values import Row
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
+from mnemesh_kit.unicode import well_formed_value
 from sqlalchemy import (
     Connection,
     LargeBinary,
@@ -102,7 +103,7 @@ class LettaDatabase:
         mappings = stream.mappings()
         while batch := await self._completed(mappings.fetchmany):
             for row in batch:
-                yield {key: cleaned(value) for key, value in row.items()}
+                yield {key: well_formed_value(value) for key, value in row.items()}
 
     async def all(self, name: str, *, order: Sequence[str] = ("id",), **equal: Any) -> list[Row]:
         """Returns what `rows` yields."""

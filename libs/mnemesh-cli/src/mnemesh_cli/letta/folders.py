@@ -10,10 +10,11 @@ from mnemesh_cli.letta.records import Target
 from mnemesh_cli.letta.report import Report
 from mnemesh_cli.letta.vectors import same_model
 from mnemesh_client.letta_files import resources
-from mnemesh_client.letta_files.values import Row, clean
+from mnemesh_client.letta_files.values import Row
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import MnemeshError, NotFound
 from mnemesh_kit.ids import derive_id
+from mnemesh_kit.unicode import well_formed
 
 
 class FolderMigration:
@@ -64,7 +65,7 @@ class FolderMigration:
         try:
             answer = await self._mnemesh.files.upload(
                 folder_id,
-                clean(contents[0]["text"]).encode(),
+                well_formed(contents[0]["text"]).encode(),
                 name=name,
                 on_duplicate="skip",
                 media_type="text/markdown" if name.endswith(".md") else "text/plain",

@@ -11,8 +11,9 @@ from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.blocks.v1.blocks_pb2 import AgentAuthor, Author, BlockRevision, OwnerAuthor
 from mnemesh.types.v1.message_pb2 import Usage
 from mnemesh_client.letta_files.resources import block_label
-from mnemesh_client.letta_files.values import Row, clean, json_text, optional_text, timestamp
+from mnemesh_client.letta_files.values import Row, json_text, optional_text, timestamp
 from mnemesh_kit.ids import is_id
+from mnemesh_kit.unicode import well_formed
 
 _RUN_STATUSES: Final = {
     "created": runs_pb2.RUN_STATUS_CREATED,
@@ -72,11 +73,15 @@ def run_record(row: Row, conversation_id: str, usage: Usage, step_count: int) ->
 
 
 def _run_error(row: Row) -> str:
-    """What Letta kept of the error of a failed run: a text, or an object with one."""
+    """Returns the error that Letta stored for a failed run, which is a text or an object with a text."""
     error = (row.get("metadata_") or {}).get("error")
     if isinstance(error, dict):
         error = error.get("message") or error.get("detail") or json_text(error)
-    return clean(str(error)) if error else f"The run failed in Letta: {row.get('stop_reason') or 'without a reason'}."
+    return (
+        well_formed(str(error))
+        if error
+        else f"The run failed in Letta: {row.get('stop_reason') or 'without a reason'}."
+    )
 
 
 def step_record(row: Row, conversation_id: str, number: int) -> Step:
@@ -105,7 +110,7 @@ def step_record(row: Row, conversation_id: str, number: int) -> Step:
     if row.get("error_type"):
         details = row.get("error_data") or {}
         message = details.get("message") or json_text(details) or row["error_type"]
-        result.error.CopyFrom(RunError(reason=str(row["error_type"]), message=clean(str(message))))
+        result.error.CopyFrom(RunError(reason=str(row["error_type"]), message=well_formed(str(message))))
     return result
 
 
@@ -136,7 +141,7 @@ def add_usage(total: Usage, step: Usage) -> None:
 
 def block_revision(row: Row, number: int) -> BlockRevision:
     """Returns a checkpoint of a block as its revision `number`."""
-    value = clean(row.get("value") or "")
+    value = well_formed(row.get("value") or "")
     return BlockRevision(
         block_id=row["block_id"],
         revision=number,

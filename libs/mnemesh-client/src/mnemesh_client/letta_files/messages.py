@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from mnemesh.types.v1 import message_pb2
 from mnemesh.types.v1.message_pb2 import ApprovalDecision, ContentPart, Message, ToolCall, ToolReturn
+from mnemesh_kit.unicode import well_formed
 
 from mnemesh_client.letta_files.parts import content_parts
-from mnemesh_client.letta_files.values import Row, clean, id_of, optional_text, timestamp
+from mnemesh_client.letta_files.values import Row, id_of, optional_text, timestamp
 
 ROLES: Final = {
     "system": message_pb2.ROLE_SYSTEM,
@@ -122,8 +123,8 @@ class MessageReader:
             name=self._names.get(call_id) or row.get("name") or "",
             status=message_pb2.TOOL_RETURN_STATUS_ERROR if failed else message_pb2.TOOL_RETURN_STATUS_SUCCESS,
             content=content,
-            stdout=[clean(line) for line in item.get("stdout") or ()],
-            stderr=[clean(line) for line in item.get("stderr") or ()],
+            stdout=[well_formed(line) for line in item.get("stdout") or ()],
+            stderr=[well_formed(line) for line in item.get("stderr") or ()],
         )
 
     def _decide(self, message: Message, row: Row) -> None:
@@ -158,14 +159,16 @@ def _calls(calls: Iterable[dict[str, Any]], parts: Iterable[dict[str, Any]]) -> 
     """The calls of a message. Letta keeps them beside the content, or as parts of it, or both."""
     found = {
         call["id"]: ToolCall(
-            id=call["id"], name=call["function"]["name"], arguments=clean(call["function"].get("arguments") or "{}")
+            id=call["id"],
+            name=call["function"]["name"],
+            arguments=well_formed(call["function"].get("arguments") or "{}"),
         )
         for call in calls
     }
     for part in parts:
         if part.get("type") == "tool_call" and part["id"] not in found:
             arguments = json.dumps(part.get("input") or {}, ensure_ascii=False)
-            found[part["id"]] = ToolCall(id=part["id"], name=part["name"], arguments=clean(arguments))
+            found[part["id"]] = ToolCall(id=part["id"], name=part["name"], arguments=well_formed(arguments))
     return list(found.values())
 
 

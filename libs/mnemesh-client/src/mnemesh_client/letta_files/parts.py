@@ -18,8 +18,7 @@ from mnemesh.types.v1.message_pb2 import (
     SummarizedReasoningPart,
     TextPart,
 )
-
-from mnemesh_client.letta_files.values import clean
+from mnemesh_kit.unicode import well_formed
 
 
 def content_parts(parts: Iterable[dict[str, Any]], *, unpack: bool = False) -> list[ContentPart]:
@@ -44,12 +43,12 @@ def _part(part: dict[str, Any], *, unpack: bool) -> ContentPart:
     signature = part.get("signature")
     match part["type"]:
         case "text":
-            text = clean(part.get("text") or "")
+            text = well_formed(part.get("text") or "")
             return ContentPart(text=TextPart(text=_words(text) if unpack else text, signature=signature))
         case "image":
             return ContentPart(image=_image(part["source"]))
         case "reasoning":
-            text = clean(part.get("reasoning") or "")
+            text = well_formed(part.get("reasoning") or "")
             return ContentPart(
                 reasoning=ReasoningPart(text=text, is_native=bool(part.get("is_native")), signature=signature)
             )
@@ -58,7 +57,7 @@ def _part(part: dict[str, Any], *, unpack: bool) -> ContentPart:
         case "omitted_reasoning":
             return ContentPart(omitted_reasoning=OmittedReasoningPart(signature=signature))
         case "summarized_reasoning":
-            summaries = [clean(item["text"]) for item in part.get("summary") or ()]
+            summaries = [well_formed(item["text"]) for item in part.get("summary") or ()]
             encrypted = part.get("encrypted_content")
             return ContentPart(
                 summarized_reasoning=SummarizedReasoningPart(

@@ -14,11 +14,12 @@ from mnemesh.agents.v1.agents_pb2 import AttachedTool
 from mnemesh.agents.v1.conversations_pb2 import Conversation
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import derive_id
+from mnemesh_kit.unicode import well_formed_value
 
 from mnemesh_client.letta_files import resources
 from mnemesh_client.letta_files.agents import agent as agent_settings
 from mnemesh_client.letta_files.messages import MessageReader
-from mnemesh_client.letta_files.values import Row, cleaned, timestamp
+from mnemesh_client.letta_files.values import Row, timestamp
 
 _LISTS = ("agents", "groups", "blocks", "files", "sources", "tools", "mcp_servers")
 
@@ -65,7 +66,7 @@ def read_agent_file(data: object, namespace: str) -> AgentFile:
             if not isinstance(row, dict) or not isinstance(row.get("id"), str):
                 raise InvalidArgument(f"{name}[{index}] must be an object with an id.", field=f"{name}[{index}]")
     try:
-        readable = cleaned(data)
+        readable = well_formed_value(data)
     except RecursionError as error:
         raise InvalidArgument("This agent file is nested too deeply.", field="agents") from error
     return _FileReader(readable, namespace).read()

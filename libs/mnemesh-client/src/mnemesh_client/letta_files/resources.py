@@ -36,9 +36,10 @@ from mnemesh.tools.v1.tools_pb2 import (
     PackageRequirement,
     Tool,
 )
+from mnemesh_kit.unicode import well_formed
 
 from mnemesh_client.letta_files.agents import embedder_handle
-from mnemesh_client.letta_files.values import Row, clean, id_of, json_text, optional_text, timestamp
+from mnemesh_client.letta_files.values import Row, id_of, json_text, optional_text, timestamp
 
 _TEXT_TYPES: Final = ("text/", "application/json", "application/x-yaml", "application/xml", "application/toml")
 _LABEL: Final = re.compile(r"[A-Za-z0-9_\-./]{1,100}")
@@ -48,7 +49,7 @@ _IDENTITY_TYPES: Final = {"org": IDENTITY_TYPE_ORG, "user": IDENTITY_TYPE_USER, 
 
 def block(row: Row, *, tags: Iterable[str] = (), identity_ids: Iterable[str] = ()) -> Block:
     """Returns a block. A limit that its text exceeds, which Letta allows, is raised to the length of the text."""
-    value = clean(row.get("value") or "")
+    value = well_formed(row.get("value") or "")
     result = Block(
         id=id_of(row["id"], "block"),
         label=block_label(row["label"]),
@@ -113,7 +114,7 @@ def custom_tool(row: Row) -> Tool:
         name=row["name"],
         type=TOOL_TYPE_CUSTOM,
         description=optional_text(row, "description"),
-        source_code=clean(row["source_code"]),
+        source_code=well_formed(row["source_code"]),
         source_type=SOURCE_TYPE_TYPESCRIPT if row.get("source_type") == "typescript" else SOURCE_TYPE_PYTHON,
         json_schema=schema,
         args_json_schema=json_text(row.get("args_json_schema")),
@@ -258,6 +259,6 @@ def _property(item: Mapping[str, Any]) -> IdentityProperty:
         case float():
             return IdentityProperty(key=key, number=value)
         case str():
-            return IdentityProperty(key=key, text=clean(value))
+            return IdentityProperty(key=key, text=well_formed(value))
         case _:
             return IdentityProperty(key=key, json=json_text(value) or "{}")

@@ -9,9 +9,9 @@ from mnemesh.agents.v1 import agents_pb2, agents_service_pb2
 from mnemesh.agents.v1.agent_records_pb2 import AgentRecord
 from mnemesh_kit.errors import MnemeshError, NotFound
 from mnemesh_kit.ids import derive_id
+from mnemesh_kit.unicode import well_formed
 
 from mnemesh_client.letta_files.reading import AgentFile, read_agent_file
-from mnemesh_client.letta_files.values import clean
 from mnemesh_client.letta_files.writing import write_agent_file
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class LettaImport:
                 )
             await self._mnemesh.files.upload(
                 folder.id,
-                clean(item.text).encode(),
+                well_formed(item.text).encode(),
                 name=item.name,
                 on_duplicate="skip",
                 media_type="text/markdown" if item.name.endswith(".md") else "text/plain",

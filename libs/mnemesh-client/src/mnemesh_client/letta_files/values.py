@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from google.protobuf.timestamp_pb2 import Timestamp
 from mnemesh_kit.ids import derive_id, is_id
-
-_MALFORMED: Final = re.compile("[\x00\ud800-\udfff]")
+from mnemesh_kit.unicode import well_formed
 
 Row = Mapping[str, Any]
 """A row of a table of Letta, or an object of an agent file, by the names of its columns."""
@@ -23,28 +21,10 @@ def id_of(value: str, prefix: str, *, namespace: str = "letta") -> str:
     return value if is_id(value, prefix) else derive_id(prefix, namespace, value)
 
 
-def clean(text: str) -> str:
-    """Returns a text that can be stored: NUL characters and lone surrogates are replaced."""
-    return _MALFORMED.sub("\ufffd", text)
-
-
-def cleaned(value: Any) -> Any:
-    """Returns a value of a row with all its texts as `clean` returns them, also those in JSON."""
-    match value:
-        case str():
-            return clean(value)
-        case dict():
-            return {cleaned(key): cleaned(item) for key, item in value.items()}
-        case list() | tuple():
-            return [cleaned(item) for item in value]
-        case _:
-            return value
-
-
 def optional_text(row: Row, key: str) -> str | None:
     """Returns a text of a row, or None if it is absent."""
     value = row.get(key)
-    return None if value is None else clean(str(value))
+    return None if value is None else well_formed(str(value))
 
 
 def json_text(value: object) -> str | None:

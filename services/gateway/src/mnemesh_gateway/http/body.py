@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from mnemesh_gateway.errors import BodyTooLarge, InvalidRequest
 
 JSON_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that it cannot decode."""
+"""The exceptions that msgspec raises for bytes that it cannot decode."""
 
 _SECONDS: Final = 60.0
 

@@ -119,10 +119,10 @@ class CandidateFinder:
         In an organization, the candidates by `words` are compared in addition. In this process, words and vectors are
         read in turn: two threads would hand the interpreter lock to each other at every row, which takes longer.
         """
+        query = query[:EMBEDDED_CHARACTERS]
         if averages_words(self._vectors.embedder):
-            names = speaker_words((await words).candidates)
-            query = without_names(query[:EMBEDDED_CHARACTERS], names)
-        (vector,) = await self._vectors.embed([query[:EMBEDDED_CHARACTERS]])
+            query = without_names(query, speaker_words((await words).candidates))
+        (vector,) = await self._vectors.embed([query])
         if not vector.any():
             return None
         include = None
