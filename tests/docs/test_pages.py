@@ -86,8 +86,6 @@ def samples(page: str) -> list[str]:
 def use(mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes a mesh the default of clients."""
     monkeypatch.setenv("MNEMESH_TARGET", mesh.addresses["orchestrator"])
-    for service in ("blocks", "recall", "archival", "tools", "files"):
-        monkeypatch.setenv(f"MNEMESH_{service.upper()}_TARGET", mesh.addresses[service])
 
 
 async def run_sample(source: str) -> None:

@@ -14,7 +14,6 @@ from mnemesh_testkit.mesh.mesh_thread import MeshThread
 from mnemesh_testkit.timeouts import scaled
 
 ROOT = Path(__file__).parents[2]
-SERVICES = ("blocks", "recall", "archival", "tools", "files")
 
 
 @pytest.mark.timeout(scaled(600))
@@ -26,10 +25,7 @@ def test_each_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("MNEMESH_DATA_DIR", str(tmp_path / "none"))
     with MeshThread(Mesh(tmp_path)) as running:
-        addresses = running.mesh.addresses
-        monkeypatch.setenv("MNEMESH_TARGET", addresses["orchestrator"])
-        for name in SERVICES:
-            monkeypatch.setenv(f"MNEMESH_{name.upper()}_TARGET", addresses[name])
+        monkeypatch.setenv("MNEMESH_TARGET", running.mesh.addresses["orchestrator"])
         for command in "".join(blocks).splitlines():
             monkeypatch.setattr(sys, "argv", shlex.split(command))
             assert sys.argv[0] == "mnemesh"

@@ -37,15 +37,9 @@ class CommandLine:
             monkeypatch.setenv(name, value)
 
     def environment(self) -> dict[str, str]:
-        """Returns the variables with which the command finds the mesh."""
-        addresses = self._running.mesh.addresses
-        services = {
-            f"MNEMESH_{name.upper()}_TARGET": addresses[name]
-            for name in ("blocks", "recall", "archival", "tools", "files")
-        }
+        """Returns the variables with which the command finds the mesh: one address, as users have it."""
         return {
-            "MNEMESH_TARGET": addresses["orchestrator"],
-            **services,
+            "MNEMESH_TARGET": self._running.mesh.addresses["orchestrator"],
             "XDG_CONFIG_HOME": os.environ["XDG_CONFIG_HOME"],
         }
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+import typer
 from mnemesh_cli import completion
 from mnemesh_cli.display.table import Column, table_lines
+from mnemesh_cli.global_options import MeshGroup, connection_of
 from mnemesh_cli.profiles import config_file
 from mnemesh_testkit.timeouts import scaled
 from rich.cells import cell_len
@@ -31,6 +34,44 @@ def test_every_command_takes_the_options_of_every_command() -> None:
         for path, command in all_commands().items()
     }
     assert {path for path, names in missing.items() if names} == set()
+
+
+def test_options_of_every_command_share_no_name_with_those_of_one() -> None:
+    shared = {
+        path: [name for name, times in Counter(each.name for each in command.params).items() if times > 1]
+        for path, command in all_commands().items()
+    }
+    assert {path: names for path, names in shared.items() if names} == {}
+
+
+def test_a_command_cannot_have_an_option_of_every_command() -> None:
+    app = typer.Typer(cls=MeshGroup)
+    app.callback()(lambda: None)
+
+    @app.command("taken")
+    def taken(value: Annotated[bool, typer.Option("--as-json/--json")] = False) -> None: ...
+
+    group = typer.main.get_command(app)
+    with pytest.raises(ValueError, match="of its own"):
+        group.get_command(typer.Context(group), "taken")  # type: ignore[attr-defined]
+
+
+def test_arguments_named_like_options_of_every_command_are_separate() -> None:
+    app = typer.Typer(cls=MeshGroup)
+    seen: list[tuple[object, ...]] = []
+
+    @app.callback()
+    def root(context: typer.Context) -> None:
+        context.obj = connection_of(context)
+
+    @app.command("show")
+    def show(context: typer.Context, target: str, profile: str, json: str) -> None:
+        line = context.obj
+        seen.append((target, profile, json, line.target, line.profile_name, line.as_json))
+
+    app(["show", "a", "b", "c"], standalone_mode=False)
+    app(["--json", "show", "a", "b", "c", "--target", "host:1", "--profile", "team"], standalone_mode=False)
+    assert seen == [("a", "b", "c", None, None, False), ("a", "b", "c", "host:1", "team", True)]
 
 
 def test_a_line_imports_its_own_command_only() -> None:

@@ -38,6 +38,20 @@ def test_servers_are_added_listed_shown_and_deleted(cli: CommandLine) -> None:
     assert (code, out.strip()) == (0, f"deleted {server_id}")
 
 
+def test_options_of_a_url_may_be_anywhere_and_those_after_a_program_are_its_own(
+    cli: CommandLine, closed_port: int
+) -> None:
+    url = f"http://127.0.0.1:{closed_port}/mcp"
+    for number, line in enumerate((["{}", url, "--sse"], ["{}", "--sse", url], ["--sse", "{}", url, "--json"])):
+        name = f"events{number}"
+        assert cli.run("mcp-servers", "create", *(part.format(name) for part in line))[0] == 0
+        assert "sse" in json.loads(cli.run("mcp-servers", "show", name, "--json")[1])
+    assert cli.run("mcp-servers", "create", "other", url, "--target", f"127.0.0.1:{closed_port}")[0] == 4
+    assert cli.run("mcp-servers", "create", "other", url, "more")[0] == 2
+    code, created, _ = cli.run("mcp-servers", "create", "--json", "program", "no-such-program", "--json", "--host", "x")
+    assert (code, json.loads(created)["stdio"]["args"]) == (0, ["--json", "--host", "x"])
+
+
 def test_a_person_authorizes_a_server(cli: CommandLine, running: MeshThread, monkeypatch: pytest.MonkeyPatch) -> None:
     servers = protected()
     remote = running.run(servers.__aenter__())

@@ -42,9 +42,18 @@ def _add_to_all(command: Any) -> None:
 
 
 def _add_to(command: Any) -> None:
-    """Adds the options once."""
-    taken = {name for parameter in command.params for name in parameter.opts}
-    command.params += [option for option in _options() if not taken.intersection(option.opts)]
+    """Adds the options once.
+
+    Raises:
+        ValueError: the command has an option of its own with the name of one of them.
+    """
+    own = [parameter for parameter in command.params if parameter not in _options()]
+    taken = {name for parameter in own for name in (*parameter.opts, *parameter.secondary_opts)}
+    for option in _options():
+        if not taken.isdisjoint(option.opts):
+            raise ValueError(f"{command.name} has an option {option.opts[0]} of its own")
+        if option not in command.params:
+            command.params.append(option)
 
 
 def _store_target(context: typer.Context, value: str | None) -> None:
@@ -99,4 +108,6 @@ def _options() -> tuple[Any, ...]:
     options = tuple(typer.main.get_command(app).params)
     for option in options:
         option.expose_value = False
+        # The parser stores values by name. No argument of a command has such a name, because it is not an identifier.
+        option.name = f"--{option.name}"
     return options

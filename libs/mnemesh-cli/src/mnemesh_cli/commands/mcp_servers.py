@@ -15,15 +15,28 @@ from mnemesh_cli.options import YesOption
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import NotFound
 from rich.table import Column, Table
+from typer.core import TyperCommand
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, change and authorize MCP servers, and read their tools.")
 
 ServerArgument = Annotated[str, typer.Argument(metavar="SERVER", help="Id or name of the MCP server.")]
 _REACHABLE = mcp_servers_pb2.MCP_SERVER_STATUS_REACHABLE
+_URLS = ("http://", "https://")
 _REDIRECT = "http://127.0.0.1:8765/callback"
 
 
-@app.command("create", context_settings={"allow_interspersed_args": False})
+class _CreateCommand(TyperCommand):
+    """Options may be anywhere on the line, except after a program: these are the arguments of the program."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the line. Options after NAME count if a URL follows it."""
+        ctx.allow_interspersed_args = False
+        values, _, _ = self.make_parser(ctx).parse_args(list(args))
+        ctx.allow_interspersed_args = str(values.get("target")).startswith((*_URLS, "-"))
+        return super().parse_args(ctx, args)
+
+
+@app.command("create", cls=_CreateCommand)
 def create_server(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the server.")],
@@ -36,11 +49,11 @@ def create_server(
     host: Annotated[list[str] | None, typer.Option(help="Host that the program may connect to. Repeatable.")] = None,
     persistent: Annotated[bool, typer.Option("--persistent", help="Keep the home of the program.")] = False,
 ) -> None:
-    """Create an MCP server and print its id. Options come before NAME."""
+    """Create an MCP server and print its id. What follows a program is passed to it: options come before its name."""
     token = None if token_file is None else token_file.read().strip()
-    is_url = target.startswith(("http://", "https://"))
+    is_url = target.startswith(_URLS)
     if is_url and args:
-        raise typer.BadParameter("A URL has no arguments, and options come before NAME.", param_hint="ARGS")
+        raise typer.BadParameter("A URL has no arguments.", param_hint="ARGS")
     if not is_url and (sse or oauth or token is not None):
         raise typer.BadParameter("a program has no --sse, --oauth and --token-file")
     if oauth and token is not None:
