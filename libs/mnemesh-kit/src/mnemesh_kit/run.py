@@ -21,6 +21,7 @@ from mnemesh_kit.private_files import make_new_files_private, private_directory,
 from mnemesh_kit.server import Assembly, RunningServer
 from mnemesh_kit.server_info import version_of
 from mnemesh_kit.tracing import start_tracing
+from mnemesh_kit.transport import raise_open_files
 
 _log = structlog.get_logger("mnemesh.server")
 
@@ -46,6 +47,7 @@ def run(build: Callable[[], Awaitable[Assembly]], config: ServerConfig) -> int:
         one line on stderr.
     """
     make_new_files_private()
+    raise_open_files()
     try:
         return uvloop.run(_serve(build, config))
     except StartupError as error:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import resource
 from typing import Final
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 MAX_CONNECTION_CALLS: Final = 1_000
 """How many calls may be open on one connection."""
+CONNECTION_AGE_MS: Final = 30_000
+"""The age, up to a tenth more or less, at which a server asks a client to open another connection. The client looks up
+the addresses of the name then, and so finds replicas that were added."""
+OLD_CONNECTION_MS: Final = 3_600_000
+"""How long open calls of a connection may continue after that: as long as the longest stream."""
+HANDSHAKE_MS: Final = 10_000
+"""How long a new connection may take until it can send calls."""
 
 _SIZES: Final = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_metadata_size", 64 * 1024),
 )
+
+MAX_OPEN_FILES: Final = 65_536
 
 # A peer that hangs is detected within 12 s; without the ping timeout it takes 70 s.
 _KEEPALIVE: Final = (
@@ -37,6 +47,8 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 500),
+    # By default, a client looks names up every 30 s at most.
+    ("grpc.dns_min_time_between_resolutions_ms", 5_000),
     ("grpc.enable_retries", 1),
 )
 
@@ -52,8 +64,26 @@ def server_options(max_request_bytes: int) -> tuple[tuple[str, int], ...]:
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
         # A client with more open calls waits. Other clients are not affected.
         ("grpc.max_concurrent_streams", MAX_CONNECTION_CALLS),
+        ("grpc.max_connection_age_ms", CONNECTION_AGE_MS),
+        ("grpc.max_connection_age_grace_ms", OLD_CONNECTION_MS),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+        ("grpc.max_allowed_incoming_connections", _max_connections()),
         # Compressed requests are refused: 60 KB could become 64 MB before the size is checked. Bit 0 is "identity".
         ("grpc.compression_enabled_algorithms_bitset", 1),
         # Otherwise two processes could share a port, and each would get half of the calls.
         ("grpc.so_reuseport", 0),
     )
+
+
+def _max_connections() -> int:
+    """Returns how many connections a server accepts: the other half of the files is for stores and other services."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_OPEN_FILES // 2 if files == resource.RLIM_INFINITY else min(files, MAX_OPEN_FILES) // 2
+
+
+def raise_open_files() -> None:
+    """Raises the number of files and connections that this process may have open to what the system allows."""
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_OPEN_FILES if most == resource.RLIM_INFINITY else min(most, MAX_OPEN_FILES)
+    if files != resource.RLIM_INFINITY and files < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
