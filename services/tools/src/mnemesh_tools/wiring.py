@@ -68,8 +68,8 @@ MCP_IDLE_SECONDS = 30.0
 CONCURRENT_BUILDS = 2
 CONCURRENT_DOWNLOADS = 16
 USER_AGENT = "Mozilla/5.0 (compatible; mnemesh/1.0)"
-_BUILDS = "packages"
-"""Stands for an organization where names of package indexes are resolved."""
+_BUILDS = ""
+"""Stands for an organization where names of package indexes are resolved. No organization has this id."""
 _log = structlog.get_logger("mnemesh.tools")
 
 

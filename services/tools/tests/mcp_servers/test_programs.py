@@ -16,6 +16,9 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
+from mnemesh_kit.auth import mint_token
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.principal import Principal
 from mnemesh_sandbox import Level
 from mnemesh_testkit.errors import refused
 from mnemesh_testkit.mesh.probed_sandbox import probed_sandbox
@@ -28,6 +31,7 @@ from .program import SOURCE
 
 LIMITS = McpLimits(connect_seconds=scaled(60), settle_seconds=0)
 SECRET = "canary-0123456789"
+KEY = "k" * 32
 
 
 @pytest_asyncio.fixture
@@ -200,6 +204,43 @@ async def test_a_program_that_does_not_start_is_a_clear_status(tmp_path: Path, a
             health = (await _get(stubs, server)).program
             assert (health.starts, health.crashes) == (2, 2)
             assert "no configuration" in health.stderr
+
+
+async def test_programs_of_other_organizations_share_nothing(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(KEY)
+    tokens = [mint_token(KEY.encode(), Principal(new_id("org"), new_id("user")), 600) for _ in range(2)]
+    mine, theirs = ((("authorization", f"Bearer {token}"),) for token in tokens)
+    async with serve(_config(tmp_path, auth_key_file=str(keys)), LIMITS) as stubs:
+        dying = rpc.TestMcpServerRequest(mcp_server=_program("dies"))
+        for _ in range(3):
+            tried = await stubs.mcp.TestMcpServer(dying, metadata=mine)
+            assert "no configuration" in tried.status_message
+            assert "in a row" not in tried.status_message, "trials share nothing with each other"
+        good = rpc.TestMcpServerRequest(mcp_server=_program())
+        for metadata in (theirs, mine):
+            assert (await stubs.mcp.TestMcpServer(good, metadata=metadata)).status == pb.MCP_SERVER_STATUS_REACHABLE
+        # A trial of other settings says nothing about the stored ones, and another organization cannot reach them.
+        create = rpc.CreateMcpServerRequest(mcp_server=_program(persistent_directory=True))
+        server = (await stubs.mcp.CreateMcpServer(create, metadata=mine)).mcp_server
+        changed = rpc.TestMcpServerRequest(mcp_server_id=server.id, mcp_server=_program("dies"))
+        for _ in range(3):
+            assert "in a row" not in (await stubs.mcp.TestMcpServer(changed, metadata=mine)).status_message
+        await stubs.mcp.DeleteMcpServer(rpc.DeleteMcpServerRequest(mcp_server_id=server.id), metadata=theirs)
+        found = await stubs.mcp.GetMcpServer(rpc.GetMcpServerRequest(mcp_server_id=server.id), metadata=mine)
+        program = found.mcp_server.program
+        assert (program.running, program.starts, program.crashes, program.stderr) == (1, 1, 0, "")
+        assert (tmp_path / "mcp" / server.id).is_dir()
+
+
+async def test_a_program_that_crashes_for_one_agent_starts_for_others(stubs: Stubs) -> None:
+    server = await _create(stubs, _program(env={"WHO": "{{ AGENT_ID | all }}"}))
+    crashing, other = rpc.McpCaller(agent_id="agent-1"), rpc.McpCaller(agent_id="agent-2")
+    for _ in range(2):
+        await refused(_run(stubs, server, "crash", caller=crashing))
+    waiting = await refused(_run(stubs, server, "echo", caller=crashing))
+    assert "2 times in a row" in waiting.message
+    assert await _text(stubs, server, "echo", arguments={"text": "a"}, caller=other) == "a"
 
 
 async def test_lines_that_are_no_messages_are_kept_as_its_output(stubs: Stubs) -> None:

@@ -99,6 +99,16 @@ async def test_a_failure_that_is_remembered_does_not_grow(tmp_path: Path) -> Non
     await service.close()
 
 
+async def test_a_failed_build_of_one_organization_is_not_that_of_another(tmp_path: Path) -> None:
+    builder = FakeBuilder()
+    service = _service(tmp_path, builder)
+    for organization_id in ("a", "a", "b"):
+        with pytest.raises(ToolRequirementsUnmet):
+            await _use(service, organization_id, "bad")
+    assert builder.resolved == ["bad==1.0", "bad==1.0"], "each organization tried once"
+    await service.close()
+
+
 async def test_what_a_build_leaves_belongs_to_the_service(tmp_path: Path) -> None:
     """The uid of a build is that of later tools, of any organization."""
     cache = PackageCache(tmp_path / "packages", 1 << 30)

@@ -32,7 +32,7 @@ class AgentDeletion:
             erased += await self.finish(caller.organization_id, each, deletion) + Erased(agents=1)
         # The runs of the deleted agents are gone, so that only those of the other members are cancelled.
         for group_id in start.group_ids:
-            async with self._groups.lock(group_id):
+            async with self._groups.lock(caller.organization_id, group_id):
                 await self._groups.finish_pending(caller.organization_id, group_id, states=(GroupState.DELETING,))
         return erased
 

@@ -66,11 +66,11 @@ class GroupChanges:
         self._recall = recall
         self._cancellations = cancellations
         self._clock = clock
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
-    def lock(self, group_id: str) -> asyncio.Lock:
-        """Returns the lock under which this process changes a group."""
-        return self._locks.setdefault(group_id, asyncio.Lock())
+    def lock(self, organization_id: str, group_id: str) -> asyncio.Lock:
+        """Returns the lock under which this process changes a group of an organization."""
+        return self._locks.setdefault((organization_id, group_id), asyncio.Lock())
 
     async def plan(self, change: GroupChange) -> GroupChange:
         """Returns a creation or an update with its effects.
@@ -262,7 +262,7 @@ class GroupChanges:
         if item.state is not GroupState.DELETING and not change.is_undone and change.started_at > now - GRACE:
             return
         with as_principal(Principal(change.organization_id, change.subject_id)):
-            async with self.lock(change.group_id):
+            async with self.lock(change.organization_id, change.group_id):
                 try:
                     await self.complete(change)
                 except Internal as error:

@@ -73,10 +73,10 @@ class GroupService:
             change = await self._changes.plan(self._change(caller, key, None, group, turns_counter=count))
             group_id, replayed = await self._store.begin(key, change)
             if not replayed:
-                async with self._changes.lock(group_id):
+                async with self._changes.lock(caller.organization_id, group_id):
                     await self._changes.complete(change)
                 return await self._store.get(caller.organization_id, group_id)
-        async with self._changes.lock(group_id):
+        async with self._changes.lock(caller.organization_id, group_id):
             await self._changes.finish_pending(caller.organization_id, group_id, key)
         return await self._store.get(caller.organization_id, group_id)
 
@@ -155,7 +155,7 @@ class GroupService:
                 its result.
         """
         organization_id = caller.organization_id
-        async with self._changes.lock(group_id):
+        async with self._changes.lock(caller.organization_id, group_id):
             for attempt in range(1, _ATTEMPTS + 1):
                 await self._changes.finish_pending(organization_id, group_id, key)
                 if key is not None and await self._agents.outcome(key) is not None:
@@ -196,7 +196,7 @@ class GroupService:
         """
         with suppress(NotFound):  # it was deleted, or another request is deleting it
             await self._store.begin(key, self._change(caller, key, None, None, group_id))
-        async with self._changes.lock(group_id):
+        async with self._changes.lock(caller.organization_id, group_id):
             states = (GroupState.DELETING,)
             await self._changes.finish_pending(caller.organization_id, group_id, key, states)
 

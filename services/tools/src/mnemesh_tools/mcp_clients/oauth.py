@@ -39,7 +39,8 @@ class McpAuthorizations:
         """
         logging.getLogger("mcp.client.auth").setLevel(logging.CRITICAL)  # its ERROR has traces with tokens
         self._connect_seconds = connect_seconds
-        self._clients: dict[str, tuple[McpTarget, httpx2.Auth]] = {}
+        # By the organization and its server.
+        self._clients: dict[tuple[str, str], tuple[McpTarget, httpx2.Auth]] = {}
         self._changed = changed
 
     def client(self, target: McpTarget) -> httpx2.Auth | None:
@@ -51,19 +52,20 @@ class McpAuthorizations:
             return Unauthorized()
         if not target.is_stored or not target.server_id:
             return target_client(target, target.oauth, Storage(target.oauth, target.oauth.state, None))
-        known = self._clients.get(target.server_id)
+        key = target.organization_id, target.server_id
+        known = self._clients.get(key)
         if known is None or (known[0].url, known[0].oauth) != (target.url, target.oauth):
 
             async def keep(state: OAuthState) -> None:
                 await self._changed(target, state)
 
             known = target, target_client(target, target.oauth, Storage(target.oauth, target.oauth.state, keep))
-            self._clients[target.server_id] = known
+            self._clients[key] = known
         return known[1]
 
-    def forget(self, server_id: str) -> None:
+    def forget(self, organization_id: str, server_id: str) -> None:
         """Forgets the client of a server whose settings or tokens have changed."""
-        self._clients.pop(server_id, None)
+        self._clients.pop((organization_id, server_id), None)
 
     async def start(self, target: McpTarget, redirect_uri: str) -> tuple[str, OAuthBegun] | None:
         """Begins an authorization, and returns the URL that a person opens, and what `complete` needs.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
             """Returns whether the organization can have no further program now."""
             ...
 
-        def forget(self, server_id: str) -> None:
+        def forget(self, organization_id: str, server_id: str) -> None:
             """Forgets the crashes of a server whose settings have changed."""
             ...
 
@@ -112,12 +112,13 @@ class McpPool:
 
         return await self._with_session(target, call, ends)
 
-    async def close_server(self, server_id: str) -> None:
-        """Closes the sessions of a server, whose settings have changed."""
-        self._programs.forget(server_id)
+    async def close_server(self, organization_id: str, server_id: str) -> None:
+        """Closes the sessions of a server of an organization, whose settings have changed."""
+        self._programs.forget(organization_id, server_id)
         if self._parts is not None:
-            self._parts[1].forget(server_id)
-        await self._close([target for target in self._sessions if target.server_id == server_id])
+            self._parts[1].forget(organization_id, server_id)
+        key = organization_id, server_id
+        await self._close([target for target in self._sessions if (target.organization_id, target.server_id) == key])
 
     async def close_idle(self) -> None:
         """Closes the sessions that were not used for a while, and those that have ended."""

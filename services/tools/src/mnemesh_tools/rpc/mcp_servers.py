@@ -240,7 +240,7 @@ class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
         )
 
     def _message(self, server: McpServer) -> mcp_servers_pb2.McpServer:
-        return mcp_server_to_proto(server, self._servers.program_health(server.id))
+        return mcp_server_to_proto(server, self._servers.program_health(server))
 
 
 def _without_variables(request: Any) -> Any:

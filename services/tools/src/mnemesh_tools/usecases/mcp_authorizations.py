@@ -188,7 +188,9 @@ class McpAuthorizationService:
         except MnemeshError as error:
             await self._ended(claimed, error.message)
             raise
-        await self._pool.close_server(server_id)  # before anyone learns that the server can be used
+        await self._pool.close_server(
+            caller.organization_id, server_id
+        )  # before anyone learns that the server can be used
         await self._ended(claimed, None)
         server = await self._get(caller, server_id)
         try:

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 from mnemesh_kit.clock import Clock
@@ -34,24 +34,42 @@ from mnemesh_tools.usecases.networks import ToolNetworks
 from mnemesh_tools.usecases.package_locks import ServerPackageLock
 from mnemesh_tools.usecases.packages import PackageService
 
+K = TypeVar("K")
+V = TypeVar("V")
 _LONGEST_DELAY_SECONDS: Final = 60.0
 _STABLE_SECONDS: Final = 60.0
 """A program that ran for longer is started again at once when it crashes."""
-_MAX_HEALTHS: Final = 10_000
+_MAX_KNOWN: Final = 10_000
+"""The servers, and the programs, of which something is kept."""
 _TRIED: Final = "tried-"
 _log = structlog.get_logger("mnemesh.tools.mcp")
 
 
+_ServerKey = tuple[str, str]
+"""An organization, and its server."""
+_ProgramKey = tuple[str, str, str]
+"""An organization, its server, and the values of the caller's variables: see `McpTarget.partition`."""
+
+
 @dataclass(slots=True)
 class _Health:
+    """What the record of a server shows of its programs."""
+
     running: int = 0
     starts: int = 0
     crashes: int = 0
-    in_a_row: int = 0
-    started: float = 0.0
     started_at: datetime | None = None
-    not_before: float = 0.0
     output: Callable[[], str] = field(default=str)
+
+
+@dataclass(slots=True)
+class _Starts:
+    """When a program may start again. Other programs of its server do not wait for it."""
+
+    started: float = 0.0
+    crashes_in_a_row: int = 0
+    not_before: float = 0.0
+    last_output: str = ""
 
 
 class McpPrograms:
@@ -75,7 +93,9 @@ class McpPrograms:
         self._clock = clock
         self._node = node
         self._running: Multiset[str] = Multiset()
-        self._healths: dict[str, _Health] = {}
+        # Nothing is kept of settings that are only tried: trials share nothing with each other or with a server.
+        self._healths: dict[_ServerKey, _Health] = {}
+        self._starts: dict[_ProgramKey, _Starts] = {}
         self._directories: dict[Path, asyncio.Lock] = {}
         self._crashes = Counter(
             "mnemesh_tools_mcp_program_crashes", "Programs of MCP servers that ended by themselves."
@@ -88,18 +108,17 @@ class McpPrograms:
         )
         return [running, self._crashes]
 
-    def health(self, server_id: str) -> ProgramHealth | None:
+    def health(self, organization_id: str, server_id: str) -> ProgramHealth | None:
         """Returns the processes of a server on this host; None if none was started."""
-        found = self._healths.get(server_id)
+        found = self._healths.get((organization_id, server_id))
         if found is None:
             return None
         return ProgramHealth(found.running, found.starts, found.crashes, found.started_at, found.output())
 
-    def forget(self, server_id: str) -> None:
+    def forget(self, organization_id: str, server_id: str) -> None:
         """Forgets the crashes of a server whose settings have changed."""
-        found = self._healths.get(server_id)
-        if found is not None:
-            found.in_a_row, found.not_before = 0, 0.0
+        for key in [key for key in self._starts if key[:2] == (organization_id, server_id)]:
+            del self._starts[key]
 
     def is_full(self, organization_id: str) -> bool:
         """Returns whether the organization can have no further program now."""
@@ -122,7 +141,8 @@ class McpPrograms:
         Raises:
             McpContactFailed: It cannot be started.
         """
-        health = self._new_health(target)
+        health, starts = self._known(target)
+        _require_start(starts)
         if self.is_full(target.organization_id):
             raise McpContactFailed(
                 f"This server runs {self._running.total()} programs already, {self._running[target.organization_id]} "
@@ -132,7 +152,7 @@ class McpPrograms:
 
         async def watched(*streams: Any) -> None:
             health.starts += 1
-            health.started, health.started_at = time.monotonic(), self._clock.now()
+            starts.started, health.started_at = time.monotonic(), self._clock.now()
             health.output = lambda: target.masked(output())
             await talk(*streams)
 
@@ -142,28 +162,25 @@ class McpPrograms:
         finally:
             health.running -= 1
             self._running[target.organization_id] -= 1
-            last = target.masked(output())
+            last = starts.last_output = target.masked(output())
             health.output = lambda: last
 
     def crashed(self, target: McpTarget) -> None:
         """Records that a program ended by itself; the next start waits longer after each crash."""
-        health = self._healths.get(target.server_id)
-        if health is None:
-            return
-        now = time.monotonic()
-        health.crashes += 1
         self._crashes.inc()
-        health.in_a_row = 1 if now - health.started > _STABLE_SECONDS else health.in_a_row + 1
-        delay = 0.0 if health.in_a_row == 1 else min(_LONGEST_DELAY_SECONDS, 2.0 ** (health.in_a_row - 2))
-        health.not_before = now + delay
+        health, starts = self._known(target)
+        health.crashes += 1
+        now = time.monotonic()
+        in_a_row = 1 if now - starts.started > _STABLE_SECONDS else starts.crashes_in_a_row + 1
+        delay = 0.0 if in_a_row == 1 else min(_LONGEST_DELAY_SECONDS, 2.0 ** (in_a_row - 2))
+        starts.crashes_in_a_row, starts.not_before = in_a_row, now + delay
         _log.warning("mcp_program_crashed", mcp_server_id=target.server_id, crashes=health.crashes, delay=delay)
 
-    async def delete_directory(self, server_id: str) -> None:
-        """Removes the directories of a server, whose programs have ended."""
-        path = self.settings.directory / server_id
-        if path.exists():
-            await asyncio.to_thread(remove_tree, str(path))
-        self._healths.pop(server_id, None)
+    async def delete(self, organization_id: str, server_id: str) -> None:
+        """Removes what is kept of a server that was deleted, and whose programs have ended."""
+        self.forget(organization_id, server_id)
+        self._healths.pop((organization_id, server_id), None)
+        await self._remove_directory(server_id)
 
     async def sweep(self, known: Callable[[Collection[str]], Awaitable[Collection[str]]]) -> None:
         """Removes the directories of servers that do not exist any more, and those that killed services left.
@@ -177,19 +194,19 @@ class McpPrograms:
         kept = set(await known([name for name in found if not name.startswith(_TRIED)]))
         for name in found:
             if name not in kept:
-                await self.delete_directory(name)
+                await self._remove_directory(name)
 
-    def _new_health(self, target: McpTarget) -> _Health:
-        if len(self._healths) >= _MAX_HEALTHS and target.server_id not in self._healths:
-            self._healths.pop(next(iter(self._healths)))
-        health = self._healths.setdefault(target.server_id, _Health())
-        wait = health.not_before - time.monotonic()
-        if wait > 0:
-            raise McpContactFailed(
-                f"The program ended {health.in_a_row} times in a row, and is not started before {wait:.0f} seconds "
-                f"from now. Its last output: …{' '.join(health.output().split())[-300:]}"
-            )
-        return health
+    async def _remove_directory(self, name: str) -> None:
+        path = self.settings.directory / name
+        if path.exists():
+            await asyncio.to_thread(remove_tree, str(path))
+
+    def _known(self, target: McpTarget) -> tuple[_Health, _Starts]:
+        """Returns what is known of the programs of a server, and of this one."""
+        if not target.is_stored:
+            return _Health(), _Starts()
+        server = target.organization_id, target.server_id
+        return _kept(self._healths, server, _Health), _kept(self._starts, (*server, target.partition), _Starts)
 
     async def _started(self, target: McpTarget, talk: Talk) -> str:
         settings, program = self.settings, target.program
@@ -271,6 +288,23 @@ class McpPrograms:
                 self._directories.pop(path, None)
             if not target.is_stored:
                 await asyncio.shield(asyncio.to_thread(remove_tree, str(parent)))
+
+
+def _kept(known: dict[K, V], key: K, create: Callable[[], V]) -> V:
+    """Returns the value of a key, which is created in place of the oldest one if there are too many."""
+    if key not in known and len(known) >= _MAX_KNOWN:
+        del known[next(iter(known))]
+    return known.setdefault(key, create())
+
+
+def _require_start(starts: _Starts) -> None:
+    """Raises McpContactFailed if a program that has crashed may not start yet."""
+    wait = starts.not_before - time.monotonic()
+    if wait > 0:
+        raise McpContactFailed(
+            f"The program ended {starts.crashes_in_a_row} times in a row, and is not started before {wait:.0f} seconds "
+            f"from now. Its last output: …{' '.join(starts.last_output.split())[-300:]}"
+        )
 
 
 def _npm_command(directory: Path, program: McpProgram) -> str:

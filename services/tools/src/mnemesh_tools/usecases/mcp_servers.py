@@ -185,27 +185,34 @@ class McpServerService:
             result_ids=lambda updated: [updated.id],
             replay=lambda tx, ids: lookups.get_mcp_server(tx, ids[0]),
         )
-        await self._pool.close_server(server_id)
+        await self._pool.close_server(caller.organization_id, server_id)
         return stored
 
     async def delete_server(self, caller: Principal, server_id: str, key: RequestKey | None) -> None:
         """Deletes a server and its tools. Succeeds if the server does not exist."""
         require_id(server_id, "mcp_server", "mcp_server_id")
 
-        def delete(tx: ToolTransaction) -> None:
+        def delete(tx: ToolTransaction) -> bool:
+            exists = tx.mcp.get_server(server_id) is not None
             for tool in tx.mcp.get_tools(server_id):
                 tx.delete_tool(tool.tool_id)
             tx.mcp.delete_server(server_id)
+            return exists
 
-        await self._store.write_once(
-            caller.organization_id, key, delete, result_ids=lambda _: [], replay=lambda _tx, _ids: None
+        was_deleted = await self._store.write_once(
+            caller.organization_id,
+            key,
+            delete,
+            result_ids=lambda exists: [server_id] if exists else [],
+            replay=lambda _tx, ids: bool(ids),
         )
-        await self._pool.close_server(server_id)
-        await self._programs.delete_directory(server_id)
+        if was_deleted:  # else the id may be that of another organization's server
+            await self._pool.close_server(caller.organization_id, server_id)
+            await self._programs.delete(caller.organization_id, server_id)
 
-    def program_health(self, server_id: str) -> ProgramHealth | None:
+    def program_health(self, server: McpServer) -> ProgramHealth | None:
         """Returns the processes of a stdio server on this host; None if none was started."""
-        return self._programs.health(server_id)
+        return self._programs.health(server.organization_id, server.id)
 
     async def refresh_server(
         self, caller: Principal, server_id: str, agent: McpCaller, key: RequestKey | None

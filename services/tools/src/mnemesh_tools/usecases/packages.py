@@ -75,12 +75,13 @@ class PackageService:
         self._cache = cache
         self._wait_seconds = wait_seconds
         self._slots = slots
-        # By the organization, and the lines of requirements or the key of a directory.
+        # Each by the organization, and the lines of requirements or the key of a directory. Organizations share only
+        # the work of equal builds, and directories, whose keys are the hashes of all that they contain.
         self._builds: dict[tuple[str, str], _Build] = {}
         self._running: dict[str, asyncio.Task[Any]] = {}
         """The builds that have a slot. No organization waits for the turn of another one with the same build."""
-        self._failures: dict[str, _Failure] = {}
-        self._locks: dict[str, str] = {}
+        self._failures: dict[tuple[str, str], _Failure] = {}
+        self._locks: dict[tuple[str, str], str] = {}
         """The locks of requirements of tools and programs that are not stored."""
         self._preparing: set[asyncio.Task[None]] = set()
         self._seconds = Histogram("mnemesh_tools_package_build_seconds", "Builds of packages of tools.")
@@ -97,7 +98,7 @@ class PackageService:
         packages = _packages_of(tool)
         if not packages.requirements:
             return
-        self._failures.pop(packages.key, None)
+        self._failures.pop((tool.organization_id, packages.key), None)
 
         async def build() -> None:
             with suppress(
@@ -119,7 +120,8 @@ class PackageService:
         size = self._cache.size(key)
         if size is not None:
             return PackagesStatus(PackagesState.READY, locked, size_bytes=size)
-        build, failure = self._builds.get((tool.organization_id, key)), self._failures.get(key)
+        own = tool.organization_id, key
+        build, failure = self._builds.get(own), self._failures.get(own)
         if build is not None:
             return PackagesStatus(build.state, locked, started_at=build.started_at)
         if failure is not None:
@@ -181,15 +183,16 @@ class PackageService:
     async def _lock(self, organization_id: str, packages: PackageSet, stored: PackageLock | None) -> str:
         """Returns a new lock, and keeps it: where locks are stored, or in memory for what is not stored."""
         key = packages.key
-        if stored is None and key in self._locks:
-            return self._locks[key]
+        own = organization_id, key
+        if stored is None and own in self._locks:
+            return self._locks[own]
         lock: str = await self._once(
             organization_id, packages, key, PackagesState.RESOLVING, lambda: self._resolve(packages)
         )
         if stored is None:
             if len(self._locks) >= _MAX_LOCKS:
                 self._locks.pop(next(iter(self._locks)))
-            self._locks[key] = lock
+            self._locks[own] = lock
             return lock
         return await stored.add(lock)
 
@@ -202,7 +205,7 @@ class PackageService:
         work: Callable[[], Coroutine[Any, Any, Any]],
     ) -> Any:
         """Runs a build, or waits for the one that runs. It continues if this caller is cancelled."""
-        failure = self._failures.get(key)
+        failure = self._failures.get((organization_id, key))
         if failure is not None and time.monotonic() - failure.at < _RETRY_SECONDS:
             raise failure.error.with_traceback(None)  # else it grows each time
         build = self._builds.get((organization_id, key))
@@ -223,13 +226,13 @@ class PackageService:
             failure = _failed(error, field)
             if len(self._failures) >= _MAX_FAILURES:
                 self._failures.pop(next(iter(self._failures)))
-            self._failures[key] = _Failure(time.monotonic(), failure)
+            self._failures[organization_id, key] = _Failure(time.monotonic(), failure)
             _log.warning("packages_failed", error=failure.message)
             raise failure from error
         finally:
             self._builds.pop((organization_id, key), None)
             self._seconds.observe(time.monotonic() - started)
-        self._failures.pop(key, None)
+        self._failures.pop((organization_id, key), None)
         return result
 
     async def _shared(self, key: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

@@ -38,7 +38,7 @@ class SourceReader:
         """
         self._slots = FairSlots(PROCESSES, per_organization, _WAIT_SECONDS, "large sources to read")
         self._processes = ThreadPoolExecutor(PROCESSES, thread_name_prefix="source-reader")
-        self._known: OrderedDict[tuple[SourceType, bytes, str | None], SourceFacts] = OrderedDict()
+        self._known: OrderedDict[tuple[str, SourceType, bytes, str | None], SourceFacts] = OrderedDict()
 
     async def read(self, caller: Principal, source: Source, field: str, name: str | None = None) -> SourceFacts:
         """Returns the facts about the last function of `source`, or about the function `name`.
@@ -56,7 +56,8 @@ class SourceReader:
         source_type, text = source
         if len(text) > MAX_SOURCE_CHARS:
             raise ToolSourceInvalid(f"The source must be at most {MAX_SOURCE_CHARS:,} characters.", field=field)
-        key = source_type, hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest(), name
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        key = caller.organization_id, source_type, digest, name
         facts = self._known.pop(key, None)
         if facts is None:
             read = read_source if source_type is SourceType.PYTHON else read_typescript

@@ -65,7 +65,7 @@ class ToolFinder:
         self._store = store
         self._embedder = embedder
         self._seed = seed
-        self._documents: OrderedDict[tuple[str, int], _Document] = OrderedDict()
+        self._documents: OrderedDict[tuple[str, str, int], _Document] = OrderedDict()
 
     async def search(self, caller: Principal, query: str, filter_: ToolFilter, limit: int) -> Sequence[ToolHit]:
         """Returns the tools that match the filter and the query, best first; for a blank query the newest.
@@ -108,7 +108,7 @@ class ToolFinder:
         return documents
 
     def _document(self, tool: Tool) -> _Document:
-        key = tool.id, tool.revision
+        key = tool.organization_id, tool.id, tool.revision
         found = self._documents.get(key)
         if found is None:
             text = _text(tool.spec)
