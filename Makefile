@@ -22,7 +22,7 @@ export UV_PYTHON := $(CURDIR)/$(BIN)/python
 export UV_PYTHON_DOWNLOADS := never
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-polyglot check check-format check-types check-imports check-contracts proto sync-client bench bench-memory bench-memory-load bench-files up down fmt
+.PHONY: help run test test-all test-polyglot check check-format check-types check-imports check-contracts proto sync-client bench bench-memory bench-memory-load bench-files up down fmt dist
 .DELETE_ON_ERROR:
 
 help: ## Show the targets
@@ -94,16 +94,22 @@ bench-memory-load: $(VENV)/.dev ## Measure recall and archival with a million me
 bench-files: $(VENV)/.dev ## Measure uploads, processing, grep and views of files
 	@$(BIN)/python -m benchmarks.files $(ARGS)
 
+dist: $(VENV)/.uv-$(UV_VERSION) ## Build the wheels of every package in dist/, and `mnemesh`, which installs the whole mesh
+	@rm -rf dist
+	@$(BIN)/uv build --quiet --wheel --all-packages --out-dir dist
+	@$(BIN)/uv build --quiet --wheel --out-dir dist
+	@echo "mnemesh: pip install --find-links dist dist/mnemesh-*.whl"
+
 # Dependencies of a running mesh. Keeps installed development tools.
 $(VENV)/.runtime: $(MANIFESTS) | $(VENV)/.uv-$(UV_VERSION)
 	@echo "mnemesh: installing the runtime dependencies"
-	@$(BIN)/uv sync --frozen --no-dev --inexact
+	@$(BIN)/uv sync --quiet --frozen --no-dev --inexact
 	@touch $@
 
 # Dependencies of tests and checks.
 $(VENV)/.dev: $(MANIFESTS) | $(VENV)/.uv-$(UV_VERSION)
 	@echo "mnemesh: installing the development dependencies"
-	@$(BIN)/uv sync --frozen --all-packages --all-groups
+	@$(BIN)/uv sync --quiet --frozen --all-packages --all-groups
 	@touch $(VENV)/.runtime $@
 
 $(VENV)/.uv-$(UV_VERSION):

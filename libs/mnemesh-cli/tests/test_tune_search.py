@@ -147,4 +147,4 @@ def test_missing_extra_is_named(
     monkeypatch.delattr("mnemesh_cli.commands.search_tuning")
     monkeypatch.setitem(sys.modules, "mnemesh_cli.commands.search_tuning", None)
     assert command(monkeypatch, "--dialogues", str(dialogues)) == 2
-    assert "pip install 'mnemesh-cli[tuning]'" in capsys.readouterr().err
+    assert "-m pip install --find-links dist mnemesh-retrieval" in capsys.readouterr().err

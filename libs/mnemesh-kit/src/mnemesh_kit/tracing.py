@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mnemesh_kit.config import StartupError
+from mnemesh_kit.extras import install_hint
 
 
 def start_tracing(service: str, env: Mapping[str, str] = os.environ) -> Callable[[], None] | None:
@@ -28,8 +29,8 @@ def start_tracing(service: str, env: Mapping[str, str] = os.environ) -> Callable
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
     except ImportError as error:
         raise StartupError(
-            f"OTEL_EXPORTER_OTLP_ENDPOINT is set, but OpenTelemetry is not installed. Install mnemesh-{service}[otel]; "
-            "in a checkout, `make run` and `make up` install it."
+            "OTEL_EXPORTER_OTLP_ENDPOINT is set, but OpenTelemetry is not installed. "
+            f"{install_hint('mnemesh-kit', 'otel')}"
         ) from error
     provider = TracerProvider(resource=Resource.create({"service.name": f"mnemesh-{service}"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from mnemesh_kit.config import ConfigError, StartupError
+from mnemesh_kit.extras import install_hint
 
 from mnemesh_retrieval.config import EmbedderConfig, IndexConfig, SearchConfig
 from mnemesh_retrieval.embedder import Embedder
@@ -113,8 +114,8 @@ async def _open_server_index(config: IndexConfig) -> ServerIndex:
         from mnemesh_retrieval.server import ServerIndex, ServerSettings  # noqa: PLC0415 - optional, and heavy
     except ModuleNotFoundError as error:
         raise StartupError(
-            "MNEMESH_QDRANT_URL is set, but qdrant-client is not installed. Install mnemesh-recall[qdrant] and "
-            "mnemesh-archival[qdrant]; in a checkout, `make run` and `make up` install it."
+            "MNEMESH_QDRANT_URL is set, but qdrant-client is not installed. "
+            f"{install_hint('mnemesh-retrieval', 'qdrant')}"
         ) from error
     settings = ServerSettings(
         url=config.qdrant_url,

@@ -13,6 +13,7 @@ from mnemesh_cli.display.terminal import notice, output
 from mnemesh_cli.letta.report import Report, problem_lines, table_lines
 from mnemesh_cli.vector_uses import vector_lines
 from mnemesh_kit.errors import DeadlineExceeded, FailedPrecondition, Unavailable
+from mnemesh_kit.extras import install_hint
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -55,7 +56,9 @@ async def import_letta(
         from mnemesh_cli.letta.database import open_database  # noqa: PLC0415
         from mnemesh_cli.letta.migration import Migration  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise FailedPrecondition(f"{error.name} is not installed. Install mnemesh-cli[letta].") from error
+        raise FailedPrecondition(
+            f"The package {error.name} is not installed. {install_hint('mnemesh-cli', 'letta')}"
+        ) from error
     if (task := asyncio.current_task()) is not None:
         # A loop with any signal handler is woken by every signal, so that it misses no Ctrl-C.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

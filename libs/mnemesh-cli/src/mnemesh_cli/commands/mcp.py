@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from mnemesh_cli.connection import Connection
 from mnemesh_kit.config import StartupError
+from mnemesh_kit.extras import install_hint
 
 
 def mcp(
@@ -25,7 +26,7 @@ async def _serve(connection: Connection, agent: str | None) -> None:
     try:
         from mnemesh_client.mcp_server import memory_server  # noqa: PLC0415 -- an extra
     except ModuleNotFoundError as error:
-        raise StartupError("The extra mcp is not installed. Run: pip install 'mnemesh-client[mcp]'") from error
+        raise StartupError(f"The package mcp is not installed. {install_hint('mnemesh-cli', 'mcp')}") from error
     async with connection.open() as mnemesh:
         if agent is not None:
             agent = (await mnemesh.agents.find(agent)).id

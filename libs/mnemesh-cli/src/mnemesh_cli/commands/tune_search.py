@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from mnemesh_kit.config import StartupError
+from mnemesh_kit.extras import install_hint
 
 
 def tune_search(
@@ -37,6 +38,8 @@ def tune_search(
     try:
         from mnemesh_cli.commands import search_tuning  # noqa: PLC0415 -- an extra
     except ModuleNotFoundError as error:
-        raise StartupError("The extra tuning is not installed. Run: pip install 'mnemesh-cli[tuning]'") from error
+        raise StartupError(
+            f"The package mnemesh-retrieval is not installed. {install_hint('mnemesh-cli', 'tuning')}"
+        ) from error
     request = search_tuning.TuningRequest(dialogues, embedder, base_url, dimension, start, out, context.obj.as_json)
     asyncio.run(search_tuning.run(request))

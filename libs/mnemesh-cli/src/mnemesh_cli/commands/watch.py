@@ -22,6 +22,7 @@ from mnemesh_cli.display.records import print_done
 from mnemesh_cli.display.terminal import notice, print_error
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.extras import install_hint
 
 
 def watch(
@@ -79,7 +80,9 @@ async def _watch(
     try:
         from mnemesh_cli.directories.watch import Watch  # noqa: PLC0415 -- an extra
     except ModuleNotFoundError as error:
-        raise StartupError("The extra watch is not installed. Run: pip install 'mnemesh-client[watch]'") from error
+        raise StartupError(
+            f"The package watchfiles is not installed. {install_hint('mnemesh-cli', 'watch')}"
+        ) from error
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

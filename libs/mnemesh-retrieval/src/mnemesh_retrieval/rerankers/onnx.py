@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from mnemesh_kit.extras import install_hint
 
 from mnemesh_retrieval.errors import RerankerError, RerankerMisconfigured
 
@@ -139,6 +140,6 @@ def _packages(handle: str) -> tuple[Any, Any]:
         import tokenizers  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise RerankerMisconfigured(
-            f"reranker {handle}: {error.name} is not installed. Install mnemesh-retrieval[onnx]"
+            f"reranker {handle}: {error.name} is not installed. {install_hint('mnemesh-retrieval', 'onnx')}"
         ) from error
     return onnxruntime, tokenizers

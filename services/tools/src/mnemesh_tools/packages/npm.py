@@ -11,6 +11,7 @@ from mnemesh_sandbox import OUTPUT_DIRECTORY, Language, Task
 from mnemesh_sandbox.inside.node import EXPORT
 from mnemesh_sandbox.node import NodeProgram
 
+from mnemesh_tools.model.support import INSTALL_NODE
 from mnemesh_tools.packages import inside
 from mnemesh_tools.packages.builder import Builds, PackagesUnavailable, certificate_file
 
@@ -92,7 +93,7 @@ class NpmInstaller:
 
     async def _run(self, options: Sequence[str], files: Mapping[str, str], result: str, output: Path) -> str:
         if self._npm is None:
-            raise PackagesUnavailable("this server has no npm; install Node.js with npm (MNEMESH_TOOLS_NODE)")
+            raise PackagesUnavailable(f"this server has no npm. {INSTALL_NODE}")
         certificates = certificate_file()
         values = {
             "npm": self._npm,

@@ -28,7 +28,7 @@ from mnemesh_tools.mcp_clients.contracts import McpContactFailed, McpTarget
 from mnemesh_tools.model.definitions import network_grant
 from mnemesh_tools.model.mcp_programs import McpProgram, ProgramHealth, ProgramSettings
 from mnemesh_tools.model.requirements import Ecosystem, PackageSet
-from mnemesh_tools.model.support import require_network_access
+from mnemesh_tools.model.support import INSTALL_NODE, require_network_access
 from mnemesh_tools.store.base import ToolStore
 from mnemesh_tools.usecases.networks import ToolNetworks
 from mnemesh_tools.usecases.package_locks import ServerPackageLock
@@ -212,7 +212,7 @@ class McpPrograms:
         settings, program = self.settings, target.program
         node = self._node
         if program.npm_requirements and node is None:
-            raise McpContactFailed("This server has no Node, which programs of npm packages need.")
+            raise McpContactFailed(f"This server has no Node.js, which programs of npm packages need. {INSTALL_NODE}")
         confined = not settings.trusts(target.organization_id)
         try:
             async with AsyncExitStack() as stack:
