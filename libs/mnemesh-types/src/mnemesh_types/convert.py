@@ -62,6 +62,8 @@ _OPTIONAL: Final = (
     "turn_id",
     "conversation_id",
     "is_err",
+    "carried",
+    "is_event",
 )
 _PROVENANCE_IDS: Final = ("project_id", "template_id", "base_template_id", "deployment_id", "entity_id")
 _USAGE: Final = (
@@ -95,6 +97,8 @@ def message_to_proto(message: Message, agent_id: str | None = None) -> pb.Messag
         turn_id=message.turn_id,
         conversation_id=message.conversation_id,
         is_err=message.is_err,
+        carried=message.carried,
+        is_event=message.is_event,
         create_time=timestamp_to_proto(message.created_at),
         update_time=optional_timestamp_to_proto(message.updated_at),
         sequence_id=message.sequence_id,

@@ -167,6 +167,10 @@ class Message:
     A request for approval repeats the calls of the preceding assistant message that wait for a decision. The answer
     names the request in `approval_request_id` and carries the decisions.
 
+    `carried` is what the provider put into its message and the other fields do not hold. It is the JSON text of a
+    renderer, and returns to the model of `model` only. `is_event` is true if mnemesh wrote the message in the name of
+    the user.
+
     `agent_id` may be empty on a message that has not been stored: the write supplies it. `sequence_id` is 0 until the
     message is stored. Both, and `updated_at`, are ignored by comparisons.
     """
@@ -189,6 +193,8 @@ class Message:
     turn_id: str | None = None
     conversation_id: str | None = None
     is_err: bool | None = None
+    carried: str | None = None
+    is_event: bool | None = None
     agent_id: str = field(default="", compare=False)
     updated_at: datetime | None = field(default=None, compare=False)
     sequence_id: int = field(default=0, compare=False)

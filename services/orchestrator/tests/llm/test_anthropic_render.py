@@ -47,7 +47,7 @@ def test_whole_window_renders_as_expected() -> None:
         '{"model":"claude-sonnet-4-5","max_tokens":8192,'
         '"system":[{"type":"text","text":"You are an agent.","cache_control":{"type":"ephemeral"}}],'
         f'"messages":[{{"role":"user","content":[{{"type":"text","text":"{OPENING}"}}]}},'
-        '{"role":"assistant","content":[{"type":"text","text":"Waking up."},'
+        '{"role":"assistant","content":[{"type":"text","text":"Waking up. "},'
         '{"type":"tool_use","id":"call_b","name":"boot","input":{}}]},'
         '{"role":"user","content":[{"type":"tool_result","tool_use_id":"call_b","content":'
         f'"{{\\"status\\": \\"OK\\", \\"message\\": \\"None\\", \\"time\\": \\"{TIME}\\"}}"}},'

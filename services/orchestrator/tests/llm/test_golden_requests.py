@@ -3,6 +3,7 @@
 `MNEMESH_GOLDEN=write` writes the files again. Their diff shows what invalidates a provider's prefix cache.
 """
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -62,7 +63,10 @@ MODELS = {
 
 def calls(number: int, *names: str, content: Sequence[ContentPart] = ()) -> Message:
     call = tuple(ToolCall(f"call_{number}_{place}", name, '{"query": "x"}') for place, name in enumerate(names))
-    return message(number, Role.ASSISTANT, *content, tool_calls=call)
+    # What Gemini and DeepSeek add to a message with calls.
+    extra = {"extra_content": {"google": {"thought_signature": "sig-3"}}}
+    carried = {"api": "openai_chat", "reasoning": ["reasoning_content"], "calls": [extra]}
+    return message(number, Role.ASSISTANT, *content, tool_calls=call, carried=json.dumps(carried) if content else None)
 
 
 def returns(number: int, *names: str, status: ToolStatus = ToolStatus.SUCCESS) -> Message:
@@ -81,7 +85,7 @@ def thoughts(model: ModelInfo) -> tuple[ContentPart, ...]:
         case Api.RESPONSES:
             return (SummarizedReasoningPart("rs_1", ("Looking.",), "gAAA"),)
         case _:
-            return (ReasoningPart("Let me see.", is_native=True), OmittedReasoningPart("sig-3"))
+            return (ReasoningPart("Let me see.", is_native=True),)
 
 
 def v3(model: ModelInfo) -> LlmRequest:

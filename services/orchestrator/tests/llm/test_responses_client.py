@@ -27,7 +27,7 @@ from mnemesh_types import messages
 from mnemesh_types import usage as model
 from mnemesh_types.messages import ReasoningPart, SummarizedReasoningPart, TextPart
 
-from .windows import THINKER, at, collect, everything, hello, message, tool
+from .windows import THINKER, ask, at, collect, everything, hello, message, tool
 
 KEY = "sk-test-0123456789abcdef"
 
@@ -87,7 +87,7 @@ async def test_reasoning_is_returned_as_summaries_and_sent_back_encrypted(
     assert part == SummarizedReasoningPart("rs_2", ("First.", "Second."), "gAAA")
     call = message(5, messages.Role.ASSISTANT, part, tool_calls=(messages.ToolCall("c1", "a", '{"x": 1}'),))
     request = hello(THINKER)
-    items = render_body(type(request)(THINKER, request.settings, (*request.messages, call), "UTC"))["input"]
+    items = render_body(ask(THINKER, *request.messages, call))["input"]
     assert items[-2:] == [
         {
             "type": "reasoning",
@@ -148,7 +148,7 @@ async def test_phase_of_text_is_sent_back(fake: FakeResponses, client: OpenAiRes
     _, answer = await everything(client, hello(THINKER))
     request = hello(THINKER)
     said = message(5, messages.Role.ASSISTANT, *answer.content)
-    items = render_body(type(request)(THINKER, request.settings, (*request.messages, said), "UTC"))["input"]
+    items = render_body(ask(THINKER, *request.messages, said))["input"]
     assert items[-1] == {"role": "assistant", "content": "Looking.", "phase": "commentary"}
 
 

@@ -1,6 +1,7 @@
 """Builds requests and histories for the tests of the model layer."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -56,7 +57,12 @@ def tool(name: str, required: Sequence[str] = (), /, **properties: Any) -> ToolS
 
 
 def ask(model: ModelInfo, *messages: Message, **fields: Any) -> LlmRequest:
+    """Returns a request. Answers that name no model are the model's own."""
     fields.setdefault("settings", model.defaults)
+    messages = tuple(
+        replace(each, model=model.handle) if each.role is Role.ASSISTANT and each.model is None else each
+        for each in messages
+    )
     return LlmRequest(model=model, messages=messages, time_zone=ZONE, **fields)
 
 

@@ -128,7 +128,7 @@ def _extend(
             pass  # It repeats calls of an earlier message, or decides them.
         elif message.role is Role.ASSISTANT or message.tool_calls:
             calls = tuple(_wire_calls(request, cache, message, used_ids, thinking_tools))
-            turns.append(AssistantTurn(message, calls, _is_written_by(message, request.model.provider)))
+            turns.append(AssistantTurn(message, calls, message.model == request.model.handle))
             if calls:
                 returns_turn = ReturnsTurn()
                 turns.append(returns_turn)
@@ -222,10 +222,6 @@ def _arguments(call: ToolCall, keeps_thinking: bool, thoughts: str | None) -> st
     if call.arguments and "raw" not in decoded:
         return call.arguments
     return json.dumps(decoded, ensure_ascii=False)
-
-
-def _is_written_by(message: Message, provider: str) -> bool:
-    return message.model is None or message.model.partition("/")[0] == provider
 
 
 def _inner_thoughts(message: Message) -> str | None:

@@ -96,7 +96,8 @@ class AnsweredCall:
 class LlmAnswer:
     """The whole answer; the last event of a stream.
 
-    `content` holds text and reasoning parts in the provider's order. `request_body` and `response_body` are for the
+    `content` holds text and reasoning parts in the provider's order, and `carried` what else the provider put into its
+    message, as JSON text that only the adapter reads. `request_body` and `response_body` are for the
     trace: JSON text, without keys.
     """
 
@@ -104,6 +105,7 @@ class LlmAnswer:
     tool_calls: tuple[AnsweredCall, ...]
     finish_reason: FinishReason
     usage: Usage
+    carried: str | None = None
     request_body: str = ""
     response_body: str = ""
 

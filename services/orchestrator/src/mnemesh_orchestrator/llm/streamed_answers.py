@@ -49,6 +49,11 @@ class StreamedAnswer(Protocol):
         ...
 
     @property
+    def carried(self) -> str | None:
+        """What else the provider put into its message, as the JSON text of `llm/carried.py`."""
+        ...
+
+    @property
     def body(self) -> Any:
         """The answer as a call without streaming would have returned it."""
         ...
@@ -103,6 +108,7 @@ def _whole(provider: str, answer: StreamedAnswer, request: LlmRequest, body: byt
             tool_calls=without_added_nulls(answer.tool_calls, request),
             finish_reason=answer.finish_reason,
             usage=answer.usage,
+            carried=answer.carried,
             request_body=body.decode(),
             response_body=json.dumps(answer.body, ensure_ascii=False),
         )

@@ -47,7 +47,7 @@ class AssistantTurn:
     message: Message
     calls: tuple[WireCall, ...]
     is_own: bool = True
-    """True if the called provider wrote it, as far as known."""
+    """True if the called model wrote it."""
     rendered: "Rendered" = field(default_factory=dict, compare=False, repr=False)
 
 

@@ -117,6 +117,7 @@ def answer_message(
         created_at=now,
         content=tuple(part for part in content if not (isinstance(part, TextPart) and not part.text)),
         tool_calls=calls,
+        carried=answer.carried,
         model=model,
         step_id=step,
         run_id=run.id,

@@ -98,9 +98,20 @@ def require_message(message: Message, field: str) -> None:
     ):  # fmt: skip
         if (id_ := getattr(message, name)) is not None:
             require_id(id_, prefix, f"{field}.{name}")
+    require_optional_text(message.carried, f"{field}.carried", max_bytes=MAX_TEXT_BYTES)
     for name in ("name", "otid", "sender_id", "model", "turn_id"):
         if (text := getattr(message, name)) is not None:
             require_name(text, f"{field}.{name}")
+
+
+def updated_message(stored: Message, changed: Message, fields: frozenset[str]) -> Message:
+    """Returns a stored message with the named fields of another.
+
+    What the provider carried with its own words is not valid beside other words.
+    """
+    updated = replace(stored, **{field: getattr(changed, field) for field in fields})
+    is_same = updated.content == stored.content and updated.tool_calls == stored.tool_calls
+    return updated if is_same else replace(updated, carried=None)
 
 
 def require_content_text(text: str, field: str) -> str:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1emnemesh/types/v1/message.proto\x12\x10mnemesh.types.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbd\x06\n\x07Message\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12$\n\x04role\x18\x03 \x01(\x0e\x32\x16.mnemesh.types.v1.Role\x12.\n\x07\x63ontent\x18\x04 \x03(\x0b\x32\x1d.mnemesh.types.v1.ContentPart\x12.\n\ntool_calls\x18\x05 \x03(\x0b\x32\x1a.mnemesh.types.v1.ToolCall\x12\x32\n\x0ctool_returns\x18\x06 \x03(\x0b\x32\x1c.mnemesh.types.v1.ToolReturn\x12>\n\x12\x61pproval_decisions\x18\x07 \x03(\x0b\x32\".mnemesh.types.v1.ApprovalDecision\x12 \n\x13\x61pproval_request_id\x18\x08 \x01(\tH\x00\x88\x01\x01\x12\x11\n\x04name\x18\n \x01(\tH\x01\x88\x01\x01\x12\x11\n\x04otid\x18\x0b \x01(\tH\x02\x88\x01\x01\x12\x16\n\tsender_id\x18\x0c \x01(\tH\x03\x88\x01\x01\x12\x15\n\x08group_id\x18\r \x01(\tH\x04\x88\x01\x01\x12\x12\n\x05model\x18\x0e \x01(\tH\x05\x88\x01\x01\x12\x14\n\x07step_id\x18\x0f \x01(\tH\x06\x88\x01\x01\x12\x13\n\x06run_id\x18\x10 \x01(\tH\x07\x88\x01\x01\x12\x14\n\x07turn_id\x18\x11 \x01(\tH\x08\x88\x01\x01\x12\x13\n\x06is_err\x18\x12 \x01(\x08H\t\x88\x01\x01\x12\x1c\n\x0f\x63onversation_id\x18\x13 \x01(\tH\n\x88\x01\x01\x12/\n\x0b\x63reate_time\x18\x1e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x0bupdate_time\x18\x1f \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x0b\x88\x01\x01\x12\x13\n\x0bsequence_id\x18  \x01(\x03\x42\x16\n\x14_approval_request_idB\x07\n\x05_nameB\x07\n\x05_otidB\x0c\n\n_sender_idB\x0b\n\t_group_idB\x08\n\x06_modelB\n\n\x08_step_idB\t\n\x07_run_idB\n\n\x08_turn_idB\t\n\x07_is_errB\x12\n\x10_conversation_idB\x0e\n\x0c_update_time\"\xfc\x02\n\x0b\x43ontentPart\x12*\n\x04text\x18\x01 \x01(\x0b\x32\x1a.mnemesh.types.v1.TextPartH\x00\x12,\n\x05image\x18\x02 \x01(\x0b\x32\x1b.mnemesh.types.v1.ImagePartH\x00\x12\x34\n\treasoning\x18\x03 \x01(\x0b\x32\x1f.mnemesh.types.v1.ReasoningPartH\x00\x12\x45\n\x12redacted_reasoning\x18\x04 \x01(\x0b\x32\'.mnemesh.types.v1.RedactedReasoningPartH\x00\x12\x43\n\x11omitted_reasoning\x18\x05 \x01(\x0b\x32&.mnemesh.types.v1.OmittedReasoningPartH\x00\x12I\n\x14summarized_reasoning\x18\x06 \x01(\x0b\x32).mnemesh.types.v1.SummarizedReasoningPartH\x00\x42\x06\n\x04part\">\n\x08TextPart\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x16\n\tsignature\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x0c\n\n_signature\"\x88\x01\n\tImagePart\x12/\n\x06inline\x18\x01 \x01(\x0b\x32\x1d.mnemesh.types.v1.InlineImageH\x00\x12\r\n\x03url\x18\x02 \x01(\tH\x00\x12\x11\n\x07\x66ile_id\x18\x03 \x01(\tH\x00\x12\x13\n\x06\x64\x65tail\x18\x04 \x01(\tH\x01\x88\x01\x01\x42\x08\n\x06sourceB\t\n\x07_detail\"/\n\x0bInlineImage\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x12\n\nmedia_type\x18\x02 \x01(\t\"V\n\rReasoningPart\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\tis_native\x18\x02 \x01(\x08\x12\x16\n\tsignature\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x0c\n\n_signature\"%\n\x15RedactedReasoningPart\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\t\"<\n\x14OmittedReasoningPart\x12\x16\n\tsignature\x18\x01 \x01(\tH\x00\x88\x01\x01\x42\x0c\n\n_signature\"n\n\x17SummarizedReasoningPart\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\tsummaries\x18\x02 \x03(\t\x12\x1e\n\x11\x65ncrypted_content\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x14\n\x12_encrypted_content\"a\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\x12\x18\n\x0bprovider_id\x18\x04 \x01(\tH\x00\x88\x01\x01\x42\x0e\n\x0c_provider_id\"\xb4\x01\n\nToolReturn\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x32\n\x06status\x18\x03 \x01(\x0e\x32\".mnemesh.types.v1.ToolReturnStatus\x12.\n\x07\x63ontent\x18\x04 \x03(\x0b\x32\x1d.mnemesh.types.v1.ContentPart\x12\x0e\n\x06stdout\x18\x05 \x03(\t\x12\x0e\n\x06stderr\x18\x06 \x03(\t\"\xc1\x01\n\x10\x41pprovalDecision\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12,\n\x07\x61pprove\x18\x02 \x01(\x0b\x32\x19.mnemesh.types.v1.ApproveH\x00\x12&\n\x04\x64\x65ny\x18\x03 \x01(\x0b\x32\x16.mnemesh.types.v1.DenyH\x00\x12\x35\n\rclient_return\x18\x04 \x01(\x0b\x32\x1c.mnemesh.types.v1.ToolReturnH\x00\x42\n\n\x08\x64\x65\x63ision\"\t\n\x07\x41pprove\"&\n\x04\x44\x65ny\x12\x13\n\x06reason\x18\x01 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_reason\"\xbd\x02\n\x05Usage\x12\x1a\n\rprompt_tokens\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x1e\n\x11\x63ompletion_tokens\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x19\n\x0ctotal_tokens\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12 \n\x13\x63\x61\x63hed_input_tokens\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12\x1f\n\x12\x63\x61\x63he_write_tokens\x18\x05 \x01(\x03H\x04\x88\x01\x01\x12\x1d\n\x10reasoning_tokens\x18\x06 \x01(\x03H\x05\x88\x01\x01\x42\x10\n\x0e_prompt_tokensB\x14\n\x12_completion_tokensB\x0f\n\r_total_tokensB\x16\n\x14_cached_input_tokensB\x15\n\x13_cache_write_tokensB\x13\n\x11_reasoning_tokens*\x84\x01\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_SYSTEM\x10\x01\x12\r\n\tROLE_USER\x10\x02\x12\x12\n\x0eROLE_ASSISTANT\x10\x03\x12\r\n\tROLE_TOOL\x10\x04\x12\x11\n\rROLE_APPROVAL\x10\x05\x12\x10\n\x0cROLE_SUMMARY\x10\x06*t\n\x10ToolReturnStatus\x12\"\n\x1eTOOL_RETURN_STATUS_UNSPECIFIED\x10\x00\x12\x1e\n\x1aTOOL_RETURN_STATUS_SUCCESS\x10\x01\x12\x1c\n\x18TOOL_RETURN_STATUS_ERROR\x10\x02\x42<\n\x10mnemesh.types.v1P\x01Z&mnemesh.local/mnemesh/types/v1;typesv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1emnemesh/types/v1/message.proto\x12\x10mnemesh.types.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x83\x07\n\x07Message\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12$\n\x04role\x18\x03 \x01(\x0e\x32\x16.mnemesh.types.v1.Role\x12.\n\x07\x63ontent\x18\x04 \x03(\x0b\x32\x1d.mnemesh.types.v1.ContentPart\x12.\n\ntool_calls\x18\x05 \x03(\x0b\x32\x1a.mnemesh.types.v1.ToolCall\x12\x32\n\x0ctool_returns\x18\x06 \x03(\x0b\x32\x1c.mnemesh.types.v1.ToolReturn\x12>\n\x12\x61pproval_decisions\x18\x07 \x03(\x0b\x32\".mnemesh.types.v1.ApprovalDecision\x12 \n\x13\x61pproval_request_id\x18\x08 \x01(\tH\x00\x88\x01\x01\x12\x11\n\x04name\x18\n \x01(\tH\x01\x88\x01\x01\x12\x11\n\x04otid\x18\x0b \x01(\tH\x02\x88\x01\x01\x12\x16\n\tsender_id\x18\x0c \x01(\tH\x03\x88\x01\x01\x12\x15\n\x08group_id\x18\r \x01(\tH\x04\x88\x01\x01\x12\x12\n\x05model\x18\x0e \x01(\tH\x05\x88\x01\x01\x12\x14\n\x07step_id\x18\x0f \x01(\tH\x06\x88\x01\x01\x12\x13\n\x06run_id\x18\x10 \x01(\tH\x07\x88\x01\x01\x12\x14\n\x07turn_id\x18\x11 \x01(\tH\x08\x88\x01\x01\x12\x13\n\x06is_err\x18\x12 \x01(\x08H\t\x88\x01\x01\x12\x1c\n\x0f\x63onversation_id\x18\x13 \x01(\tH\n\x88\x01\x01\x12\x14\n\x07\x63\x61rried\x18\x14 \x01(\tH\x0b\x88\x01\x01\x12\x15\n\x08is_event\x18\x15 \x01(\x08H\x0c\x88\x01\x01\x12/\n\x0b\x63reate_time\x18\x1e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x0bupdate_time\x18\x1f \x01(\x0b\x32\x1a.google.protobuf.TimestampH\r\x88\x01\x01\x12\x13\n\x0bsequence_id\x18  \x01(\x03\x42\x16\n\x14_approval_request_idB\x07\n\x05_nameB\x07\n\x05_otidB\x0c\n\n_sender_idB\x0b\n\t_group_idB\x08\n\x06_modelB\n\n\x08_step_idB\t\n\x07_run_idB\n\n\x08_turn_idB\t\n\x07_is_errB\x12\n\x10_conversation_idB\n\n\x08_carriedB\x0b\n\t_is_eventB\x0e\n\x0c_update_time\"\xfc\x02\n\x0b\x43ontentPart\x12*\n\x04text\x18\x01 \x01(\x0b\x32\x1a.mnemesh.types.v1.TextPartH\x00\x12,\n\x05image\x18\x02 \x01(\x0b\x32\x1b.mnemesh.types.v1.ImagePartH\x00\x12\x34\n\treasoning\x18\x03 \x01(\x0b\x32\x1f.mnemesh.types.v1.ReasoningPartH\x00\x12\x45\n\x12redacted_reasoning\x18\x04 \x01(\x0b\x32\'.mnemesh.types.v1.RedactedReasoningPartH\x00\x12\x43\n\x11omitted_reasoning\x18\x05 \x01(\x0b\x32&.mnemesh.types.v1.OmittedReasoningPartH\x00\x12I\n\x14summarized_reasoning\x18\x06 \x01(\x0b\x32).mnemesh.types.v1.SummarizedReasoningPartH\x00\x42\x06\n\x04part\">\n\x08TextPart\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x16\n\tsignature\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x0c\n\n_signature\"\x88\x01\n\tImagePart\x12/\n\x06inline\x18\x01 \x01(\x0b\x32\x1d.mnemesh.types.v1.InlineImageH\x00\x12\r\n\x03url\x18\x02 \x01(\tH\x00\x12\x11\n\x07\x66ile_id\x18\x03 \x01(\tH\x00\x12\x13\n\x06\x64\x65tail\x18\x04 \x01(\tH\x01\x88\x01\x01\x42\x08\n\x06sourceB\t\n\x07_detail\"/\n\x0bInlineImage\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x12\n\nmedia_type\x18\x02 \x01(\t\"V\n\rReasoningPart\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\tis_native\x18\x02 \x01(\x08\x12\x16\n\tsignature\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x0c\n\n_signature\"%\n\x15RedactedReasoningPart\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\t\"<\n\x14OmittedReasoningPart\x12\x16\n\tsignature\x18\x01 \x01(\tH\x00\x88\x01\x01\x42\x0c\n\n_signature\"n\n\x17SummarizedReasoningPart\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\tsummaries\x18\x02 \x03(\t\x12\x1e\n\x11\x65ncrypted_content\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x14\n\x12_encrypted_content\"a\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\x12\x18\n\x0bprovider_id\x18\x04 \x01(\tH\x00\x88\x01\x01\x42\x0e\n\x0c_provider_id\"\xb4\x01\n\nToolReturn\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x32\n\x06status\x18\x03 \x01(\x0e\x32\".mnemesh.types.v1.ToolReturnStatus\x12.\n\x07\x63ontent\x18\x04 \x03(\x0b\x32\x1d.mnemesh.types.v1.ContentPart\x12\x0e\n\x06stdout\x18\x05 \x03(\t\x12\x0e\n\x06stderr\x18\x06 \x03(\t\"\xc1\x01\n\x10\x41pprovalDecision\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12,\n\x07\x61pprove\x18\x02 \x01(\x0b\x32\x19.mnemesh.types.v1.ApproveH\x00\x12&\n\x04\x64\x65ny\x18\x03 \x01(\x0b\x32\x16.mnemesh.types.v1.DenyH\x00\x12\x35\n\rclient_return\x18\x04 \x01(\x0b\x32\x1c.mnemesh.types.v1.ToolReturnH\x00\x42\n\n\x08\x64\x65\x63ision\"\t\n\x07\x41pprove\"&\n\x04\x44\x65ny\x12\x13\n\x06reason\x18\x01 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_reason\"\xbd\x02\n\x05Usage\x12\x1a\n\rprompt_tokens\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x1e\n\x11\x63ompletion_tokens\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x19\n\x0ctotal_tokens\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12 \n\x13\x63\x61\x63hed_input_tokens\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12\x1f\n\x12\x63\x61\x63he_write_tokens\x18\x05 \x01(\x03H\x04\x88\x01\x01\x12\x1d\n\x10reasoning_tokens\x18\x06 \x01(\x03H\x05\x88\x01\x01\x42\x10\n\x0e_prompt_tokensB\x14\n\x12_completion_tokensB\x0f\n\r_total_tokensB\x16\n\x14_cached_input_tokensB\x15\n\x13_cache_write_tokensB\x13\n\x11_reasoning_tokens*\x84\x01\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_SYSTEM\x10\x01\x12\r\n\tROLE_USER\x10\x02\x12\x12\n\x0eROLE_ASSISTANT\x10\x03\x12\r\n\tROLE_TOOL\x10\x04\x12\x11\n\rROLE_APPROVAL\x10\x05\x12\x10\n\x0cROLE_SUMMARY\x10\x06*t\n\x10ToolReturnStatus\x12\"\n\x1eTOOL_RETURN_STATUS_UNSPECIFIED\x10\x00\x12\x1e\n\x1aTOOL_RETURN_STATUS_SUCCESS\x10\x01\x12\x1c\n\x18TOOL_RETURN_STATUS_ERROR\x10\x02\x42<\n\x10mnemesh.types.v1P\x01Z&mnemesh.local/mnemesh/types/v1;typesv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,38 +33,38 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'mnemesh.types.v1.message_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020mnemesh.types.v1P\001Z&mnemesh.local/mnemesh/types/v1;typesv1'
-  _globals['_ROLE']._serialized_start=2703
-  _globals['_ROLE']._serialized_end=2835
-  _globals['_TOOLRETURNSTATUS']._serialized_start=2837
-  _globals['_TOOLRETURNSTATUS']._serialized_end=2953
+  _globals['_ROLE']._serialized_start=2773
+  _globals['_ROLE']._serialized_end=2905
+  _globals['_TOOLRETURNSTATUS']._serialized_start=2907
+  _globals['_TOOLRETURNSTATUS']._serialized_end=3023
   _globals['_MESSAGE']._serialized_start=86
-  _globals['_MESSAGE']._serialized_end=915
-  _globals['_CONTENTPART']._serialized_start=918
-  _globals['_CONTENTPART']._serialized_end=1298
-  _globals['_TEXTPART']._serialized_start=1300
-  _globals['_TEXTPART']._serialized_end=1362
-  _globals['_IMAGEPART']._serialized_start=1365
-  _globals['_IMAGEPART']._serialized_end=1501
-  _globals['_INLINEIMAGE']._serialized_start=1503
-  _globals['_INLINEIMAGE']._serialized_end=1550
-  _globals['_REASONINGPART']._serialized_start=1552
-  _globals['_REASONINGPART']._serialized_end=1638
-  _globals['_REDACTEDREASONINGPART']._serialized_start=1640
-  _globals['_REDACTEDREASONINGPART']._serialized_end=1677
-  _globals['_OMITTEDREASONINGPART']._serialized_start=1679
-  _globals['_OMITTEDREASONINGPART']._serialized_end=1739
-  _globals['_SUMMARIZEDREASONINGPART']._serialized_start=1741
-  _globals['_SUMMARIZEDREASONINGPART']._serialized_end=1851
-  _globals['_TOOLCALL']._serialized_start=1853
-  _globals['_TOOLCALL']._serialized_end=1950
-  _globals['_TOOLRETURN']._serialized_start=1953
-  _globals['_TOOLRETURN']._serialized_end=2133
-  _globals['_APPROVALDECISION']._serialized_start=2136
-  _globals['_APPROVALDECISION']._serialized_end=2329
-  _globals['_APPROVE']._serialized_start=2331
-  _globals['_APPROVE']._serialized_end=2340
-  _globals['_DENY']._serialized_start=2342
-  _globals['_DENY']._serialized_end=2380
-  _globals['_USAGE']._serialized_start=2383
-  _globals['_USAGE']._serialized_end=2700
+  _globals['_MESSAGE']._serialized_end=985
+  _globals['_CONTENTPART']._serialized_start=988
+  _globals['_CONTENTPART']._serialized_end=1368
+  _globals['_TEXTPART']._serialized_start=1370
+  _globals['_TEXTPART']._serialized_end=1432
+  _globals['_IMAGEPART']._serialized_start=1435
+  _globals['_IMAGEPART']._serialized_end=1571
+  _globals['_INLINEIMAGE']._serialized_start=1573
+  _globals['_INLINEIMAGE']._serialized_end=1620
+  _globals['_REASONINGPART']._serialized_start=1622
+  _globals['_REASONINGPART']._serialized_end=1708
+  _globals['_REDACTEDREASONINGPART']._serialized_start=1710
+  _globals['_REDACTEDREASONINGPART']._serialized_end=1747
+  _globals['_OMITTEDREASONINGPART']._serialized_start=1749
+  _globals['_OMITTEDREASONINGPART']._serialized_end=1809
+  _globals['_SUMMARIZEDREASONINGPART']._serialized_start=1811
+  _globals['_SUMMARIZEDREASONINGPART']._serialized_end=1921
+  _globals['_TOOLCALL']._serialized_start=1923
+  _globals['_TOOLCALL']._serialized_end=2020
+  _globals['_TOOLRETURN']._serialized_start=2023
+  _globals['_TOOLRETURN']._serialized_end=2203
+  _globals['_APPROVALDECISION']._serialized_start=2206
+  _globals['_APPROVALDECISION']._serialized_end=2399
+  _globals['_APPROVE']._serialized_start=2401
+  _globals['_APPROVE']._serialized_end=2410
+  _globals['_DENY']._serialized_start=2412
+  _globals['_DENY']._serialized_end=2450
+  _globals['_USAGE']._serialized_start=2453
+  _globals['_USAGE']._serialized_end=2770
 # @@protoc_insertion_point(module_scope)

@@ -97,6 +97,8 @@ class Message(_message.Message):
     TURN_ID_FIELD_NUMBER: _builtins.int
     IS_ERR_FIELD_NUMBER: _builtins.int
     CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    CARRIED_FIELD_NUMBER: _builtins.int
+    IS_EVENT_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     SEQUENCE_ID_FIELD_NUMBER: _builtins.int
@@ -124,6 +126,15 @@ class Message(_message.Message):
     """
     conversation_id: _builtins.str
     """Id of the conversation in which the message was written."""
+    carried: _builtins.str
+    """What the provider put into its message and the other fields do not hold, such as signed reasoning and unknown
+    fields: JSON text of at most 1 MB. mnemesh sends it back to the model of `model` only. Its form is not part of the
+    contract.
+    """
+    is_event: _builtins.bool
+    """True if mnemesh wrote the message in the user's name: a login, a heartbeat or an alert. The text of a message never
+    makes it an event.
+    """
     sequence_id: _builtins.int
     """Strictly increasing within the agent, in commit order. Output only."""
     @_builtins.property
@@ -167,22 +178,28 @@ class Message(_message.Message):
         turn_id: _builtins.str | None = ...,
         is_err: _builtins.bool | None = ...,
         conversation_id: _builtins.str | None = ...,
+        carried: _builtins.str | None = ...,
+        is_event: _builtins.bool | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         sequence_id: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_approval_request_id", b"_approval_request_id", "_conversation_id", b"_conversation_id", "_group_id", b"_group_id", "_is_err", b"_is_err", "_model", b"_model", "_name", b"_name", "_otid", b"_otid", "_run_id", b"_run_id", "_sender_id", b"_sender_id", "_step_id", b"_step_id", "_turn_id", b"_turn_id", "_update_time", b"_update_time", "approval_request_id", b"approval_request_id", "conversation_id", b"conversation_id", "create_time", b"create_time", "group_id", b"group_id", "is_err", b"is_err", "model", b"model", "name", b"name", "otid", b"otid", "run_id", b"run_id", "sender_id", b"sender_id", "step_id", b"step_id", "turn_id", b"turn_id", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_approval_request_id", b"_approval_request_id", "_carried", b"_carried", "_conversation_id", b"_conversation_id", "_group_id", b"_group_id", "_is_err", b"_is_err", "_is_event", b"_is_event", "_model", b"_model", "_name", b"_name", "_otid", b"_otid", "_run_id", b"_run_id", "_sender_id", b"_sender_id", "_step_id", b"_step_id", "_turn_id", b"_turn_id", "_update_time", b"_update_time", "approval_request_id", b"approval_request_id", "carried", b"carried", "conversation_id", b"conversation_id", "create_time", b"create_time", "group_id", b"group_id", "is_err", b"is_err", "is_event", b"is_event", "model", b"model", "name", b"name", "otid", b"otid", "run_id", b"run_id", "sender_id", b"sender_id", "step_id", b"step_id", "turn_id", b"turn_id", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_approval_request_id", b"_approval_request_id", "_conversation_id", b"_conversation_id", "_group_id", b"_group_id", "_is_err", b"_is_err", "_model", b"_model", "_name", b"_name", "_otid", b"_otid", "_run_id", b"_run_id", "_sender_id", b"_sender_id", "_step_id", b"_step_id", "_turn_id", b"_turn_id", "_update_time", b"_update_time", "agent_id", b"agent_id", "approval_decisions", b"approval_decisions", "approval_request_id", b"approval_request_id", "content", b"content", "conversation_id", b"conversation_id", "create_time", b"create_time", "group_id", b"group_id", "id", b"id", "is_err", b"is_err", "model", b"model", "name", b"name", "otid", b"otid", "role", b"role", "run_id", b"run_id", "sender_id", b"sender_id", "sequence_id", b"sequence_id", "step_id", b"step_id", "tool_calls", b"tool_calls", "tool_returns", b"tool_returns", "turn_id", b"turn_id", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_approval_request_id", b"_approval_request_id", "_carried", b"_carried", "_conversation_id", b"_conversation_id", "_group_id", b"_group_id", "_is_err", b"_is_err", "_is_event", b"_is_event", "_model", b"_model", "_name", b"_name", "_otid", b"_otid", "_run_id", b"_run_id", "_sender_id", b"_sender_id", "_step_id", b"_step_id", "_turn_id", b"_turn_id", "_update_time", b"_update_time", "agent_id", b"agent_id", "approval_decisions", b"approval_decisions", "approval_request_id", b"approval_request_id", "carried", b"carried", "content", b"content", "conversation_id", b"conversation_id", "create_time", b"create_time", "group_id", b"group_id", "id", b"id", "is_err", b"is_err", "is_event", b"is_event", "model", b"model", "name", b"name", "otid", b"otid", "role", b"role", "run_id", b"run_id", "sender_id", b"sender_id", "sequence_id", b"sequence_id", "step_id", b"step_id", "tool_calls", b"tool_calls", "tool_returns", b"tool_returns", "turn_id", b"turn_id", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__approval_request_id: _TypeAlias = _typing.Literal["approval_request_id"]  # noqa: Y015
     _WhichOneofArgType__approval_request_id: _TypeAlias = _typing.Literal["_approval_request_id", b"_approval_request_id"]  # noqa: Y015
+    _WhichOneofReturnType__carried: _TypeAlias = _typing.Literal["carried"]  # noqa: Y015
+    _WhichOneofArgType__carried: _TypeAlias = _typing.Literal["_carried", b"_carried"]  # noqa: Y015
     _WhichOneofReturnType__conversation_id: _TypeAlias = _typing.Literal["conversation_id"]  # noqa: Y015
     _WhichOneofArgType__conversation_id: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id"]  # noqa: Y015
     _WhichOneofReturnType__group_id: _TypeAlias = _typing.Literal["group_id"]  # noqa: Y015
     _WhichOneofArgType__group_id: _TypeAlias = _typing.Literal["_group_id", b"_group_id"]  # noqa: Y015
     _WhichOneofReturnType__is_err: _TypeAlias = _typing.Literal["is_err"]  # noqa: Y015
     _WhichOneofArgType__is_err: _TypeAlias = _typing.Literal["_is_err", b"_is_err"]  # noqa: Y015
+    _WhichOneofReturnType__is_event: _TypeAlias = _typing.Literal["is_event"]  # noqa: Y015
+    _WhichOneofArgType__is_event: _TypeAlias = _typing.Literal["_is_event", b"_is_event"]  # noqa: Y015
     _WhichOneofReturnType__model: _TypeAlias = _typing.Literal["model"]  # noqa: Y015
     _WhichOneofArgType__model: _TypeAlias = _typing.Literal["_model", b"_model"]  # noqa: Y015
     _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
@@ -202,11 +219,15 @@ class Message(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__approval_request_id) -> _WhichOneofReturnType__approval_request_id | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__carried) -> _WhichOneofReturnType__carried | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__conversation_id) -> _WhichOneofReturnType__conversation_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__group_id) -> _WhichOneofReturnType__group_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__is_err) -> _WhichOneofReturnType__is_err | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__is_event) -> _WhichOneofReturnType__is_event | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__model) -> _WhichOneofReturnType__model | None: ...
     @_typing.overload

@@ -7,6 +7,9 @@ from typing import Any
 from mnemesh_types.messages import ContentPart, OmittedReasoningPart, ReasoningPart, RedactedReasoningPart, TextPart
 from mnemesh_types.usage import Usage
 
+from mnemesh_orchestrator.llm.block_order import CALL, REASONING, TEXT, carried_order, other_fields
+from mnemesh_orchestrator.llm.carried import encode_carried
+from mnemesh_orchestrator.llm.dialects import Api
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import (
     AnsweredCall,
@@ -26,6 +29,8 @@ _FINISH = {
     "model_context_window_exceeded": FinishReason.LENGTH,
     "refusal": FinishReason.CONTENT_FILTER,
 }
+_KINDS = {"text": TEXT, "thinking": REASONING, "redacted_thinking": REASONING, "tool_use": CALL}
+_HELD = frozenset({"type", "text", "thinking", "signature", "data", "id", "name", "input"})
 _APPENDED = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 
 
@@ -92,6 +97,11 @@ class MessagesAnswer:
         )
 
     @property
+    def carried(self) -> str | None:
+        """The order of the blocks, and those that are no text, thinking or call."""
+        return encode_carried(Api.MESSAGES, {"order": carried_order(self._ordered())})
+
+    @property
     def finish_reason(self) -> FinishReason:
         """The reason why the model stopped."""
         return _FINISH.get(self._stop_reason or "", FinishReason.STOP)
@@ -150,6 +160,8 @@ class MessagesAnswer:
             self._inputs.setdefault(index, []).append(piece)
             if piece:
                 yield ToolCallDelta(self._ordinal(index), str(block.get("name") or ""), piece)
+        elif kind == "citations_delta":
+            block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
         elif (key := _APPENDED.get(kind)) is not None:
             piece = str(delta.get(key) or "")
             block[key] = str(block.get(key) or "") + piece
@@ -157,6 +169,14 @@ class MessagesAnswer:
                 yield TextDelta(piece)
             elif piece and key == "thinking":
                 yield ReasoningDelta(piece)
+
+    def _ordered(self) -> Iterator[tuple[str | None, Mapping[str, Any]]]:
+        for index, block in sorted(self._blocks.items()):
+            kind = _KINDS.get(str(block.get("type")))
+            if kind is None and self._inputs.get(index):
+                yield None, {**block, "input": _decoded("".join(self._inputs[index]))}
+            elif kind != TEXT or block.get("text"):
+                yield kind, block if kind is None else other_fields(block, _HELD)
 
     def _ordinal(self, index: int) -> int:
         calls = sorted(position for position, block in self._blocks.items() if block.get("type") == "tool_use")

@@ -4,8 +4,10 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from mnemesh_types.messages import OmittedReasoningPart, ReasoningPart, RedactedReasoningPart
+from mnemesh_types.messages import ContentPart, OmittedReasoningPart, ReasoningPart, RedactedReasoningPart
 
+from mnemesh_orchestrator.llm.block_order import in_order, ordered_texts
+from mnemesh_orchestrator.llm.carried import carried_list, decode_carried
 from mnemesh_orchestrator.llm.dialects import Api
 from mnemesh_orchestrator.llm.history import (
     CLOSING,
@@ -113,27 +115,39 @@ def _messages(history: Sequence[Turn], has_thinking: bool, cache: RenderCache) -
 
 
 def _assistant(turn: AssistantTurn, has_thinking: bool) -> list[Block]:
-    blocks = _thoughts(turn) if has_thinking else []
-    text = turn.message.text.rstrip()
-    if text.strip():
-        blocks.append({"type": "text", "text": text})
-    for call in turn.calls:
-        arguments = arguments_object(call.arguments)
-        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": arguments})
+    """Returns the blocks of a message of the model, those of its provider in their own order."""
+    order = carried_list(decode_carried(turn.message, Api.MESSAGES), "order") if turn.is_own else []
+    texts = ordered_texts(order, turn.message.content)
+    blocks: list[Block] = []
+    for kind, part, fields in in_order(order, texts, _thoughts(turn), turn.calls):
+        match kind:
+            case "text" if part.text.strip():  # The API refuses a text without words.
+                blocks.append({"type": "text", "text": part.text, **fields})
+            case "reasoning" if has_thinking and part:
+                blocks.append({**part, **fields})
+            case "call":
+                arguments = arguments_object(part.arguments)
+                blocks.append({"type": "tool_use", "id": part.id, "name": part.name, "input": arguments, **fields})
+            case None:
+                blocks.append(dict(fields))
     return blocks
 
 
 def _thoughts(turn: AssistantTurn) -> list[Block]:
-    """Returns the thinking that the provider can verify as its own."""
-    blocks: list[Block] = []
-    for part in turn.message.content if turn.is_own else ():
-        if isinstance(part, ReasoningPart) and part.is_native and part.signature:
-            blocks.append({"type": "thinking", "thinking": part.text, "signature": part.signature})
-        elif isinstance(part, OmittedReasoningPart) and part.signature:
-            blocks.append({"type": "thinking", "thinking": "", "signature": part.signature})
-        elif isinstance(part, RedactedReasoningPart):
-            blocks.append({"type": "redacted_thinking", "data": part.data})
-    return blocks
+    """Returns the thinking of a message in its order. A block that the provider cannot verify as its own is empty."""
+    parts = turn.message.content if turn.is_own else ()
+    return [block for part in parts if (block := _thought(part)) is not None]
+
+
+def _thought(part: ContentPart) -> Block | None:
+    match part:
+        case ReasoningPart(text, True, signature):
+            return {"type": "thinking", "thinking": text, "signature": signature} if signature else {}
+        case OmittedReasoningPart(signature):
+            return {"type": "thinking", "thinking": "", "signature": signature} if signature else {}
+        case RedactedReasoningPart(data):
+            return {"type": "redacted_thinking", "data": data}
+    return None
 
 
 def _user(turn: UserTurn, cache: RenderCache) -> list[Block]:
@@ -194,7 +208,7 @@ def _is_bare_tool_loop(history: Sequence[Turn]) -> bool:
     Thinking must be off to continue.
     """
     last = next((turn for turn in reversed(history) if isinstance(turn, AssistantTurn)), None)
-    return last is not None and bool(last.calls) and not _thoughts(last)
+    return last is not None and bool(last.calls) and not any(_thoughts(last))
 
 
 def _max_tokens(request: LlmRequest, thinking: Block | None) -> int:

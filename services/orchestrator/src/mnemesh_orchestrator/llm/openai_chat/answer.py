@@ -5,10 +5,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mnemesh_types.messages import ContentPart, OmittedReasoningPart, ReasoningPart, TextPart
+from mnemesh_types.messages import ContentPart, ReasoningPart, TextPart
 from mnemesh_types.usage import Usage
 
+from mnemesh_orchestrator.llm.carried import MergedFields
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderUnavailable
+from mnemesh_orchestrator.llm.openai_chat.carried import ChatCarried, call_fields
 from mnemesh_orchestrator.llm.port import (
     AnsweredCall,
     FinishReason,
@@ -36,7 +38,7 @@ class _Call:
     id: str | None
     name: str = ""
     pieces: list[str] = field(default_factory=list)
-    signature: str | None = None
+    others: MergedFields = field(default_factory=MergedFields)
 
     @property
     def arguments(self) -> str:
@@ -56,6 +58,7 @@ class ChatAnswer:
         self._id: object = None
         self._model: object = None
         self._usage: Mapping[str, Any] | None = None
+        self._carried = ChatCarried()
 
     def add(self, chunk: object) -> Iterator[LlmEvent]:
         """Adds one chunk of a stream, or a whole completion.
@@ -74,8 +77,10 @@ class ChatAnswer:
             self._usage = usage
         for choice in _rows(chunk.get("choices"))[:1]:
             self._has_choices = True
-            yield from self._add_message(_row(choice.get("delta") or choice.get("message")))
             is_whole = "message" in choice and "delta" not in choice
+            message = _row(choice.get("delta") or choice.get("message"))
+            self._carried.add(message, is_whole=is_whole)
+            yield from self._add_message(message)
             self._finish = choice.get("finish_reason") or self._finish or ("stop" if is_whole else None)
 
     def check_complete(self) -> None:
@@ -93,13 +98,16 @@ class ChatAnswer:
 
     @property
     def content(self) -> tuple[ContentPart, ...]:
-        """Text and reasoning in the order of arrival, and the signature of a signed call."""
-        parts = tuple(
+        """Text and reasoning in the order of arrival."""
+        return tuple(
             TextPart("".join(pieces)) if kind is TextPart else ReasoningPart("".join(pieces), is_native=True)
             for kind, pieces in self._parts
         )
-        signature = next((call.signature for call in self._calls if call.signature), None)
-        return parts if signature is None else (*parts, OmittedReasoningPart(signature))
+
+    @property
+    def carried(self) -> str | None:
+        """The other parts of the provider's message, for its next request."""
+        return self._carried.encoded([call.others.value for call in self._calls])
 
     @property
     def tool_calls(self) -> tuple[AnsweredCall, ...]:
@@ -168,7 +176,8 @@ class ChatAnswer:
         if name and name != call.name and not call.pieces:
             call.name += name
         call.id = call.id or piece.get("id") or None
-        call.signature = call.signature or _signature(piece)
+        if others := call_fields(piece):
+            call.others.add(others)
         if arguments:
             call.pieces.append(arguments)
         if call.name and (name or arguments):
@@ -188,11 +197,6 @@ class ChatAnswer:
         """Returns whether a piece that names a function starts another call. Some servers repeat the name."""
         other_id = bool(piece.get("id") and last.id and piece["id"] != last.id)
         return other_id or (bool(last.pieces) and (name != last.name or _is_json(last.arguments)))
-
-
-def _signature(piece: Mapping[str, Any]) -> str | None:
-    signature = _row(_row(piece.get("extra_content")).get("google")).get("thought_signature")
-    return signature if isinstance(signature, str) and signature else None
 
 
 def _is_json(text: str) -> bool:

@@ -4,14 +4,16 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from mnemesh_types.messages import OmittedReasoningPart, ReasoningPart
+from mnemesh_types.messages import ReasoningPart
 
-from mnemesh_orchestrator.llm.dialects import Dialect, dialect_of
+from mnemesh_orchestrator.llm.carried import carried_list, decode_carried
+from mnemesh_orchestrator.llm.dialects import Api, Dialect, dialect_of
 from mnemesh_orchestrator.llm.history import (
     BRIDGE,
     CLOSING,
     history_turns,
 )
+from mnemesh_orchestrator.llm.openai_chat.carried import REASONING_FIELDS
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
 from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.schemas import response_schema, strict_schema
@@ -32,6 +34,8 @@ _REASONS = re.compile(r"^(?:o\d|gpt-(?:[5-9]|\d\d)(?!.*chat))")
 _REFUSES_PARALLEL_FLAG = re.compile(r"^o\d")
 _OFFICIAL: Final = frozenset({"openai", "azure"})
 _RETURNED_IMAGES: Final = "[Images that the tool call {call} returned:]"
+# No carried field replaces one that is rendered.
+_HELD: Final = frozenset({"role", "tool_calls", *REASONING_FIELDS})
 # Gemini documents this value for calls that it did not make.
 _NO_SIGNATURE: Final = "skip_thought_signature_validator"
 
@@ -132,30 +136,38 @@ def _has_images(turn: UserTurn | AssistantTurn | ReturnsTurn) -> bool:
 
 
 def _assistant(turn: AssistantTurn, dialect: Dialect) -> dict[str, Any]:
-    text = turn.message.text
-    if not turn.calls:
-        return {"role": "assistant", "content": text}
-    message: dict[str, Any] = {"role": "assistant", "content": text or None}
-    if dialect.returns_reasoning:
-        message["reasoning_content"] = _reasoning(turn)
-    message["tool_calls"] = [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in turn.calls
-    ]
-    if dialect.signs_calls:
-        message["tool_calls"][0]["extra_content"] = {"google": {"thought_signature": _signature(turn)}}
+    carried = decode_carried(turn.message, Api.CHAT) if turn.is_own else {}
+    message: dict[str, Any] = {"role": "assistant", "content": turn.message.text or (None if turn.calls else "")}
+    names = [name for name in carried_list(carried, "reasoning") if name in REASONING_FIELDS]
+    if not names and dialect.returns_reasoning:
+        names = [REASONING_FIELDS[0]]
+    message.update(dict.fromkeys(names, _reasoning(turn)))
+    if isinstance(fields := carried.get("fields"), dict):
+        message.update({name: value for name, value in fields.items() if name not in _HELD})
+    if turn.calls:
+        message["tool_calls"] = list(_calls(turn, carried_list(carried, "calls"), dialect))
     return message
 
 
 def _reasoning(turn: AssistantTurn) -> str:
     parts = (part for part in turn.message.content if isinstance(part, ReasoningPart) and part.is_native)
-    return "\n".join(part.text for part in parts) if turn.is_own else ""
+    return "".join(part.text for part in parts) if turn.is_own else ""
 
 
-def _signature(turn: AssistantTurn) -> str:
-    """Returns the signature of an answer's first call. Its other calls have none."""
-    parts = (part.signature for part in turn.message.content if isinstance(part, OmittedReasoningPart))
-    return next((signature for signature in parts if signature and turn.is_own), _NO_SIGNATURE)
+def _calls(turn: AssistantTurn, others: Sequence[object], dialect: Dialect) -> Iterator[dict[str, Any]]:
+    """Returns the calls of a message, with the fields that the provider added to each."""
+    is_signed = dialect.signs_calls and any(others)
+    for ordinal, call in enumerate(turn.calls):
+        function: dict[str, Any] = {"name": call.name, "arguments": call.arguments}
+        wire: dict[str, Any] = {"id": call.id, "type": "function", "function": function}
+        fields = others[ordinal] if ordinal < len(others) else None
+        if isinstance(fields, dict):
+            if isinstance(extra := fields.get("function"), dict):
+                wire["function"] = {**extra, **function}
+            wire = {**fields, **wire}
+        elif dialect.signs_calls and not is_signed and ordinal == 0:  # The other calls of an answer have no signature.
+            wire["extra_content"] = {"google": {"thought_signature": _NO_SIGNATURE}}
+        yield wire
 
 
 def _user_content(turn: UserTurn, cache: RenderCache) -> str | list[dict[str, Any]]:

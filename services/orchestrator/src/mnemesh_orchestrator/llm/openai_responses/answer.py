@@ -6,6 +6,9 @@ from typing import Any, Final
 from mnemesh_types.messages import ContentPart, ReasoningPart, SummarizedReasoningPart, TextPart
 from mnemesh_types.usage import Usage
 
+from mnemesh_orchestrator.llm.block_order import CALL, REASONING, TEXT, carried_order, other_fields
+from mnemesh_orchestrator.llm.carried import encode_carried
+from mnemesh_orchestrator.llm.dialects import Api
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderUnavailable
 from mnemesh_orchestrator.llm.openai_responses.render import PHASE
 from mnemesh_orchestrator.llm.port import (
@@ -94,6 +97,11 @@ class ResponsesAnswer:
         )
 
     @property
+    def carried(self) -> str | None:
+        """The order of the items, and those that are no text, encrypted reasoning or call."""
+        return encode_carried(Api.RESPONSES, {"order": carried_order(self._ordered())})
+
+    @property
     def finish_reason(self) -> FinishReason:
         """The reason why the model stopped."""
         response = self._response or {}
@@ -167,6 +175,20 @@ class ResponsesAnswer:
                 case SummarizedReasoningPart(summaries=summaries) if summaries:
                     yield ReasoningDelta("\n".join(summaries))
 
+    def _ordered(self) -> Iterator[tuple[str | None, Mapping[str, Any]]]:
+        for index, item in sorted(self._items.items()):
+            match item.get("type"):
+                case "message":
+                    yield from ((TEXT, {}) for _ in self._text_of(index, item))
+                case "function_call":
+                    yield CALL, other_fields(item, _HELD_OF_CALL)
+                case "reasoning":
+                    parts = tuple(self._reasoning_of(index, item))
+                    is_plain = any(isinstance(part, ReasoningPart) for part in parts)
+                    yield from ((None, item) if is_plain else (REASONING, {}) for _ in parts)
+                case _:
+                    yield None, item
+
     def _parts(self, index: int, item: Mapping[str, Any]) -> Iterator[ContentPart]:
         if item.get("type") == "message":
             phase = item.get("phase")
@@ -206,6 +228,7 @@ class ResponsesAnswer:
         return calls.index(index) if index in calls else len(calls)
 
 
+_HELD_OF_CALL: Final = frozenset({"type", "id", "call_id", "name", "arguments", "status"})
 _TRACED_FIELDS: Final = frozenset({"id", "object", "model", "status", "incomplete_details", "usage"})
 
 

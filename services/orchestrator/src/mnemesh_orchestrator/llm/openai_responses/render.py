@@ -3,12 +3,14 @@
 The provider stores nothing: every request contains the whole window, and reasoning is returned encrypted.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from mnemesh_types.messages import ContentPart, SummarizedReasoningPart, TextPart
+from mnemesh_types.messages import SummarizedReasoningPart, TextPart
 
-from mnemesh_orchestrator.llm.dialects import Dialect, dialect_of
+from mnemesh_orchestrator.llm.block_order import in_order, ordered_texts
+from mnemesh_orchestrator.llm.carried import carried_list, decode_carried
+from mnemesh_orchestrator.llm.dialects import Api, Dialect, dialect_of
 from mnemesh_orchestrator.llm.history import (
     history_turns,
 )
@@ -22,6 +24,7 @@ from mnemesh_orchestrator.llm.turns import (
     SystemTurn,
     Turn,
     UserTurn,
+    WireCall,
     WireImage,
 )
 from mnemesh_orchestrator.llm.wire import hidden_image, image_url, with_provider_options
@@ -95,23 +98,29 @@ def _items(turn: Turn, cache: RenderCache) -> Iterator[Item]:
 
 
 def _assistant(turn: AssistantTurn) -> Iterator[Item]:
-    parts = [part for part in turn.message.content if _is_sendable(part, is_own=turn.is_own)]
-    for part, following in zip(parts, [*parts[1:], None], strict=False):
-        if isinstance(part, SummarizedReasoningPart):
-            # The API refuses reasoning without the output that followed it.
-            is_followed = isinstance(following, TextPart) or (following is None and turn.calls)
-            if is_followed:
-                yield _reasoning(part)
-        elif isinstance(part, TextPart):
-            yield _text_item(part, is_own=turn.is_own)
-    for call in turn.calls:
-        yield {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
+    """Yields the items of a message of the model, those of its provider in their own order."""
+    order = carried_list(decode_carried(turn.message, Api.RESPONSES), "order") if turn.is_own else []
+    texts = ordered_texts(order, turn.message.content)
+    reasoning = [part for part in turn.message.content if isinstance(part, SummarizedReasoningPart) and turn.is_own]
+    items: list[Item] = []
+    for kind, part, fields in in_order(order, texts, reasoning, turn.calls):
+        match kind:
+            case "text":
+                items.append(_text_item(part, is_own=turn.is_own))
+            case "reasoning" if part.encrypted_content is not None:
+                items.append(_reasoning(part))
+            case "call":
+                items.append(_call_item(part, fields))
+            case None:
+                items.append(dict(fields))
+    for item, following in zip(items, [*items[1:], None], strict=False):
+        # The API refuses reasoning without the output that followed it.
+        if item.get("type") != "reasoning" or following is not None:
+            yield item
 
 
-def _is_sendable(part: ContentPart, *, is_own: bool) -> bool:
-    if isinstance(part, SummarizedReasoningPart):
-        return is_own and part.encrypted_content is not None
-    return isinstance(part, TextPart) and bool(part.text)
+def _call_item(call: WireCall, fields: Mapping[str, Any]) -> Item:
+    return {**fields, "type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
 
 
 def _reasoning(part: SummarizedReasoningPart) -> Item:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from datetime import datetime
 from typing import Final
 
@@ -29,6 +29,7 @@ from mnemesh_recall.model.contexts import (
     StepCommit,
     StepResult,
 )
+from mnemesh_recall.model.message_rules import updated_message
 from mnemesh_recall.model.messages import AgentErasure, AppendResult, MessageBatch, MessageFilter, SenderErasure
 from mnemesh_recall.model.search import SearchScope, Surroundings, WordCandidates, WordQuery
 from mnemesh_recall.store.sql import (
@@ -158,7 +159,7 @@ class SqlMessageStore:
 
         def update(tx: Transaction) -> Sequence[str]:
             stored = self._read_one(tx.conn, organization_id, changed.id)
-            message_rows.update(tx, replace(stored, **{field: getattr(changed, field) for field in fields}))
+            message_rows.update(tx, updated_message(stored, changed, fields))
             windows.increment_versions(tx.conn, windows.containing(tx.conn, changed.id), tx.now)
             return (changed.id,)
 

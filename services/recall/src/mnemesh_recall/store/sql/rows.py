@@ -23,7 +23,8 @@ COLUMNS: Final = tuple(
 
 _CONTENT: Final = (
     "id", "agent_id", "role", "name", "otid", "sender_id", "group_id", "model", "step_id", "run_id", "turn_id",
-    "is_err", "approval_request_id", "content", "tool_calls", "tool_returns", "approval_decisions",
+    "is_err", "is_event", "carried", "approval_request_id", "content", "tool_calls", "tool_returns",
+    "approval_decisions",
 )  # fmt: skip
 """The columns by which a step is recognized. Times and numbers are not among them: a repeated commit has others."""
 
@@ -53,6 +54,7 @@ def message_to_row(message: Message, organization_id: str) -> Row:
         "run_id": message.run_id,
         "turn_id": message.turn_id,
         "is_err": message.is_err,
+        "is_event": message.is_event,
         "approval_request_id": message.approval_request_id,
         "created_at": message.created_at,
         "updated_at": message.updated_at,
@@ -64,6 +66,7 @@ def content_columns(message: Message) -> Row:
     """Returns the columns with the content of a message, and those that derive from its content and name."""
     text = searchable_text(message)
     return {
+        "carried": message.carried,
         "content": _json(message.content),
         "tool_calls": _json(message.tool_calls),
         "tool_returns": _json(message.tool_returns),
@@ -88,8 +91,9 @@ def message_from_row(row: AnyRow) -> Message:
     """Returns the message of a row that selects COLUMNS first."""
     (
         id_, agent_id, sequence_id, conversation_id, role, name, otid, sender_id, group_id, model, step_id, run_id,
-        turn_id, is_err, approval_request_id, created_at, updated_at, content, calls, returns, decisions,
-    ) = row[:21]  # fmt: skip
+        turn_id, is_err, is_event, carried, approval_request_id, created_at, updated_at, content, calls, returns,
+        decisions,
+    ) = row[:23]  # fmt: skip
     return Message(
         id=id_,
         agent_id=agent_id,
@@ -109,6 +113,8 @@ def message_from_row(row: AnyRow) -> Message:
         run_id=run_id,
         turn_id=turn_id,
         is_err=is_err,
+        is_event=is_event,
+        carried=carried,
         conversation_id=conversation_id,
         updated_at=updated_at,
         sequence_id=sequence_id,

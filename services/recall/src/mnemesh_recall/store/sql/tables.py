@@ -157,6 +157,9 @@ messages = sa.Table(
     sa.Column("run_id", sa.Text),
     sa.Column("turn_id", sa.Text),
     sa.Column("is_err", sa.Boolean),
+    sa.Column("is_event", sa.Boolean),
+    # What the provider put into its message and the other columns do not hold, as JSON text.
+    sa.Column("carried", sa.Text),
     sa.Column("approval_request_id", sa.Text),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("updated_at", UtcDateTime),

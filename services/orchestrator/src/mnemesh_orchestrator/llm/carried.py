@@ -1,0 +1,162 @@
+"""What a provider put into its assistant message, and the other fields of a stored message do not hold.
+
+An adapter collects it while an answer arrives, and its renderer sends it back to the same model. Texts, reasoning and
+arguments of calls are not repeated here: the message has them, and a user may edit them there.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import structlog
+from mnemesh_kit.unicode import MAX_TEXT_BYTES, well_formed_value
+from mnemesh_types.messages import Message
+
+_log = structlog.get_logger("mnemesh.llm")
+
+MAX_CARRIED_BYTES: Final = MAX_TEXT_BYTES
+"""The largest number of bytes of carried parts. A message with more loses them, as it does at a change of model."""
+
+# These name a thing, and servers repeat them in every piece.
+_NAMES: Final = frozenset({"type", "id", "index", "format", "role", "name", "object"})
+_TEXTS: Final = frozenset({"text", "thinking", "summary", "data", "content"})
+_MAX_ITEMS: Final = 10_000
+
+
+def encode_carried(api: str, carried: Mapping[str, Any]) -> str | None:
+    """Returns the JSON text of carried parts for a message; None if there are none, or they are too long to store."""
+    held = {name: value for name, value in carried.items() if value}
+    if not held:
+        return None
+    text = json.dumps(well_formed_value({"api": api, **held}), ensure_ascii=False, separators=(",", ":"))
+    if len(text) > MAX_CARRIED_BYTES or len(text.encode()) > MAX_CARRIED_BYTES:
+        _log.warning("carried_parts_too_long", api=api, characters=len(text))
+        return None
+    return text
+
+
+def decode_carried(message: Message, api: str) -> dict[str, Any]:
+    """Returns the carried parts of a message; empty if it has none, or another API wrote them."""
+    if message.carried is None:
+        return {}
+    try:
+        carried = json.loads(message.carried)
+    except (ValueError, RecursionError):  # An import may hold anything.
+        return {}
+    return carried if isinstance(carried, dict) and carried.get("api") == api else {}
+
+
+def carried_list(carried: Mapping[str, Any], name: str) -> list[Any]:
+    """Returns a list of carried parts; empty if it is absent or something else."""
+    value = carried.get(name)
+    return value if isinstance(value, list) else []
+
+
+class MergedFields:
+    """The fields of a streamed object: pieces of text are joined, objects merged, and lists merged by index and type.
+
+    `add` costs as much as its piece, whatever was added before.
+    """
+
+    def __init__(self) -> None:
+        self._fields: dict[str, Any] = {}
+        self._size = 0
+
+    def add(self, piece: Mapping[str, Any]) -> None:
+        """Adds the fields of a piece. Those without a value are left out."""
+        for name, value in piece.items():
+            if value is None or value in ("", [], {}):
+                continue
+            self._size += len(value) if isinstance(value, str) else len(str(value))
+            if self._size > MAX_CARRIED_BYTES:  # It is not kept, so nothing more is collected.
+                return
+            self._fields[name] = _merged(name, self._fields.get(name), value)
+
+    @property
+    def has_fields(self) -> bool:
+        """True if a field with a value was added."""
+        return bool(self._fields)
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """The fields so far; empty if they are too long to store."""
+        if self._size > MAX_CARRIED_BYTES:
+            _log.warning("carried_parts_too_long", characters=self._size)
+            return {}
+        return {name: _plain(field) for name, field in self._fields.items()}
+
+
+class _Text(list[str]):
+    """The pieces of a text."""
+
+
+class _Items:
+    """The items of a list, and where each item with an index is."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+        self.places: dict[tuple[Any, Any], int] = {}
+
+
+def _merged(name: str, known: Any, value: Any) -> Any:
+    """Returns a field with one more piece of its value."""
+    match value:
+        case str():
+            if isinstance(known, _Text) and name not in _NAMES:
+                # A value that comes again as it was is repeated, unless the field is one of text.
+                if name in _TEXTS or len(known) > 1 or known[0] != value:
+                    known.append(value)
+                return known
+            return known if isinstance(known, _Text) else _Text([value])
+        case dict():
+            fields = known if isinstance(known, dict) else {}
+            for key, item in value.items():
+                if item is not None:
+                    fields[key] = _merged(key, fields.get(key), item)
+            return fields
+        case list():
+            items = known if isinstance(known, _Items) else _Items()
+            for item in value:
+                _add_item(items, item)
+            return items
+        case _:
+            return value
+
+
+def _add_item(items: _Items, item: Any) -> None:
+    if not isinstance(item, dict):
+        items.items.append(item)
+        return
+    place = items.places.get(key := (item.get("index"), item.get("type"))) if _is_hashable(item) else None
+    if place is None or not _continues(items, place, item):
+        place = len(items.items)
+        if place >= _MAX_ITEMS:
+            return
+        items.items.append({})
+        if _is_hashable(item):
+            items.places[key] = place
+    _merged("", items.items[place], item)
+
+
+def _is_hashable(item: Mapping[str, Any]) -> bool:
+    return all(isinstance(item.get(name), int | str | None) for name in ("index", "type"))
+
+
+def _continues(items: _Items, place: int, item: Mapping[str, Any]) -> bool:
+    """Returns whether a piece belongs to the item of its index and type. Without an index, only text goes on."""
+    known_id = items.items[place].get("id")
+    if item.get("id") is not None and known_id is not None and item["id"] != _plain(known_id):
+        return False
+    return item.get("index") is not None or (place == len(items.items) - 1 and bool(_TEXTS & item.keys() - {"data"}))
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case _Text():
+            return "".join(value)
+        case _Items():
+            return [_plain(item) for item in value.items]
+        case dict():
+            return {name: _plain(item) for name, item in value.items()}
+        case _:
+            return value
