@@ -1,14 +1,14 @@
 """PostgreSQL restarts during turns: the runs wait or are resumed, and nothing is duplicated."""
 
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import asyncpg
 import pytest
 from mnemesh_orchestrator.model.runs import RunStatus
-from mnemesh_testkit.databases.postgres import PostgresServer, running_postgres
+from mnemesh_testkit.databases.postgres import PostgresServer, running_postgres, server_directory
 
 from ..support.faults import Faults
 from ..support.model import by_place, call, say
@@ -108,10 +108,11 @@ class Server:
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    with TemporaryDirectory(prefix="mnemesh-pg-") as directory:
-        server = Server(Path(directory))
-        yield server
-        server.stop()
+    directory = server_directory()
+    server = Server(directory)
+    yield server
+    server.stop()
+    shutil.rmtree(directory)
 
 
 @asynccontextmanager

