@@ -43,7 +43,7 @@ def _parsed(
         (_GERMAN, "utf-32", "utf-32-le"),
         (_GERMAN * 3, "latin-1", "cp1252"),
         (_RUSSIAN, "cp1251", "cp1251"),
-        (_RUSSIAN, "koi8_r", "koi8_r"),
+        (_RUSSIAN, "koi8_r", "koi8-u"),
         (_JAPANESE, "shift_jis", "cp932"),
         (_JAPANESE, "euc_jp", "euc_jp"),
         (_JAPANESE, "utf-16", "utf-16-le"),
@@ -54,6 +54,37 @@ def test_text_is_read_in_its_encoding(text: str, encoding: str, found: str) -> N
 
     assert (decoded.text, decoded.encoding) == (text, found)
     assert bool(decoded.warnings) == (not found.startswith("utf"))
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("São Paulo", "cp1252"),
+        ("nome;cidade\nJoão;São Paulo\nMaria;Brasília\n", "cp1252"),
+        ("Café crème\n", "latin-1"),
+        ("Où êtes-vous allés cet été ? Ça coûte 5 €, naïve Noël.", "cp1252"),
+        ("Señor Muñoz", "latin-1"),
+        ("La città è bella, però andrò là lunedì.", "latin-1"),
+        ("Rødgrød med fløde. Åse går på gaden, og æblet er grønt.", "latin-1"),
+        ("Räksmörgås. Åke är på väg till Göteborg.", "latin-1"),
+        ("Hyvää päivää! Minä olen työssä.", "latin-1"),
+        ("He said “it’s fine” – and left.", "cp1252"),
+        ("Zażółć gęślą jaźń. Dzień dobry, proszę państwa!", "cp1250"),
+        ("Zażółć gęślą jaźń. Dzień dobry, proszę państwa!", "iso8859_2"),
+        ("Příliš žluťoučký kůň úpěl ďábelské ódy.", "cp1250"),
+        ("İstanbul'da yağmur yağıyor", "cp1254"),
+        ("Αθήνα", "cp1253"),
+        ("Привет", "cp1251"),
+        ("Съешь же ещё этих мягких французских булок", "koi8_r"),
+        ("Съешь же ещё этих мягких французских булок", "cp866"),
+        ("שלום עולם, מה שלומך היום?", "cp1255"),
+        ("สวัสดีครับ วันนี้อากาศดีมาก", "cp874"),
+        ("안녕하세요, 오늘 날씨가 정말 좋네요.", "cp949"),
+        ("今天天氣很好,我們去公園吧。", "big5"),
+    ],
+)
+def test_a_line_of_a_language_is_read_in_its_usual_encoding(text: str, encoding: str) -> None:
+    assert decode(text.encode(encoding)).text == text
 
 
 def test_broken_utf_8_is_read_with_a_warning(tmp_path: Path) -> None:

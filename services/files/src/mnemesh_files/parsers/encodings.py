@@ -21,13 +21,18 @@ _MULTIBYTE: Final = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{
 _NOT_ASCII: Final = re.compile(rb"[\x80-\xff]")
 _CONTROL: Final = re.compile("[\x00-\x06\x0e-\x1a\x7f]")
 _MAX_CONTROL_SHARE: Final = 0.02
+_DETECTED: Final = 262_144
+"""The detector sees so many bytes, from shortly before the first character that is not ASCII."""
 _FALLBACK: Final = "cp1252"
-# The encodings of text files that are neither Unicode nor guessed wrongly more often than met.
-_CANDIDATES: Final = [
-    *("cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp1258", "cp874"),
-    *("iso8859_2", "iso8859_5", "iso8859_7", "iso8859_15", "koi8_r", "koi8_u", "cp866", "mac_roman"),
-    *("cp932", "euc_jp", "gb18030", "big5", "cp949"),
-]
+# The detector returns the labels of web browsers. Python has other names for the encodings that browsers mean by these.
+_CODECS: Final = {
+    "Shift_JIS": "cp932",
+    "EUC-KR": "cp949",
+    "GBK": "gb18030",
+    "windows-874": "cp874",
+    "ISO-8859-8-I": "iso8859_8",
+    "ISO-8859-6-I": "iso8859_6",
+}
 
 
 class NotText(Exception):
@@ -104,18 +109,20 @@ def _guess(data: bytes) -> str:
     """Returns the likeliest encoding of bytes that are not UTF-8: UTF-8 with a few wrong bytes, or an older one."""
     multibyte = sum(len(found) for found in _MULTIBYTE.findall(data))
     others = sum(1 for _ in _NOT_ASCII.finditer(data)) - multibyte
-    if multibyte > others:
+    if multibyte >= others * 5:
         return "utf-8"
     # Imported here: only the files that need it pay for it.
-    from charset_normalizer import from_bytes  # noqa: PLC0415
+    from chardetng_py import EncodingDetector  # noqa: PLC0415
 
     first = _NOT_ASCII.search(data)
     start = max(0, (first.start() if first else 0) - _SAMPLE // 16)
-    sample = data[start : start + _SAMPLE]
-    best = from_bytes(sample, cp_isolation=_CANDIDATES, threshold=0.3).best()
-    if best is None or str(best) == sample.decode(_FALLBACK, "replace"):
-        return _FALLBACK  # encodings of neighbours agree on most characters
-    return best.encoding
+    detector = EncodingDetector()
+    detector.feed(data[start : start + _DETECTED], last=start + _DETECTED >= len(data))
+    label = detector.guess(tld=None, allow_utf8=False)
+    try:
+        return codecs.lookup(_CODECS.get(label, label)).name
+    except LookupError:
+        return _FALLBACK
 
 
 def _checked(decoded: Decoded) -> Decoded:

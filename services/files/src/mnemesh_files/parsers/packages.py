@@ -8,7 +8,7 @@ from typing import Final
 
 _MODULES: Final = (
     "mnemesh_files",
-    "charset_normalizer",
+    "chardetng_py",
     "html_to_markdown",
     "lxml",
     "mammoth",
