@@ -117,7 +117,7 @@ def server_directory() -> Path:
     Raises:
         RuntimeError: No directory for temporary files is open to the account.
     """
-    for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"):  # noqa: S108
+    for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"):
         if _account() is None or (_is_open(Path(parent)) and not os.statvfs(parent).f_flag & os.ST_NOEXEC):
             return Path(tempfile.mkdtemp(prefix="mnemesh-pg-", dir=parent))
     raise RuntimeError("PostgreSQL needs a directory for temporary files that other accounts can enter: set TMPDIR")
