@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mnemesh_retrieval.edge import EdgeIndex
+from mnemesh_retrieval.edge.page_cache import write_back
 from mnemesh_retrieval.edge.shard import Shard
-from mnemesh_retrieval.errors import CollectionMismatch, IndexClosed, IndexFull, IndexLocked
+from mnemesh_retrieval.errors import CollectionMismatch, IndexClosed, IndexFull, IndexLocked, VectorIndexError
 from mnemesh_retrieval.filters import EVERYTHING
 from mnemesh_retrieval.index import Collection, Point, SearchMode, SearchQuery
 from mnemesh_testkit.suites.nearest_index import PLANTS, pid, point, unit
@@ -188,6 +190,53 @@ async def test_concurrent_callers(tmp_path: Path) -> None:
 
     await asyncio.gather(*(one(number) for number in range(1, 201)))
     assert await index.count("plants", EVERYTHING) == 200
+    await index.close()
+
+
+async def test_searches_and_writes_go_on_while_a_flush_waits_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting, disk = threading.Event(), threading.Event()
+
+    def wait_for_disk(path: Path) -> None:
+        waiting.set()
+        assert disk.wait(60)
+        write_back(path)
+
+    monkeypatch.setattr("mnemesh_retrieval.edge.index.write_back", wait_for_disk)
+    index = await EdgeIndex.open(tmp_path)
+    await index.ensure_collection(PLANTS)
+    await index.write("plants", [point(1, "oak")])
+    flush = asyncio.create_task(index.flush())
+    await asyncio.to_thread(waiting.wait, 60)
+    await index.write("plants", [point(2, "elm")])
+    found = await index.search("plants", SearchQuery(SearchMode.TEXT, text="elm"))
+    assert [hit.id for hit in found] == [pid(2)]
+    assert not flush.done()
+    disk.set()
+    await flush
+    await index.close()
+
+
+async def test_a_flush_that_fails_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[Path] = []
+
+    def fail_first(path: Path) -> None:
+        flushed.append(path)
+        if len(flushed) == 2:
+            raise OSError(5, "Input/output error")
+        write_back(path)
+
+    monkeypatch.setattr("mnemesh_retrieval.edge.index.write_back", fail_first)
+    index = await EdgeIndex.open(tmp_path)
+    await index.ensure_collection(PLANTS)
+    await index.write("plants", [point(1, "oak")])
+    with pytest.raises(VectorIndexError):
+        await index.flush()
+    await index.flush()
+    assert len(flushed) == 4
+    await index.flush()
+    assert len(flushed) == 4, "nothing waits"
     await index.close()
 
 

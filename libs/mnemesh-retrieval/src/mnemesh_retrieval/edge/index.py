@@ -18,7 +18,7 @@ import structlog
 from mnemesh_retrieval.comparison import SearchedComparison, compared_by_search
 from mnemesh_retrieval.edge.directory import ShardDirectory
 from mnemesh_retrieval.edge.failures import engine_error, is_panic, surviving
-from mnemesh_retrieval.edge.page_cache import MAX_MAPPED_BYTES, mapped_bytes, release_pages
+from mnemesh_retrieval.edge.page_cache import MAX_MAPPED_BYTES, mapped_bytes, release_pages, write_back
 from mnemesh_retrieval.edge.rewrite import RewriteReport
 from mnemesh_retrieval.edge.shard import Shard
 from mnemesh_retrieval.errors import CollectionMissing, IndexClosed, RetrievalError, VectorIndexError
@@ -64,6 +64,7 @@ class EdgeIndex:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vector-index")
         self._shards: dict[str, Shard] = {}
         self._flusher: asyncio.Task[None] | None = None
+        self._flushing = asyncio.Lock()
         self._closed = False
 
     @classmethod
@@ -175,10 +176,19 @@ class EdgeIndex:
         return IndexMark(self._directory.path)
 
     async def flush(self) -> None:
-        """See VectorIndex.flush."""
-        for name in list(self._shards):
-            with suppress(CollectionMissing):
-                await self._on(name, lambda shard: shard.flush())
+        """See VectorIndex.flush. The disk is waited for in another thread, so other calls are served meanwhile."""
+        async with self._flushing:
+            for name, shard in list(self._shards.items()):
+                if not shard.dirty:
+                    continue
+                try:
+                    await self._write_back(shard.path)
+                    with suppress(CollectionMissing):
+                        await self._on(name, Shard.flush)
+                    await self._write_back(shard.path)
+                except BaseException:
+                    shard.dirty = True  # the next flush does it again
+                    raise
 
     async def verify(self, collection: str) -> None:
         """See VectorIndex.verify. Other calls are served in between."""
@@ -290,6 +300,12 @@ class EdgeIndex:
         shard = self._shards.pop(name, None)
         if shard is not None:
             shard.close()
+
+    async def _write_back(self, path: Path) -> None:
+        try:
+            await asyncio.to_thread(write_back, path)
+        except OSError as error:
+            raise engine_error(error, opening=False) from error
 
     def _release_pages(self) -> None:
         if mapped_bytes() > self._max_mapped_bytes:

@@ -14,7 +14,7 @@ import qdrant_edge as qe
 
 from mnemesh_retrieval.edge.failures import surviving
 from mnemesh_retrieval.edge.filters import engine_filter
-from mnemesh_retrieval.edge.page_cache import flush_path, release_pages, write_back
+from mnemesh_retrieval.edge.page_cache import flush_path, release_pages
 from mnemesh_retrieval.edge.rewrite import CREATING
 from mnemesh_retrieval.edge.schema import (
     DENSE,
@@ -189,12 +189,9 @@ class Shard:
         return {str(hit.value): hit.count for hit in self.engine.facet(request).hits}
 
     def flush(self) -> None:
-        """Flushes completed writes to disk."""
-        if self.dirty:
-            write_back(self.path)
-            self.engine.flush()
-            write_back(self.path)
-            self.dirty = False
+        """Flushes completed writes by the engine, which holds the interpreter lock."""
+        self.dirty = False
+        self.engine.flush()
 
     def verify(self, after: UUID | None, limit: int) -> UUID | None:
         """Reads points after an id. Returns the last one, or None if there are no more. Raises IndexDamaged."""
