@@ -50,26 +50,19 @@ def write_back(directory: Path) -> None:
     The engine's own flush does the same but holds the interpreter lock; after this it has little to do. A shard has
     hundreds of files, so Linux flushes the file system in one call.
     """
-    if sys.platform == "linux":
-        _sync_file_system(directory)
-        return
-    for path in (*directory.rglob("*"), directory):
-        with suppress(FileNotFoundError):
-            flush_path(path)
-
-
-def _sync_file_system(directory: Path) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    try:
-        descriptor = os.open(directory, os.O_RDONLY)
-    except FileNotFoundError:
+    if not hasattr(libc, "syncfs"):
+        for path in (*directory.rglob("*"), directory):
+            with suppress(FileNotFoundError):
+                flush_path(path)
         return
-    try:
-        if libc.syncfs(descriptor):
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), str(directory))
-    finally:
-        os.close(descriptor)
+    with suppress(FileNotFoundError):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            if libc.syncfs(descriptor):
+                raise OSError(ctypes.get_errno(), "the file system could not be flushed", str(directory))
+        finally:
+            os.close(descriptor)
 
 
 def flush_path(path: Path) -> None:
