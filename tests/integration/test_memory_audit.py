@@ -34,6 +34,28 @@ async def findings(client: Mnemesh, agent: Agent | None = None) -> list[AuditFin
     return [finding async for finding in audit_memory(client, agent)]
 
 
+async def test_a_passage_that_was_stored_twice_is_deleted_once(client: Mnemesh) -> None:
+    agent = await client.agents.create("ada", model="mnemesh/rehearsal")
+    other = await client.agents.create("bo", model="mnemesh/rehearsal")
+    first = await agent.remember("The boat is in the harbour.")
+    for text in ("The boat is in harbour 12.", "It is 5 °C.", "It is -5 °C."):
+        await agent.remember(text)
+    await other.remember("The boat is in the harbour.")
+    again = [await agent.remember(text) for text in ("the boat is in  the harbour", "The boat is in the harbour!")]
+
+    found = await findings(client, agent)
+    assert [(finding.kind, finding.ids, finding.kept_id) for finding in found] == [
+        ("duplicate", (passage.id,), first.id) for passage in again
+    ]
+    assert await findings(client) == found
+    for finding in (*found, *found):
+        await apply_finding(client, finding)
+    assert await findings(client) == []
+    texts = [passage.text async for passage in client.passages.list(agent_id=agent.id, order="asc")]
+    assert texts[:2] == ["The boat is in the harbour.", "The boat is in harbour 12."]
+    assert texts[2:] == ["It is 5 °C.", "It is -5 °C."]
+
+
 async def test_planted_junk_is_found_and_removed(client: Mnemesh, capsys: pytest.CaptureFixture[str]) -> None:
     agent = await client.agents.create("ada", model="mnemesh/rehearsal", blocks={"human": "Likes tea."})
     for text in CLEAN:

@@ -8,6 +8,8 @@ Example:
 
 from __future__ import annotations
 
+import hashlib
+import unicodedata
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -23,6 +25,7 @@ from mnemesh_client.mnemesh import Mnemesh
 
 Action = Literal["merge", "supersede", "invalidate", "delete", "redact"]
 _SHOWN: Final = 500
+_OUTER_MARKS: Final = ".,;:!?…'\"“”‘’«»()[]*_"
 _KINDS: Final = len("MEMORY_FINDING_KIND_")
 _ACTIONS: Final = len("MEMORY_FINDING_ACTION_")
 
@@ -33,7 +36,7 @@ class AuditFinding:
 
     `kind` is duplicate, near_duplicate, contradiction, stale, secret or orphan. `resource` is fact, episode, block,
     passage, archive or scope; `ids` are those of the memories, and `texts` their texts without secrets. `kept_id` is
-    the fact that stays. `scope` is that of facts and episodes.
+    the fact or passage that stays. `scope` is that of facts and episodes.
     """
 
     id: str
@@ -84,9 +87,8 @@ async def audit_memory(
     async for block in mnemesh.blocks.list(agent_id=agent_id):
         if (found := _secret("block", block.id, block.value)) is not None:
             yield found
-    async for passage in mnemesh.passages.list(agent_id=agent_id):
-        if (found := _secret("passage", passage.id, passage.text)) is not None:
-            yield found
+    async for found in _passages(mnemesh, agent_id):
+        yield found
     if agent is None:
         async for found in _orphans(mnemesh):
             yield found
@@ -136,6 +138,22 @@ def _secret(resource: str, id_: str, text: str) -> AuditFinding | None:
     shown = mask_secrets(text)[:_SHOWN]
     detail = f"It contains what looks like a secret: {kinds}."
     return AuditFinding(derive_id("finding", "secret", id_), "secret", resource, (id_,), (shown,), detail, "redact")
+
+
+async def _passages(mnemesh: Mnemesh, agent_id: str | None) -> AsyncIterator[AuditFinding]:
+    """Yields passages with secrets, and those that have the words of an older passage of their archive."""
+    oldest: dict[bytes, str] = {}
+    async for passage in mnemesh.passages.list(agent_id=agent_id, order="asc"):
+        if (found := _secret("passage", passage.id, passage.text)) is not None:
+            yield found
+        words = (word.strip(_OUTER_MARKS) for word in unicodedata.normalize("NFKC", passage.text).casefold().split())
+        key = " ".join((passage.archive_id, *filter(None, words)))
+        kept_id = oldest.setdefault(hashlib.sha256(key.encode()).digest(), passage.id)
+        if kept_id != passage.id:
+            shown = mask_secrets(passage.text)[:_SHOWN]
+            detail = f"It has the words of the older passage {kept_id}."
+            finding_id = derive_id("finding", "duplicate", passage.id)
+            yield AuditFinding(finding_id, "duplicate", "passage", (passage.id,), (shown,), detail, "delete", kept_id)
 
 
 async def _orphans(mnemesh: Mnemesh) -> AsyncIterator[AuditFinding]:
@@ -205,6 +223,8 @@ async def _delete(mnemesh: Mnemesh, finding: AuditFinding) -> None:
             await mnemesh.blocks.delete(finding.ids[0])
         case "archive":
             await mnemesh.archives.delete(finding.ids[0])
+        case "passage":
+            await mnemesh.passages.delete(finding.ids[0])
         case "scope" if finding.scope is not None:
             await mnemesh.episodes.erase_scope(finding.scope)
 

@@ -142,7 +142,6 @@ def test_mismatches_name_the_argument(values: dict[str, Any], problem: str) -> N
         ("limit", True, "Error: limit must be an integer, not true or false"),
         ("limit", 2.5, "Error: limit must be an integer, not a number"),
         ("limit", 0, "Error: limit must be at least 1, not 0"),
-        ("limit", 101, "Error: limit must be at most 100, not 101"),
         ("roles", "user", "Error: roles must be a list, not a string"),
         ("roles", ["user", 1], "Error: roles[1] must be a string, not an integer"),
         ("roles", ["system"], "Error: Unknown roles 'system'. Supported roles: assistant, user, tool"),
@@ -158,6 +157,14 @@ def test_unset_null_and_integral_numbers_are_accepted() -> None:
     assert checked == {"query": "x", "limit": 7}
     assert isinstance(checked, dict)
     assert type(checked["limit"]) is int
+
+
+@pytest.mark.parametrize("tool", ["conversation_search", "archival_memory_search", "semantic_search_files"])
+def test_a_search_for_more_results_than_allowed_returns_as_many_as_allowed(tool: str) -> None:
+    schema = BUILTIN_SCHEMAS[tool]
+    name = next(name for name, field in schema.parameters["properties"].items() if "maximum" in field)
+    checked = check({"query": "x", name: 10**12}, schema)
+    assert checked == {"query": "x", name: schema.parameters["properties"][name]["maximum"]}
 
 
 def test_integers_beyond_32_bits_are_refused() -> None:

@@ -1,17 +1,26 @@
 """The tools of files: exact texts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from mnemesh_kit.clock import FrozenClock
-from mnemesh_kit.errors import Unavailable
+from mnemesh_kit.errors import NotFound, Unavailable
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
 from mnemesh_orchestrator.builtin.files import FileTools
 from mnemesh_orchestrator.loop.optional_services import OptionalServices
 from mnemesh_orchestrator.loop.retry import RetryPolicy
-from mnemesh_orchestrator.model.files import FileHit, FileHits, FileMatch, FileMatches, FileView, OpenedFile, Opening
+from mnemesh_orchestrator.model.files import (
+    FileHit,
+    FileHits,
+    FileMatch,
+    FileMatches,
+    FileView,
+    OpenedFile,
+    Opening,
+    WindowRequest,
+)
 
 from ..support.files import Files
 
@@ -78,6 +87,25 @@ async def test_open_files_names_windows_and_closed_files(files: Scripted, own: F
     assert await text(opened("d/a.txt", (None, None), None), closed_others=("d/x",)) == (
         "* Opened d/a.txt\nNote: Closed 1 file(s) due to close_all_others=True: d/x"
     )
+
+
+async def test_a_name_is_accepted_as_the_system_message_shows_it(
+    monkeypatch: pytest.MonkeyPatch, files: Scripted, own: FileTools, call: Call
+) -> None:
+    name, asked = 'd/"a" <b> & c.txt', list[str]()
+
+    async def open_named(request_id: str, agent_id: str, windows: Sequence[WindowRequest], **_: Any) -> Opening:
+        asked.extend(window.name for window in windows)
+        if windows[0].name != name:
+            raise NotFound("The agent has no such file.")
+        return Opening((opened(name, (None, None), None),))
+
+    monkeypatch.setattr(files, "open", open_named)
+    shown = "d/&quot;a&quot; &lt;b&gt; & c.txt"
+    assert await own.open_files(call("open_files"), {"file_requests": [{"file_name": shown}]}) == f"* Opened {name}"
+    assert asked == [shown, name]
+    with pytest.raises(NotFound):
+        await own.open_files(call("open_files"), {"file_requests": [{"file_name": "d/other.txt"}]})
 
 
 async def test_the_text_is_returned_if_the_prompt_does_not_change(files: Scripted, own: FileTools, call: Call) -> None:

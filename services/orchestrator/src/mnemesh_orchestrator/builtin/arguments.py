@@ -74,8 +74,9 @@ def parse(text: str, schema: ToolSchema) -> Arguments | ParseFailure:
 def check(values: Mapping[str, Any], schema: ToolSchema) -> Mapping[str, Any] | ParseFailure:
     """Returns the values in the types of the schema: every required one is present, and none is unknown.
 
-    A null for an optional argument counts as absent, and a number without a fraction as an integer. The names of
-    arguments in Letta 0.16.7 are replaced.
+    A null for an optional argument counts as absent, and a number without a fraction as an integer. A number above the
+    maximum becomes the maximum: it asks for more than there is to show. The names of arguments in Letta 0.16.7 are
+    replaced.
     """
     values = _with_own_names(schema.name, values)
     properties: Mapping[str, Any] = schema.parameters.get("properties", {})
@@ -91,7 +92,7 @@ def check(values: Mapping[str, Any], schema: ToolSchema) -> Mapping[str, Any] | 
     for name, value in values.items():
         if value is None and name not in required:
             continue
-        value = _as_integer(value, properties[name])  # noqa: PLW2901
+        value = _within_maximum(_as_integer(value, properties[name]), properties[name])  # noqa: PLW2901
         if (problem := _mismatch(value, properties[name], name)) is not None:
             return ParseFailure(f"Error: {problem}")
         checked[name] = value
@@ -173,6 +174,11 @@ def _is_true(value: object) -> bool:
 
 def _as_integer(value: Any, schema: Mapping[str, Any]) -> Any:
     return int(value) if schema.get("type") == "integer" and isinstance(value, float) and value.is_integer() else value
+
+
+def _within_maximum(value: Any, schema: Mapping[str, Any]) -> Any:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return min(value, schema["maximum"]) if is_number and "maximum" in schema else value
 
 
 def _takes_null(schema: Mapping[str, Any]) -> bool:

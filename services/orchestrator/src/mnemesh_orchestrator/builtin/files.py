@@ -1,12 +1,23 @@
 """The tools of files. Their results are texts of the contract, which the model reads."""
 
+import html
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar
 
+from mnemesh_kit.errors import NotFound
 from mnemesh_types.messages import ImagePart
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused, WithImages
-from mnemesh_orchestrator.model.files import FileHit, FileMatch, FileMatches, FileView, OpenedFile, WindowRequest
+from mnemesh_orchestrator.model.files import (
+    FileHit,
+    FileMatch,
+    FileMatches,
+    FileView,
+    OpenedFile,
+    Opening,
+    WindowRequest,
+)
 from mnemesh_orchestrator.model.images import refused_image, returned_images
 from mnemesh_orchestrator.ports.files import FilesPort
 
@@ -47,9 +58,7 @@ class FileTools:
         if not windows:
             raise Refused("No file requests provided")
         others = arguments.get("close_all_others", False)
-        opening = await self._call(
-            lambda: self._files.open(call.effect(0), call.agent_id, windows, close_others=others)
-        )
+        opening = await self._open(call, windows, close_others=others)
         shown = [_opened(each) for each in opening.opened]
         text = f"* Opened {shown[0]}" if len(shown) == 1 else f"* Opened {len(shown)} files: {', '.join(shown)}"
         if opening.closed_others:
@@ -96,6 +105,21 @@ class FileTools:
         matches = "match" if len(found.hits) == 1 else "matches"
         header = f"Found {len(found.hits)} semantic {matches} in {files} file{'s' * (files != 1)} for query: '{query}'"
         return "\n".join((header, "=" * len(header), *notes, *map(_hit, found.hits)))
+
+    async def _open(self, call: BuiltinCall, windows: Sequence[WindowRequest], *, close_others: bool) -> Opening:
+        request_id = call.effect(0)
+        try:
+            return await self._call(
+                lambda: self._files.open(request_id, call.agent_id, windows, close_others=close_others)
+            )
+        except NotFound:
+            # The model may repeat a name as the system message shows it, with references to characters.
+            plain = [replace(window, name=html.unescape(window.name)) for window in windows]
+            if plain == windows:
+                raise
+            return await self._call(
+                lambda: self._files.open(request_id, call.agent_id, plain, close_others=close_others)
+            )
 
     async def _call(self, call: Callable[[], Awaitable[T]]) -> T:
         result, note = await self._optional.call(call, WHAT)
