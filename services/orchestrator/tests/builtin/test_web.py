@@ -68,7 +68,7 @@ async def test_arguments_of_a_search(tools: BuiltinTools, tiers: Services, call:
     ("name", "arguments", "part"),
     [
         ("web_search", {}, "query"),
-        ("web_search", {"query": "x", "num_results": 101}, "num_results"),
+        ("web_search", {"query": "x", "num_results": 0}, "num_results"),
         ("web_search", {"query": "x", "category": "videos"}, "category"),
         ("web_search", {"query": "x", "start_published_date": "last week"}, "start_published_date"),
         ("web_search", {"query": "x", "end_published_date": "9999-12-31"}, "end_published_date"),
