@@ -1,12 +1,17 @@
-"""The HTTP client under the SDK: allowed addresses only, no redirects to other hosts, answers of bounded size."""
+"""The HTTP client under the SDK: allowed addresses only, no redirects to other hosts, answers of bounded size.
+
+It also notes which requests a server has refused or never received: their tools were not run.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import ipaddress
 import socket
 from collections.abc import AsyncIterator, Callable
-from typing import cast
+from contextvars import ContextVar
+from typing import Any, Final, cast
 
 import aiohttp
 import httpx2
@@ -14,6 +19,77 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from httpx_aiohttp.httpx2 import AiohttpTransport, Httpx2AiohttpClient
 
 from mnemesh_tools.mcp_clients.contracts import MAX_ANSWER_BYTES, Allowed
+
+_UNCERTAIN: Final = 408
+"""A status below 500 that a proxy may give to a request which the server has begun to carry out."""
+
+
+class Exchange:
+    """What is known of the POST request of one call. `current_exchange` holds it where the SDK sends the request."""
+
+    def __init__(self) -> None:
+        """Creates the exchange of a request that is not sent yet."""
+        self._is_sent = False
+        self._is_accepted = False
+        self._never_arrived = False
+        self.status: int | None = None
+        """The status of a refusal."""
+        self.refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Ends when the server refuses the request."""
+
+    @property
+    def was_not_run(self) -> bool:
+        """Whether the server cannot have begun to carry out the request: it has refused it, or did not receive it."""
+        if self._is_accepted:
+            return False
+        is_refusal = self.status is not None and self.status < 500 and self.status != _UNCERTAIN
+        return is_refusal or self._never_arrived or not self._is_sent
+
+    def begin(self) -> None:
+        """Notes that the request is being sent."""
+        self._is_sent = True
+
+    def answered(self, status: int) -> None:
+        """Notes the status of an answer."""
+        self._is_accepted = self._is_accepted or status < 300
+        if not self._is_accepted:
+            self.status = status
+            if status >= 400 and not self.refused.done():
+                self.refused.set_result(None)
+
+    def failed(self, error: Exception, request: httpx2.Request) -> None:
+        """Notes the error of a request without an answer."""
+        self._never_arrived = _never_arrived(error, request)
+
+
+current_exchange: ContextVar[Exchange | None] = ContextVar("current_exchange", default=None)
+
+
+def _never_arrived(error: Exception, request: httpx2.Request) -> bool:
+    if not isinstance(error, httpx2.RequestError):
+        return True  # of the authorization, which comes before the request, or after its refusal
+    if isinstance(error, httpx2.ConnectError | httpx2.ProxyError | httpx2.UnsupportedProtocol):
+        return True
+    if isinstance(error.__cause__, aiohttp.ConnectionTimeoutError):
+        return True
+    return error.request.url != request.url  # a request of the authorization
+
+
+class _NotingClient(Httpx2AiohttpClient):
+    """A client that notes what becomes of the requests of calls."""
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        exchange = current_exchange.get()
+        if exchange is None or request.method != "POST":
+            return await super().send(request, **options)
+        exchange.begin()
+        try:
+            response = await super().send(request, **options)
+        except Exception as error:
+            exchange.failed(error, request)
+            raise
+        exchange.answered(response.status_code)
+        return response
 
 
 def open_http_client(
@@ -38,7 +114,7 @@ def open_http_client(
             on_status(response.status_code)
 
     transport = None if allowed is None else _GuardedTransport(allowed)
-    return Httpx2AiohttpClient(
+    return _NotingClient(
         headers=[*headers, ("Accept-Encoding", "identity")],
         timeout=httpx2.Timeout(None, connect=connect_seconds),
         follow_redirects=False,  # the SDK follows those within the same origin

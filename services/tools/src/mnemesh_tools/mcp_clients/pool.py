@@ -64,6 +64,7 @@ class McpPool:
         self._parts: tuple[Transports, McpAuthorizations] | None = None
         self._changed: dict[McpTarget, asyncio.Task[None]] = {}
         self._sessions: dict[McpTarget, McpSession] = {}
+        self._ending: set[asyncio.Task[None]] = set()
         self._locks: dict[McpTarget, asyncio.Lock] = {}
 
     def listen(self, events: McpEvents) -> None:
@@ -133,10 +134,10 @@ class McpPool:
 
     async def close(self) -> None:
         """Closes all sessions."""
-        changed = list(self._changed.values())
-        for task in changed:
+        tasks = [*self._changed.values(), *self._ending]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*changed, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._close(list(self._sessions))
 
     async def authorizations(self) -> McpAuthorizations:
@@ -197,13 +198,13 @@ class McpPool:
             try:
                 return await call(known)
             except McpContactFailed:
-                await self._drop(target, known)
+                await self._retire(target, known)
         session = await self._session(target, ends)
         try:
             return await call(session)
-        except BaseException:
-            if not session.is_open:
-                await self._drop(target, session)
+        except BaseException as error:
+            if isinstance(error, McpContactFailed) or not session.is_open:
+                await self._retire(target, session)
             raise
 
     async def _session(self, target: McpTarget, ends: float) -> McpSession:
@@ -244,10 +245,16 @@ class McpPool:
             idle.sort(key=lambda target: self._sessions[target].used_at)
             await self._close(idle[:excess])
 
-    async def _drop(self, target: McpTarget, session: McpSession) -> None:
+    async def _retire(self, target: McpTarget, session: McpSession) -> None:
+        """Gives a session to no further call. It ends with the calls that still use it."""
         if self._sessions.get(target) is session:
             del self._sessions[target]
-        await session.close()
+        if session.calls:
+            ending = asyncio.create_task(session.close_when_unused())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+        else:
+            await session.close()
 
     async def _close(self, targets: list[McpTarget]) -> None:
         sessions = [session for target in targets if (session := self._sessions.pop(target, None)) is not None]

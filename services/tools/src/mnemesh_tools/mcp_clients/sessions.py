@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final, TypeVar
 
-import httpx2
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT, CallToolResult, ToolListChangedNotification
+from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, CallToolResult, ToolListChangedNotification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
@@ -25,17 +25,27 @@ from mnemesh_tools.mcp_clients.contracts import (
     McpUnauthorized,
     RemoteResult,
 )
+from mnemesh_tools.mcp_clients.http import Exchange, current_exchange
 from mnemesh_tools.mcp_clients.open_transport import OpenTransport
 from mnemesh_tools.mcp_clients.results import listing_tools, progress_from_sdk, result_from_sdk
 from mnemesh_tools.mcp_clients.stdio import ProgramOutput, with_output
 from mnemesh_tools.mcp_clients.tasks import end_task
 from mnemesh_tools.mcp_clients.transports import Transports
+from mnemesh_tools.model.mcp_servers import TransportType
 from mnemesh_tools.model.mcp_tools import MAX_LISTING_CHARS, MAX_TOOLS, McpProgress, OnProgress, RemoteTool
 from mnemesh_tools.model.tools import MAX_SCHEMA_CHARS
 
 T = TypeVar("T")
-_UNKNOWN_SESSION: Final = ("Session terminated", "Session not found")
-"""The answer of a server that does not know the session, for example after a restart. It has not run the tool."""
+_UNKNOWN_SESSION: Final = re.compile(
+    r"(bad request: |not found: )?(session (id )?(terminated|not found|expired|is invalid|invalid|is required)"
+    r"|(unknown|invalid|missing|expired|no valid|no) (mcp )?session( id)?( provided)?|server not initialized)\.?",
+    re.IGNORECASE,
+)
+"""The answers of servers that do not know the session, for example after a restart. They have not run the tool."""
+_OF_THE_CALL: Final = (413, 429)
+"""The statuses of refusals that say nothing about the session: the model gets them."""
+_LOST: Final = ("Connection closed", "SSE stream ended", "SSE stream failed")
+"""The beginnings of the SDK's own errors about calls whose answer cannot arrive any more."""
 _CLOSE_SECONDS: Final = 3.0
 """The longest time of an orderly end."""
 
@@ -54,6 +64,7 @@ class McpSession:
         self._ready: asyncio.Future[Client] | None = None
         self._failure: BaseException | None = None
         self._refused_with: int | None = None
+        self._unused = asyncio.Event()
         self.calls = 0
         """The number of calls that use the session now."""
         self.used_at = time.monotonic()
@@ -150,11 +161,9 @@ class McpSession:
         except McpCallTimedOut as error:
             raise McpCallTimedOut("" if last is None else str(last)) from error
         except MCPError as error:
-            if error.code == REQUEST_TIMEOUT:
-                raise McpCallTimedOut from error
             if isinstance(_innermost(self._failure), McpUnauthorized):
                 raise McpUnauthorized(self._described(error)) from error
-            if error.message in _UNKNOWN_SESSION:
+            if _UNKNOWN_SESSION.fullmatch(error.message.strip()):
                 raise McpContactFailed(self._described(error)) from error
             return RemoteResult(ok=False, content=(self._described(error),))
         except (RuntimeError, ValidationError) as error:  # the SDK's checks of the result
@@ -170,39 +179,77 @@ class McpSession:
         if not done:
             await end_task(task)
 
+    async def close_when_unused(self) -> None:
+        """Ends the session after the calls that use it. No further one does."""
+        try:
+            while self.calls:
+                self._unused.clear()
+                await self._unused.wait()
+        finally:
+            await self.close()
+
     async def _call(self, call: Callable[[Client], Awaitable[T]], seconds: float) -> T:
         """Runs a call; it ends with the session.
 
         Raises:
+            McpContactFailed: The server has refused the call or did not receive it, so that nothing was run.
             McpCallLost: The session ended.
             McpCallTimedOut: The call did not end in time.
         """
         if self._task is None or self._ready is None or not self.is_open:
             raise McpContactFailed("The session is closed.")
         self.calls += 1
+        exchange = Exchange()
+        token = current_exchange.set(exchange)
         running = asyncio.ensure_future(call(self._ready.result()))
+        current_exchange.reset(token)
+        awaited: set[asyncio.Future[Any]] = {running, self._task}
+        if self._target.transport is TransportType.SSE:
+            awaited.add(exchange.refused)  # the SDK does not tell the call
         try:
-            done, _ = await asyncio.wait({running, self._task}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(awaited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 raise McpCallTimedOut
-            if running in done and not _is_closed(running):
+            if running in done and not _is_lost(running):
+                self._raise_refusal(exchange, running)
                 return running.result()
-            self._closing.set()
-            await asyncio.wait({self._task}, timeout=_CLOSE_SECONDS)  # its end says why
-            raise self._lost()
+            if running not in done or _is_of_session(running):
+                self._closing.set()
+                await asyncio.wait({self._task}, timeout=_CLOSE_SECONDS)  # its end says why
+            raise self._lost(exchange, running)
         finally:
             self.calls -= 1
             self.used_at = time.monotonic()
+            if not self.calls:
+                self._unused.set()
             await end_task(running)
 
-    def _lost(self) -> Exception:
-        """Returns the error of a call whose connection broke. Without a connection, nothing was sent."""
+    def _raise_refusal(self, exchange: Exchange, ended: asyncio.Future[Any]) -> None:
+        """Raises McpContactFailed if the server has refused a call before it ran anything, for a reason of the session.
+
+        A new session may help then. Other refusals are for the model, such as those of arguments.
+        """
+        error, status = ended.exception(), exchange.status
+        if self._target.transport is TransportType.STDIO or not isinstance(error, MCPError) or status is None:
+            return
+        is_of_call = status in _OF_THE_CALL or (error.code == INVALID_PARAMS and "session" not in error.message.lower())
+        if exchange.was_not_run and not is_of_call:
+            kind = McpUnauthorized if isinstance(_innermost(self._failure), McpUnauthorized) else McpContactFailed
+            raise kind(self._described(error, status))
+
+    def _lost(self, exchange: Exchange, call: asyncio.Future[Any]) -> Exception:
+        """Returns the error of a call whose connection broke."""
         cause = _innermost(self._failure)
         if isinstance(cause, McpContactFailed):
             return type(cause)(self._described(cause))
-        if isinstance(cause, httpx2.ConnectError) and self.calls == 1:
-            return McpContactFailed(self._described(cause))
-        return McpCallLost("The connection broke." if cause is None else self._described(cause))
+        if cause is None and call.done() and not call.cancelled():
+            cause = call.exception()
+        if cause is not None:
+            text = self._described(cause, exchange.status)
+        else:
+            text = "The connection broke." if exchange.status is None else f"It was refused (HTTP {exchange.status})."
+        is_not_run = self._target.transport is not TransportType.STDIO and exchange.was_not_run
+        return McpContactFailed(text) if is_not_run else McpCallLost(text)
 
     async def _run(self, ready: asyncio.Future[Client]) -> None:
         try:
@@ -247,12 +294,12 @@ class McpSession:
         if isinstance(message, ToolListChangedNotification):
             self._on_change()
 
-    def _described(self, error: BaseException) -> str:
+    def _described(self, error: BaseException, status: int | None = None) -> str:
         """Returns the innermost cause in one line, without secrets."""
         cause = _innermost(error)
         text = " ".join(str(cause).split()) or type(cause).__name__
-        status = "" if self._refused_with is None else f" (HTTP {self._refused_with})"
-        return self._target.masked(text)[:500] + status
+        status = status or self._refused_with
+        return self._target.masked(text)[:500] + ("" if status is None else f" (HTTP {status})")
 
     def _note_status(self, status: int) -> None:
         self._refused_with = status if status >= 400 else None
@@ -264,10 +311,15 @@ def _note_retrieved(ended: asyncio.Future[Any]) -> None:
         ended.exception()
 
 
-def _is_closed(call: asyncio.Future[Any]) -> bool:
-    """Returns whether a call that has ended failed with the connection."""
+def _is_lost(call: asyncio.Future[Any]) -> bool:
+    """Returns whether a call has ended without an answer. Servers use the code of such an error for their own, too."""
     error = None if call.cancelled() else call.exception()
-    return isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
+    return isinstance(error, MCPError) and error.code == CONNECTION_CLOSED and error.message.startswith(_LOST)
+
+
+def _is_of_session(call: asyncio.Future[Any]) -> bool:
+    """Returns whether a call was lost with its session; else only its own stream broke."""
+    return not call.done() or str(call.exception()) == _LOST[0]
 
 
 def _innermost(error: BaseException | None) -> BaseException | None:
