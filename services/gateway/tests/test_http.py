@@ -259,3 +259,37 @@ async def test_overlay_that_cannot_be_written_is_shown_once(
     assert shown.count("[Proxy System Overlay]: Be brief.") == 1
     await sdk.chat.completions.create(model="ada", messages=[*messages, {"role": "user", "content": "Four"}])
     assert "Be brief." in str(fake_openai.requests[-1].body["messages"][0]), "the next request has written it"
+
+
+TINY = {"role": "user", "content": "x"}
+MANY: list[tuple[str, dict[str, Any]]] = [
+    (CHAT, {"model": "ada", "messages": [TINY] * 50_000}),
+    (CHAT, {**HELLO, "metadata": {"a": [[]] * 100_001}}),
+    ("/v1/responses", {"model": "ada", "input": [TINY] * 50_000}),
+    ("/v1/embeddings", {"model": "mnemesh/wordllama-256", "input": ["x"] * 100_001}),
+    ("/v1/agents/agent-123e4567-e89b-42d3-8456-426614174000/messages", {"messages": [TINY] * 10_000}),
+    ("/v1/blocks/", {"label": "a", "value": "b", "metadata": {str(n): n for n in range(20_001)}}),
+    ("/mcp", {"jsonrpc": "2.0", "method": "tools/call", "params": {"x": [{}] * 20_001}, "id": 1}),
+]
+
+
+async def test_body_with_too_many_values_is_refused_before_it_is_decoded(raw: httpx.AsyncClient) -> None:
+    for path, body in MANY:
+        answer = await raw.post(path, json=body, headers={"Accept": "application/json, text/event-stream"})
+        assert (answer.status_code, "values" in answer.text) == (413, True), path
+
+
+async def test_deeply_nested_body_is_refused(raw: httpx.AsyncClient) -> None:
+    text = '{"model": "ada", "metadata": {"a": ' + "[" * 10_000 + "]" * 10_000 + "}}"
+    for path in (CHAT, "/v1/responses", "/v1/agents/", "/v1/blocks/", "/mcp"):
+        answer = await raw.post(path, content=text, headers={"Content-Type": "application/json"})
+        assert (answer.status_code, "nested too deeply" in answer.text) == (400, True), path
+
+
+async def test_large_body_with_a_long_history_is_answered(
+    raw: httpx.AsyncClient, agent: Agent, fake_openai: FakeOpenAI
+) -> None:
+    fake_openai.script(Reply(text="Hello again."))
+    history = [{"role": role, "content": "a, b; " * 50} for _ in range(2_000) for role in ("user", "assistant")]
+    answer = await raw.post(CHAT, json={**HELLO, "messages": [*history, *HELLO["messages"]]})
+    assert answer.json()["choices"][0]["message"]["content"] == "Hello again."

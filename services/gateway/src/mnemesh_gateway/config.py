@@ -27,6 +27,10 @@ class Config(ServerConfig):
     """The origins of web pages that may call the gateway, such as `https://chat.example.com`; `*` is every origin."""
     max_body_mb: int = 64
     """The size of the largest request body."""
+    max_connections: int = 4096
+    """How many connections may be open. The one that has waited longest without a request makes room for a new one."""
+    max_connections_per_address: int = 1024
+    """How many of them may come from one address. A reverse proxy is one address."""
     tls_cert_file: str | None = None
     """A PEM file with the certificate chain. Unset: no TLS."""
     tls_key_file: str | None = None

@@ -11,6 +11,7 @@ from mnemesh_kit.background import periodic
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.heavy_work import ByteBudget, HeavyWork
 from mnemesh_kit.listener import Listener, ListenerParts
 from mnemesh_kit.principal import Role
 from mnemesh_kit.server import Assembly
@@ -25,6 +26,7 @@ from mnemesh_gateway.clients.tasks import TaskAgentsClient
 from mnemesh_gateway.config import Config
 from mnemesh_gateway.errors import REMOTE
 from mnemesh_gateway.http.app import App
+from mnemesh_gateway.http.body import Bodies
 from mnemesh_gateway.http.chat import ChatEndpoint
 from mnemesh_gateway.http.embeddings import EmbeddingsEndpoint
 from mnemesh_gateway.http.guard import Guard
@@ -42,6 +44,8 @@ from mnemesh_gateway.usecases.sessions import SessionService
 from mnemesh_gateway.usecases.tasks import TaskService
 
 READY_SECONDS = 2.0
+BODY_BYTES = 512 << 20
+"""The most bytes of request bodies in memory; half of them for one organization."""
 
 
 async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
@@ -77,11 +81,13 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
         auth_key_file=config.auth_key_file,
         tls=TlsSettings.of(config),
     )
-    mcp = McpEndpoint(config, client)
+    work = HeavyWork()
+    bodies = Bodies(config.max_body_mb << 20, work, ByteBudget(BODY_BYTES, BODY_BYTES // 2))
+    mcp = McpEndpoint(client, bodies)
     app = App(
-        ChatEndpoint(chat, tasks, config.max_body_mb << 20).complete,
-        ResponsesEndpoint(chat, config.max_body_mb << 20).create,
-        EmbeddingsEndpoint(embeddings, config.max_body_mb << 20).create,
+        ChatEndpoint(chat, tasks, bodies).complete,
+        ResponsesEndpoint(chat, bodies).create,
+        EmbeddingsEndpoint(embeddings, bodies).create,
         agents,
         sessions,
         is_ready,
@@ -91,7 +97,7 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
 
     stopping = asyncio.Event()
     letta_mesh = Mesh(orchestrator, client, stopping)
-    letta = LettaApp(letta_mesh, Profile(config.letta_profile), config.max_body_mb << 20, app)
+    letta = LettaApp(letta_mesh, Profile(config.letta_profile), bodies, app)
     # Callbacks of all organizations are called by the mesh itself.
     own = Channels(errors=REMOTE, auth_key_file=config.auth_key_file, role=Role.SERVICE, tls=TlsSettings.of(config))
     caller = CallbackClient(
@@ -108,5 +114,5 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
         name="gateway",
         listener=listener,
         background=[periodic(POLL_SECONDS, callbacks.send_due)],
-        close=[channels.close, own.close, caller.close, tasks.close, mcp.close, client.close],
+        close=[channels.close, own.close, caller.close, tasks.close, mcp.close, client.close, work.close],
     )

@@ -1,12 +1,20 @@
-"""Request bodies: bounded in size and time, and what is wrong with those that are no JSON."""
+"""Request bodies: bounded in size, time and memory, and converted beside the event loop.
+
+Also what is wrong with those that are no JSON.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
 
 import msgspec
 from mnemesh_kit.errors import DeadlineExceeded
+from mnemesh_kit.heavy_work import ByteBudget, HeavyWork, Slots
+from mnemesh_kit.json_bounds import require_bounded_json
+from mnemesh_kit.principal import current_principal
 from starlette.requests import ClientDisconnect, Request
 
 from mnemesh_gateway.errors import BodyTooLarge, InvalidRequest
@@ -14,17 +22,62 @@ from mnemesh_gateway.errors import BodyTooLarge, InvalidRequest
 JSON_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The exceptions that msgspec raises for bytes that it cannot decode."""
 
+T = TypeVar("T")
+MAX_VALUES: Final = 100_000
+"""How many values the JSON of a body may have: a conversation of ten thousand messages."""
+_UPLOAD_BYTES: Final = 2 << 30
+_IMPORTS: Final = 4
 _SECONDS: Final = 60.0
 
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
-    """Returns the body of a request.
+class Bodies:
+    """Reads the bodies of requests and converts them, in bounds per organization and in sum.
 
-    Raises:
-        BodyTooLarge: It is larger than `max_bytes`.
-        InvalidRequest: It is not JSON by its content type, or the client ended the connection.
-        DeadlineExceeded: It did not arrive in time.
+    Args:
+        max_bytes: the size of the largest body.
+        work: converts bodies that are not small.
+        budget: of the bytes that are in memory at the same time.
     """
+
+    def __init__(self, max_bytes: int, work: HeavyWork, budget: ByteBudget) -> None:
+        self.max_bytes = max_bytes
+        self.work = work
+        self.budget = budget
+        self.uploads = ByteBudget(_UPLOAD_BYTES, _UPLOAD_BYTES // 2)
+        """Of the bytes of forms on disk."""
+        self.imports = Slots(_IMPORTS, 1)
+        """Of imports, which hold what they have read until their end."""
+
+    @asynccontextmanager
+    async def reading(
+        self, request: Request, convert: Callable[[bytes], T], max_values: int = MAX_VALUES
+    ) -> AsyncIterator[T]:
+        """Yields what `convert` returns for the body of a request. It counts as in memory until the end.
+
+        Args:
+            request: the request.
+            convert: a function that may run in a thread.
+            max_values: how many values the JSON may have.
+
+        Raises:
+            BodyTooLarge: the body is larger than `max_bytes`, or has too many values.
+            InvalidRequest: it is not JSON by its content type, it is nested too deeply, or the client ended the
+                connection.
+            DeadlineExceeded: it did not arrive in time.
+            ResourceExhausted: too many large bodies are in memory.
+        """
+        caller = current_principal().organization_id
+        with self.budget.reservation(caller) as reserve:
+            body = await _read(request, self.max_bytes, reserve)
+            yield await self.work.run(caller, len(body), _converted, body, convert, max_values)
+
+
+def _converted(body: bytes, convert: Callable[[bytes], T], max_values: int) -> T:
+    require_bounded_json(body, max_values)
+    return convert(body)
+
+
+async def _read(request: Request, max_bytes: int, reserve: Callable[[int], None]) -> bytes:
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise InvalidRequest("The content type must be application/json.", code="unsupported_media_type")
@@ -38,6 +91,7 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
                 size += len(chunk)
                 if size > max_bytes:
                     raise _too_large(max_bytes)
+                reserve(len(chunk))
                 chunks.append(chunk)
     except TimeoutError as error:
         raise DeadlineExceeded(f"The body did not arrive within {_SECONDS:.0f} s.") from error

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mnemesh_gateway.errors import InvalidRequest
-from mnemesh_gateway.http.body import read_body
+from mnemesh_gateway.http.body import Bodies
 from mnemesh_gateway.http.convert.chat import chat_request_from_json, task_from_json
 from mnemesh_gateway.http.convert.completions import calls_delta, completion_id, completion_to_json, usage_to_json
 from mnemesh_gateway.http.convert.fields import json_object
@@ -20,6 +20,7 @@ from mnemesh_gateway.http.errors import error_to_json, typed
 from mnemesh_gateway.http.streams import DONE, encode, event_stream, sse
 from mnemesh_gateway.model.answers import Begun, Called, Finish, Finished, Idle, Reasoned, Said, ToolCall, Usage
 from mnemesh_gateway.model.chat import Caller, ChatRequest
+from mnemesh_gateway.model.tasks import Task
 from mnemesh_gateway.usecases.chat import Answer, ChatService
 from mnemesh_gateway.usecases.tasks import TaskService
 
@@ -29,21 +30,26 @@ _log = structlog.get_logger("mnemesh.http")
 class ChatEndpoint:
     """Decodes chat requests, and encodes answers as one object or as a stream."""
 
-    def __init__(self, service: ChatService, tasks: TaskService, max_body_bytes: int) -> None:
+    def __init__(self, service: ChatService, tasks: TaskService, bodies: Bodies) -> None:
         self._service = service
         self._tasks = tasks
-        self._max_body_bytes = max_body_bytes
+        self._bodies = bodies
 
     async def complete(self, request: Request) -> Response:
         """Answers a request."""
-        body = json_object(await read_body(request, self._max_body_bytes))
-        chat, client = chat_request_from_json(body), client_of(request)
-        task = task_from_json(body, chat, client)
-        self._tasks.sweep(current_principal())
-        if task is not None:
-            answer = await self._tasks.open(current_principal(), chat.model, task)
-        else:
-            answer = await self._service.open(current_principal(), client, chat)
+        client = client_of(request)
+
+        def converted(raw: bytes) -> tuple[ChatRequest, Task | None]:
+            body = json_object(raw)
+            chat = chat_request_from_json(body)
+            return chat, task_from_json(body, chat, client)
+
+        async with self._bodies.reading(request, converted) as (chat, task):
+            self._tasks.sweep(current_principal())
+            if task is not None:
+                answer = await self._tasks.open(current_principal(), chat.model, task)
+            else:
+                answer = await self._service.open(current_principal(), client, chat)
         headers = {} if answer.begun is None else {"X-Mnemesh-Run-Id": answer.begun.run_id}
         if chat.stream:
             return event_stream(_chunks(answer, chat), headers)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from mnemesh_kit.config import ConfigError, StartupError
@@ -16,15 +17,35 @@ from mnemesh_kit.tls.reloaded import CertificateFiles
 from starlette.types import ASGIApp
 
 from mnemesh_gateway.config import Config
-from mnemesh_gateway.http.connections import GatheringProtocol
+from mnemesh_gateway.http.connections import HEAD_SECONDS, GatheringProtocol, OpenConnections
 
 _BACKLOG: Final = 2048
 _IDLE_SECONDS: Final = 75
 _TLS_PREFIX: Final = "MNEMESH_GATEWAY_TLS"
+_OWN_FILES: Final = 512
+"""The open files that are left for the rest of the process."""
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without signal handlers: the kit has them."""
+    """uvicorn with our connections, and without signal handlers: the kit has them."""
+
+    def __init__(self, settings: uvicorn.Config, connections: OpenConnections) -> None:
+        super().__init__(settings)
+        self._connections = connections
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accepts connections."""
+
+        def connection() -> GatheringProtocol:
+            return GatheringProtocol(self.config, self.server_state, self.lifespan.state, self._connections)
+
+        context = self.config.ssl
+        tls: dict[str, Any] = {"ssl": context, "ssl_handshake_timeout": HEAD_SECONDS} if context is not None else {}
+        loop = asyncio.get_running_loop()
+        self.servers = [
+            await loop.create_server(connection, sock=each, backlog=_BACKLOG, **tls) for each in sockets or ()
+        ]
+        self.started = True
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -40,18 +61,17 @@ class HttpListener:
         self._stopping = stopping
         self._settings = uvicorn.Config(
             app,
-            http=GatheringProtocol,
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
-            backlog=_BACKLOG,
             timeout_keep_alive=_IDLE_SECONDS,
         )
         self._settings.load()
         self._settings.ssl = tls_context(config)
-        self._server = _Server(self._settings)
+        total = min(config.max_connections, _spare_files(config.max_connections))
+        self._server = _Server(self._settings, OpenConnections(total, config.max_connections_per_address))
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -90,6 +110,19 @@ class HttpListener:
             await self._serving
         if self._socket is not None:
             self._socket.close()
+
+
+def _spare_files(wanted: int) -> int:
+    """Returns how many connections the process may have open. Its limit of open files is raised if that is allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    if soft < wanted + _OWN_FILES:
+        most = wanted + _OWN_FILES if hard == resource.RLIM_INFINITY else min(hard, wanted + _OWN_FILES)
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            soft = most
+    return max(soft - _OWN_FILES, soft // 2)
 
 
 def tls_context(config: Config) -> ssl.SSLContext | None:

@@ -8,11 +8,15 @@ from importlib import import_module
 from typing import Any, Final
 
 from mnemesh_client import Mnemesh
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mnemesh_gateway.config import Config
+from mnemesh_gateway.errors import BodyTooLarge
+from mnemesh_gateway.http.body import Bodies
 
 MCP_PATH: Final = "/mcp"
+_MAX_BYTES: Final = 4 << 20
+_MAX_VALUES: Final = 20_000
 
 
 class McpEndpoint:
@@ -21,8 +25,8 @@ class McpEndpoint:
     Requests have no session on the server: each is answered for its own principal, by any replica.
     """
 
-    def __init__(self, config: Config, client: Mnemesh) -> None:
-        self._config = config
+    def __init__(self, client: Mnemesh, bodies: Bodies) -> None:
+        self._bodies = bodies
         # Its calls are for the current principal, which the guard has set for the task of the request.
         self._client = client
         self._lock = asyncio.Lock()
@@ -33,7 +37,13 @@ class McpEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves a request."""
         app = self._app or await self._start()
-        await app(scope, receive, send)
+        if scope["method"] != "POST":
+            await app(scope, receive, send)
+            return
+        async with self._bodies.reading(Request(scope, receive), bytes, _MAX_VALUES) as body:
+            if len(body) > _MAX_BYTES:
+                raise BodyTooLarge(f"The body of an MCP request must be at most {_MAX_BYTES >> 20} MB.")
+            await app(scope, _replayed(body, receive), send)
 
     async def close(self) -> None:
         """Ends what runs."""
@@ -60,7 +70,7 @@ class McpEndpoint:
         return memory_server(lambda _: self._client).streamable_http_app(
             streamable_http_path=MCP_PATH,
             stateless_http=True,
-            max_request_body_size=self._config.max_body_mb << 20,
+            max_request_body_size=_MAX_BYTES,
             # The guard has checked the host and the origin.
             transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         )
@@ -70,3 +80,17 @@ class McpEndpoint:
         async with app.router.lifespan_context(app):
             started.set()
             await self._stopping.wait()
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Returns a function that receives a body that was read before, and then what follows it."""
+    is_first = True
+
+    async def received() -> Message:
+        nonlocal is_first
+        if not is_first:
+            return await receive()
+        is_first = False
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return received

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Any
 
 import structlog
 from mnemesh_kit.errors import NotFound
@@ -13,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mnemesh_gateway.errors import InvalidRequest
-from mnemesh_gateway.http.body import read_body
+from mnemesh_gateway.http.body import Bodies
 from mnemesh_gateway.http.chat import client_of
 from mnemesh_gateway.http.convert.fields import json_object
 from mnemesh_gateway.http.convert.response_events import ResponseWriter
@@ -24,6 +25,7 @@ from mnemesh_gateway.http.convert.responses import (
 )
 from mnemesh_gateway.http.errors import error_to_json, typed
 from mnemesh_gateway.http.streams import encode, event_stream, sse
+from mnemesh_gateway.model.chat import ChatRequest
 from mnemesh_gateway.usecases.chat import Answer, ChatService
 
 _log = structlog.get_logger("mnemesh.http")
@@ -32,24 +34,23 @@ _log = structlog.get_logger("mnemesh.http")
 class ResponsesEndpoint:
     """Decodes requests of the Responses API, and encodes answers as one object or as a stream."""
 
-    def __init__(self, service: ChatService, max_body_bytes: int) -> None:
+    def __init__(self, service: ChatService, bodies: Bodies) -> None:
         self._service = service
-        self._max_body_bytes = max_body_bytes
+        self._bodies = bodies
 
     async def create(self, request: Request) -> Response:
         """Answers a request."""
-        body = json_object(await read_body(request, self._max_body_bytes))
-        chat = response_request_from_json(body)
-        run_id, conversation_id = continued_run_id(body), continued_conversation_id(body)
-        client = replace(client_of(request), previous_run_id=run_id, conversation_id=conversation_id)
-        try:
-            answer = await self._service.open(current_principal(), client, chat)
-        except NotFound as error:
-            if error.field == "model" or (run_id is None and conversation_id is None):
-                raise
-            name = "previous_response_id" if run_id is not None else "conversation"
-            raise InvalidRequest(f"{name} is not known: {error.message}", name, f"{name}_not_found") from error
-        writer = ResponseWriter(answer, chat, body)
+        async with self._bodies.reading(request, _converted) as (body, chat):
+            run_id, conversation_id = continued_run_id(body), continued_conversation_id(body)
+            client = replace(client_of(request), previous_run_id=run_id, conversation_id=conversation_id)
+            try:
+                answer = await self._service.open(current_principal(), client, chat)
+            except NotFound as error:
+                if error.field == "model" or (run_id is None and conversation_id is None):
+                    raise
+                name = "previous_response_id" if run_id is not None else "conversation"
+                raise InvalidRequest(f"{name} is not known: {error.message}", name, f"{name}_not_found") from error
+            writer = ResponseWriter(answer, chat, body)
         headers = {} if answer.begun is None else {"X-Mnemesh-Run-Id": answer.begun.run_id}
         if chat.stream:
             return event_stream(_events(answer, writer), headers)
@@ -60,6 +61,11 @@ class ResponsesEndpoint:
         if not await request.is_disconnected():
             answer.mark_delivered()
         return Response(encode(writer.response()), media_type="application/json", headers=headers)
+
+
+def _converted(raw: bytes) -> tuple[dict[str, Any], ChatRequest]:
+    body = json_object(raw)
+    return body, response_request_from_json(body)
 
 
 async def _events(answer: Answer, writer: ResponseWriter) -> AsyncGenerator[bytes, None]:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mnemesh_gateway.http.body import Bodies
 from mnemesh_gateway.letta.errors import error_response
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.openapi import DOCS_PAGE, document
@@ -50,7 +51,7 @@ _DOCUMENTS: Final = ("/openapi.json", "/v1/openapi.json", "/docs")
 class LettaApp:
     """Serves what belongs to Letta's API, and leaves the rest to the next application."""
 
-    def __init__(self, mesh: Mesh, profile: Profile, max_bytes: int, following: ASGIApp) -> None:
+    def __init__(self, mesh: Mesh, profile: Profile, bodies: Bodies, following: ASGIApp) -> None:
         self._following = following
         self._operations: list[Operation] = [operation for module in resources() for operation in module.all]
         by_resource: dict[str, list[Operation]] = {name: [] for name in _NOT_SERVED}
@@ -58,7 +59,7 @@ class LettaApp:
             by_resource.setdefault(operation.path.split("/")[1], []).append(operation)
         self._routers = {
             name: Router(
-                starlette_routes(operations, mesh, profile, max_bytes, exact=name in _EXACT),
+                starlette_routes(operations, mesh, profile, bodies, exact=name in _EXACT),
                 redirect_slashes=False,
                 default=_left if name in _EXACT else _unknown,
             )

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from mnemesh_gateway.http.body import JSON_ERRORS, read_body
+from mnemesh_gateway.http.body import JSON_ERRORS, Bodies
 from mnemesh_gateway.letta.errors import error_response, invalid_id, invalid_value
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.profile import Profile
@@ -49,6 +49,8 @@ ID_PREFIXES: Final[Mapping[str, str]] = {
 """The path parameters that are ids, and the prefixes of their ids."""
 NO_CONTENT: Final = 204
 """The status of a successful answer without a body."""
+_MAX_VALUES: Final = 20_000
+"""How many values the JSON of a body may have. Handlers convert them on the event loop."""
 _PARAMETER: Final = re.compile(r"{(\w+)}")
 _log = structlog.get_logger("mnemesh.http")
 _encode: Final = msgspec.json.Encoder().encode
@@ -60,6 +62,7 @@ class Call(Generic[Q, B]):
 
     mesh: Mesh
     profile: Profile
+    bodies: Bodies
     request: Request
     path: Mapping[str, str]
     query: Q
@@ -187,11 +190,11 @@ class Operations:
 class Endpoint:
     """The HTTP side of an operation, an ASGI application: decodes, calls, encodes, and converts errors."""
 
-    def __init__(self, operation: Operation, mesh: Mesh, profile: Profile, max_bytes: int) -> None:
+    def __init__(self, operation: Operation, mesh: Mesh, profile: Profile, bodies: Bodies) -> None:
         self._operation = operation
         self._mesh = mesh
         self._profile = profile
-        self._max_bytes = max_bytes
+        self._bodies = bodies
         self._lists = _list_fields(operation.query)
         self._decoder = msgspec.json.Decoder(operation.body) if operation.body is not None else None
 
@@ -202,7 +205,7 @@ class Endpoint:
 
     async def _answer(self, request: Request) -> Response:
         try:
-            result = await self._operation.handler(await self._call(request))
+            result = await self._result(request)
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -215,21 +218,23 @@ class Endpoint:
         status = self._operation.status
         return Response(status_code=status) if status == NO_CONTENT else json_response(result, status)
 
-    async def _call(self, request: Request) -> Call[Any, Any]:
+    async def _result(self, request: Request) -> Any:
+        self._require_ids(request)
+        query = self._query(request)
+        if self._decoder is None:
+            return await self._operation.handler(self._call(request, query, None))
+        async with self._bodies.reading(request, self._decoded, _MAX_VALUES) as body:
+            return await self._operation.handler(self._call(request, query, body))
+
+    def _require_ids(self, request: Request) -> None:
         for name, prefix in self._operation.id_prefixes.items():
             if not is_id(request.path_params[name], prefix):
                 raise invalid_id(name, prefix, request.path_params[name])
+
+    def _call(self, request: Request, query: Any, body: Any) -> Call[Any, Any]:
         key = request.headers.get("idempotency-key")
         more = {"request_id": key} if key else {}
-        return Call(
-            self._mesh,
-            self._profile,
-            request,
-            request.path_params,
-            self._query(request),
-            await self._body(request),
-            **more,
-        )
+        return Call(self._mesh, self._profile, self._bodies, request, request.path_params, query, body, **more)
 
     def _query(self, request: Request) -> Any:
         if self._operation.query is NoQuery:
@@ -243,10 +248,8 @@ class Endpoint:
         except msgspec.ValidationError as error:
             raise invalid_value("query", error) from error
 
-    async def _body(self, request: Request) -> Any:
-        if self._decoder is None:
-            return None
-        body = await read_body(request, self._max_bytes)
+    def _decoded(self, body: bytes) -> Any:
+        assert self._decoder is not None, "the operation has a body"  # noqa: S101
         if not body.strip() and self._operation.optional_body:
             body = b"{}"
         try:
@@ -261,7 +264,7 @@ def json_response(value: Any, status: int = 200) -> Response:
 
 
 def starlette_routes(
-    operations: Sequence[Operation], mesh: Mesh, profile: Profile, max_bytes: int, *, exact: bool
+    operations: Sequence[Operation], mesh: Mesh, profile: Profile, bodies: Bodies, *, exact: bool
 ) -> list[Route]:
     """Returns the routes of operations.
 
@@ -270,7 +273,7 @@ def starlette_routes(
     """
     routes = []
     for operation in operations:
-        endpoint = Endpoint(operation, mesh, profile, max_bytes)
+        endpoint = Endpoint(operation, mesh, profile, bodies)
         path = "/v1" + operation.path
         paths = [path] if exact else [path, path[:-1] if path.endswith("/") else path + "/"]
         routes += [Route(each, endpoint, methods=[operation.method]) for each in paths]

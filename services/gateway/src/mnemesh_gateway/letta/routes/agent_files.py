@@ -46,7 +46,7 @@ async def export_agent_with_skills(call: Call[NoQuery, ExportBody]) -> Response:
 @operations.post("/agents/import", result=ImportedAgents)
 async def import_agents(call: Call[NoQuery, None]) -> ImportedAgents:
     """Creates the agents of an agent file, which is the file of a form."""
-    async with form_with_file(call.request) as (form, file):
+    async with form_with_file(call.request, call.bodies.uploads, call.bodies.max_bytes) as (form, file):
         fields = _fields(form)
         data = await _json(file)
     restored = LettaImport(call.mesh.client, data, call.request_id, options=_options(fields))

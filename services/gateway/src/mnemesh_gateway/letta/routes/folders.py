@@ -137,7 +137,7 @@ async def upload_file_to_folder(call: Call[UploadQuery, None]) -> File:
         folder_id=(await _folder(call)).id, duplicate_handling=DUPLICATES[query.duplicate_handling]
     )
     set_present(header, name=query.name)
-    return file_from_proto((await store_file(call.mesh, call.request, call.request_id, header)).file)
+    return file_from_proto((await store_file(call, header)).file)
 
 
 @operations.get("/folders/{folder_id}/agents", query=PageQuery, result=list[str])
