@@ -23,6 +23,7 @@ from mnemesh_types.messages import (
 from mnemesh_types.usage import Usage
 from msgspec import structs
 
+from mnemesh_orchestrator.llm.assembly import MAX_ANSWER_BYTES, MAX_CALLS
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer
 from mnemesh_orchestrator.llm.port import (
     AnsweredCall,
@@ -35,10 +36,6 @@ from mnemesh_orchestrator.llm.port import (
 
 _log = structlog.get_logger("mnemesh.llm")
 
-MAX_CALLS: Final = 128
-"""The largest number of tool calls of an answer."""
-MAX_ANSWER_BYTES: Final = 8 << 20
-"""The largest number of bytes of all texts and arguments of an answer."""
 UNNAMED: Final = "unnamed"
 """The name of a call that has none. No tool has it, so the model is told that there is no such tool."""
 UNREADABLE: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)

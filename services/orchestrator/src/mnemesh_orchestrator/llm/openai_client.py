@@ -8,11 +8,12 @@ from urllib.parse import quote
 
 from mnemesh_kit.unicode import well_formed_value
 
+from mnemesh_orchestrator.llm.assembly import StreamedAnswer
 from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS, SHORT_SECONDS, CallLimits, Sleep, with_retries
 from mnemesh_orchestrator.llm.port import LlmEvent, LlmRequest
 from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.settings import ProviderSettings
-from mnemesh_orchestrator.llm.streamed_answers import StreamedAnswer, stream_answer
+from mnemesh_orchestrator.llm.streamed_answers import stream_answer
 from mnemesh_orchestrator.llm.transport import SdkClient, remove_environment, translate_error
 from mnemesh_orchestrator.llm.wire import encode_body
 

@@ -1,62 +1,20 @@
 """Streams the answer to one request: sends it through an SDK, and assembles the answer from its events."""
 
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
-from typing import Any, Protocol
+from typing import Any
 
 from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.unicode import well_formed
-from mnemesh_types.messages import ContentPart
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.answers import UNREADABLE, unreadable, valid_usage
+from mnemesh_orchestrator.llm.assembly import StreamedAnswer
 from mnemesh_orchestrator.llm.errors import ProviderError
-from mnemesh_orchestrator.llm.port import AnsweredCall, FinishReason, LlmAnswer, LlmEvent, LlmRequest
+from mnemesh_orchestrator.llm.port import LlmAnswer, LlmEvent, LlmRequest
 from mnemesh_orchestrator.llm.schemas import without_added_nulls
-from mnemesh_orchestrator.llm.transport import SdkClient, read_events, translate_error
-
-
-class StreamedAnswer(Protocol):
-    """An answer that arrives in pieces. Its properties hold everything so far; they are valid once it is complete."""
-
-    def add(self, chunk: Any) -> Iterable[LlmEvent]:
-        """Adds a piece and returns the events that it causes."""
-        ...
-
-    def check_complete(self) -> None:
-        """Raises ProviderError if the stream ended before the answer."""
-        ...
-
-    @property
-    def content(self) -> tuple[ContentPart, ...]:
-        """Reasoning and text."""
-        ...
-
-    @property
-    def tool_calls(self) -> tuple[AnsweredCall, ...]:
-        """The tool calls in order."""
-        ...
-
-    @property
-    def finish_reason(self) -> FinishReason:
-        """The reason why the model stopped."""
-        ...
-
-    @property
-    def usage(self) -> Usage:
-        """The tokens that the provider counted."""
-        ...
-
-    @property
-    def carried(self) -> str | None:
-        """What else the provider put into its message, as the JSON text of `llm/carried.py`."""
-        ...
-
-    @property
-    def body(self) -> Any:
-        """The answer as a call without streaming would have returned it."""
-        ...
+from mnemesh_orchestrator.llm.transport import DONE, SdkClient, read_events, translate_error
 
 
 async def stream_answer(
@@ -77,12 +35,16 @@ async def stream_answer(
     provider = sdk_client.provider
     try:
         await async_failpoint("model.before_request", provider)
-        response = await sdk_client.send(path, body)
+        response, is_done = await sdk_client.send(path, body), False
         async with aclosing(response), aclosing(read_events(sdk_client, response)) as events:
             async for event in events:
+                if event is DONE:
+                    is_done = True
+                    continue
                 for delta in _deltas(provider, answer, event):
                     yield delta
-        answer.check_complete()
+        for delta in answer.end(is_done=is_done):
+            yield delta
         whole = _whole(provider, answer, request, body)
     except ProviderError as error:
         _add_partial_answer(error, answer)
@@ -94,9 +56,9 @@ async def stream_answer(
     yield whole
 
 
-def _deltas(provider: str, answer: StreamedAnswer, event: Any) -> tuple[LlmEvent, ...]:
+def _deltas(provider: str, answer: StreamedAnswer, event: Any) -> list[LlmEvent]:
     try:
-        return tuple(answer.add(event))
+        return answer.add(event)
     except UNREADABLE as error:
         raise unreadable(provider, error) from error
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _MAX_TARGETS: Final = 64
 _REST_SECONDS: Final = 0.1
 _NOTHING: Final = object()
+DONE: Final = object()
+"""The event that ends a stream of OpenAI's form."""
 
 
 class SdkClient:
@@ -94,7 +96,8 @@ class SdkClient:
 
 
 async def read_events(sdk_client: SdkClient, response: "httpx2.Response") -> AsyncGenerator[Any]:
-    """Yields the decoded events of an answer, or the one body of a server that does not stream.
+    """Yields the decoded events of an answer, or the one body of a server that does not stream. DONE is its last event
+    if the provider marked the end.
 
     Raises:
         ProviderError: the status is no success, an event or the body is an error, or the body is a page for people.
@@ -116,6 +119,7 @@ async def read_events(sdk_client: SdkClient, response: "httpx2.Response") -> Asy
         async for event in events:
             if event.data.startswith("[DONE]"):
                 await _read_rest(pieces)
+                yield DONE
                 return
             decoded = sdk_client.content(event, response.headers)
             if decoded is not _NOTHING:

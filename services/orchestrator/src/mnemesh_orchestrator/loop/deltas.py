@@ -2,9 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import Any
+from dataclasses import dataclass, field
+from io import StringIO
+from typing import Any, Final
 
 import jiter
+from mnemesh_kit.unicode import MAX_TEXT_BYTES
+from msgspec import structs
 
 from mnemesh_orchestrator.builtin.schemas import THINKING
 from mnemesh_orchestrator.llm.port import LlmEvent, ReasoningDelta, TextDelta, ToolCallDelta
@@ -13,6 +17,38 @@ from mnemesh_orchestrator.model.events import Delta
 
 BATCH_SECONDS = 0.025
 """The time for which deltas are batched after one was sent."""
+_SHORT: Final = 4096
+_READS_PER_DOUBLING: Final = 64
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call so far. `unsent` are the pieces that no delta has sent; `read_at` is the length at the next reading."""
+
+    name: str = ""
+    text: StringIO = field(default_factory=lambda: StringIO(newline=""))
+    length: int = 0
+    unsent: list[str] = field(default_factory=list)
+    read_at: int = 0
+
+    def add(self, name: str, piece: str) -> None:
+        self.name = self.name or name
+        self.text.write(piece)
+        self.length += len(piece)
+        self.unsent.append(piece)
+
+    def read(self, *, is_whole: bool = False) -> dict[str, Any] | None:
+        """Returns the arguments as far as they are complete; None if it is not worth to read them again yet.
+
+        A reading takes as long as the arguments are. Long ones are read again once they have grown by a part of their
+        length, so that all readings together take a multiple of the time of one.
+        """
+        if not is_whole and self.length < self.read_at:
+            return None
+        if self.length > MAX_TEXT_BYTES:  # The call is refused.
+            return None
+        self.read_at = self.length + (self.length // _READS_PER_DOUBLING if self.length > _SHORT else 1)
+        return _partial(self.text.getvalue())
 
 
 class DeltaStream:
@@ -54,9 +90,9 @@ class DeltaStream:
         self._gated = gated
         self._several = several
         self._indexes: dict[str, int] = {}
-        self._pending: dict[str, Delta] = {}
+        self._pending: dict[str, tuple[Delta, list[str]]] = {}
         self._offsets: dict[str, int] = {}
-        self._calls: dict[int, tuple[str, str]] = {}
+        self._calls: dict[int, _Call] = {}
         self._lengths: dict[tuple[int, str], int] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -70,49 +106,60 @@ class DeltaStream:
             case ToolCallDelta(index, name, arguments):
                 self._take_call(index, name, arguments)
             case _:
-                for index in self._calls:
-                    self._add_call(index)
-                self._add_held_words()
+                self._take_rest()
                 self.flush()
 
     def _take_call(self, index: int, name: str, arguments: str) -> None:
-        known_name, known = self._calls.get(index, ("", ""))
-        name, text = known_name or name, known + arguments
-        self._calls[index] = (name, text)
-        partial = _partial(text) if self._thinks or self._speaks(name) else {}
+        call = self._calls.setdefault(index, _Call())
+        call.add(name, arguments)
+        if not (self._thinks or self._speaks(call.name)):
+            self._add_call(index, call)
+        elif (partial := call.read()) is not None:
+            self._take_arguments(index, call, partial)
+        if self._speaks(call.name):
+            call.unsent.clear()
+
+    def _take_arguments(self, index: int, call: _Call, partial: dict[str, Any]) -> None:
         if self._thinks:
             self._grow(index, "reasoning", "reasoning", partial.get(THINKING))
-        if self._speaking is not None and self._speaks(name):
+        if self._speaking is not None and self._speaks(call.name):
             if not self._may_hold_words():
                 self._grow(index, f"speech/{index}", "assistant", partial.get(self._speaking[1]))
             elif self._speaking[1] in partial:
                 self._part_index(f"speech/{index}")
         elif not self._thinks or (partial and partial.get(THINKING) != ""):
-            self._add_call(index)
+            self._add_call(index, call)
         # Otherwise the call may begin with a thought, whose part comes first.
 
-    def _add_held_words(self) -> None:
-        if self._has_gated_call():
+    def _take_rest(self) -> None:
+        """Takes what the last readings of the calls did not see, and the words that waited for all calls."""
+        for index, call in self._calls.items():
+            is_read = self._thinks or self._speaks(call.name)
+            if is_read and (partial := call.read(is_whole=True)) is not None:
+                self._take_arguments(index, call, partial)
+            self._add_call(index, call)
+        if self._has_gated_call() or self._speaking is None:
             return
-        for index, (name, text) in self._calls.items():
-            if self._speaking is not None and self._speaks(name):
-                self._grow(index, f"speech/{index}", "assistant", _partial(text).get(self._speaking[1]))
+        for index, call in self._calls.items():
+            if self._speaks(call.name) and (partial := call.read(is_whole=True)) is not None:
+                self._grow(index, f"speech/{index}", "assistant", partial.get(self._speaking[1]))
 
     def _may_hold_words(self) -> bool:
         return bool(self._gated) and (self._several or self._has_gated_call())
 
     def _has_gated_call(self) -> bool:
-        return any(name in self._gated for name, _ in self._calls.values())
+        return any(call.name in self._gated for call in self._calls.values())
 
     def _speaks(self, name: str) -> bool:
         return self._speaking is not None and name == self._speaking[0]
 
-    def _add_call(self, index: int) -> None:
+    def _add_call(self, index: int, call: _Call) -> None:
         """Adds the text by which a call has grown since the last delta."""
-        name, text = self._calls[index]
         slot = f"call/{index}"
-        if not self._speaks(name) and (len(text) > self._offsets.get(slot, 0) or slot not in self._offsets):
-            self._add(slot, "tool_call", text[self._offsets.get(slot, 0) :], self._call_id(index), name)
+        if not self._speaks(call.name):
+            text, call.unsent = "".join(call.unsent), []
+            if text or slot not in self._offsets:
+                self._add(slot, "tool_call", text, self._call_id(index), call.name)
 
     def _grow(self, index: int, slot: str, kind: str, text: object) -> None:
         """Adds the text by which an argument has grown since the last delta."""
@@ -126,15 +173,11 @@ class DeltaStream:
     def _add(self, slot: str, kind: str, text: str, call_id: str = "", name: str = "") -> None:
         if not text and not name:
             return
-        waiting = self._pending.get(slot)
-        if waiting is None:
+        if slot not in self._pending:
             part = otid(self._message_id, self._part_index(slot))
             offset = self._offsets.get(slot, 0)
-            self._pending[slot] = Delta(self._message_id, part, offset, kind, text, call_id, name)
-        else:
-            self._pending[slot] = Delta(
-                waiting.message_id, waiting.otid, waiting.offset, kind, waiting.text + text, call_id, name
-            )
+            self._pending[slot] = Delta(self._message_id, part, offset, kind, "", call_id, name), []
+        self._pending[slot][1].append(text)
         self._offsets[slot] = self._offsets.get(slot, 0) + len(text)
         if self._timer is None:
             self._send()
@@ -152,8 +195,8 @@ class DeltaStream:
 
     def _send(self) -> None:
         pending, self._pending = self._pending, {}
-        for delta in pending.values():
-            self._publish(delta)
+        for delta, texts in pending.values():
+            self._publish(structs.replace(delta, text="".join(texts)))
 
     def flush(self) -> None:
         """Sends the waiting deltas, and stops the timer."""

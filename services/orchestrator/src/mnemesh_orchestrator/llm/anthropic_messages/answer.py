@@ -1,26 +1,20 @@
 """Assembles an Anthropic answer from its events, or from one plain message."""
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any, Final
 
 from mnemesh_types.messages import ContentPart, OmittedReasoningPart, ReasoningPart, RedactedReasoningPart, TextPart
 from mnemesh_types.usage import Usage
 
+from mnemesh_orchestrator.llm.assembly import CallPart, Kind, Part, StreamedAnswer
 from mnemesh_orchestrator.llm.block_order import CALL, REASONING, TEXT, carried_order, other_fields
 from mnemesh_orchestrator.llm.carried import encode_carried
 from mnemesh_orchestrator.llm.dialects import Api
-from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderUnavailable
-from mnemesh_orchestrator.llm.port import (
-    AnsweredCall,
-    FinishReason,
-    LlmEvent,
-    ReasoningDelta,
-    TextDelta,
-    ToolCallDelta,
-)
+from mnemesh_orchestrator.llm.errors import ProviderBadAnswer
+from mnemesh_orchestrator.llm.port import FinishReason
 
-_FINISH = {
+_FINISH: Final = {
     "end_turn": FinishReason.STOP,
     "stop_sequence": FinishReason.STOP,
     "pause_turn": FinishReason.STOP,
@@ -29,72 +23,31 @@ _FINISH = {
     "model_context_window_exceeded": FinishReason.LENGTH,
     "refusal": FinishReason.CONTENT_FILTER,
 }
-_KINDS = {"text": TEXT, "thinking": REASONING, "redacted_thinking": REASONING, "tool_use": CALL}
-_HELD = frozenset({"type", "text", "thinking", "signature", "data", "id", "name", "input"})
-_APPENDED = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
+_KINDS: Final = {"text": Kind.TEXT, "thinking": Kind.REASONING, "tool_use": Kind.CALL}
+_DELTAS: Final = {
+    "text_delta": ("text", "text"),
+    "thinking_delta": ("thinking", "thinking"),
+    "signature_delta": ("thinking", "signature"),
+    "input_json_delta": ("tool_use", "partial_json"),
+}
+"""The type of the block that a delta continues, and the field of the delta that has its piece."""
+_STREAMED: Final = frozenset({"text", "thinking", "signature", "input"})
+"""The fields of a block that arrive in pieces."""
 
 
-class MessagesAnswer:
-    """An answer in progress. `add` takes an event and returns deltas; the properties hold everything so far."""
+_HELD: Final = frozenset({"type", "text", "thinking", "signature", "data", "id", "name", "input"})
+"""The fields of a block that the stored message holds."""
+
+
+class MessagesAnswer(StreamedAnswer):
+    """A message in progress."""
 
     def __init__(self, provider: str) -> None:
-        self._provider = provider
-        self._blocks: dict[int, dict[str, Any]] = {}
-        self._inputs: dict[int, list[str]] = {}
+        super().__init__(provider)
+        self._blocks: dict[int, Part] = {}
         self._head: dict[str, Any] = {}
         self._usage: dict[str, Any] = {}
         self._stop_reason: str | None = None
-
-    def add(self, event: Any) -> Iterator[LlmEvent]:
-        """Adds one event of a stream, or a whole message.
-
-        Raises:
-            ProviderBadAnswer: it is neither.
-        """
-        match event:
-            case {"type": "message_start", "message": Mapping() as head}:
-                self._start(head)
-            case {"type": "content_block_start", "index": int(index), "content_block": Mapping() as block}:
-                yield from self._open(index, block)
-            case {"type": "content_block_delta", "index": int(index), "delta": Mapping() as delta}:
-                yield from self._extend(index, delta)
-            case {"type": "message_delta", "delta": Mapping() as delta}:
-                self._stop_reason = delta.get("stop_reason") or self._stop_reason
-                self._take_usage(event.get("usage"))
-            case {"type": "message", "content": list(blocks)}:
-                self._start(event)
-                self._stop_reason = event.get("stop_reason") or "end_turn"
-                for index, block in enumerate(blocks):
-                    yield from self._open(index, block)
-            case {"type": str()}:
-                pass  # message_stop, content_block_stop, ping, and future events of the API.
-            case _:
-                message = f"{self._provider} sent something that is no event of a message."
-                raise ProviderBadAnswer(message, provider=self._provider)
-
-    def check_complete(self) -> None:
-        """Checks that a stream was complete when it ended.
-
-        Raises:
-            ProviderUnavailable: it ended without a stop reason.
-        """
-        if self._stop_reason is None:
-            message = f"The stream from {self._provider} was cut before its end."
-            raise ProviderUnavailable(message, provider=self._provider)
-
-    @property
-    def content(self) -> tuple[ContentPart, ...]:
-        """Text and thinking in the order of arrival."""
-        return tuple(part for _, block in sorted(self._blocks.items()) if (part := _part(block)) is not None)
-
-    @property
-    def tool_calls(self) -> tuple[AnsweredCall, ...]:
-        """The tool calls in order."""
-        return tuple(
-            AnsweredCall(str(block.get("name") or ""), self._arguments(index, block), block.get("id"))
-            for index, block in sorted(self._blocks.items())
-            if block.get("type") == "tool_use"
-        )
 
     @property
     def carried(self) -> str | None:
@@ -104,7 +57,8 @@ class MessagesAnswer:
     @property
     def finish_reason(self) -> FinishReason:
         """The reason why the model stopped."""
-        return _FINISH.get(self._stop_reason or "", FinishReason.STOP)
+        inferred = FinishReason.TOOL_CALLS if self._stop_reason is None and self._calls else FinishReason.STOP
+        return _FINISH.get(self._stop_reason or "", inferred)
 
     @property
     def usage(self) -> Usage:
@@ -126,11 +80,40 @@ class MessagesAnswer:
     @property
     def body(self) -> dict[str, Any]:
         """The answer as a call without streaming would have returned it, for the trace."""
-        blocks = [
-            {**block, "input": _decoded(self._arguments(index, block))} if block.get("type") == "tool_use" else block
-            for index, block in sorted(self._blocks.items())
-        ]
+        blocks = [_block(part) for part in self._parts]
         return {**self._head, "content": blocks, "stop_reason": self._stop_reason, "usage": self._usage}
+
+    def _read(self, event: Any) -> None:
+        match event:
+            case {"type": "message_start", "message": Mapping() as head}:
+                self._start(head)
+            case {"type": "content_block_start", "index": int(index), "content_block": Mapping() as block}:
+                self._open_block(index, block)
+            case {"type": "content_block_delta", "index": int(index), "delta": Mapping() as delta}:
+                self._extend(index, delta)
+            case {"type": "content_block_stop", "index": int(index)}:
+                if index in self._blocks:
+                    self._blocks[index].is_closed = True
+            case {"type": "message_delta", "delta": Mapping() as delta}:
+                self._stop_reason = delta.get("stop_reason") or self._stop_reason
+                self._take_usage(event.get("usage"))
+            case {"type": "message", "content": list(blocks)}:
+                self._start(event)
+                self._stop_reason = event.get("stop_reason") or "end_turn"
+                for index, block in enumerate(blocks):
+                    if isinstance(block, Mapping):
+                        self._open_block(index, block)
+            case {"type": "message_stop"}:
+                self._has_ended = True
+            case {"type": str()}:
+                pass  # ping, and future events of the API.
+            case _:
+                message = f"{self._provider} sent something that is not an event of a message."
+                raise ProviderBadAnswer(message, provider=self._provider)
+
+    @property
+    def _is_finished(self) -> bool:
+        return self._stop_reason is not None
 
     def _start(self, head: Mapping[str, Any]) -> None:
         self._head = {key: head[key] for key in ("id", "type", "role", "model") if key in head}
@@ -140,68 +123,98 @@ class MessagesAnswer:
         if isinstance(usage, Mapping):
             self._usage.update({key: value for key, value in usage.items() if value is not None})
 
-    def _open(self, index: int, block: Mapping[str, Any]) -> Iterator[LlmEvent]:
-        self._blocks[index] = dict(block)
-        kind = block.get("type")
-        if kind == "tool_use":
-            input_ = block.get("input")
-            self._inputs[index] = [json.dumps(input_, ensure_ascii=False)] if input_ else []
-            yield ToolCallDelta(self._ordinal(index), str(block.get("name") or ""), "".join(self._inputs[index]))
-        elif kind == "text" and block.get("text"):
-            yield TextDelta(str(block["text"]))
-        elif kind == "thinking" and block.get("thinking"):
-            yield ReasoningDelta(str(block["thinking"]))
+    def _open_block(self, index: int, block: Mapping[str, Any]) -> None:
+        """Opens a block, unless its start is repeated. Some servers number all blocks alike."""
+        kind, known = _KINDS.get(str(block.get("type")), Kind.OPAQUE), self._blocks.get(index)
+        fields = {key: value for key, value in block.items() if kind is Kind.OPAQUE or key not in _STREAMED}
+        if kind is Kind.CALL:
+            given = block.get("input")
+            arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False) if given else ""
+            name, id_ = str(block.get("name") or ""), str(block.get("id") or "") or None
+            place: Hashable = (index, len(self._parts))
+            if isinstance(known, CallPart) and (not known.is_closed or (id_ and id_ == known.provider_id)):
+                place = known.index
+            call = self._add_call(place, id_, name, arguments, name_is_whole=True)
+            call.fields = fields
+            self._blocks[index] = call
+        elif known is None or known.is_closed or known.fields.get("type") != block.get("type"):
+            self._blocks[index] = part = self._open(kind, fields)
+            for key, hidden in (("text", False), ("thinking", False), ("signature", True)):
+                if isinstance(piece := block.get(key), str) and piece and kind is not Kind.OPAQUE:
+                    self._add_hidden(part, piece, key) if hidden else self._add_text(part, piece)
 
-    def _extend(self, index: int, delta: Mapping[str, Any]) -> Iterator[LlmEvent]:
-        block = self._blocks.setdefault(index, {"type": "text", "text": ""})
-        kind = str(delta.get("type"))
-        if kind == "input_json_delta":
-            piece = str(delta.get("partial_json") or "")
-            self._inputs.setdefault(index, []).append(piece)
-            if piece:
-                yield ToolCallDelta(self._ordinal(index), str(block.get("name") or ""), piece)
-        elif kind == "citations_delta":
-            block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
-        elif (key := _APPENDED.get(kind)) is not None:
-            piece = str(delta.get(key) or "")
-            block[key] = str(block.get(key) or "") + piece
-            if piece and key == "text":
-                yield TextDelta(piece)
-            elif piece and key == "thinking":
-                yield ReasoningDelta(piece)
+    def _extend(self, index: int, delta: Mapping[str, Any]) -> None:
+        kind, part = str(delta.get("type")), self._blocks.get(index)
+        if kind == "citations_delta" and part is not None:
+            self._add_citation(part, delta.get("citation"))
+        if kind not in _DELTAS:
+            return
+        block_type, key = _DELTAS[kind]
+        piece = delta.get(key)
+        if not isinstance(piece, str):
+            return
+        if part is not None and part.kind is Kind.OPAQUE and key == "partial_json":
+            self._add_hidden(part, piece, "input")  # The provider's own tools have an input, too.
+            return
+        if part is None or part.kind is not _KINDS[block_type]:
+            self._open_block(index, {"type": block_type})
+            part = self._blocks[index]
+        if isinstance(part, CallPart):
+            self._add_call(part.index, None, "", piece, name_is_whole=True)
+        elif key == "signature":
+            self._add_hidden(part, piece, key)
+        else:
+            self._add_text(part, piece)
+
+    def _add_citation(self, part: Part, citation: object) -> None:
+        self._count(str(citation))
+        if not isinstance(known := part.fields.get("citations"), list):
+            known = part.fields["citations"] = []
+        known.append(citation)
 
     def _ordered(self) -> Iterator[tuple[str | None, Mapping[str, Any]]]:
-        for index, block in sorted(self._blocks.items()):
-            kind = _KINDS.get(str(block.get("type")))
-            if kind is None and self._inputs.get(index):
-                yield None, {**block, "input": _decoded("".join(self._inputs[index]))}
-            elif kind != TEXT or block.get("text"):
-                yield kind, block if kind is None else other_fields(block, _HELD)
+        for part in self._parts:
+            block = _block(part)
+            if isinstance(part, CallPart):
+                if part in self._ordered_calls():
+                    yield CALL, other_fields(block, _HELD)
+            elif part.kind is Kind.OPAQUE and block.get("type") != "redacted_thinking":
+                yield None, block
+            elif part.kind is not Kind.TEXT:
+                yield REASONING, other_fields(block, _HELD)
+            elif part.text:
+                yield TEXT, other_fields(block, _HELD)
 
-    def _ordinal(self, index: int) -> int:
-        calls = sorted(position for position, block in self._blocks.items() if block.get("type") == "tool_use")
-        return calls.index(index) if index in calls else len(calls)
+    def _content_of(self, part: Part) -> tuple[ContentPart, ...]:
+        signature = str(part.texts.get("signature", "")) or None
+        match part.kind:
+            case Kind.TEXT:
+                return (TextPart(part.text),) if part.text else ()
+            case Kind.REASONING if part.text:
+                return (ReasoningPart(part.text, is_native=True, signature=signature),)
+            case Kind.REASONING:
+                return (OmittedReasoningPart(signature),)
+        match part.fields:
+            case {"type": "redacted_thinking", "data": str(data)}:
+                return (RedactedReasoningPart(data),)
+        return ()
 
-    def _arguments(self, index: int, block: Mapping[str, Any]) -> str:
-        text = "".join(self._inputs.get(index, ()))
-        return text if text.strip() else json.dumps(block.get("input") or {}, ensure_ascii=False)
 
-
-def _part(block: Mapping[str, Any]) -> ContentPart | None:
-    match block:
-        case {"type": "text", "text": str(text)} if text:
-            return TextPart(text)
-        case {"type": "thinking"}:
-            text, signature = str(block.get("thinking") or ""), block.get("signature") or None
-            return ReasoningPart(text, is_native=True, signature=signature) if text else OmittedReasoningPart(signature)
-        case {"type": "redacted_thinking", "data": str(data)}:
-            return RedactedReasoningPart(data)
-    return None
+def _block(part: Part) -> dict[str, Any]:
+    """Returns a block in the form of a message that is not streamed."""
+    if isinstance(part, CallPart):
+        head = {"type": "tool_use", "id": part.provider_id, "name": part.name}
+        return {**part.fields, **head, "input": _decoded(str(part.arguments))}
+    names = {Kind.TEXT: "text", Kind.REASONING: "thinking"}
+    text = {names[part.kind]: part.text} if part.kind in names else {}
+    signature = {"signature": str(part.texts["signature"])} if "signature" in part.texts else {}
+    given = {"input": _decoded(str(part.texts["input"]))} if "input" in part.texts else {}
+    return {**part.fields, **text, **signature, **given}
 
 
 def _decoded(text: str) -> object:
     try:
-        return json.loads(text)
+        return json.loads(text) if text.strip() else {}
     except ValueError:
         return text
 

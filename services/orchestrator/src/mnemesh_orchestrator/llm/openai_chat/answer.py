@@ -1,24 +1,19 @@
 """Assembles an OpenAI answer from chunks, or from one plain body, tolerating deviations of servers."""
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from mnemesh_types.messages import ContentPart, ReasoningPart, TextPart
 from mnemesh_types.usage import Usage
 
+from mnemesh_orchestrator.llm.assembly import CallPart, Kind, Part, StreamedAnswer
 from mnemesh_orchestrator.llm.carried import MergedFields
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderUnavailable
 from mnemesh_orchestrator.llm.openai_chat.carried import ChatCarried, call_fields
-from mnemesh_orchestrator.llm.port import (
-    AnsweredCall,
-    FinishReason,
-    LlmEvent,
-    ReasoningDelta,
-    TextDelta,
-    ToolCallDelta,
-)
+from mnemesh_orchestrator.llm.port import FinishReason, LlmEvent
+from mnemesh_orchestrator.llm.provider_errors import error_from_response
 
 _FINISH = {
     "stop": FinishReason.STOP,
@@ -30,91 +25,36 @@ _FINISH = {
 }
 _FIELDS = frozenset({"choices", "usage", "id", "object"})
 """The fields of which a completion has one at least."""
+_THOUGHTS = frozenset({"thinking", "reasoning"})
+"""The types of content parts that are reasoning."""
 
 
-@dataclass(slots=True)
-class _Call:
-    wire_index: int | None
-    id: str | None
-    name: str = ""
-    pieces: list[str] = field(default_factory=list)
-    others: MergedFields = field(default_factory=MergedFields)
-
-    @property
-    def arguments(self) -> str:
-        return "".join(self.pieces)
-
-
-class ChatAnswer:
-    """An answer in progress. `add` takes a chunk and returns deltas; the properties hold everything so far."""
+class ChatAnswer(StreamedAnswer):
+    """A chat completion in progress."""
 
     def __init__(self, provider: str) -> None:
-        self._provider = provider
-        self._parts: list[tuple[type[TextPart] | type[ReasoningPart], list[str]]] = []
-        self._calls: list[_Call] = []
+        super().__init__(provider)
         self._finish: str | None = None
+        self._choice: object = None
         self._has_choices = False
         self._has_chunks = False
+        self._is_legacy: bool | None = None
         self._id: object = None
         self._model: object = None
         self._usage: Mapping[str, Any] | None = None
         self._carried = ChatCarried()
+        self._others: defaultdict[CallPart, MergedFields] = defaultdict(MergedFields)
 
-    def add(self, chunk: object) -> Iterator[LlmEvent]:
-        """Adds one chunk of a stream, or a whole completion.
-
-        Raises:
-            ProviderBadAnswer: it does not resemble a completion.
-        """
-        if not isinstance(chunk, dict) or _FIELDS.isdisjoint(chunk):
-            raise ProviderBadAnswer(
-                f"{self._provider} returned something other than a completion.", provider=self._provider
-            )
-        self._has_chunks = True
-        self._id = self._id or chunk.get("id")
-        self._model = self._model or chunk.get("model")
-        if isinstance(usage := chunk.get("usage"), dict):
-            self._usage = usage
-        for choice in _rows(chunk.get("choices"))[:1]:
-            self._has_choices = True
-            is_whole = "message" in choice and "delta" not in choice
-            message = _row(choice.get("delta") or choice.get("message"))
-            self._carried.add(message, is_whole=is_whole)
-            yield from self._add_message(message)
-            self._finish = choice.get("finish_reason") or self._finish or ("stop" if is_whole else None)
-
-    def check_complete(self) -> None:
-        """Checks that a stream was complete when it ended.
-
-        Raises:
-            ProviderUnavailable: it ended without a finish reason, or was empty.
-        """
+    def end(self, *, is_done: bool) -> list[LlmEvent]:
+        """Ends the answer; see the base class."""
         if self._finish == "error":
             raise ProviderUnavailable(f"{self._provider} ended in the middle of its answer.", provider=self._provider)
-        if self._finish is None and (self._has_choices or not self._has_chunks):
-            raise ProviderUnavailable(
-                f"The stream from {self._provider} was cut before its end.", provider=self._provider
-            )
-
-    @property
-    def content(self) -> tuple[ContentPart, ...]:
-        """Text and reasoning in the order of arrival."""
-        return tuple(
-            TextPart("".join(pieces)) if kind is TextPart else ReasoningPart("".join(pieces), is_native=True)
-            for kind, pieces in self._parts
-        )
+        return super().end(is_done=is_done)
 
     @property
     def carried(self) -> str | None:
         """The other parts of the provider's message, for its next request."""
-        return self._carried.encoded([call.others.value for call in self._calls])
-
-    @property
-    def tool_calls(self) -> tuple[AnsweredCall, ...]:
-        """The tool calls in the order in which they started. A call without arguments has an empty object."""
-        return tuple(
-            AnsweredCall(call.name, call.arguments if call.arguments.strip() else "{}", call.id) for call in self._calls
-        )
+        return self._carried.encoded([self._others[call].value for call in self._ordered_calls()])
 
     @property
     def finish_reason(self) -> FinishReason:
@@ -140,78 +80,143 @@ class ChatAnswer:
     @property
     def body(self) -> dict[str, Any]:
         """The answer as a call without streaming would have returned it, for the trace."""
-        texts = {kind: "".join(p for k, pieces in self._parts if k is kind for p in pieces) for kind, _ in self._parts}
-        message: dict[str, Any] = {"role": "assistant", "content": texts.get(TextPart)}
-        if ReasoningPart in texts:
-            message["reasoning_content"] = texts[ReasoningPart]
+        texts = {
+            kind: "".join(part.text for part in self._parts if part.kind is kind)
+            for kind in (Kind.TEXT, Kind.REASONING)
+            if any(part.kind is kind for part in self._parts)
+        }
+        message: dict[str, Any] = {"role": "assistant", "content": texts.get(Kind.TEXT)}
+        if Kind.REASONING in texts:
+            message["reasoning_content"] = texts[Kind.REASONING]
         if self._calls:
             message["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                {
+                    "id": call.provider_id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": str(call.arguments)},
+                }
                 for call in self._calls
             ]
         choices = [{"index": 0, "message": message, "finish_reason": self._finish}] if self._has_choices else []
         return {"id": self._id, "model": self._model, "choices": choices, "usage": self._usage}
 
-    def _add_message(self, message: Mapping[str, Any]) -> Iterator[LlmEvent]:
-        if reasoning := _text(message.get("reasoning_content")) or _text(message.get("reasoning")):
-            yield self._add_text(ReasoningPart, reasoning)
-        for key in ("content", "refusal"):  # A refusal is text of the model, which the user reads.
-            if text := _text(message.get(key)):
-                yield self._add_text(TextPart, text)
-        for piece in _rows(message.get("tool_calls")):
-            yield from self._add_call(piece)
+    def _read(self, event: Any) -> None:
+        if not isinstance(event, dict) or _FIELDS.isdisjoint(event):
+            raise ProviderBadAnswer(
+                f"{self._provider} returned something other than a completion.", provider=self._provider
+            )
+        self._has_chunks = True
+        self._id = self._id or event.get("id")
+        self._model = self._model or event.get("model")
+        if isinstance(usage := event.get("usage"), dict):
+            self._usage = usage
+        if (choice := self._only_choice(_rows(event.get("choices")))) is not None:
+            self._read_choice(choice)
 
-    def _add_text(self, kind: type[TextPart] | type[ReasoningPart], text: str) -> LlmEvent:
-        if not self._parts or self._parts[-1][0] is not kind:
-            self._parts.append((kind, []))
-        self._parts[-1][1].append(text)
-        return TextDelta(text) if kind is TextPart else ReasoningDelta(text)
+    def _only_choice(self, choices: list[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+        """Returns the piece of the one choice that is read, if a server sends several: the first."""
+        for choice in sorted(choices, key=lambda row: _index(row) or 0) if len(choices) > 1 else choices:
+            if not self._has_choices:
+                self._has_choices, self._choice = True, _index(choice)
+            if _index(choice) == self._choice:
+                return choice
+        return None
 
-    def _add_call(self, piece: Mapping[str, Any]) -> Iterator[LlmEvent]:
-        function = _row(piece.get("function"))
-        name, arguments = function.get("name") or "", function.get("arguments")
-        if isinstance(arguments, dict):
-            arguments = json.dumps(arguments, ensure_ascii=False)
-        call = self._call_of(piece, name)
-        if name and name != call.name and not call.pieces:
-            call.name += name
-        call.id = call.id or piece.get("id") or None
-        if others := call_fields(piece):
-            call.others.add(others)
-        if arguments:
-            call.pieces.append(arguments)
-        if call.name and (name or arguments):
-            yield ToolCallDelta(self._calls.index(call), call.name, arguments or "")
+    def _read_choice(self, choice: Mapping[str, Any]) -> None:
+        if error := choice.get("error"):
+            raise error_from_response(self._provider, None, {"error": error})
+        is_whole = "message" in choice and "delta" not in choice
+        message = _row(choice.get("delta") or choice.get("message"))
+        self._carried.add(message, is_whole=is_whole)
+        self._read_text(message)
+        self._read_calls(message, is_whole=is_whole)
+        self._finish = choice.get("finish_reason") or self._finish or ("stop" if is_whole else None)
 
-    def _call_of(self, piece: Mapping[str, Any], name: str) -> _Call:
-        """Returns the call of a piece: by its index, or by other signs if servers omit or repeat it."""
-        index = piece.get("index") if isinstance(piece.get("index"), int) else None
-        candidates = [call for call in self._calls if index is None or call.wire_index in (index, None)]
-        last = candidates[-1] if candidates else None
-        if last is None or (name and self._is_another(last, piece, name)):
-            last = _Call(index, piece.get("id") or None)
-            self._calls.append(last)
-        return last
+    def _read_text(self, message: Mapping[str, Any]) -> None:
+        self._say(Kind.REASONING, _text(message.get("reasoning_content")) or _text(message.get("reasoning")))
+        content = message.get("content")
+        if isinstance(content, list):
+            for part in _rows(content):
+                is_thought = part.get("type") in _THOUGHTS
+                text = part.get("thinking") if is_thought else part.get("text")
+                self._say(Kind.REASONING if is_thought else Kind.TEXT, _text(text) or _text(part.get("text")))
+        else:
+            self._say(Kind.TEXT, _text(content))
+        self._say(Kind.TEXT, _text(message.get("refusal")))  # A refusal is text of the model, which the user reads.
 
-    def _is_another(self, last: _Call, piece: Mapping[str, Any], name: str) -> bool:
-        """Returns whether a piece that names a function starts another call. Some servers repeat the name."""
-        other_id = bool(piece.get("id") and last.id and piece["id"] != last.id)
-        return other_id or (bool(last.pieces) and (name != last.name or _is_json(last.arguments)))
+    def _say(self, kind: Kind, piece: str) -> None:
+        if piece:
+            is_same = bool(self._parts) and self._parts[-1].kind is kind
+            self._add_text(self._parts[-1] if is_same else self._open(kind), piece)
+
+    def _read_calls(self, message: Mapping[str, Any], *, is_whole: bool) -> None:
+        pieces, legacy = _rows(message.get("tool_calls")), message.get("function_call")
+        if not pieces and isinstance(legacy, dict):
+            pieces = [{"index": 0, "function": legacy}]
+            is_legacy = True
+        else:
+            is_legacy = False
+        if pieces and self._is_legacy is None:
+            self._is_legacy = is_legacy
+        if is_legacy != self._is_legacy:
+            return  # Some servers send a call in both forms.
+        for position, piece in enumerate(pieces):
+            function = _row(piece.get("function"))
+            # Pieces without an index are told apart by their places if there are several.
+            index = _index(piece)
+            place = ("place", position) if index is None and len(pieces) > 1 else index
+            given = _id(piece), _name(function), _arguments(function.get("arguments"))
+            call = self._add_whole_call(place, *given) if is_whole else self._add_call(place, *given)
+            if others := call_fields(piece):
+                self._others[call].add(others)
+
+    @property
+    def _is_finished(self) -> bool:
+        return self._finish is not None
+
+    @property
+    def _may_be_empty(self) -> bool:
+        return self._has_chunks and not self._has_choices
+
+    def _content_of(self, part: Part) -> tuple[ContentPart, ...]:
+        match part.kind:
+            case Kind.TEXT:
+                return (TextPart(part.text),)
+            case Kind.REASONING:
+                return (ReasoningPart(part.text, is_native=True),)
+            case _:
+                return ()
 
 
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
+def _id(piece: Mapping[str, Any]) -> str | None:
+    given = piece.get("id")
+    return str(given) if given not in (None, "") else None
+
+
+def _name(function: Mapping[str, Any]) -> str:
+    name = function.get("name")
+    return name if isinstance(name, str) else ""
+
+
+def _arguments(value: object) -> str:
+    """Returns the arguments as text. Some servers send an object, or an empty list for none."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value or {}, ensure_ascii=False)
+
+
+def _index(row: Mapping[str, Any]) -> int | None:
+    index = row.get("index")
+    if isinstance(index, str) and index.isdecimal():
+        return int(index)
+    return index if isinstance(index, int) and not isinstance(index, bool) else None
 
 
 def _text(value: object) -> str:
     """Returns text, either plain or joined from typed parts."""
     if isinstance(value, str):
         return value
-    return "".join(str(part.get("text") or "") for part in _rows(value)) if value else ""
+    return "".join(text for part in _rows(value) if isinstance(text := part.get("text"), str)) if value else ""
 
 
 def _rows(value: object) -> list[Mapping[str, Any]]:

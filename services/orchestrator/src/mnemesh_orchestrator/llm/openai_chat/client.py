@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from mnemesh_orchestrator.llm.assembly import StreamedAnswer
 from mnemesh_orchestrator.llm.openai_chat.answer import ChatAnswer
 from mnemesh_orchestrator.llm.openai_chat.render import render_body
 from mnemesh_orchestrator.llm.openai_client import OpenAiClient
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.llm.render_cache import RenderCache
-from mnemesh_orchestrator.llm.streamed_answers import StreamedAnswer
 
 
 class OpenAiChatClient(OpenAiClient):

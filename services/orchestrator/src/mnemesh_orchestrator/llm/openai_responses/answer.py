@@ -1,24 +1,18 @@
 """Assembles an answer of the Responses API from its events, or from one plain body."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, Final
 
 from mnemesh_types.messages import ContentPart, ReasoningPart, SummarizedReasoningPart, TextPart
 from mnemesh_types.usage import Usage
 
+from mnemesh_orchestrator.llm.assembly import CallPart, Kind, Part, StreamedAnswer
 from mnemesh_orchestrator.llm.block_order import CALL, REASONING, TEXT, carried_order, other_fields
 from mnemesh_orchestrator.llm.carried import encode_carried
 from mnemesh_orchestrator.llm.dialects import Api
-from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderUnavailable
+from mnemesh_orchestrator.llm.errors import ProviderBadAnswer
 from mnemesh_orchestrator.llm.openai_responses.render import PHASE
-from mnemesh_orchestrator.llm.port import (
-    AnsweredCall,
-    FinishReason,
-    LlmEvent,
-    ReasoningDelta,
-    TextDelta,
-    ToolCallDelta,
-)
+from mnemesh_orchestrator.llm.port import FinishReason, ReasoningDelta
 from mnemesh_orchestrator.llm.provider_errors import error_from_response
 
 _INCOMPLETE: Final = {
@@ -26,75 +20,29 @@ _INCOMPLETE: Final = {
     "max_tokens": FinishReason.LENGTH,
     "content_filter": FinishReason.CONTENT_FILTER,
 }
-_TEXT_DELTAS: Final = frozenset({"response.output_text.delta", "response.refusal.delta"})
-_REASONING_DELTAS: Final = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})
+_KINDS: Final = {"message": Kind.TEXT, "reasoning": Kind.REASONING, "function_call": Kind.CALL}
+_TEXT_EVENTS: Final = {
+    "response.output_text": ("message", "content", "text"),
+    "response.refusal": ("message", "content", "refusal"),
+    "response.reasoning_text": ("reasoning", "content", "text"),
+    "response.reasoning_summary_text": ("reasoning", "summary", "text"),
+    "response.function_call_arguments": ("function_call", "", "arguments"),
+}
+"""Events of pieces (.delta) and of whole texts (.done): the type of the item, its list of texts, the field of .done."""
 _END_EVENTS: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+_STREAMED: Final = frozenset({"content", "summary", "arguments"})
+"""The fields of an item that are complete at its end."""
+_HELD_OF_CALL: Final = frozenset({"type", "id", "call_id", "name", "arguments", "status"})
+_TRACED_FIELDS: Final = frozenset({"id", "object", "model", "status", "incomplete_details", "usage"})
 
 
-class ResponsesAnswer:
-    """An answer in progress. `add` takes an event and returns deltas; the properties hold everything so far."""
+class ResponsesAnswer(StreamedAnswer):
+    """A response in progress. Each item of its output is a part, whose fields are the item in its latest form."""
 
     def __init__(self, provider: str) -> None:
-        self._provider = provider
-        self._items: dict[int, dict[str, Any]] = {}
-        self._texts: dict[tuple[int, str, int], list[str]] = {}
+        super().__init__(provider)
+        self._items: dict[Hashable, Part] = {}
         self._response: Mapping[str, Any] | None = None
-
-    def add(self, event: object) -> Iterator[LlmEvent]:
-        """Adds one event of a stream, or a whole response.
-
-        Raises:
-            ProviderError: the event reports that the answer failed.
-            ProviderBadAnswer: it is not an event of a response.
-        """
-        if not isinstance(event, Mapping):
-            raise ProviderBadAnswer(
-                f"{self._provider} returned something other than an event.", provider=self._provider
-            )
-        match event:
-            case {"type": "error"}:
-                raise error_from_response(self._provider, None, event)
-            case {"type": str(kind), "response": Mapping() as response} if kind in _END_EVENTS:
-                yield from self._end(response, is_streamed=True)
-            case {"type": "response.output_item.added", "output_index": int(index), "item": Mapping() as item}:
-                yield from self._open(index, item)
-            case {"type": "response.output_item.done", "output_index": int(index), "item": Mapping() as item}:
-                yield from self._close(index, item)
-            case {"type": str(kind), "output_index": int(index), "delta": str(delta)}:
-                yield from self._extend(kind, index, event, delta)
-            case {"type": "response.reasoning_summary_part.added", "summary_index": int(number)} if number > 0:
-                yield ReasoningDelta("\n")
-            case {"object": "response", "output": list()}:
-                yield from self._end(event, is_streamed=False)
-            case {"type": str()}:
-                pass  # created, in_progress, the ends of parts and texts, and future events of the API.
-            case _:
-                message = f"{self._provider} returned something other than an event of a response."
-                raise ProviderBadAnswer(message, provider=self._provider)
-
-    def check_complete(self) -> None:
-        """Checks that a stream was complete when it ended.
-
-        Raises:
-            ProviderUnavailable: it ended before the response was complete.
-        """
-        if self._response is None:
-            message = f"The stream from {self._provider} was cut before its end."
-            raise ProviderUnavailable(message, provider=self._provider)
-
-    @property
-    def content(self) -> tuple[ContentPart, ...]:
-        """Text and reasoning in the order of arrival."""
-        return tuple(part for index, item in sorted(self._items.items()) for part in self._parts(index, item))
-
-    @property
-    def tool_calls(self) -> tuple[AnsweredCall, ...]:
-        """The tool calls in order. A call without arguments has an empty object."""
-        return tuple(
-            AnsweredCall(str(item.get("name") or ""), self._arguments(index, item), item.get("call_id") or None)
-            for index, item in sorted(self._items.items())
-            if item.get("type") == "function_call"
-        )
 
     @property
     def carried(self) -> str | None:
@@ -107,7 +55,7 @@ class ResponsesAnswer:
         response = self._response or {}
         if response.get("status") == "incomplete":
             return _INCOMPLETE.get(str(_row(response.get("incomplete_details")).get("reason")), FinishReason.LENGTH)
-        return FinishReason.TOOL_CALLS if self.tool_calls else FinishReason.STOP
+        return FinishReason.TOOL_CALLS if self._calls else FinishReason.STOP
 
     @property
     def usage(self) -> Usage:
@@ -127,109 +75,194 @@ class ResponsesAnswer:
     def body(self) -> dict[str, Any]:
         """The answer as a call without streaming would have returned it, for the trace."""
         head = {key: value for key, value in (self._response or {}).items() if key in _TRACED_FIELDS}
-        return {**head, "output": [item for _, item in sorted(self._items.items())]}
+        return {**head, "output": [self._item(part) for part in self._parts]}
 
-    def _open(self, index: int, item: Mapping[str, Any]) -> Iterator[LlmEvent]:
-        self._items[index] = dict(item)
-        if item.get("type") == "function_call" and item.get("name"):
-            yield ToolCallDelta(self._ordinal(index), str(item["name"]), str(item.get("arguments") or ""))
+    def _read(self, event: Any) -> None:
+        match event:
+            case {"type": "error"}:
+                raise error_from_response(self._provider, None, event)
+            case {"type": str(kind), "response": Mapping() as response} if kind in _END_EVENTS:
+                self._end_response(response)
+            case {
+                "type": "response.output_item.added" | "response.output_item.done" as kind,
+                "item": Mapping() as item,
+            }:
+                self._take_item(_place(event), item, is_done=kind.endswith("done"))
+            case {"type": str(kind)} if (known := _TEXT_EVENTS.get(kind.rpartition(".")[0])) is not None:
+                self._extend(*known, event, is_done=kind.endswith(".done"))
+            case {"object": "response", "output": list()}:
+                self._end_response(event)
+            case {"type": str()}:
+                pass  # created, in_progress, the ends of parts and texts, and future events of the API.
+            case _:
+                message = f"{self._provider} returned something other than an event of a response."
+                raise ProviderBadAnswer(message, provider=self._provider)
 
-    def _close(self, index: int, item: Mapping[str, Any]) -> Iterator[LlmEvent]:
-        """Takes the final form of an item, which replaces its pieces. An item that was never opened is emitted now."""
-        was_open = index in self._items
-        self._items[index] = dict(item)
-        if not was_open:
-            yield from self._deltas(index, item)
+    @property
+    def _is_finished(self) -> bool:
+        return self._response is not None
 
-    def _extend(self, kind: str, index: int, event: Mapping[str, Any], delta: str) -> Iterator[LlmEvent]:
-        if kind in _TEXT_DELTAS or kind in _REASONING_DELTAS:
-            field = "summary_index" if "summary" in kind else "content_index"
-            self._texts.setdefault((index, field, int(event.get(field) or 0)), []).append(delta)
-            self._items.setdefault(index, {"type": "message" if kind in _TEXT_DELTAS else "reasoning"})
-            yield TextDelta(delta) if kind in _TEXT_DELTAS else ReasoningDelta(delta)
-        elif kind == "response.function_call_arguments.delta":
-            item = self._items.setdefault(index, {"type": "function_call"})
-            self._texts.setdefault((index, "arguments", 0), []).append(delta)
-            yield ToolCallDelta(self._ordinal(index), str(item.get("name") or ""), delta)
-
-    def _end(self, response: Mapping[str, Any], *, is_streamed: bool) -> Iterator[LlmEvent]:
+    def _end_response(self, response: Mapping[str, Any]) -> None:
+        """Takes what the whole response has that was not streamed. Items are compared by their order in each type."""
         if response.get("status") in ("failed", "cancelled") or response.get("error"):
             raise error_from_response(self._provider, None, {"error": response.get("error") or {}})
         self._response = response
-        for index, item in enumerate(_rows(response.get("output"))):
-            if index not in self._items:
-                self._items[index] = dict(item)
-                yield from self._deltas(index, item)
-            elif not is_streamed:
-                self._items[index] = dict(item)
+        streamed: dict[object, list[Part]] = {}
+        for part in self._parts:
+            streamed.setdefault(part.fields.get("type"), []).append(part)
+        for item in _rows(response.get("output")):
+            rest = streamed.get(item.get("type"))
+            if rest:
+                self._complete(rest.pop(0), item)
+            else:
+                self._complete(self._new_item(None, item), item)
 
-    def _deltas(self, index: int, item: Mapping[str, Any]) -> Iterator[LlmEvent]:
-        if item.get("type") == "function_call":
-            yield ToolCallDelta(self._ordinal(index), str(item.get("name") or ""), str(item.get("arguments") or ""))
-        for part in self._parts(index, item):
-            match part:
-                case TextPart(text):
-                    yield TextDelta(text)
-                case ReasoningPart(text):
-                    yield ReasoningDelta(text)
-                case SummarizedReasoningPart(summaries=summaries) if summaries:
-                    yield ReasoningDelta("\n".join(summaries))
+    def _take_item(self, place: Hashable, item: Mapping[str, Any], *, is_done: bool) -> None:
+        """Takes the start or the final form of an item. Some servers number all items alike."""
+        part = self._items.get(place)
+        if part is None or not _is_same(part, item, is_done=is_done):
+            part = self._new_item(place, item)
+        if is_done:
+            self._complete(part, item)
+            part.is_closed = True
+        else:
+            part.fields = {**part.fields, **{key: value for key, value in item.items() if key not in _STREAMED}}
+
+    def _new_item(self, place: Hashable, item: Mapping[str, Any]) -> Part:
+        fields, kind = {"type": item.get("type")}, _KINDS.get(str(item.get("type")), Kind.OPAQUE)
+        if kind is Kind.CALL:
+            id_, arguments = item.get("call_id"), item.get("arguments")
+            given = (
+                str(id_) if id_ else None,
+                str(item.get("name") or ""),
+                arguments if isinstance(arguments, str) else "",
+            )
+            part: Part = self._add_whole_call(("item", len(self._parts)), *given)
+            part.fields = fields
+        else:
+            part = self._open(kind, fields)
+        if place is not None:
+            self._items[place] = part
+        return part
+
+    def _complete(self, part: Part, item: Mapping[str, Any]) -> None:
+        """Takes the final form of an item, which replaces its pieces. What was not streamed is sent now."""
+        part.fields = dict(item)
+        if isinstance(part, CallPart):
+            part.provider_id = part.provider_id or str(item.get("call_id") or "") or None
+            arguments = item.get("arguments")
+            self._finish_call(part, str(item.get("name") or ""), arguments if isinstance(arguments, str) else "")
+        elif not part.texts and part.kind is not Kind.OPAQUE:
+            for field in ("summary", "content"):
+                for number, row in enumerate(_rows(item.get(field))):
+                    self._add_piece(part, field, number, str(row.get("text") or row.get("refusal") or ""))
+
+    def _finish_call(self, call: CallPart, name: str, arguments: str) -> None:
+        self._extend_name(call, name)
+        self._extend_arguments(call, "" if call.arguments.length else arguments, may_announce=True)
+
+    def _extend(self, type_: str, field: str, whole: str, event: Mapping[str, Any], *, is_done: bool) -> None:
+        """Takes a piece of an item, or the whole text of which no piece came."""
+        piece, place = event.get(whole if is_done else "delta"), _place(event)
+        if not isinstance(piece, str):
+            return
+        part = self._items.get(place)
+        if part is None or part.fields.get("type") != type_:
+            part = self._new_item(place, {"type": type_})
+        number = event.get("summary_index" if field == "summary" else "content_index")
+        number = number if isinstance(number, int) else 0
+        if isinstance(part, CallPart):
+            if not (is_done and part.arguments.length):
+                self._extend_arguments(part, piece, may_announce=True)
+        elif not (is_done and (field, number) in part.texts):
+            self._add_piece(part, field, number, piece)
+
+    def _add_piece(self, part: Part, field: str, number: int, piece: str) -> None:
+        if field == "summary" and number > 0 and piece and (field, number) not in part.texts:
+            self._events.append(ReasoningDelta("\n"))
+        self._add_text(part, piece, (field, number))
+
+    def _arguments_of(self, call: CallPart) -> str:
+        final = call.fields.get("arguments")
+        return final if isinstance(final, str) and final.strip() else str(call.arguments)
+
+    def _item(self, part: Part) -> dict[str, Any]:
+        """Returns an item in the form of a response that is not streamed."""
+        if isinstance(part, CallPart):
+            call = {"call_id": part.provider_id, "name": part.name, "arguments": self._arguments_of(part)}
+            return {**part.fields, **call}
+        types = {"summary": "summary_text", "content": "output_text" if part.kind is Kind.TEXT else "reasoning_text"}
+        texts = {
+            field: [{"type": type_, "text": text} for text in _streamed(part, field)] for field, type_ in types.items()
+        }
+        return {**{field: rows for field, rows in texts.items() if rows}, **part.fields}
 
     def _ordered(self) -> Iterator[tuple[str | None, Mapping[str, Any]]]:
-        for index, item in sorted(self._items.items()):
-            match item.get("type"):
-                case "message":
-                    yield from ((TEXT, {}) for _ in self._text_of(index, item))
-                case "function_call":
-                    yield CALL, other_fields(item, _HELD_OF_CALL)
-                case "reasoning":
-                    parts = tuple(self._reasoning_of(index, item))
-                    is_plain = any(isinstance(part, ReasoningPart) for part in parts)
-                    yield from ((None, item) if is_plain else (REASONING, {}) for _ in parts)
-                case _:
-                    yield None, item
+        for part in self._parts:
+            parts = self._content_of(part)
+            if isinstance(part, CallPart):
+                if part in self._ordered_calls():
+                    yield CALL, other_fields(part.fields, _HELD_OF_CALL)
+            elif part.kind is Kind.TEXT:
+                yield from ((TEXT, {}) for _ in parts)
+            elif part.kind is Kind.REASONING:
+                is_plain = any(isinstance(found, ReasoningPart) for found in parts)
+                yield from ((None, self._item(part)) if is_plain else (REASONING, {}) for _ in parts)
+            else:
+                yield None, part.fields
 
-    def _parts(self, index: int, item: Mapping[str, Any]) -> Iterator[ContentPart]:
-        if item.get("type") == "message":
-            phase = item.get("phase")
-            for text in self._text_of(index, item):
-                yield TextPart(text, f"{PHASE}{phase}" if isinstance(phase, str) else None)
-        elif item.get("type") == "reasoning":
-            yield from self._reasoning_of(index, item)
-
-    def _text_of(self, index: int, item: Mapping[str, Any]) -> Iterator[str]:
-        parts = _rows(item.get("content"))
-        texts = [str(part.get("text") or part.get("refusal") or "") for part in parts]
-        # A refusal is text of the model, which the user reads.
-        yield from (text for text in (texts or self._streamed(index, "content_index")) if text)
-
-    def _reasoning_of(self, index: int, item: Mapping[str, Any]) -> Iterator[ContentPart]:
-        summaries = tuple(str(row.get("text") or "") for row in _rows(item.get("summary")))
-        summaries = summaries or tuple(self._streamed(index, "summary_index"))
-        encrypted, content = item.get("encrypted_content"), _rows(item.get("content"))
-        plain_text = "".join(str(row.get("text") or "") for row in content) or "".join(
-            self._streamed(index, "content_index")
-        )
-        if plain_text:  # Open-weight models return their reasoning as text.
-            yield ReasoningPart(plain_text, is_native=True)
-        elif summaries or encrypted:
-            yield SummarizedReasoningPart(str(item.get("id") or ""), summaries, encrypted or None)
-
-    def _streamed(self, index: int, field: str) -> list[str]:
-        parts = sorted((key, pieces) for key, pieces in self._texts.items() if key[:2] == (index, field))
-        return ["".join(pieces) for _, pieces in parts]
-
-    def _arguments(self, index: int, item: Mapping[str, Any]) -> str:
-        text = str(item.get("arguments") or "") or "".join(self._streamed(index, "arguments"))
-        return text if text.strip() else "{}"
-
-    def _ordinal(self, index: int) -> int:
-        calls = sorted(position for position, item in self._items.items() if item.get("type") == "function_call")
-        return calls.index(index) if index in calls else len(calls)
+    def _content_of(self, part: Part) -> tuple[ContentPart, ...]:
+        match part.kind:
+            case Kind.TEXT:
+                phase = part.fields.get("phase")
+                signature = f"{PHASE}{phase}" if isinstance(phase, str) else None
+                texts = _texts(part.fields, "content") or _streamed(part, "content")
+                return tuple(TextPart(text, signature) for text in texts if text)
+            case Kind.REASONING:
+                return _reasoning(part)
+            case _:
+                return ()
 
 
-_HELD_OF_CALL: Final = frozenset({"type", "id", "call_id", "name", "arguments", "status"})
-_TRACED_FIELDS: Final = frozenset({"id", "object", "model", "status", "incomplete_details", "usage"})
+def _reasoning(part: Part) -> tuple[ContentPart, ...]:
+    plain_text = "".join(_texts(part.fields, "content")) or "".join(_streamed(part, "content"))
+    if plain_text:  # Open-weight models return their reasoning as text.
+        return (ReasoningPart(plain_text, is_native=True),)
+    summaries = tuple(_texts(part.fields, "summary")) or tuple(_streamed(part, "summary"))
+    encrypted = part.fields.get("encrypted_content")
+    if not (summaries or encrypted):
+        return ()
+    return (SummarizedReasoningPart(str(part.fields.get("id") or ""), summaries, encrypted or None),)
+
+
+def _texts(item: Mapping[str, Any], field: str) -> list[str]:
+    # A refusal is text of the model, which the user reads.
+    return [str(row.get("text") or row.get("refusal") or "") for row in _rows(item.get(field))]
+
+
+def _streamed(part: Part, field: str) -> list[str]:
+    slots = sorted(key for key in part.texts if isinstance(key, tuple) and key[0] == field)
+    return [str(part.texts[key]) for key in slots]
+
+
+def _place(event: Mapping[str, Any]) -> Hashable:
+    """Returns what identifies the item of an event."""
+    index = event.get("output_index")
+    if isinstance(index, int):
+        return index
+    return str(event.get("item_id") or _row(event.get("item")).get("id") or "")
+
+
+def _is_same(part: Part, item: Mapping[str, Any], *, is_done: bool) -> bool:
+    """Returns whether an item is the one of a part with the same place."""
+    if part.fields.get("type") != item.get("type"):
+        return False
+    key = "call_id" if isinstance(part, CallPart) else "id"
+    known, given = part.fields.get(key), item.get(key)
+    if part.is_closed:
+        return known == given is not None
+    # The end of a call is that of the open one. Some servers give it another id than its start.
+    return is_done or not isinstance(part, CallPart) or not (known and given) or known == given
 
 
 def _rows(value: object) -> list[Mapping[str, Any]]:

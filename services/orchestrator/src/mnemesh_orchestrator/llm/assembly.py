@@ -1,0 +1,430 @@
+"""Assembles an answer from the pieces of a stream, for the adapters of all APIs.
+
+The work for a piece depends on the size of that piece only, however long the answer is, and an answer that exceeds the
+bounds is refused as soon as it does.
+"""
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from io import StringIO
+from typing import Any, Final
+
+from mnemesh_types.messages import ContentPart
+from mnemesh_types.usage import Usage
+
+from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderUnavailable
+from mnemesh_orchestrator.llm.port import (
+    AnsweredCall,
+    FinishReason,
+    LlmEvent,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+)
+
+MAX_CALLS: Final = 128
+"""The largest number of tool calls of an answer."""
+MAX_PARTS: Final = 4096
+"""The largest number of parts of an answer: texts, reasoning, calls and what only the provider can read."""
+MAX_ANSWER_BYTES: Final = 8 << 20
+"""The largest number of bytes of all texts and arguments of an answer."""
+
+_MAX_REPETITIONS: Final = 8
+_DECODER: Final = json.JSONDecoder(strict=False)
+_BLANK: Final = re.compile(r"\s*")
+_JSON_TOKEN: Final = re.compile(r'\\(?:.|$)|["{}\[\]]', re.DOTALL)
+
+
+class Kind(StrEnum):
+    """The kind of a part. A part that only the provider can read is opaque."""
+
+    TEXT = "text"
+    REASONING = "reasoning"
+    CALL = "call"
+    OPAQUE = "opaque"
+
+
+class Pieces:
+    """A text that arrives in pieces."""
+
+    __slots__ = ("_buffer", "length")
+
+    def __init__(self) -> None:
+        self._buffer = StringIO(newline="")
+        self.length = 0
+
+    def add(self, piece: str) -> None:
+        """Appends a piece."""
+        self._buffer.write(piece)
+        self.length += len(piece)
+
+    def equals(self, text: str) -> bool:
+        """Returns whether the text so far is `text`, with as much work as `text` is long."""
+        return len(text) == self.length and text == self._buffer.getvalue()
+
+    def __str__(self) -> str:
+        return self._buffer.getvalue()
+
+
+class ArgumentPieces(Pieces):
+    """The arguments of a call. They are whole once the pieces form a JSON object."""
+
+    __slots__ = ("_depth", "_has_begun", "_in_escape", "_in_string")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._depth = 0
+        self._has_begun = self._in_string = self._in_escape = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every object, list and string that began has ended."""
+        return self._has_begun and self._depth == 0 and not self._in_string
+
+    def add(self, piece: str) -> None:
+        """Appends a piece."""
+        super().add(piece)
+        start = 1 if self._in_escape else 0
+        self._in_escape = self._in_escape and not piece
+        for token in _JSON_TOKEN.finditer(piece, start):
+            sign = token[0]
+            if sign == '"':
+                self._in_string = not self._in_string
+            elif sign[0] == "\\":
+                self._in_escape = len(sign) == 1
+            elif not self._in_string:
+                self._has_begun = True
+                self._depth += 1 if sign in "{[" else -1
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """A part of an answer in progress.
+
+    `texts` are its texts by a key of the adapter, which is None for a part with one text. `fields` are what else the
+    provider sent with it. `is_closed` means that the provider ended it.
+    """
+
+    kind: Kind
+    fields: dict[str, Any] = field(default_factory=dict)
+    texts: dict[Hashable, Pieces] = field(default_factory=dict)
+    is_closed: bool = False
+
+    @property
+    def text(self) -> str:
+        """The text of a part with one text."""
+        return str(self.texts.get(None, ""))
+
+
+@dataclass(slots=True, eq=False)
+class CallPart(Part):
+    """A tool call in progress. `ordinal` is its place among the calls once a delta has announced it."""
+
+    index: Hashable = None
+    provider_id: str | None = None
+    name: str = ""
+    arguments: ArgumentPieces = field(default_factory=ArgumentPieces)
+    ordinal: int | None = None
+
+
+class StreamedAnswer(ABC):
+    """An answer that arrives in pieces. Its properties hold everything so far; they are valid once it has ended.
+
+    A subclass reads the events of an API and calls the methods that begin with `_add` and `_open`.
+    """
+
+    def __init__(self, provider: str) -> None:
+        self._provider = provider
+        self._parts: list[Part] = []
+        self._calls: list[CallPart] = []
+        self._calls_by_key: dict[tuple[Hashable, str | None], CallPart] = {}
+        self._calls_by_id: dict[str, CallPart] = {}
+        self._announced = 0
+        self._bytes = 0
+        self._has_ended = False
+        self._events: list[LlmEvent] = []
+
+    def add(self, event: Any) -> list[LlmEvent]:
+        """Adds an event of a stream, or a whole answer, and returns the deltas that it causes.
+
+        Raises:
+            ProviderError: the event is not one of the API, or reports an error, or the answer exceeds a bound.
+        """
+        self._read(event)
+        return self._take_events()
+
+    def end(self, *, is_done: bool) -> list[LlmEvent]:
+        """Ends the answer and returns the last deltas.
+
+        Without a finish reason an answer is complete if its content is and the provider said that it ended. If the
+        stream just ended, only calls can be known to be complete: the end of a text cannot.
+
+        Args:
+            is_done: whether the stream ended with the provider's mark of its end.
+
+        Raises:
+            ProviderUnavailable: the stream ended before the answer.
+        """
+        is_done = is_done or self._has_ended
+        for call in self._calls:
+            self._announce(call)
+        if not self._is_finished and (self._parts or not self._may_be_empty):
+            calls = self._ordered_calls()
+            are_whole = all(
+                call.is_closed or call.arguments.is_whole or (is_done and not call.arguments.length) for call in calls
+            )
+            if not (are_whole and (calls or (is_done and self._parts))):
+                message = f"The stream from {self._provider} was cut before its end."
+                raise ProviderUnavailable(message, provider=self._provider)
+        return self._take_events()
+
+    @property
+    def content(self) -> tuple[ContentPart, ...]:
+        """Reasoning and text in the order of arrival."""
+        return tuple(found for part in self._parts for found in self._content_of(part))
+
+    @property
+    def tool_calls(self) -> tuple[AnsweredCall, ...]:
+        """The tool calls in order. A call without arguments has an empty object."""
+        return tuple(
+            AnsweredCall(call.name, settled_arguments(self._arguments_of(call)), call.provider_id)
+            for call in self._ordered_calls()
+        )
+
+    @property
+    @abstractmethod
+    def carried(self) -> str | None:
+        """What else the provider put into its message, as the JSON text of `llm/carried.py`."""
+
+    @property
+    @abstractmethod
+    def finish_reason(self) -> FinishReason:
+        """The reason why the model stopped."""
+
+    @property
+    @abstractmethod
+    def usage(self) -> Usage:
+        """The tokens that the provider counted. Missing counts are None."""
+
+    @property
+    @abstractmethod
+    def body(self) -> Any:
+        """The answer as a call without streaming would have returned it, for the trace."""
+
+    @abstractmethod
+    def _read(self, event: Any) -> None:
+        """Reads an event."""
+
+    @property
+    @abstractmethod
+    def _is_finished(self) -> bool:
+        """Whether the provider said why the model stopped."""
+
+    @property
+    def _may_be_empty(self) -> bool:
+        """Whether an answer without any part and finish reason is one."""
+        return False
+
+    @abstractmethod
+    def _content_of(self, part: Part) -> tuple[ContentPart, ...]:
+        """Returns what is stored of a part."""
+
+    def _ordered_calls(self) -> list[CallPart]:
+        """Returns the calls in the order of their deltas. Pieces without a name and arguments are not calls."""
+        last = len(self._calls)
+        calls = [call for call in self._calls if call.name or call.arguments.length]
+        return sorted(calls, key=lambda call: last if call.ordinal is None else call.ordinal)
+
+    def _arguments_of(self, call: CallPart) -> str:
+        return str(call.arguments)
+
+    def _open(self, kind: Kind, fields: dict[str, Any] | None = None) -> Part:
+        """Opens a part other than a call."""
+        return self._opened(Part(kind, fields or {}))
+
+    def _add_text(self, part: Part, piece: str, key: Hashable = None) -> None:
+        """Appends a piece to a text of a part. It is sent as a delta unless the part is opaque."""
+        if not piece:
+            return
+        self._count(piece)
+        pieces = part.texts.get(key)
+        if pieces is None:
+            pieces = part.texts[key] = Pieces()
+        pieces.add(piece)
+        if part.kind is Kind.TEXT:
+            self._events.append(TextDelta(piece))
+        elif part.kind is Kind.REASONING:
+            self._events.append(ReasoningDelta(piece))
+
+    def _add_hidden(self, part: Part, piece: str, key: Hashable) -> None:
+        """Appends a piece to a text of a part that is not shown, such as a signature."""
+        self._count(piece)
+        part.texts.setdefault(key, Pieces()).add(piece)
+
+    def _add_call(
+        self, index: Hashable, provider_id: str | None, name: str, arguments: str, *, name_is_whole: bool = False
+    ) -> CallPart:
+        """Adds a piece to the call that it belongs to, which may be a new one.
+
+        Args:
+            index: the place of the call in the answer; None if the provider does not say it.
+            provider_id: the id, if the piece has it.
+            name: the name or a part of it, if the piece has it.
+            arguments: the next piece of the arguments.
+            name_is_whole: no more of the name follows.
+        """
+        call = self._call_of(index, provider_id, name, arguments)
+        if call is None:
+            call = self._open_call(index)
+        if provider_id and call.provider_id in (None, provider_id):
+            call.provider_id = provider_id
+            self._calls_by_id[provider_id] = self._calls_by_key[index, provider_id] = call
+        if index is not None:
+            call.index = index
+            self._calls_by_key[index, None] = call
+        self._extend_name(call, name)
+        self._extend_arguments(call, arguments, may_announce=name_is_whole)
+        return call
+
+    def _add_whole_call(self, index: Hashable, provider_id: str | None, name: str, arguments: str) -> CallPart:
+        """Adds a call of an answer that was not streamed, where each call appears once."""
+        call = self._open_call(index)
+        call.provider_id = provider_id
+        self._extend_name(call, name)
+        self._extend_arguments(call, arguments, may_announce=True)
+        return call
+
+    def _refused(self, size: str, limit: int) -> ProviderBadAnswer:
+        message = f"The model's answer has {size}; at most {limit:,} are accepted."
+        return ProviderBadAnswer(message, provider=self._provider)
+
+    def _call_of(self, index: Hashable, provider_id: str | None, name: str, arguments: str) -> CallPart | None:
+        """Returns the call that a piece continues, or None if it begins another.
+
+        Servers repeat or omit names, ids and indexes, and send them early or late. The same index without another id is
+        the same call. Some servers give every piece of a call a new id, so another id alone begins no call while the
+        arguments are incomplete; a name does not, either, unless another call's arguments were complete before it.
+        """
+        if index is None:
+            return self._unnumbered_call(provider_id, name, arguments)
+        if provider_id and (known := self._calls_by_key.get((index, provider_id))) is not None:
+            return known
+        current = self._calls_by_key.get((index, None)) or self._unnumbered_before(provider_id, name)
+        if current is None:
+            return None
+        is_another_id = bool(provider_id and current.provider_id and provider_id != current.provider_id)
+        if is_another_id and (name or current.arguments.is_whole):
+            return None
+        is_another_name = bool(name and current.name) and name != current.name and current.arguments.is_whole
+        return None if is_another_name else current
+
+    def _unnumbered_call(self, provider_id: str | None, name: str, arguments: str) -> CallPart | None:
+        """Returns the call that a piece without an index continues."""
+        if provider_id and (known := self._calls_by_id.get(provider_id)) is not None:
+            return None if self._begins_another(known, name, arguments) else known
+        last = self._calls[-1] if self._calls else None
+        if last is None or (provider_id and last.provider_id and name):
+            return None
+        if provider_id and last.provider_id and last.arguments.is_whole:
+            return None
+        return None if self._begins_another(last, name, arguments) else last
+
+    def _unnumbered_before(self, provider_id: str | None, name: str) -> CallPart | None:
+        """Returns the call without an index that a piece with the first index continues."""
+        last = self._calls[-1] if self._calls else None
+        if last is None or last.index is not None:
+            return None
+        is_same_id = not (provider_id and last.provider_id) or provider_id == last.provider_id
+        return last if is_same_id and name in ("", last.name) and not last.arguments.is_whole else None
+
+    @staticmethod
+    def _begins_another(call: CallPart, name: str, arguments: str) -> bool:
+        """Returns whether a piece without an index begins another call than the one before it."""
+        if not (name and call.name and call.arguments.length):
+            return False
+        if name != call.name:
+            return True
+        is_more = call.arguments.is_whole and bool(arguments.strip())
+        return is_more and not call.arguments.equals(arguments)
+
+    def _open_call(self, index: Hashable) -> CallPart:
+        if len(self._calls) >= MAX_CALLS:
+            raise self._refused(f"more than {MAX_CALLS:,} tool calls", MAX_CALLS)
+        if self._calls:
+            self._announce(self._calls[-1])
+        call = CallPart(Kind.CALL, index=index)
+        self._opened(call)
+        self._calls.append(call)
+        return call
+
+    def _opened(self, part: Part) -> Part:
+        if len(self._parts) >= MAX_PARTS:
+            raise self._refused(f"more than {MAX_PARTS:,} parts", MAX_PARTS)
+        self._parts.append(part)
+        return part
+
+    def _extend_name(self, call: CallPart, name: str) -> None:
+        """Takes a name that is new, repeated, or longer than before, or the next part of a name."""
+        if not name or name == call.name or (call.name and call.arguments.length):
+            return
+        self._count(name)
+        call.name = name if name.startswith(call.name) else call.name + name
+
+    def _extend_arguments(self, call: CallPart, arguments: str, *, may_announce: bool) -> None:
+        if arguments and call.arguments.is_whole and call.arguments.equals(arguments):
+            return  # The whole call was repeated.
+        self._count(arguments)
+        call.arguments.add(arguments)
+        if call.ordinal is not None:
+            if arguments:
+                self._events.append(ToolCallDelta(call.ordinal, call.name, arguments))
+        elif may_announce or call.arguments.length:
+            self._announce(call)
+
+    def _announce(self, call: CallPart) -> None:
+        """Sends what is known of a call. Its name does not change after it."""
+        if call.ordinal is None and call.name:
+            call.ordinal = self._announced
+            self._announced += 1
+            self._events.append(ToolCallDelta(call.ordinal, call.name, str(call.arguments)))
+
+    def _count(self, piece: str) -> None:
+        """Counts a piece.
+
+        Raises:
+            ProviderBadAnswer: the answer is too long.
+        """
+        self._bytes += len(piece) if piece.isascii() else len(piece.encode("utf-8", "surrogatepass"))
+        if self._bytes > MAX_ANSWER_BYTES:
+            raise self._refused(f"more than {MAX_ANSWER_BYTES:,} bytes", MAX_ANSWER_BYTES)
+
+    def _take_events(self) -> list[LlmEvent]:
+        events, self._events = self._events, []
+        return events
+
+
+def settled_arguments(text: str) -> str:
+    """Returns the arguments of a call: an empty object for none, and those that were sent twice once.
+
+    Some servers open a call with an empty object before its arguments, and some repeat the arguments at the end. Other
+    text is returned unchanged, also if it is no JSON.
+    """
+    given, source, end, length = list[Any](), "{}", 0, len(text.rstrip())
+    try:
+        for _ in range(_MAX_REPETITIONS):
+            if end >= length:
+                return source
+            begin = end + len(_BLANK.match(text, end)[0])  # type: ignore[index]
+            value, end = _DECODER.raw_decode(text, begin)
+            if value not in ({}, *given):
+                given.append(value)
+                source = text[begin:end]
+            if len(given) > 1:
+                break
+    except (ValueError, RecursionError):
+        pass
+    return text

@@ -1,0 +1,337 @@
+"""How the adapters assemble an answer: what tells one call from the next, the bounds, and the work per piece."""
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from mnemesh_kit.ids import new_id
+from mnemesh_orchestrator.llm.anthropic_messages.answer import MessagesAnswer
+from mnemesh_orchestrator.llm.assembly import MAX_ANSWER_BYTES, MAX_CALLS, StreamedAnswer, settled_arguments
+from mnemesh_orchestrator.llm.errors import ProviderBadAnswer
+from mnemesh_orchestrator.llm.openai_chat.answer import ChatAnswer
+from mnemesh_orchestrator.llm.openai_responses.answer import ResponsesAnswer
+from mnemesh_orchestrator.llm.port import LlmEvent, ToolCallDelta
+from mnemesh_orchestrator.loop.deltas import DeltaStream
+
+MISSING = object()
+
+
+def piece(
+    index: object = MISSING, id_: object = MISSING, name: object = MISSING, arguments: object = MISSING
+) -> dict[str, Any]:
+    """Returns a piece of a tool call of a chat completion."""
+    function = {"name": name, "arguments": arguments}
+    given = {"index": index, "id": id_, "function": {k: v for k, v in function.items() if v is not MISSING}}
+    return {key: value for key, value in given.items() if value is not MISSING}
+
+
+def chunk(*pieces: dict[str, Any], **delta: Any) -> dict[str, Any]:
+    if pieces:
+        delta["tool_calls"] = list(pieces)
+    return {"id": "x", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+
+
+FINISH = {"id": "x", "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
+
+
+def read(answer: StreamedAnswer, events: Iterable[Any], *, is_done: bool = True) -> list[LlmEvent]:
+    deltas = [delta for event in events for delta in answer.add(event)]
+    return deltas + answer.end(is_done=is_done)
+
+
+def calls(answer: StreamedAnswer) -> list[tuple[str, Any, str | None]]:
+    return [(call.name, json.loads(call.arguments), call.provider_id) for call in answer.tool_calls]
+
+
+ONE = [("tick", {"n": 1}, "c1")]
+ONE_WITHOUT_ID = [("tick", {"n": 1}, None)]
+TWO = [("tick", {"n": 1}, "c1"), ("tock", {"n": 2}, "c2")]
+HEAD, TAIL = '{"n"', ":1}"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        pytest.param(
+            [piece(0, "c1", "tick", ""), *(piece(0, name="tick", arguments=text) for text in (HEAD, TAIL, ""))],
+            ONE,
+            id="name in each piece, and an empty piece at the end",
+        ),
+        pytest.param(
+            [piece(0, "c1", "tick", HEAD), piece(0, "c1", "tick", TAIL), piece(0, "c1", "tick", "")],
+            ONE,
+            id="id and name in each piece",
+        ),
+        pytest.param(
+            [piece(0, "c1", "", HEAD), piece(0, "", "tick", TAIL), piece(0, None, None, None)],
+            ONE,
+            id="name after id and arguments",
+        ),
+        pytest.param(
+            [piece(0, "c1", "tick", HEAD), piece(0, arguments=TAIL), piece(0, "c1", "tick", HEAD + TAIL)],
+            ONE,
+            id="whole call repeated at the end",
+        ),
+        pytest.param(
+            [piece(0, name="tick", arguments=HEAD), piece(0, "c1", arguments=TAIL)], ONE, id="id in a later piece only"
+        ),
+        pytest.param(
+            [piece(0, "c1", "ti"), piece(0, name="ck"), piece(0, arguments=HEAD + TAIL)], ONE, id="split name"
+        ),
+        pytest.param(
+            [piece(0, "c1", "ti", ""), piece(0, "c1", "tick", ""), piece(0, arguments=HEAD + TAIL)],
+            ONE,
+            id="growing name",
+        ),
+        pytest.param([piece(0, "c1", "tick", {"n": 1})], ONE, id="arguments as an object"),
+        pytest.param([piece(0, "c1", "tick", {}), piece(0, arguments=HEAD + TAIL)], ONE, id="empty object first"),
+        pytest.param(
+            [piece(0, "c1", "tick", "{}"), piece(0, arguments=HEAD + TAIL)], ONE, id="empty object as text first"
+        ),
+        pytest.param(
+            [piece(0, "c1", "tick", HEAD), piece(0, "c2", arguments=TAIL)],
+            ONE,
+            id="another id in each piece without a name",
+        ),
+        pytest.param(
+            [piece(None, "c1", "tick", HEAD), piece(None, arguments=TAIL), piece(None, None, "tick", "")],
+            ONE,
+            id="null indexes",
+        ),
+        pytest.param([piece(name="tick", arguments=HEAD), piece(arguments=TAIL)], ONE_WITHOUT_ID, id="no index, no id"),
+        pytest.param(
+            [piece(id_="c1", name="tick", arguments=HEAD + TAIL)] * 2, ONE, id="no index, whole call repeated"
+        ),
+        pytest.param([piece(id_="c1", name="tick"), piece(0, arguments=HEAD + TAIL)], ONE, id="index in a later piece"),
+        pytest.param([piece("0", "c1", "tick", HEAD), piece("0", None, None, TAIL)], ONE, id="index as a text"),
+        pytest.param([piece(0, "c1", "tick", HEAD + TAIL), piece(1, "c2", "tock", '{"n":2}')], TWO, id="two indexes"),
+        pytest.param(
+            [piece(0, "c1", "tick", HEAD + TAIL), piece(0, "c2", "tock", '{"n":2}')], TWO, id="a new id at index 0"
+        ),
+        pytest.param(
+            [
+                piece(0, "c1", "tick", HEAD),
+                piece(0, "c2", "tock", '{"n"'),
+                piece(0, "c1", None, TAIL),
+                piece(0, "c2", None, ":2}"),
+            ],
+            TWO,
+            id="interleaved at index 0",
+        ),
+        pytest.param(
+            [
+                piece(0, "c1", "tick", ""),
+                piece(1, "c2", "tock", ""),
+                piece(1, arguments='{"n"'),
+                piece(0, arguments=HEAD),
+                piece(1, arguments=":2}"),
+                piece(0, arguments=TAIL),
+            ],
+            TWO,
+            id="interleaved",
+        ),
+        pytest.param(
+            [
+                piece(id_="c1", name="tick", arguments=HEAD),
+                piece(arguments=TAIL),
+                piece(id_="c2", name="tock"),
+                piece(arguments='{"n":2}'),
+            ],
+            TWO,
+            id="no index, another id",
+        ),
+        pytest.param(
+            [piece(0, name="tick", arguments=HEAD + TAIL), piece(0, name="tock", arguments='{"n":2}')],
+            [("tick", {"n": 1}, None), ("tock", {"n": 2}, None)],
+            id="another name after whole arguments",
+        ),
+        pytest.param(
+            [piece(0, "c1", "tick", HEAD + TAIL), piece(0, "c2", None, "")], ONE, id="empty piece with another id"
+        ),
+        pytest.param([piece(0, "c1", "tick", "")], [("tick", {}, "c1")], id="no arguments"),
+        pytest.param([piece(0, "c1", "tick", None)], [("tick", {}, "c1")], id="null arguments"),
+        pytest.param([piece(0, "c1", "tick", [])], [("tick", {}, "c1")], id="empty list as arguments"),
+    ],
+)
+@pytest.mark.parametrize("together", [False, True], ids=["one per chunk", "all in one chunk"])
+def test_pieces_of_calls_are_joined_to_the_calls_of_the_model(
+    pieces: list[dict[str, Any]], expected: list[Any], *, together: bool
+) -> None:
+    if together and any(piece.get("index") is None for piece in pieces):
+        return  # Pieces without an index in one chunk are different calls.
+    answer = ChatAnswer("fake")
+    deltas = read(answer, [chunk(*pieces), FINISH] if together else [*map(chunk, pieces), FINISH])
+    assert calls(answer) == expected
+    announced = [delta for delta in deltas if isinstance(delta, ToolCallDelta)]
+    assert {(delta.index, delta.name) for delta in announced} == {(n, call[0]) for n, call in enumerate(expected)}
+
+
+def test_calls_without_index_in_one_chunk_are_different_calls() -> None:
+    answer = ChatAnswer("fake")
+    read(answer, [chunk(*[piece(name="tick", arguments='{"n":1}')] * 2), FINISH])
+    assert calls(answer) == ONE_WITHOUT_ID * 2
+
+
+def test_legacy_function_call_is_a_call_and_not_one_more() -> None:
+    legacy = [{"name": "tick", "arguments": HEAD}, {"arguments": TAIL}]
+    answer = ChatAnswer("fake")
+    read(answer, [*(chunk(function_call=given) for given in legacy), FINISH])
+    assert calls(answer) == ONE_WITHOUT_ID
+    both = ChatAnswer("fake")
+    read(both, [chunk(piece(0, "c1", "tick", HEAD + TAIL), function_call=legacy[0]), chunk(function_call=legacy[1])])
+    assert calls(both) == ONE
+
+
+def test_equal_calls_of_a_whole_body_are_all_made() -> None:
+    body = {"choices": [{"message": {"tool_calls": [piece(id_="c1", name="tick", arguments='{"n":1}')] * 2}}]}
+    answer = ChatAnswer("fake")
+    read(answer, [body], is_done=False)
+    assert calls(answer) == ONE * 2
+
+
+def test_only_the_first_of_several_choices_is_read() -> None:
+    def of(index: int, **delta: Any) -> dict[str, Any]:
+        return {"id": "x", "choices": [{"index": index, "delta": delta, "finish_reason": None}]}
+
+    answer = ChatAnswer("fake")
+    events = [
+        of(0, content="One"),
+        of(1, content="Two"),
+        of(0, tool_calls=[piece(0, "c1", "tick", '{"n":1}')]),
+        of(1, tool_calls=[piece(0, "c1", "tick", '{"n":1}')]),
+        of(1, tool_calls=[piece(1, "c2", "tick", "{}")]),
+        {"id": "x", "choices": [{"index": n, "delta": {}, "finish_reason": "tool_calls"} for n in (1, 0)]},
+    ]
+    read(answer, events)
+    assert [part.text for part in answer.content] == ["One"]  # type: ignore[union-attr]
+    assert calls(answer) == ONE
+
+
+@pytest.mark.parametrize(
+    ("given", "settled"),
+    [
+        ("", "{}"),
+        (" \n", "{}"),
+        ("{}{}", "{}"),
+        ('{}{"a": 1}', '{"a": 1}'),
+        ('{"a": 1} {"a": 1}', '{"a": 1}'),
+        ('{"a": 1}{"a": 2}', '{"a": 1}{"a": 2}'),
+        ('{"a": "}{"}', '{"a": "}{"}'),
+        ('{"a": 1', '{"a": 1'),
+        ("no JSON", "no JSON"),
+        ("{}" * 100, "{}" * 100),
+    ],
+)
+def test_arguments_that_were_sent_twice_are_taken_once(given: str, settled: str) -> None:
+    assert settled_arguments(given) == settled
+
+
+def chat_call(number: int) -> list[Any]:
+    return [chunk(piece(number, f"c{number}", "tick", "{}"))]
+
+
+def response_call(number: int) -> list[Any]:
+    item = {"type": "function_call", "call_id": f"c{number}", "name": "tick", "arguments": "{}"}
+    return [{"type": "response.output_item.added", "output_index": number, "item": item}]
+
+
+def message_call(number: int) -> list[Any]:
+    block = {"type": "tool_use", "id": f"c{number}", "name": "tick", "input": {}}
+    return [{"type": "content_block_start", "index": number, "content_block": block}]
+
+
+def chat_piece(_: int, text: str) -> Any:
+    return chunk(piece(0, arguments=text))
+
+
+def response_piece(_: int, text: str) -> Any:
+    return {"type": "response.function_call_arguments.delta", "output_index": 0, "delta": text}
+
+
+def message_piece(_: int, text: str) -> Any:
+    return {
+        "type": "content_block_delta",
+        "index": 0,
+        "delta": {"type": "input_json_delta", "partial_json": text},
+    }
+
+
+APIS = pytest.mark.parametrize(
+    ("new", "call_of", "piece_of"),
+    [
+        (ChatAnswer, chat_call, chat_piece),
+        (ResponsesAnswer, response_call, response_piece),
+        (MessagesAnswer, message_call, message_piece),
+    ],
+    ids=["chat", "responses", "messages"],
+)
+
+
+@APIS
+def test_call_beyond_the_bound_is_refused_when_it_begins(
+    new: Callable[[str], StreamedAnswer], call_of: Callable[[int], list[Any]], piece_of: object
+) -> None:
+    answer = new("fake")
+    for number in range(MAX_CALLS):
+        for event in call_of(number):
+            answer.add(event)
+    with pytest.raises(ProviderBadAnswer, match="more than 128 tool calls"):
+        answer.add(*call_of(MAX_CALLS))
+
+
+@APIS
+def test_bytes_beyond_the_bound_are_refused_when_they_arrive(
+    new: Callable[[str], StreamedAnswer], call_of: Callable[[int], list[Any]], piece_of: Callable[[int, str], Any]
+) -> None:
+    answer, text = new("fake"), "ä" * (1 << 16)
+    answer.add(*call_of(0))
+    whole = (MAX_ANSWER_BYTES - 4) // (2 * len(text))
+    for _ in range(whole):
+        answer.add(piece_of(0, text))
+    with pytest.raises(ProviderBadAnswer, match="more than 8,388,608 bytes"):
+        answer.add(piece_of(0, text))
+
+
+@APIS
+def test_work_for_a_piece_does_not_grow_with_the_answer(
+    new: Callable[[str], StreamedAnswer], call_of: Callable[[int], list[Any]], piece_of: Callable[[int, str], Any]
+) -> None:
+    def add(pieces: int) -> None:
+        answer = new("fake")
+        for number in range(MAX_CALLS):
+            answer.add(*call_of(number))
+        event = piece_of(0, 'x"')
+        for _ in range(pieces):
+            answer.add(event)
+
+    require_linear(add)
+
+
+@pytest.mark.parametrize("speaking", [("tick", "text"), ("tock", "text"), None])
+@pytest.mark.parametrize("thinks", [False, True])
+async def test_work_for_a_delta_does_not_grow_with_the_answer(
+    speaking: tuple[str, str] | None, *, thinks: bool
+) -> None:
+    def take(pieces: int) -> None:
+        message_id = new_id("message")
+        stream = DeltaStream(message_id, str, lambda _: None, speaking, thinks_in_arguments=thinks)
+        stream.take(ToolCallDelta(0, "tick", '{"thinking": "so", "text": "'))
+        for _ in range(pieces):
+            stream.take(ToolCallDelta(0, "tick", "x"))
+        stream.flush()
+
+    require_linear(take)
+
+
+def require_linear(work: Callable[[int], None]) -> None:
+    """Requires that sixteen times as many pieces take sixteen times as long, and not 256 times."""
+
+    def seconds(pieces: int) -> float:
+        began = time.process_time()
+        work(pieces)
+        return time.process_time() - began
+
+    few, many = min(seconds(2_000) for _ in range(3)), seconds(32_000)
+    assert many < 16 * 4 * few
