@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,14 +59,20 @@ async def test_first_agent_keeps_a_served_model(
     assert ("now with openai/small instead of" in line) == (expected != previous)
 
 
-async def test_mesh_with_an_unknown_model_is_stopped(mesh: FakeMesh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unknown_model_ends_a_chat_but_not_a_mesh(
+    mesh: FakeMesh, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     calls: list[str] = []
+    said = asyncio.Event()
 
     class FakeSupervisor:
         def __init__(self, *_: object) -> None: ...
 
         async def start(self) -> None:
             calls.append("start")
+
+        def declare_ready(self) -> None:
+            calls.append("ready")
 
         async def stop(self) -> None:
             calls.append("stop")
@@ -75,8 +82,20 @@ async def test_mesh_with_an_unknown_model_is_stopped(mesh: FakeMesh, monkeypatch
 
     mesh.orchestrator.unknown_models = {""}
     monkeypatch.setattr(up, "Supervisor", FakeSupervisor)
-    monkeypatch.setattr(up, "_client", lambda _: mesh.client())
+    monkeypatch.setattr(up, "_client", lambda *_: mesh.client())
 
     with pytest.raises(StartupError, match=r"MNEMESH_MODEL cannot be used\. There is no model"):
-        await up._up(up.mesh_config(None), chat=False, as_json=False)
-    assert calls == ["start", "stop", "kill"]
+        await up._up(up.mesh_config(None), chat=True, as_json=False)
+    assert calls == ["start", "ready", "stop", "kill"]
+
+    calls.clear()
+    capsys.readouterr()
+    print_error = up.print_error
+    monkeypatch.setattr(up, "print_error", lambda text: (print_error(text), said.set()))
+    running = asyncio.create_task(up._up(up.mesh_config(None), chat=False, as_json=False))
+    await said.wait()
+    assert calls == ["start", "ready"]
+    assert "MNEMESH_MODEL cannot be used. There is no model" in capsys.readouterr().err
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running

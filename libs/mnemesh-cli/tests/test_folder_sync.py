@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 from mnemesh.files.v1 import files_pb2
+from mnemesh_cli.directories import watch
 from mnemesh_cli.directories.ignore import IgnoreRules
 from mnemesh_cli.directories.sync import FolderSync, Pass, SyncReport
 from mnemesh_cli.directories.watch import Watch
@@ -208,8 +211,9 @@ async def test_lost_answer_leaves_no_duplicate(synced: Synced) -> None:
 class Watched:
     """A watch that runs, and what it reported."""
 
-    def __init__(self, synced: Synced) -> None:
+    def __init__(self, synced: Synced, **options: Any) -> None:
         self.outages: list[MnemeshError] = []
+        self.problems: list[str] = []
         self._changed = asyncio.Event()
         self._reports: list[SyncReport] = []
         self._passes: list[Pass] = []
@@ -217,7 +221,14 @@ class Watched:
             synced.mesh.client, synced.folder.id, synced.root, IgnoreRules.of_root(), self._report, deletes=True,
             settle_seconds=0.05,
         )  # fmt: skip
-        self.watch = Watch(sync, on_pass=self._pass, on_outage=self._outage, reconnect_seconds=0.05)
+        self.watch = Watch(
+            sync,
+            on_pass=self._pass,
+            on_outage=self._outage,
+            on_problem=self._problem,
+            reconnect_seconds=0.05,
+            **options,
+        )
 
     def _report(self, report: SyncReport) -> None:
         self._reports.append(report)
@@ -225,6 +236,10 @@ class Watched:
 
     def _pass(self, result: Pass) -> None:
         self._passes.append(result)
+        self._changed.set()
+
+    def _problem(self, text: str) -> None:
+        self.problems.append(text)
         self._changed.set()
 
     def _outage(self, error: MnemeshError) -> None:
@@ -287,15 +302,113 @@ async def test_watch_survives_an_outage(synced: Synced) -> None:
     await watched.running
 
 
-async def test_watch_of_a_directory_that_is_removed_ends_with_an_error(synced: Synced) -> None:
+async def test_watch_of_a_directory_that_is_gone_deletes_nothing_and_goes_on_when_it_is_back(synced: Synced) -> None:
     synced.root /= "sub"
     synced.write("a.md", "1")
     watched = Watched(synced)
-    watched.start()
+    stop = watched.start()
     await watched.until_reported("created a.md")
     (synced.root / "a.md").unlink()
     synced.root.rmdir()
-
-    with pytest.raises(FailedPrecondition, match="cannot be read"):
-        await watched.running
+    await watched.until(lambda: any("cannot be read" in text for text in watched.problems))
     assert await synced.remote() == {"a.md": "1"}
+    synced.write("a.md", "1")
+    synced.write("b.md", "2")
+    await watched.until_reported("created b.md")
+    synced.write("c.md", "the system reports it")
+    await watched.until_reported("created c.md")
+    stop.set()
+    await watched.running
+
+
+async def test_names_that_are_not_utf8_end_no_watch_and_lose_no_change(synced: Synced) -> None:
+    watched = Watched(synced)
+    stop = watched.start()
+    await watched.until_compared()
+    for number in range(3):
+        synced.write(f"before{number}.md", str(number))
+        Path(os.fsdecode(os.fsencode(synced.root) + b"/caf\xe9%d.md" % number)).write_text("x")
+        synced.write(f"after{number}.md", str(number))
+        await watched.until_reported(f"created before{number}.md", f"created after{number}.md")
+    directory = Path(os.fsdecode(os.fsencode(synced.root) + b"/d\xe9r"))
+    directory.mkdir()
+    (directory / "inside.md").write_text("x")
+    synced.write("last.md", "x")
+    await watched.until_reported("created last.md")
+    stop.set()
+    await watched.running
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "fs.inotify.max_user_watches"),
+        (OSError(errno.EMFILE, "Too many open files"), "fs.inotify.max_user_instances"),
+        (RuntimeError("error in underlying watcher"), "underlying watcher"),
+    ],
+)
+async def test_watch_without_reports_of_the_system_compares(
+    synced: Synced, monkeypatch: pytest.MonkeyPatch, error: Exception, text: str
+) -> None:
+    real, calls = watch.awatch, 0
+
+    async def awatch(*arguments: Any, **options: Any) -> AsyncIterator[Any]:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise ExceptionGroup("of a task group", [error])
+        async for changes in real(*arguments, **options):
+            yield changes
+
+    monkeypatch.setattr(watch, "awatch", awatch)
+    watched = Watched(synced, unreported_seconds=1.0)
+    stop = watched.start()
+    await watched.until(lambda: any(text in problem for problem in watched.problems))
+    synced.write("a.md", "1")
+    await watched.until_reported("created a.md")
+    await watched.until(lambda: calls == 2)
+    synced.write("b.md", "2")
+    await watched.until_reported("created b.md")
+    stop.set()
+    await watched.running
+
+
+async def test_files_of_a_file_system_that_is_no_longer_mounted_stay(
+    synced: Synced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced.write("mounted/a.md", "1")
+    synced.write("b.md", "2")
+    mounted, real = synced.root / "mounted", Path.stat
+    device = 7
+
+    def stat(path: Path, **options: Any) -> os.stat_result:
+        status = real(path, **options)
+        return os.stat_result((*status[:2], device, *status[3:])) if path == mounted else status
+
+    monkeypatch.setattr(Path, "stat", stat)
+    sync = synced.sync(deletes=True)
+    assert await synced.pass_(sync) == ["created b.md", "created mounted/a.md"]
+    device = 8
+    (mounted / "a.md").unlink()
+    (synced.root / "b.md").unlink()
+    assert await synced.pass_(sync) == ["deleted b.md"]
+    device = 7
+    assert await synced.pass_(sync) == ["deleted mounted/a.md"]
+
+
+async def test_file_that_cannot_be_read_when_it_is_uploaded_costs_only_itself(
+    synced: Synced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = type(synced.mesh.client.files).upload
+
+    async def upload(files: Any, folder_id: str, source: Path, **options: Any) -> Any:
+        if source.name == "bad.md":
+            raise OSError(errno.EIO, "Input/output error")
+        return await real(files, folder_id, source, **options)
+
+    monkeypatch.setattr(type(synced.mesh.client.files), "upload", upload)
+    synced.write("bad.md", "1")
+    synced.write("good.md", "2")
+    result = await synced.sync().run()
+    assert result.unreadable == {"bad.md": "Input/output error"}
+    assert await synced.remote() == {"good.md": "2"}

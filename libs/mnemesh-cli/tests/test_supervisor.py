@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -73,6 +74,21 @@ async def test_services_serve_after_start_and_exit_on_stop(supervisor: Superviso
 
     assert not [pid for pid in pids if pid is not None and Path(f"/proc/{pid}").exists()]
     assert lock_holder(config.data_path) is None
+
+
+async def test_start_waits_for_services_that_live_and_names_them(config: MeshConfig) -> None:
+    notices = Notices()
+    supervisor = Supervisor(config, notices, SOME, notice_seconds=0.01)
+    try:
+        await supervisor.start()
+    finally:
+        await supervisor.stop()
+    assert any(line.startswith("blocks is still starting after ") for line in notices.lines)
+
+    impatient = Supervisor(replace(config, start_seconds=0.02), notices, SOME, notice_seconds=0.01)
+    with pytest.raises(StartupError, match=r"Not ready after 0 s: blocks, tools\. See the logs in "):
+        await impatient.start()
+    assert impatient.services == {}
 
 
 async def test_killed_service_is_restarted_with_its_data(config: MeshConfig) -> None:

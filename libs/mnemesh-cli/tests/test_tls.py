@@ -20,6 +20,7 @@ from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.supervisor.config import MeshConfig, service_environment
 from mnemesh_cli.supervisor.handshake import handshake_problem
+from mnemesh_cli.supervisor.process import ServiceProcess
 from mnemesh_cli.supervisor.supervisor import Supervisor
 from mnemesh_client import Addresses, Mnemesh, TlsSettings
 from mnemesh_kit.config import ServerConfig, StartupError
@@ -199,11 +200,13 @@ async def test_services_that_are_late_because_of_tls_say_so(issued: Path, tmp_pa
     async with serving(**tls_fields(issued, "blocks")) as address:
         ports = dict.fromkeys(SERVICE_NAMES, closed_port) | {"blocks": int(address.rpartition(":")[2])}
         config = MeshConfig(data_dir=str(tmp_path), ports=ports, tls=client_tls(certificates(tmp_path)))
-        supervisor = Supervisor(config, lambda _: None)
-        assert (await supervisor.describe_late(["gateway", "recall", "blocks"])).startswith(
-            f"blocks: {address} has a certificate that is not accepted: "
-        )
-        assert "Not ready after 60 s: recall. See the logs in " in await supervisor.describe_late(["recall"])
+        lines: list[str] = []
+        supervisor = Supervisor(config, lines.append)
+        late = [ServiceProcess(name, (), {}, tmp_path / "no.log") for name in ("gateway", "recall", "blocks")]
+        with pytest.raises(StartupError) as refused:
+            await supervisor.report_late(late, 15)
+        assert str(refused.value).startswith(f"blocks: {address} has a certificate that is not accepted: ")
+        assert lines == [f"{name} is still starting after 15 s" for name in ("gateway", "recall")]
 
 
 async def test_refused_handshake_is_not_reported_as_a_stopped_mesh(issued: Path) -> None:

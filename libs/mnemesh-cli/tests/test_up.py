@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -31,19 +32,22 @@ class Commands:
         variables = {service(name).port_variable: str(port) for name, port in ports.items()}
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI", "MNEMESH"))}
         self.directory = directory
+        self.current: Path | None = None
+        """The current directory of the commands, unless it is that of the tests."""
         limits = {"MNEMESH_START_SECONDS": str(scaled(120)), "MNEMESH_STOP_SECONDS": str(scaled(60))}
         self.environment = {**inherited, **variables, **limits, "MNEMESH_DATA_DIR": str(directory)}
         self._processes: list[asyncio.subprocess.Process] = []
 
     async def start(self, *arguments: str, **environment: str) -> asyncio.subprocess.Process:
-        """Starts a command."""
+        """Starts a command as `mnemesh` does: the modules of the current directory do not count."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "mnemesh_cli"),
+            *(sys.executable, "-P", "-m", "mnemesh_cli"),
             *arguments,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env={**self.environment, **environment},
+            cwd=self.current,
         )
         self._processes.append(process)
         return process
@@ -177,6 +181,31 @@ async def test_mesh_runs_in_the_background_and_is_maintained_after_down(commands
     code, _, err = await commands.run("maintain")
     assert code == 2
     assert f"{STORE_NAMES[0]}: " in err
+
+
+async def test_start_needs_no_answer_of_a_model_server_and_no_module_of_its_directory(
+    commands: Commands, tmp_path: Path
+) -> None:
+    """Every top-level module that a command could import from the current directory ends the program."""
+    commands.current = tmp_path / "project"
+    commands.current.mkdir()
+    for name in ("rich", "typer", "structlog", "grpc", "mnemesh_cli", "mnemesh_kit", "asyncio", "sitecustomize"):
+        (commands.current / f"{name}.py").write_text(f"raise SystemExit('{name}.py of the current directory ran')")
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts connections, and never answers
+        variables = {"OPENAI_BASE_URL": f"http://127.0.0.1:{silent.getsockname()[1]}/v1"}
+        code, _, err = await commands.run("up", "--background", **variables)
+        assert code == 0, err
+        assert "ready after" in err
+        assert "mnemesh: model" not in err
+        holder = lock_holder(commands.directory)
+        assert holder is not None
+        assert (await commands.run("agents", "list"))[0] == 0
+        assert (await commands.run("maintain"))[2].startswith("mnemesh: Another mesh")
+    assert (await commands.run("down"))[0] == 0
+    code, out, err = await commands.run("maintain")
+    assert (code, err) == (0, ""), out
+    assert "current directory" not in "".join(path.read_text() for path in (commands.directory / "logs").iterdir())
 
 
 async def _read_until(stream: asyncio.StreamReader, text: str) -> None:

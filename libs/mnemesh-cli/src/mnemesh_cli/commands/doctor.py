@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import typer
+from mnemesh.agents.v1 import models_pb2
 from mnemesh_cli.commands.first_agent import REHEARSAL_MODEL
 from mnemesh_cli.commands.version import CLIENT_VERSION, service_version
 from mnemesh_cli.connection import Connection
@@ -28,7 +29,7 @@ from mnemesh_cli.supervisor.handshake import handshake_problem
 from mnemesh_client.addresses import Addresses
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.config import StartupError
-from mnemesh_kit.errors import MnemeshError, Unavailable
+from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
 from mnemesh_kit.services import SERVICE_NAMES
 from mnemesh_kit.tls.certificates import read_certificate
 from mnemesh_kit.tls.client import ClientTls
@@ -50,6 +51,7 @@ _SANDBOXES: Final = {
     "files": ("parsers", "documents are not parsed"),
 }
 """The label of each service's sandbox, and what the service refuses without enough isolation."""
+_PROVIDER_SECONDS: Final = 10.0
 _BOUNDS: Final = ("memory", "processes", "disk", "network")
 _OFFLINE_EMBEDDER: Final = "mnemesh/wordllama-256"
 
@@ -115,7 +117,7 @@ async def examine(config: MeshConfig, connection: Connection, env: Mapping[str, 
                     _diagnose(name, address, state, running) if problem is None else Finding(name, problem, "problem")
                 )
         findings.append(await _check_model(mnemesh, env))
-        findings += await _check_providers(mnemesh)
+        findings += await check_providers(mnemesh)
     return findings
 
 
@@ -158,19 +160,26 @@ async def _check_model(mnemesh: Mnemesh, env: Mapping[str, str]) -> Finding:
     return Finding("model", f"{model} ({how_to_change(model)})")
 
 
-async def _check_providers(mnemesh: Mnemesh) -> list[Finding]:
-    """Returns a finding for each provider: whether its models could be listed when that was last tried."""
+async def check_providers(mnemesh: Mnemesh) -> list[Finding]:
+    """Asks each provider for its models, all at once, and returns what they answered."""
     try:
-        providers = [provider async for provider in mnemesh.providers.list()]
+        providers = [provider async for provider in mnemesh.providers.list() if not provider.disabled]
     except MnemeshError:
         return []  # the orchestrator has its own finding
-    return [
-        Finding(f"provider {each.name}", f"cannot list its models: {each.last_refresh_error}", "problem")
-        if each.last_refresh_error
-        else Finding(f"provider {each.name}", f"{each.model_count} models")
-        for each in providers
-        if not each.disabled
-    ]
+    return await asyncio.gather(*(_check_provider(mnemesh, each) for each in providers))
+
+
+async def _check_provider(mnemesh: Mnemesh, provider: models_pb2.Provider) -> Finding:
+    subject = f"provider {provider.name}"
+    try:
+        models = await asyncio.wait_for(mnemesh.providers.check(provider.id), _PROVIDER_SECONDS)
+    except (TimeoutError, DeadlineExceeded):
+        return Finding(subject, f"did not list its models within {_PROVIDER_SECONDS:.0f} s", "problem")
+    except MnemeshError as error:
+        # Some servers have no list of models. Nothing else can be asked without a cost.
+        state = "note" if error.reason == "PROVIDER_BAD_ANSWER" else "problem"
+        return Finding(subject, error_text(error).removeprefix(f"{provider.name} "), state)
+    return Finding(subject, f"answers; models: {len(models)}")
 
 
 def _check_embedder(config: MeshConfig) -> Finding:

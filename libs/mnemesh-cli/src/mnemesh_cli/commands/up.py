@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, BinaryIO, Final
 
 import typer
 from mnemesh_cli.commands.chat import converse
-from mnemesh_cli.commands.doctor import how_to_change
+from mnemesh_cli.commands.doctor import check_providers, how_to_change
 from mnemesh_cli.commands.first_agent import ensure_first_agent
+from mnemesh_cli.display.error_text import error_text
 from mnemesh_cli.display.records import print_json
 from mnemesh_cli.display.terminal import notice, print_error
 from mnemesh_cli.machine import mesh_config
@@ -25,12 +25,19 @@ from mnemesh_cli.supervisor.supervisor import Supervisor
 from mnemesh_client.addresses import Addresses
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.config import StartupError
-from mnemesh_kit.errors import NotFound
+from mnemesh_kit.errors import MnemeshError, NotFound
+from mnemesh_kit.outgoing import DEADLINE_SECONDS
 from mnemesh_kit.private_files import private_directory
 from mnemesh_kit.services import SERVICE_NAMES
 
 _POLL_SECONDS: Final = 0.05
 _PREFIX: Final = "mnemesh: "
+_MODEL_LINE: Final = "model "
+"""The beginning of the last line of a start."""
+_PATIENT_SECONDS: Final = 300.0
+"""The deadline of calls that a slow server of models or a busy machine delays."""
+_MODEL_SECONDS: Final = 3.0
+"""The time for which a start in the background waits for the line about the model."""
 
 
 def up(
@@ -89,44 +96,71 @@ async def _up(config: MeshConfig, *, chat: bool, as_json: bool) -> int:
     started = time.monotonic()
     supervisor = Supervisor(config, notice)
     await supervisor.start()
+    finding = asyncio.create_task(_default_model(config))
+    describing = asyncio.create_task(_describe_models(config, finding))
     try:
-        async with _client(config) as mnemesh:
-            model = await _default_model(mnemesh)
-            _announce(config, model, time.monotonic() - started)
-            supervisor.declare_ready()
-            if as_json:
-                _print_ready(config, os.getpid())
-            if chat:
+        _announce(config, time.monotonic() - started)
+        supervisor.declare_ready()
+        if as_json:
+            _print_ready(config, os.getpid())
+        if chat:
+            model = await finding
+            async with _client(config, _PATIENT_SECONDS) as mnemesh:
                 override = bool(os.environ.get("MNEMESH_MODEL"))
                 agent, line = await ensure_first_agent(mnemesh, model, config.data_path, override=override)
-                notice(line)
-                return await converse(mnemesh, agent, as_json=as_json)
+            notice(line)
+            async with _client(config) as mnemesh:
+                return await converse(mnemesh, await mnemesh.agents.get(agent.id), as_json=as_json)
         return await asyncio.Future()
     finally:
         notice("stopping")
+        for task in (describing, finding):
+            task.cancel()
+        await asyncio.gather(describing, finding, return_exceptions=True)
         try:
             await supervisor.stop()
         finally:
             supervisor.kill()
 
 
-def _client(config: MeshConfig) -> Mnemesh:
+def _client(config: MeshConfig, deadline: float = DEADLINE_SECONDS) -> Mnemesh:
     addresses = Addresses(**{name: config.address(name) for name in SERVICE_NAMES})
-    return Mnemesh(addresses, auth_key_file=config.auth_key_file, tls=config.tls)
+    return Mnemesh(addresses, auth_key_file=config.auth_key_file, tls=config.tls, deadline=deadline)
 
 
-async def _default_model(mnemesh: Mnemesh) -> str:
-    """Returns the orchestrator's model for new agents. MNEMESH_MODEL may name one that no provider serves."""
+async def _default_model(config: MeshConfig) -> str:
+    """Returns the model of new agents.
+
+    Raises:
+        StartupError: there is none, for example because no provider serves that of MNEMESH_MODEL.
+    """
+    async with _client(config, _PATIENT_SECONDS) as mnemesh:
+        try:
+            return (await mnemesh.models.default()).handle
+        except MnemeshError as error:
+            setting = "MNEMESH_MODEL cannot be used. " if isinstance(error, NotFound) else ""
+            raise StartupError(f"{_MODEL_LINE}of new agents is unknown: {setting}{error_text(error)}") from error
+
+
+async def _describe_models(config: MeshConfig, model: asyncio.Task[str]) -> None:
+    """Prints what is wrong with providers, then the model of new agents.
+
+    The servers of models may be slow or away. The mesh is ready without them.
+    """
+    async with _client(config, _PATIENT_SECONDS) as mnemesh:
+        for finding in await check_providers(mnemesh):
+            if finding.is_problem:
+                print_error(f"{finding.subject}: {finding.text}")
     try:
-        return (await mnemesh.models.default()).handle
-    except NotFound as error:
-        raise StartupError(f"MNEMESH_MODEL cannot be used. {error.message}") from error
+        handle = await model
+        notice(f"{_MODEL_LINE}{handle} ({how_to_change(handle)})")
+    except StartupError as error:
+        print_error(str(error))
 
 
-def _announce(config: MeshConfig, model: str, seconds: float) -> None:
+def _announce(config: MeshConfig, seconds: float) -> None:
     ports = ", ".join(f"{name} {config.port(name)}" for name in SERVICE_NAMES)
     notice(f"ready after {seconds:.1f} s, listening on {config.host}: {ports}")
-    notice(f"model {model} ({how_to_change(model)})")
     notice(f"embedder {config.embedder} (change it with MNEMESH_EMBEDDER=provider/model)")
     notice("run `mnemesh chat` to talk to an agent; Ctrl-C or `mnemesh down` stops the mesh")
 
@@ -152,25 +186,39 @@ def _start_in_background(config: MeshConfig, *, as_json: bool) -> int:
     with log_file:
         start = log_file.tell()
         process = subprocess.Popen(  # noqa: S603  (this program)
-            [sys.executable, "-m", "mnemesh_cli", "up", "--data-dir", str(config.data_path)],
+            # -P: the directory in which the command runs has no modules of ours.
+            [sys.executable, "-P", "-m", "mnemesh_cli", "up", "--data-dir", str(config.data_path)],
             stdin=subprocess.DEVNULL,
             stdout=log_file,
             stderr=log_file,
             start_new_session=True,
         )
-    while process.poll() is None:
-        holder = lock_holder(config.data_path)
-        if holder is not None and holder.pid == process.pid and holder.ready:
-            break
-        time.sleep(_POLL_SECONDS)
-    _repeat_notices(log, start)
+    with log.open("rb") as lines:
+        lines.seek(start)
+        while process.poll() is None:
+            _repeat_notices(lines)
+            holder = lock_holder(config.data_path)
+            if holder is not None and holder.pid == process.pid and holder.ready:
+                break
+            time.sleep(_POLL_SECONDS)
+        # The line about the model follows soon, unless the server of the model is slow.
+        deadline = time.monotonic() + _MODEL_SECONDS
+        while not _repeat_notices(lines) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
     if as_json and process.returncode is None:
         _print_ready(config, process.pid)
     return process.returncode or 0
 
 
-def _repeat_notices(log: Path, start: int) -> None:
-    with log.open("rb") as file:
-        file.seek(start)
-        for line in file.read().decode(errors="replace").splitlines():
-            notice(line.removeprefix(_PREFIX))
+def _repeat_notices(log: BinaryIO) -> bool:
+    """Prints the whole lines that the log got meanwhile. Returns whether one of them is about the model."""
+    is_last = False
+    while True:
+        at = log.tell()
+        line = log.readline()
+        if not line.endswith(b"\n"):
+            log.seek(at)
+            return is_last
+        text = line.decode(errors="replace").rstrip().removeprefix(_PREFIX)
+        notice(text)
+        is_last = is_last or text.startswith(_MODEL_LINE)

@@ -90,7 +90,7 @@ async def _watch(
         folder = await find_or_create_folder(mnemesh, folder_key)
         printer = _Printer(folder.name, as_json=connection.as_json)
         sync = FolderSync(mnemesh, folder.id, directory, rules, printer.report, **options)
-        watcher = Watch(sync, on_pass=printer.passed, on_outage=printer.outage, polls=poll)
+        watcher = Watch(sync, on_pass=printer.passed, on_outage=printer.outage, on_problem=printer.problem, polls=poll)
         notice(f"{directory} → {folder.name}{'' if once else '; Ctrl-C ends the watch'}")
         await (watcher.run_once(stop, waits=wait) if once else watcher.run(stop))
     return int(once and printer.failed)
@@ -103,6 +103,7 @@ class _Printer:
         self._folder, self._as_json = folder, as_json
         self._unreadable: dict[str, str] = {}
         self._answers = True
+        self._problem = ""
         self.failed = False
 
     def report(self, report: SyncReport) -> None:
@@ -116,6 +117,12 @@ class _Printer:
         elif report.file is not None:
             text = f"{report.done} {self._folder}/{report.file.name}"
             print_done(text, report.file, as_json=self._as_json, outcome=report.done)
+
+    def problem(self, text: str) -> None:
+        """Prints what is wrong with the directory or its watcher, once until it changes. The watch goes on."""
+        if text != self._problem:
+            print_error(text)
+        self._problem = text
 
     def passed(self, result: Pass) -> None:
         """Prints the result of a pass, and files that cannot be read, each once."""

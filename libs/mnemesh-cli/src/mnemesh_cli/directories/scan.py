@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from dataclasses import dataclass, field
@@ -9,6 +10,10 @@ from pathlib import Path
 
 from mnemesh_cli.directories.ignore import IgnoreRules
 from mnemesh_kit.errors import FailedPrecondition
+
+
+class DirectoryUnreadable(FailedPrecondition):
+    """A directory cannot be read. It may be there again later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,27 +40,39 @@ class Scan:
         return any(path == known or path.startswith(f"{known}/") for known in self.unreadable)
 
 
-def scan(root: Path, rules: IgnoreRules) -> Scan:
+def scan(root: Path, rules: IgnoreRules, mounts: dict[str, int] | None = None) -> Scan:
     """Returns the files below a directory, without those that the rules ignore.
 
     A link to a file is followed if the file is in the directory too. Links to directories are not followed: they could
     form a circle.
 
+    Args:
+        root: the directory.
+        rules: the rules that apply in it.
+        mounts: the directories that earlier scans found to be the top of a file system, with its device; found ones
+            are added. One that now has another device is unreadable: its file system is not mounted.
+
     Raises:
-        FailedPrecondition: the directory itself cannot be read.
+        DirectoryUnreadable: the directory itself cannot be read, or its file system is not mounted.
     """
     found, real_root = Scan(), Path(os.path.realpath(root))
-    pending = [("", rules)]
+    mounts = {} if mounts is None else mounts
+    pending = [("", rules, -1)]
     while pending:
-        base, inherited = pending.pop()
+        base, inherited, outer_device = pending.pop()
         directory = real_root / base
         try:
+            device = directory.stat().st_dev
+            if device != outer_device:
+                mounts.setdefault(base, device)
+            if mounts.get(base, device) != device:
+                raise OSError(errno.ENODEV, "its file system is not mounted")
             with os.scandir(directory) as entries:
                 listed = sorted(entries, key=lambda entry: entry.name)
         except OSError as error:
             if not base:
-                raise FailedPrecondition(f"{root} cannot be read: {error.strerror}.") from error
-            if not isinstance(error, FileNotFoundError):
+                raise DirectoryUnreadable(f"{root} cannot be read: {error.strerror}.") from error
+            if not isinstance(error, FileNotFoundError) or base in mounts:
                 found.unreadable[base.rstrip("/")] = str(error.strerror)
             continue
         own = inherited.within(directory, base)
@@ -63,12 +80,20 @@ def scan(root: Path, rules: IgnoreRules) -> Scan:
             path = f"{base}{entry.name}"
             if not _is_utf8(entry.name):
                 found.unreadable[path] = "its name is not UTF-8"
-            elif entry.is_dir(follow_symlinks=False):
+            elif _is_directory(entry):
                 if not own.ignores(f"{path}/"):
-                    pending.append((f"{path}/", own))
+                    pending.append((f"{path}/", own, device))
             elif not own.ignores(path):
                 _add(found, entry, path, real_root)
+    found.unreadable |= {base.rstrip("/"): "it is gone" for base in mounts if not (real_root / base).is_dir()}
     return found
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:
+        return False
 
 
 def _add(found: Scan, entry: os.DirEntry[str], path: str, root: Path) -> None:

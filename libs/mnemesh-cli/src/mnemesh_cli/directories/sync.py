@@ -94,6 +94,7 @@ class FolderSync:
         self._folder: FolderFiles | None = None
         self._processing: dict[str, str] = {}
         self._passes = 0
+        self._mounts: dict[str, int] = {}
 
     @property
     def is_processing(self) -> bool:
@@ -108,7 +109,7 @@ class FolderSync:
         """Compares once and applies the differences, several at a time.
 
         Raises:
-            FailedPrecondition: the directory cannot be read. Nothing is deleted then.
+            DirectoryUnreadable: the directory cannot be read. Nothing is deleted then.
             NotFound: the folder was deleted.
             MnemeshError: the mesh does not answer. The next pass continues.
         """
@@ -134,7 +135,7 @@ class FolderSync:
 
     async def _run(self) -> Pass:
         began = self._clock()
-        found = await asyncio.to_thread(scan, self.root, self.rules)
+        found = await asyncio.to_thread(scan, self.root, self.rules, self._mounts)
         if self._folder is None:
             self._folder = await self._listed()
         folder = self._folder
@@ -203,6 +204,10 @@ class FolderSync:
         except (InvalidArgument, FailedPrecondition, AlreadyExists, Aborted, ResourceExhausted) as error:
             self._refused[change.path] = (found.files.get(change.path), self._clock() + _REFUSED_SECONDS)
             self._report(SyncReport(change.path, "refused", error=error))
+        except FileNotFoundError:
+            return  # It was deleted meanwhile.
+        except OSError as error:
+            found.unreadable[change.path] = str(error.strerror)
 
     async def _upload(self, change: Change) -> files_service_pb2.UploadFileResponse:
         name = folder_name_of(change.path) if change.file is None else change.file.name

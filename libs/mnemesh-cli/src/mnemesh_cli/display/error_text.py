@@ -33,9 +33,7 @@ def error_text(error: MnemeshError) -> str:
     """Returns the error as one line for a person."""
     message = _one_line(error.message)
     if error.reason == "PROVIDER_AUTH":
-        provider = error.metadata.get("provider", "the provider")
-        key = _KEY_VARIABLES.get(provider, "its API key")
-        return f"{provider} refused the API key. Check {key} and restart the mesh. ({message})"
+        return _refused_key(error.metadata.get("provider", ""), message)
     if error.reason in _ADVICE:
         return f"{message} [{error.reason}]: {_ADVICE[error.reason]}"
     if error.reason == "UNAVAILABLE" and any(text in message for text in _TLS_FAILURES):
@@ -43,6 +41,15 @@ def error_text(error: MnemeshError) -> str:
     if error.reason in _TEMPLATES and not isinstance(error, RunFailed):
         return _TEMPLATES[error.reason].format(message=message)
     return f"{'the turn failed: ' if isinstance(error, RunFailed) else ''}{message} [{error.reason}]"
+
+
+def _refused_key(provider: str, message: str) -> str:
+    """Returns the text for a refused key. The key is of the environment of the mesh, or of a registered provider."""
+    command = f"`mnemesh providers update {provider or 'NAME'} --key-file FILE`"
+    where = f"Replace it with {command}"
+    if (variable := _KEY_VARIABLES.get(provider)) is not None:
+        where = f"Check {variable} and restart the mesh, or, if you registered the provider, use {command}"
+    return f"{provider or 'The provider'} refused the API key. {where}. ({message})"
 
 
 def any_error_text(error: Exception) -> str:

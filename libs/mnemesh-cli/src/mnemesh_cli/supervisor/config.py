@@ -47,8 +47,8 @@ class MeshConfig:
     """The embedder of archives that do not name one."""
     tls: TlsSettings = field(default=TlsSettings(), metadata={"environment": False})
     """The files with which the supervisor and the command line connect to the services."""
-    start_seconds: float = 60.0
-    """The time within which all services must be ready."""
+    start_seconds: float = 900.0
+    """The time after which a start fails although all processes still run. One that exits ends the start at once."""
     stop_seconds: float = 15.0
     """The time after which a service that does not stop is killed."""
 

@@ -12,6 +12,7 @@ from typing import Final
 _LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
 _LARGEST_LOG: Final = 20 * 1024 * 1024
 _LOG_TAIL: Final = 8192
+_LONGEST_LINE: Final = 200
 _ERROR_PREFIX: Final = "mnemesh: "
 
 
@@ -90,9 +91,18 @@ class ServiceProcess:
 
     def startup_error(self) -> str | None:
         """Returns the last error line that the process printed since it was started, or None if there is none."""
+        errors = [line.removeprefix(_ERROR_PREFIX) for line in self._last_lines() if line.startswith(_ERROR_PREFIX)]
+        return errors[-1] if errors else None
+
+    def last_line(self) -> str:
+        """Returns the last line of the log since the process was started, shortened; "" if there is none."""
+        lines = [" ".join(line.split()) for line in self._last_lines() if line.strip()]
+        return lines[-1][:_LONGEST_LINE] if lines else ""
+
+    def _last_lines(self) -> list[str]:
+        if not self.log.exists():
+            return []
         with self.log.open("rb") as log:
             end = log.seek(0, os.SEEK_END)
             log.seek(max(self._log_start, end - _LOG_TAIL))
-            lines = log.read().decode(errors="replace").splitlines()
-        errors = [line.removeprefix(_ERROR_PREFIX) for line in lines if line.startswith(_ERROR_PREFIX)]
-        return errors[-1] if errors else None
+            return log.read().decode(errors="replace").splitlines()

@@ -32,15 +32,19 @@ Notify = Callable[[str], None]
 class Supervisor:
     """Runs the services of a mesh as child processes."""
 
-    def __init__(self, config: MeshConfig, notify: Notify, names: Sequence[str] = SERVICE_NAMES) -> None:
+    def __init__(
+        self, config: MeshConfig, notify: Notify, names: Sequence[str] = SERVICE_NAMES, *, notice_seconds: float = 15.0
+    ) -> None:
         """Describes a mesh without starting it.
 
         Args:
             config: the settings of the mesh.
             notify: receives one line for each event that an operator wants to see.
             names: the services to run.
+            notice_seconds: the time between the lines about a service that is still starting.
         """
         self.config = config
+        self._notice_seconds = notice_seconds
         self._notify = notify
         self._names = names
         self._lock: DataDirectoryLock | None = None
@@ -109,28 +113,34 @@ class Supervisor:
     async def _start_services(self) -> None:
         for service in self.services.values():
             await service.start()
-        tasks = [asyncio.create_task(self._wait_until_ready(service)) for service in self.services.values()]
+        tasks = {asyncio.create_task(self._wait_until_ready(service)): service for service in self.services.values()}
+        pending, waited = set(tasks), 0.0
         try:
-            done, pending = await asyncio.wait(
-                tasks, timeout=self.config.start_seconds, return_when=asyncio.FIRST_EXCEPTION
-            )
-            for task in done:
-                task.result()
-            if pending:
-                late = [name for name, task in zip(self.services, tasks, strict=True) if task in pending]
-                raise StartupError(await self.describe_late(late))
+            # A busy machine or a large index takes long: as long as its processes live, a start goes on.
+            while pending:
+                if waited >= self.config.start_seconds:
+                    late = ", ".join(service.name for task, service in tasks.items() if task in pending)
+                    logs = self.config.data_path / "logs"
+                    raise StartupError(f"Not ready after {waited:.0f} s: {late}. See the logs in {logs}.")
+                pause = min(self._notice_seconds, self.config.start_seconds - waited)
+                done, pending = await asyncio.wait(pending, timeout=pause, return_when=asyncio.FIRST_EXCEPTION)
+                waited += pause
+                for task in done:
+                    task.result()
+                if pending:
+                    await self.report_late([service for task, service in tasks.items() if task in pending], waited)
         finally:
             for task in tasks:
                 task.cancel()
 
-    async def describe_late(self, names: Sequence[str]) -> str:
-        """Returns why these services are not ready."""
-        for name in names:
-            problem = await handshake_problem(name, self.config.address(name), self.config.tls)
+    async def report_late(self, services: Sequence[ServiceProcess], waited: float) -> None:
+        """Says which services are not ready yet. Raises StartupError if nobody can reach one of them."""
+        for service in services:
+            problem = await handshake_problem(service.name, self.config.address(service.name), self.config.tls)
             if problem is not None:
-                return f"{name}: {problem}"
-        logs = self.config.data_path / "logs"
-        return f"Not ready after {self.config.start_seconds:.0f} s: {', '.join(names)}. See the logs in {logs}."
+                raise StartupError(f"{service.name}: {problem}")
+            last = service.last_line()
+            self._notify(f"{service.name} is still starting after {waited:.0f} s{f': {last}' if last else ''}")
 
     async def _wait_until_ready(self, service: ServiceProcess) -> None:
         """Waits until the service serves. Raises StartupError if its process exits before."""

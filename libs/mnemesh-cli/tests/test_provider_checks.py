@@ -1,0 +1,72 @@
+"""What the doctor and the start of a mesh say about model providers: they ask them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from mnemesh_cli.commands import doctor
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.mesh.mesh_thread import MeshThread
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from .command_line import CommandLine
+
+
+class Vendor(FakeOpenAI):
+    """A provider whose second list of models is another one: refused, late or not there."""
+
+    def __init__(self) -> None:
+        super().__init__(routes=[Route("/vendor/v1/models", self.answer)])
+        self.status = 200
+        self.answers = asyncio.Event()
+
+    async def answer(self, _: Request) -> Response:
+        """Answers as the test says."""
+        if self.status == 0:
+            await self.answers.wait()
+        error = {"error": {"message": "Incorrect API key provided.", "code": "invalid_api_key"}}
+        return JSONResponse(error if self.status >= 400 else {"data": [{"id": "small"}]}, self.status or 200)
+
+
+def test_doctor_asks_each_provider(
+    cli: CommandLine, running: MeshThread, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    vendor = Vendor()
+    running.run(vendor.__aenter__())
+    key = tmp_path / "key"
+    key.write_text("sk-test")
+    url = f"{vendor.origin}/vendor/v1"
+    options = ("--type", "openai_compatible", "--base-url", url, "--key-file", str(key))
+
+    def says() -> str:
+        code, out, err = cli.run("doctor", "--data-dir", str(tmp_path))
+        assert (code, err) == (1, ""), "there is no gateway"
+        return next(line for line in out.splitlines() if "provider vendor" in line)
+
+    try:
+        assert cli.run("providers", "create", "vendor", *options)[0] == 0
+        assert says() == "✓ provider vendor answers; models: 1"
+        vendor.status = 401
+        refused = says()
+        assert refused.startswith("✗ provider vendor refused the API key.")
+        assert "mnemesh providers update vendor --key-file" in refused
+        vendor.status = 404
+        assert says().startswith("· provider vendor gives no list of models")
+        vendor.status = 0
+        monkeypatch.setattr(doctor, "_PROVIDER_SECONDS", 0.2)
+        assert says() == "✗ provider vendor did not list its models within 0 s"
+        cli.run("providers", "update", "vendor", "--disable")
+        assert "provider vendor" not in cli.run("doctor", "--data-dir", str(tmp_path))[1]
+    finally:
+        running.run(set_event(vendor.answers))
+        cli.run("providers", "delete", "vendor", "--yes")
+        running.run(vendor.__aexit__(None, None, None))
+
+
+async def set_event(event: asyncio.Event) -> None:
+    """Sets an event in the loop of the mesh."""
+    event.set()
