@@ -213,7 +213,7 @@ def _inside(plan: Plan, alive: int) -> NoReturn:
         node = None if plan.node is None else Node(plan, plan.node)
         if PID_NAMESPACE in plan.layers:
             _fork_runner(plan)
-        _restrict(plan)
+        packages = _restrict(plan)
     except LayerFailed as failure:
         _report(plan, {"layer": failure.layer, "reason": failure.reason})
         os._exit(0)
@@ -227,7 +227,7 @@ def _inside(plan: Plan, alive: int) -> NoReturn:
         if plan.waits:
             runner.warm_up()
         pipes = None if plan.calls_fd is None or plan.replies_fd is None else (plan.calls_fd, plan.replies_fd)
-        runner.run(plan.result_fd, plan.limits.output_chars, variables, plan.package_directories, pipes, plan.input_fd)
+        runner.run(plan.result_fd, plan.limits.output_chars, variables, packages, pipes, plan.input_fd)
     finally:
         os._exit(0)
 
@@ -285,15 +285,18 @@ def _fork_runner(plan: Plan) -> None:
     os._exit(0)
 
 
-def _restrict(plan: Plan) -> None:
-    """Removes from this process all privileges that a tool must not have."""
+def _restrict(plan: Plan) -> list[str]:
+    """Removes from this process all privileges that a tool must not have.
+
+    Returns the directories of packages as the tool can reach them.
+    """
     directory = root.WORK_DIRECTORY if PRIVATE_ROOT in plan.layers else plan.work_directory
     os.chdir(directory or "/")
     os.umask(0o077)
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     if not plan.is_confined:
-        return
-    library = _open_library() if PRIVATE_ROOT not in plan.layers else {}
+        return plan.package_directories
+    library = _open_directories([*sys.path, *plan.package_directories]) if PRIVATE_ROOT not in plan.layers else {}
     ruleset = _ruleset(plan) if LANDLOCK in plan.layers else None
     if OWN_UID in plan.layers:
         try:
@@ -306,7 +309,7 @@ def _restrict(plan: Plan) -> None:
         linux.drop_capabilities()
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of the uid clears it
     linux.prctl(linux.PR_SET_DUMPABLE, 1)  # so that the outer process can measure it without CAP_SYS_PTRACE
-    _keep_library_readable(library)
+    moved = _keep_readable(library)
     _limit(plan)
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     if ruleset is not None:
@@ -322,14 +325,18 @@ def _restrict(plan: Plan) -> None:
             )
         except (OSError, KeyError) as error:
             raise LayerFailed(SECCOMP, str(error)) from error
+    return [moved.get(path, path) for path in plan.package_directories]
 
 
-def _open_library() -> dict[str, int]:
-    return {path: os.open(path, os.O_PATH | os.O_DIRECTORY) for path in sys.path if os.path.isdir(path)}
+def _open_directories(paths: list[str]) -> dict[str, int]:
+    return {path: os.open(path, os.O_PATH | os.O_DIRECTORY) for path in dict.fromkeys(paths) if os.path.isdir(path)}
 
 
-def _keep_library_readable(library: dict[str, int]) -> None:
-    """Makes imports use open directories if the tool's uid cannot reach their paths, for example below /root."""
+def _keep_readable(library: dict[str, int]) -> dict[str, str]:
+    """Makes imports use open directories if the tool's uid cannot reach their paths, for example below /root.
+
+    Returns the new path of each such directory.
+    """
     moved: dict[str, str] = {}
     for path, number in library.items():
         if os.access(path, os.R_OK | os.X_OK):
@@ -337,13 +344,14 @@ def _keep_library_readable(library: dict[str, int]) -> None:
         else:
             moved[path] = f"/proc/self/fd/{number}"
     if not moved:
-        return
+        return {}
     sys.path[:] = [moved.get(path, path) for path in sys.path]
     sys.path_importer_cache.clear()
     for module in list(sys.modules.values()):
         for old, new in moved.items():
             if (paths := getattr(module, "__path__", None)) is not None:
                 module.__path__ = [new + path.removeprefix(old) if path.startswith(old) else path for path in paths]
+    return moved
 
 
 def _limit(plan: Plan) -> None:
