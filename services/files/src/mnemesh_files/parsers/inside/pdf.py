@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-import pypdfium2 as pdfium
-
 from mnemesh_files.parsers.document import PAGES_WITHOUT_TEXT, DocumentKind, ParsedDocument
 from mnemesh_files.parsers.errors import Cause, DocumentUnreadable
 from mnemesh_files.parsers.inside.budget import Budget
+from mnemesh_files.parsers.inside.pdfium import pdfium
 from mnemesh_files.parsers.lines import TextBuilder
 
 _HYPHEN_AT_END: Final = re.compile("[\ufffe\x02\u00ad]\r?\n")

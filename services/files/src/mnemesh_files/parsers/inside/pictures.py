@@ -7,7 +7,7 @@ import io
 import json
 from typing import Final
 
-import pypdfium2 as pdfium
+from mnemesh_files.parsers.inside.pdfium import pdfium
 
 _LONGEST_SIDE: Final = 1_600
 _QUALITY: Final = 75
