@@ -17,6 +17,7 @@ import pytest
 from mnemesh_sandbox import Access, Isolation, Level, Sandbox, SandboxSettings, SandboxUnavailable, Task, network_probe
 from mnemesh_sandbox.inside import plan as layer
 from mnemesh_sandbox.isolation import probe
+from mnemesh_testkit.directories import shared_parent
 from mnemesh_testkit.timeouts import scaled
 
 from . import attempts
@@ -109,7 +110,7 @@ def test_ordinary_user_can_execute_tools(layers: list[str] | None) -> None:
     python = next((path for path in ("/usr/bin/python3", "/usr/local/bin/python3") if Path(path).exists()), None)
     if python is None:
         pytest.skip("this machine has no interpreter that an ordinary user can run")
-    with tempfile.TemporaryDirectory(prefix="mnemesh-copy-") as created:
+    with tempfile.TemporaryDirectory(prefix="mnemesh-copy-", dir=shared_parent()) as created:
         copy = Path(created)
         copy.chmod(0o755)
         package, temporary = copy / "mnemesh_sandbox", copy / "tmp"

