@@ -7,7 +7,7 @@ from pathlib import Path
 # The library resolves the path of its own file. Below a directory that only root can enter, the result is a path that
 # the parser's account cannot open; the path through the descriptor of the directory is one that it can.
 _resolve = Path.resolve
-Path.resolve = lambda path, strict=False: path.absolute()  # type: ignore[method-assign]  # noqa: ARG005
+Path.resolve = lambda path, strict=False: path.absolute()  # type: ignore[method-assign, assignment]  # noqa: ARG005
 try:
     import pypdfium2 as pdfium
 finally:
