@@ -10,12 +10,12 @@ import pytest_asyncio
 from mnemesh_kit.sql import Database
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "pgbouncer"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty database on the engine under test."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'kit.db'}"
-    url: str = request.getfixturevalue("postgres_url")
+    url: str = request.getfixturevalue("postgres_url" if request.param == "postgresql" else "pooled_postgres_url")
     return url
 
 

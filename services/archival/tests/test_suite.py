@@ -13,7 +13,7 @@ from mnemesh_archival.config import Config
 from mnemesh_archival.wiring import assemble
 from mnemesh_testkit.fakes.qdrant import fake_qdrant
 from mnemesh_testkit.suites.archival import ArchivalSuite
-from mnemesh_testkit.suites.service_suite import InProcess, OnPostgres, OnSqlite, OverTheWire, Parts
+from mnemesh_testkit.suites.service_suite import InProcess, OnPgBouncer, OnPostgres, OnSqlite, OverTheWire, Parts
 
 QDRANT_URL = os.environ.get("QDRANT_URL", "")
 
@@ -39,6 +39,9 @@ class TestInProcessOnSqlite(OnSqlite, InProcess, OnEmbeddedIndex): ...
 
 
 class TestOverTheWireOnPostgres(OnPostgres, OverTheWire, OnEmbeddedIndex): ...
+
+
+class TestInProcessOnPgBouncer(OnPgBouncer, InProcess, OnEmbeddedIndex): ...
 
 
 class TestOnFakeQdrant(OnPostgres, OverTheWire, ArchivalSuite):

@@ -7,7 +7,7 @@ import pytest_asyncio
 from mnemesh_blocks.config import Config
 from mnemesh_blocks.wiring import assemble
 from mnemesh_testkit.suites.blocks import BlocksSuite
-from mnemesh_testkit.suites.service_suite import InProcess, OnPostgres, OnSqlite, OverTheWire, Parts
+from mnemesh_testkit.suites.service_suite import InProcess, OnPgBouncer, OnPostgres, OnSqlite, OverTheWire, Parts
 
 
 class Blocks(BlocksSuite):
@@ -25,3 +25,6 @@ class TestInProcessOnSqlite(OnSqlite, InProcess, Blocks): ...
 
 
 class TestOverTheWireOnPostgres(OnPostgres, OverTheWire, Blocks): ...
+
+
+class TestInProcessOnPgBouncer(OnPgBouncer, InProcess, Blocks): ...

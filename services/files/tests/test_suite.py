@@ -13,7 +13,7 @@ from mnemesh_files.wiring import assemble
 from mnemesh_testkit.mesh.local_services import local_services
 from mnemesh_testkit.mesh.probed_sandbox import probed_sandbox
 from mnemesh_testkit.suites.files import FilesSuite
-from mnemesh_testkit.suites.service_suite import InProcess, OnPostgres, OnSqlite, OverTheWire, Parts
+from mnemesh_testkit.suites.service_suite import InProcess, OnPgBouncer, OnPostgres, OnSqlite, OverTheWire, Parts
 
 
 class WithArchival(FilesSuite):
@@ -35,3 +35,6 @@ class TestInProcessOnSqlite(OnSqlite, InProcess, WithArchival): ...
 
 
 class TestOverTheWireOnPostgres(OnPostgres, OverTheWire, WithArchival): ...
+
+
+class TestInProcessOnPgBouncer(OnPgBouncer, InProcess, WithArchival): ...

@@ -8,7 +8,7 @@ from mnemesh_recall.config import Config
 from mnemesh_recall.wiring import assemble
 from mnemesh_retrieval.registry import HASHING
 from mnemesh_testkit.suites.recall import RecallSuite
-from mnemesh_testkit.suites.service_suite import InProcess, OnPostgres, OnSqlite, OverTheWire, Parts
+from mnemesh_testkit.suites.service_suite import InProcess, OnPgBouncer, OnPostgres, OnSqlite, OverTheWire, Parts
 
 
 class Recall(RecallSuite):
@@ -28,3 +28,6 @@ class TestInProcessOnSqlite(OnSqlite, InProcess, Recall): ...
 
 
 class TestOverTheWireOnPostgres(OnPostgres, OverTheWire, Recall): ...
+
+
+class TestInProcessOnPgBouncer(OnPgBouncer, InProcess, Recall): ...

@@ -63,7 +63,7 @@ class ServiceSpec:
         return f"MNEMESH_{self.name.upper()}_TARGET"
 
 
-_DATABASE_SETTINGS: Final = ("database_url", "sqlite_synchronous")
+_DATABASE_SETTINGS: Final = ("database_url", "database_pool_size", "sqlite_synchronous")
 _VECTOR_SETTINGS: Final = (
     *_DATABASE_SETTINGS,
     *("qdrant_url", "qdrant_api_key", "qdrant_grpc_port", "qdrant_prefix", "index_flush_seconds", "index_reserve_mb"),

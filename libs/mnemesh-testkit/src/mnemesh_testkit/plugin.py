@@ -38,8 +38,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds `--full`."""
+    """Adds `--full` and `--pgbouncer`."""
     parser.addoption("--full", action="store_true", help="run whole sweeps, every engine, and tests marked `full`")
+    parser.addoption("--pgbouncer", action="store_true", help="reach PostgreSQL through a PgBouncer in all tests")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -138,12 +139,32 @@ def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    """A PostgreSQL server of this test process; started when the first test asks for it."""
+def _direct_postgres() -> Iterator[PostgresServer]:
     from mnemesh_testkit.databases.postgres import running_postgres  # noqa: PLC0415
 
     with running_postgres() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def pooled_postgres(_direct_postgres: PostgresServer) -> Iterator[PostgresServer]:
+    """The PostgreSQL server of this test process, behind a PgBouncer in transaction mode."""
+    from mnemesh_testkit.databases.pgbouncer import pgbouncer_program, running_pgbouncer  # noqa: PLC0415
+
+    try:
+        program = pgbouncer_program()
+    except LookupError as error:
+        pytest.skip(str(error))
+    with running_pgbouncer(_direct_postgres, program) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_server(request: pytest.FixtureRequest) -> PostgresServer:
+    """A PostgreSQL server of this test process; started when the first test asks for it."""
+    is_pooled = request.config.getoption("--pgbouncer")
+    server: PostgresServer = request.getfixturevalue("pooled_postgres" if is_pooled else "_direct_postgres")
+    return server
 
 
 @pytest_asyncio.fixture
@@ -152,6 +173,14 @@ async def postgres_url(postgres_server: PostgresServer) -> AsyncIterator[str]:
     name = await postgres_server.create_database()
     yield postgres_server.url(name)
     await postgres_server.drop_database(name)
+
+
+@pytest_asyncio.fixture
+async def pooled_postgres_url(pooled_postgres: PostgresServer) -> AsyncIterator[str]:
+    """The URL of an empty database for this test, behind a PgBouncer in transaction mode."""
+    name = await pooled_postgres.create_database()
+    yield pooled_postgres.url(name)
+    await pooled_postgres.drop_database(name)
 
 
 @pytest_asyncio.fixture

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mnemesh_kit.config import ServerConfig, service_of
-from mnemesh_kit.sql.database import Database
+from mnemesh_kit.sql.database import POOL_SIZE, Database
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +16,8 @@ class SqlConfig(ServerConfig):
 
     database_url: str | None = None
     """`sqlite:////path` or `postgresql://…`; by default <service>.db in the data directory."""
+    database_pool_size: int = POOL_SIZE
+    """The largest number of connections of this process to PostgreSQL."""
     sqlite_synchronous: Literal["NORMAL", "FULL"] = "FULL"
     """FULL flushes each write to the disk before it is acknowledged. NORMAL can lose the last writes in a power
     failure."""
@@ -40,7 +42,10 @@ async def open_database(
         StartupError: the database cannot be reached or opened. It is closed again.
     """
     database = Database.open(
-        config.database, synchronous=config.sqlite_synchronous, postgres_settings=postgres_settings
+        config.database,
+        synchronous=config.sqlite_synchronous,
+        pool_size=config.database_pool_size,
+        postgres_settings=postgres_settings,
     )
     try:
         await database.migrate(package)

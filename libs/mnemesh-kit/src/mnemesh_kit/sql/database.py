@@ -12,10 +12,12 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.failpoints import async_failpoint, failpoint_after
 from mnemesh_kit.metrics import Counter
 from mnemesh_kit.sql.errors import DatabaseFull, DatabaseUnavailable
+from mnemesh_kit.sql.postgres_url import PostgresUrl, is_postgresql
 from mnemesh_kit.sql.revisions import is_newest
 
 T = TypeVar("T")
 
+POOL_SIZE: Final = 10
 TRANSACTIONS: Final = Counter("mnemesh_sql_transactions", "SQL transactions begun, by kind.", ["kind"])
 """The transactions that this process has begun, by kind: `read` or `write`."""
 
@@ -81,20 +83,27 @@ class Database:
         *,
         synchronous: str = "FULL",
         readers: int = 2,
+        pool_size: int = POOL_SIZE,
         postgres_settings: Mapping[str, str] | None = None,
     ) -> Self:
         """Opens a database. Nothing is connected or created before the first transaction.
 
         Args:
-            url: `sqlite:////absolute/path.db` or `postgresql://user:password@host/database`.
+            url: `sqlite:////absolute/path.db` or `postgresql://user:password@host/database`, with libpq's parameters.
             synchronous: FULL makes a write of SQLite durable before its result is returned. NORMAL does not: the writes
                 since the last checkpoint survive a crash of the process, but not a power failure.
             readers: the number of concurrent reads on SQLite.
+            pool_size: the largest number of connections to PostgreSQL.
             postgres_settings: settings of each connection to PostgreSQL, by name.
 
         Raises:
-            ConfigError: the URL is malformed or names another engine.
+            ConfigError: the URL is malformed, names another engine, or has a parameter that is unknown.
         """
+        if is_postgresql(url):
+            from mnemesh_kit.sql.postgresql import PostgresEngine  # noqa: PLC0415  (only the engine in use is imported)
+
+            address = PostgresUrl.parse(url)
+            return cls(PostgresEngine(address, pool_size=pool_size, settings=postgres_settings), address.shown)
         try:
             parsed = sa.make_url(url)
         except sa.exc.ArgumentError as error:
@@ -108,13 +117,9 @@ class Database:
 
                 return cls(MemoryEngine(), shown)
             case "sqlite":
-                from mnemesh_kit.sql.sqlite import SqliteEngine  # noqa: PLC0415  (only the engine in use is imported)
+                from mnemesh_kit.sql.sqlite import SqliteEngine  # noqa: PLC0415
 
                 return cls(SqliteEngine(parsed, synchronous=synchronous, readers=readers), shown)
-            case "postgresql" | "postgres":
-                from mnemesh_kit.sql.postgresql import PostgresEngine  # noqa: PLC0415
-
-                return cls(PostgresEngine(parsed, settings=postgres_settings), shown)
             case other:
                 raise ConfigError(f"The database engine {other!r} is not supported. Use sqlite or postgresql.")
 

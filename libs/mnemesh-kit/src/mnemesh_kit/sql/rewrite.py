@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from mnemesh_kit.config import StartupError
+from mnemesh_kit.sql.postgres_url import PostgresUrl, is_postgresql
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,10 @@ def require_unused(url: str) -> None:
     Raises:
         StartupError: another process uses the database.
     """
-    parsed = sa.make_url(url)
-    path = Path(parsed.database or "")
-    if parsed.get_backend_name() != "sqlite" or not path.exists():
+    if is_postgresql(url):
+        return
+    path = Path(sa.make_url(url).database or "")
+    if not path.exists():
         return
     try:
         with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as connection:
@@ -59,10 +60,9 @@ async def rewrite_database(url: str, tables: Sequence[str], *, sqlite_first: Seq
     Raises:
         StartupError: another process uses the database.
     """
-    parsed = sa.make_url(url)
-    if parsed.get_backend_name() == "sqlite":
-        return await asyncio.to_thread(_rewrite_sqlite, Path(parsed.database or ""), sqlite_first)
-    return await _rewrite_postgresql(parsed, tables)
+    if is_postgresql(url):
+        return await _rewrite_postgresql(PostgresUrl.parse(url), tables)
+    return await asyncio.to_thread(_rewrite_sqlite, Path(sa.make_url(url).database or ""), sqlite_first)
 
 
 def megabytes(size: int) -> str:
@@ -88,18 +88,20 @@ def _rewrite_sqlite(path: Path, first: Sequence[str]) -> RewrittenDatabase:
     return RewrittenDatabase(path.name, before, _size(path))
 
 
-async def _rewrite_postgresql(url: sa.URL, tables: Sequence[str]) -> RewrittenDatabase:
+async def _rewrite_postgresql(url: PostgresUrl, tables: Sequence[str]) -> RewrittenDatabase:
     """Rewrites the given tables. The server's write-ahead log follows its own settings."""
-    engine = create_async_engine(url.set(drivername="postgresql+asyncpg"), isolation_level="AUTOCOMMIT")
-    size = sa.select(sa.func.pg_database_size(sa.func.current_database()))
+    size = "SELECT pg_database_size(current_database())"
+    # Statements without parameters are not prepared, as a pooler demands outside of transactions.
+    connection = await url.connect({}, caches_statements=False)
     try:
-        async with engine.connect() as connection:
-            before = int((await connection.execute(size)).scalar_one())
-            for name in tables:
-                await connection.exec_driver_sql(f'VACUUM (FULL, ANALYZE) "{name}"')
-            after = int((await connection.execute(size)).scalar_one())
+        async with connection.transaction():
+            before = int(await connection.fetchval(size))
+        for name in tables:
+            await connection.execute(f'VACUUM (FULL, ANALYZE) "{name}"')
+        async with connection.transaction():
+            after = int(await connection.fetchval(size))
     finally:
-        await engine.dispose()
+        await connection.close()
     return RewrittenDatabase(f"PostgreSQL database {url.database}", before, after)
 
 

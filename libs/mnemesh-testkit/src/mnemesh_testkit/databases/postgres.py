@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,13 +51,14 @@ class PostgresServer:
     """A running server, reached over a Unix socket in its own directory."""
 
     def __init__(self, directory: Path, pid: int) -> None:
-        self._directory = directory
+        self.directory = directory
+        """The directory of its socket."""
         self.pid = pid
         """The id of its first process, the parent of all others."""
 
     def url(self, database: str = "postgres") -> str:
         """Returns the URL of a database, in the form of the services' settings."""
-        return f"postgresql://postgres@/{database}?host={self._directory}"
+        return f"postgresql://postgres@/{database}?host={self.directory}"
 
     async def create_database(self) -> str:
         """Creates an empty database and returns its name."""
@@ -70,7 +71,7 @@ class PostgresServer:
         await self._execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
     async def _execute(self, statement: str) -> None:
-        connection = await asyncpg.connect(host=str(self._directory), user="postgres", database="postgres")
+        connection = await asyncpg.connect(host=str(self.directory), user="postgres", database="postgres")
         try:
             await connection.execute(statement)
         finally:
@@ -100,7 +101,7 @@ def running_postgres(kept: Path | None = None, settings: Sequence[str] = _SETTIN
             made = ("-U", "postgres", "--auth=trust", "--encoding=UTF8", "--no-sync")
             _run([binaries / "initdb", "-D", data, *made], account)
         options = [part for setting in settings for part in ("-c", setting)]
-        server = _popen([binaries / "postgres", "-D", data, "-k", sockets, *options], account, root / "log")
+        server = open_process([binaries / "postgres", "-D", data, "-k", sockets, *options], account, root / "log")
         try:
             _wait_until_ready(server, data, root / "log")
             yield PostgresServer(sockets, server.pid)
@@ -133,15 +134,19 @@ def _reachable_binaries(root: Path, account: pwd.struct_passwd | None) -> Path:
 
 
 def _run(command: list[str | Path], account: pwd.struct_passwd | None) -> None:
-    process = _popen(command, account)
+    process = open_process(command, account)
     output, _ = process.communicate(timeout=START_SECONDS)
     if process.returncode:
         raise RuntimeError(f"{command[0]} failed: {output.decode(errors='replace')}")
 
 
-def _popen(
-    command: list[str | Path], account: pwd.struct_passwd | None, log: Path | None = None
+def open_process(
+    command: list[str | Path],
+    account: pwd.struct_passwd | None,
+    log: Path | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
+    """Starts a program of a database as `account`; None: as the one of this process."""
     if account is not None:
         # The new process changes its account. Popen would have to fork for that, and a fork runs gRPC's handlers, which
         # may abort the child.
@@ -150,7 +155,7 @@ def _popen(
         return subprocess.Popen(
             command,
             cwd="/",
-            env={"PATH": os.defpath, "LC_ALL": "C.UTF-8", "TZ": "UTC"},
+            env={"PATH": os.defpath, "LC_ALL": "C.UTF-8", "TZ": "UTC", **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=sink if log else subprocess.PIPE,
             stderr=subprocess.STDOUT,

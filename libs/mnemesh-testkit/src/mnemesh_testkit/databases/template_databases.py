@@ -32,7 +32,11 @@ def template_databases() -> Iterator[None]:
 
     def open_(url: str, **options: object) -> Database:
         database: Database = original_open(url, **options)  # type: ignore[arg-type]
-        urls[database] = sa.make_url(url)
+        with suppress(sa.exc.ArgumentError, ValueError):  # such as a URL of several hosts
+            parsed = sa.make_url(url)
+            # A pooler keeps connections to a database, which can then be neither replaced nor copied.
+            if "port" not in parsed.query:
+                urls[database] = parsed
         return database
 
     async def migrate(self: Database, package: str) -> None:
@@ -70,7 +74,9 @@ class _Templates:
         else:
             lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
             async with lock:
-                with suppress(OSError, asyncpg.PostgresError):  # the service reports a database that it cannot use
+                with suppress(
+                    OSError, asyncpg.PostgresError, asyncpg.InterfaceError
+                ):  # the service reports a database that it cannot use
                     await self._apply_to_postgresql(url, package)
 
     async def _apply_to_memory(self, database: Database, engine: MemoryEngine, package: str) -> None:

@@ -63,6 +63,20 @@ class OnPostgres:
         await postgres_server.drop_database(name)
 
 
+class OnPgBouncer:
+    """An empty PostgreSQL database behind a PgBouncer in transaction mode, for the cases of a class."""
+
+    pytestmark = pytest.mark.full
+
+    @pytest_asyncio.fixture(scope="class", loop_scope="class")
+    @classmethod
+    async def database_url(cls, pooled_postgres: PostgresServer) -> AsyncIterator[str]:
+        """The URL of the database."""
+        name = await pooled_postgres.create_database()
+        yield pooled_postgres.url(name)
+        await pooled_postgres.drop_database(name)
+
+
 class InProcess:
     """Calls the servicers in this process. A fixture `parts` provides them."""
 
