@@ -109,7 +109,9 @@ class PostgresUrl:
         is_public = kept.get("sslrootcert") == "system"
         if is_public:
             del kept["sslrootcert"]
-        files = {name: kept[name] for name in ("sslcert", "sslkey", "sslrootcert", "sslcrl") if name in kept}
+        files: dict[str, str] = {
+            name: kept[name] for name in ("sslcert", "sslkey", "sslrootcert", "sslcrl") if name in kept
+        }
         dsn = urlunsplit(("postgresql", netloc, parts.path, urlencode(kept), ""))
         host = netloc.rpartition("@")[2] or values.get("host", "")
         database = parts.path.removeprefix("/") or values.get("dbname", "")
