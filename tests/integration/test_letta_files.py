@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ async def test_an_agent_file_comes_back_as_it_was(mesh: Mesh) -> None:
     pilot, clerk = await first.run()
 
     assert [pilot.name, clerk.name] == ["Pilot", "Clerk"]
-    assert [note for note in first.notes if "HARBOUR_KEY" not in note] == []
+    assert [note for note in first.notes if "HARBOUR_KEY" not in note and "The embedder" not in note] == []
     exported = await export_letta(mesh.client, [pilot.id, clerk.id])
     same_agents(given, exported)
     again = await LettaImport(mesh.client, exported, "second").run()
@@ -132,25 +132,48 @@ async def test_words_of_a_user_and_results_of_tools_lose_their_envelopes(mesh: M
     assert {item.approval_request_id for item in decisions} <= requests
 
 
-async def test_a_broken_file_is_refused_before_anything_is_imported(mesh: Mesh) -> None:
-    cases: list[tuple[Callable[[dict[str, Any]], object], str]] = [
+async def test_a_file_without_agents_that_can_be_read_is_refused_before_anything_is_imported(mesh: Mesh) -> None:
+    for change, field in (
         (lambda data: data.pop("agents"), "agents"),
-        (lambda data: data.update(blocks={"id": "block-0"}), "blocks"),
-        (lambda data: data["agents"][0]["messages"][3].update(role="oracle"), "agents[0]"),
-        (lambda data: data["agents"][1].update(block_ids=["block-77"]), "agents[1]"),
-        (lambda data: data["agents"][1].pop("id"), "agents[1]"),
-        (lambda data: data["tools"].append("send_message"), f"tools[{len(of('pilot.af')['tools'])}]"),
-        (lambda data: data["files"][1].update(source_id="source-77"), "files[1]"),
-        (lambda data: data["files"][0].update(content=["a", "b"]), "files[0]"),
-        (lambda data: data["mcp_servers"].append({"id": "mcp_server-9"}), "mcp_servers["),
-    ]
-    for change, field in cases:
+        (lambda data: data.update(agents=["Pilot"]), "agents[0]"),
+    ):
         data = of("pilot.af")
         change(data)
         with pytest.raises(InvalidArgument) as caught:
             await LettaImport(mesh.client, data, f"broken {field}").run()
         assert caught.value.metadata["field"].startswith(field)
         assert [agent async for agent in mesh.client.agents.list()] == []
+        assert [folder async for folder in mesh.client.folders.list()] == []
+
+
+async def test_what_the_mesh_refuses_is_left_out_and_the_rest_is_imported(mesh: Mesh) -> None:
+    data = of("pilot.af")
+    data["agents"][1]["name"] = "Clerk" * 1_000
+    data["blocks"].append({"id": "block-99", "label": "log", "value": "Calm sea."})
+    data["tools"].append(
+        {
+            "id": "tool-99",
+            "name": "broken",
+            "tool_type": "custom",
+            "source_code": "def broken(x): return x",
+            "json_schema": 7,
+        }
+    )
+    data["tools"].append({"id": "tool-98", "name": "weather", "tool_type": "external_mcp", "json_schema": {}})
+    data["agents"][0]["tool_ids"] += ["tool-99", "tool-98"]
+    data["groups"] = []
+    twice = json.dumps(json.dumps(data)).encode()
+    imported = LettaImport(mesh.client, twice, "parts")
+
+    (pilot,) = await imported.run()
+
+    notes = "\n".join(imported.notes)
+    assert "is not imported: agent.name must" in notes
+    assert "no MCP tool with this name" in notes
+    assert "broken: " in notes
+    assert [block.value async for block in mesh.client.blocks.list(label="log")] == ["Calm sea."]
+    names = [tool.name for tool in (await mesh.client.agents.get(pilot.id)).tools]
+    assert {"weather", "broken"}.isdisjoint(names)
 
 
 async def test_a_folder_without_files_is_left_out_of_a_file(mesh: Mesh) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,11 +14,12 @@ from mnemesh_client.letta_files.agents import agent, conversation_settings
 from mnemesh_client.letta_files.message_writing import letta_message
 from mnemesh_client.letta_files.messages import MessageReader
 from mnemesh_client.letta_files.parts import content_parts, letta_parts
-from mnemesh_client.letta_files.reading import read_agent_file
+from mnemesh_client.letta_files.reading import AgentFile, read_agent_file
 from mnemesh_client.letta_files.resources import block, block_label, custom_tool, group
 from mnemesh_client.letta_files.rules import letta_rule, tool_rule
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import derive_id
+from mnemesh_kit.json_bounds import TooManyValues
 from mnemesh_kit.unicode import well_formed_value
 
 AGENT = derive_id("agent", "conversions")
@@ -301,13 +303,164 @@ def test_a_tool_whose_source_cannot_run_is_one_of_the_client(source: str, more: 
 
 
 def test_a_file_that_cannot_be_read_is_refused_with_its_reason() -> None:
-    legacy = {"agent_type": "memgpt_agent", "core_memory": [], "llm_config": {}, "messages": []}
-    with pytest.raises(InvalidArgument, match="legacy format"):
-        read_agent_file(legacy, AGENT)
     deep: dict[str, object] = {}
     for _ in range(5_000):
         deep = {"inner": deep}
     with pytest.raises(InvalidArgument, match="nested too deeply"):
         read_agent_file({"agents": [{"id": "agent-1", "metadata": deep}]}, AGENT)
+    with pytest.raises(InvalidArgument, match="nested too deeply"):
+        read_agent_file(b'{"agents": [{"id": "agent-1", "metadata": ' + b"[" * 900 + b"]" * 900 + b"}]}", AGENT)
     with pytest.raises(InvalidArgument, match="has no agents"):
         read_agent_file({"agents": []}, AGENT)
+    with pytest.raises(InvalidArgument, match="has no agents"):
+        read_agent_file(b"[1]", AGENT)
+    with pytest.raises(InvalidArgument, match="no JSON"):
+        read_agent_file(b"{'agents': []}", AGENT)
+    with pytest.raises(InvalidArgument, match=r"agents\[0\] cannot be read"):
+        read_agent_file({"agents": ["ada"]}, AGENT)
+
+
+def test_a_file_with_too_many_agents_or_values_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="at most 1,000 agents"):
+        read_agent_file(json.dumps({"agents": [{"id": f"a{n}"} for n in range(100_000)]}).encode(), AGENT)
+    many = {"agents": [{"id": "a"}], "blocks": [{} for _ in range(500_000)]}
+    for text in (json.dumps(many), json.dumps(json.dumps(many))):
+        with pytest.raises(TooManyValues):
+            read_agent_file(text, AGENT)
+
+
+def test_one_text_that_many_agents_share_is_bounded_in_sum() -> None:
+    tool = {"id": "t", "name": "t", "source_code": "def t(): ...  # " + "x" * 1_000_000}
+    agents = [{"id": f"a{n}", "tool_ids": ["t"] * 50} for n in range(300)]
+    with pytest.raises(InvalidArgument, match="too large"):
+        read_agent_file({"agents": agents, "tools": [tool]}, AGENT)
+    assert len(read_agent_file({"agents": agents[:2], "tools": [tool]}, AGENT).agents) == 2
+
+
+SMALL: dict[str, Any] = {
+    "agents": [
+        {
+            "id": "agent-0",
+            "name": "Pilot",
+            "agent_type": "letta_v1_agent",
+            "system": "Steer.",
+            "llm_config": {"handle": "openai/gpt-4o-mini", "context_window": 32000},
+            "tool_ids": ["tool-0"],
+            "block_ids": ["block-0"],
+            "tool_rules": [{"type": "exit_loop", "tool_name": "send_message"}],
+            "messages": [
+                {"id": "message-0", "role": "system", "content": [{"type": "text", "text": "Steer."}]},
+                {"id": "message-1", "role": "user", "content": [{"type": "text", "text": "Hello."}]},
+            ],
+            "in_context_message_ids": ["message-0", "message-1"],
+        }
+    ],
+    "blocks": [{"id": "block-0", "label": "human", "value": "A captain."}],
+    "tools": [{"id": "tool-0", "name": "find", "tool_type": "custom", "source_code": "def find(): pass"}],
+}
+
+
+def kinds(file: AgentFile) -> list[list[str]]:
+    """The kinds of the records of each agent."""
+    return [[str(record.WhichOneof("record")) for record in records] for records in file.agents.values()]
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_file_that_was_encoded_again_is_read(times: int, mark: str) -> None:
+    text: Any = SMALL
+    for _ in range(times):
+        text = json.dumps(text, indent=1)
+    expected = read_agent_file(SMALL, AGENT)
+    assert kinds(read_agent_file((mark + text).encode(), AGENT)) == kinds(expected)
+    assert not expected.left_out
+
+
+def test_a_file_of_the_legacy_form_is_read() -> None:
+    agent = SMALL["agents"][0]
+    legacy = {
+        "agent_type": "memgpt_agent",
+        "name": "Pilot",
+        "system": "Steer.",
+        "core_memory": [{"label": "human", "value": "A captain.", "metadata_": {}}],
+        "llm_config": agent["llm_config"],
+        "embedding_config": {"handle": "openai/text-embedding-ada-002"},
+        "tools": [{"name": "find", "source_code": "def find(): pass", "tags": [], "source_type": "python"}],
+        "tags": [{"tag": "boat"}],
+        "messages": [{"role": row["role"], "content": row["content"]} for row in agent["messages"]],
+        "in_context_message_indices": [0, 1],
+        "tool_exec_environment_variables": [{"key": "HARBOUR", "value": ""}],
+        "tool_rules": [],
+        "metadata_": None,
+        "version": "0.6.47",
+    }
+    file = read_agent_file(legacy, AGENT)
+    assert file.left_out == []
+    (records,) = file.agents.values()
+    (read,) = [record.agent for record in records if record.HasField("agent")]
+    assert [read.name, list(read.tags), read.secrets[0].key] == ["Pilot", ["boat"], "HARBOUR"]
+    (conversation,) = [record.conversation for record in records if record.HasField("conversation")]
+    assert len(conversation.message_ids) == 2
+    assert sorted(kinds(file)[0]) == sorted(kinds(read_agent_file(SMALL, AGENT))[0])
+
+
+CHANGES: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
+    ("no tool", lambda data: data["agents"][0]["tool_rules"].append({"type": "exit_loop", "tool_name": ""}), "no tool"),
+    ("rule", lambda data: data["agents"][0]["tool_rules"].append({"type": "spin", "tool_name": "x"}), "type 'spin'"),
+    ("rule text", lambda data: data["agents"][0]["tool_rules"].append("stop"), "A tool rule of Pilot"),
+    ("skills", lambda data: data.update(skills=[{"name": "sail"}, {"name": "moor"}]), "sail, moor"),
+    ("missing block", lambda data: data["agents"][0]["block_ids"].append("block-7"), "no block block-7"),
+    ("missing tool", lambda data: data["agents"][0]["tool_ids"].append("tool-7"), "no tool tool-7"),
+    ("block", lambda data: data["blocks"][0].pop("label"), "'label' is missing"),
+    ("blocks", lambda data: data.update(blocks={"id": "block-0"}), "blocks: it is no list"),
+    ("row", lambda data: data["tools"].append("send_message"), "tools[1]: it is no object"),
+    ("role", lambda data: data["agents"][0]["messages"][1].update(role="oracle"), "the role 'oracle' is not known"),
+    ("part", lambda data: data["agents"][0]["messages"][1].update(content=[{"type": "hologram"}]), "'hologram'"),
+    ("messages", lambda data: data["agents"][0].update(messages="none"), "messages of Pilot: it is no list"),
+    ("type", lambda data: data["agents"][0].update(agent_type="pirate"), "'pirate' is not known"),
+    ("window", lambda data: data["agents"][0]["llm_config"].update(context_window="big"), "llm_config.context_window"),
+    ("large", lambda data: data["agents"][0]["llm_config"].update(max_tokens=10**30), "llm_config.max_tokens"),
+    ("mode", lambda data: data["agents"][0].update(compaction_settings={"mode": "lossy"}), "'lossy' is not known"),
+    ("time", lambda data: data["agents"][0].update(created_at="yesterday"), "created_at of Pilot"),
+    ("export time", lambda data: data.update(created_at="long ago"), "The time of the export"),
+    ("field", lambda data: data["agents"][0].update(mood="calm"), "Fields of Pilot that are not known: mood"),
+    ("file field", lambda data: data.update(signature="x"), "Fields of the file that are not known: signature"),
+    ("agent", lambda data: data["agents"].append({"id": "agent-0"}), "another agent has the id agent-0"),
+    ("agent text", lambda data: data["agents"].append("Clerk"), "agents[1] cannot be read"),
+    ("server", lambda data: data.update(mcp_servers=[{"id": "s"}]), "no server_name"),
+    ("file", lambda data: data.update(files=[{"id": "f", "content": "x", "source_id": "s"}]), "its folder is missing"),
+    ("group", lambda data: data.update(groups=[{"id": "g", "agent_ids": ["agent-9"]}]), "no agent agent-9"),
+    ("composio", lambda data: data["tools"][0].update(tool_type="external_composio"), "external_composio have no code"),
+    ("unused tool", lambda data: data["tools"].append({"id": "tool-8", "name": "spare"}), "spare: no agent"),
+]
+
+
+@pytest.mark.parametrize(("change", "note"), [case[1:] for case in CHANGES], ids=[case[0] for case in CHANGES])
+def test_what_cannot_be_read_is_left_out_and_named(change: Callable[[dict[str, Any]], object], note: str) -> None:
+    data = json.loads(json.dumps(SMALL))
+    change(data)
+    file = read_agent_file(data, AGENT)
+    assert [line for line in file.left_out if note in line], file.left_out
+    (records,) = file.agents.values()
+    (agent,) = [record.agent for record in records if record.HasField("agent")]
+    assert [agent.name, agent.model, agent.system] == ["Pilot", "openai/gpt-4o-mini", "Steer."]
+    (conversation,) = [record.conversation for record in records if record.HasField("conversation")]
+    messages = {record.message.id for record in records if record.HasField("message")}
+    assert set(conversation.message_ids) == messages
+    assert records[-1].end.record_count == len(records) - 1
+
+
+def test_what_belongs_to_no_agent_or_runs_elsewhere_is_taken() -> None:
+    data = json.loads(json.dumps(SMALL))
+    data["blocks"].append({"id": "block-1", "label": "log", "value": "Calm sea."})
+    data["tools"] += [
+        {"id": "tool-1", "name": "shell", "tool_type": "custom", "json_schema": {"name": "shell"}, "source_code": None},
+        {"id": "tool-2", "name": "weather", "tool_type": "external_mcp", "json_schema": {"name": "weather"}},
+    ]
+    data["agents"][0]["tool_ids"] += ["tool-1", "tool-2"]
+    file = read_agent_file(data, AGENT)
+    assert file.left_out == []
+    assert [block.label for block in file.blocks] == ["log"]
+    (records,) = file.agents.values()
+    types = [tools_pb2.ToolType.Name(record.tool.type) for record in records if record.HasField("tool")]
+    assert types == ["TOOL_TYPE_CUSTOM", "TOOL_TYPE_CLIENT", "TOOL_TYPE_MCP"]

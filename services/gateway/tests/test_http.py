@@ -289,7 +289,7 @@ async def test_deeply_nested_body_is_refused(raw: httpx.AsyncClient) -> None:
 async def test_large_body_with_a_long_history_is_answered(
     raw: httpx.AsyncClient, agent: Agent, fake_openai: FakeOpenAI
 ) -> None:
-    fake_openai.script(Reply(text="Hello again."))
+    fake_openai.script = lambda _: Reply(text="Hello again.")
     history = [{"role": role, "content": "a, b; " * 50} for _ in range(2_000) for role in ("user", "assistant")]
     answer = await raw.post(CHAT, json={**HELLO, "messages": [*history, *HELLO["messages"]]})
     assert answer.json()["choices"][0]["message"]["content"] == "Hello again."

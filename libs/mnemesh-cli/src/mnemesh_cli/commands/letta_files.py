@@ -30,9 +30,10 @@ async def import_letta_file(connection: Connection, path: Path, model: str | Non
         InvalidArgument: the file cannot be read, or is no agent file of Letta.
     """
     content = await asyncio.to_thread(_content, path)
-    data = _parsed(content, path)
     async with connection.open() as mnemesh:
-        restored = LettaImport(mnemesh, data, hashlib.sha256(content).hexdigest(), options=ImportOptions(model=model))
+        restored = LettaImport(
+            mnemesh, content, hashlib.sha256(content).hexdigest(), options=ImportOptions(model=model)
+        )
         agents = await restored.run()
     for note in restored.notes:
         notice(note)
@@ -62,13 +63,6 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InvalidArgument(f"{path} cannot be read: {error.strerror}", field="dir") from error
-
-
-def _parsed(content: bytes, path: Path) -> object:
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{path} is no JSON: {error}", field="dir") from error
 
 
 def _write(path: Path, text: str) -> None:

@@ -140,10 +140,10 @@ def is_stub(row: Row) -> bool:
 
     Letta makes sources for tools that the client runs from their schemas, also where names of arguments forbid it.
     """
+    if not row.get("source_code"):
+        return True
     if row.get("source_type") == "typescript":
         return False
-    if not row.get("source_code"):
-        return row.get("source_type") == "json"
     try:
         ast.parse(row["source_code"])
     except (SyntaxError, ValueError):

@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mnemesh.agents.v1 import agents_pb2, agents_service_pb2
 from mnemesh.agents.v1.agent_records_pb2 import AgentRecord
-from mnemesh_kit.errors import MnemeshError, NotFound
+from mnemesh.blocks.v1.blocks_pb2 import Block
+from mnemesh.blocks.v1.blocks_service_pb2 import CreateBlockRequest
+from mnemesh_kit.errors import AlreadyExists, FailedPrecondition, InvalidArgument, MnemeshError, NotFound
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.unicode import well_formed
 
-from mnemesh_client.letta_files.reading import AgentFile, read_agent_file
+from mnemesh_client.letta_files.reading import AgentFile, FolderText, read_agent_file
 from mnemesh_client.letta_files.writing import write_agent_file
 
 if TYPE_CHECKING:
     from mnemesh_client.mnemesh import Mnemesh
 
 _BATCH_RECORDS: Final = 100
+_REFUSALS: Final = (InvalidArgument, NotFound, AlreadyExists, FailedPrecondition)
+"""The errors that concern what was sent, so that the rest can be imported."""
 _DEADLINE_SECONDS: Final = 3600.0
 
 
@@ -26,13 +30,14 @@ class LettaImport:
 
     Args:
         mnemesh: the mesh.
-        data: the JSON of the file.
+        data: the bytes of the file, or its JSON.
         namespace: names the import; agents of another namespace are other agents.
         options: what the settings of the files give way to; request_id, keep_ids and id_namespace are not read, and
             name only if the file has one agent.
 
     Raises:
-        InvalidArgument: the file is no agent file of Letta.
+        InvalidArgument: the file is no agent file of Letta, or none of its agents can be read.
+        ResourceExhausted: the file is too large.
     """
 
     def __init__(
@@ -47,24 +52,41 @@ class LettaImport:
         self._namespace = namespace
         self._options = options or agents_service_pb2.ImportOptions()
         self._file: AgentFile = read_agent_file(data, namespace)
+        self._is_group = len(self._file.agents) > 1
         self.notes: list[str] = list(self._file.left_out)
         """What was not imported, or not as it was: a sentence each."""
 
     async def run(self) -> list[agents_pb2.Agent]:
-        """Imports folders, MCP servers and agents, and returns the agents in the order of the file.
+        """Imports folders, MCP servers, blocks and agents, and returns the agents in the order of the file.
+
+        An agent that the mesh refuses is left out, and named in `notes`, unless it is the only one.
 
         Raises:
-            NotFound: MODEL_UNKNOWN: the mesh does not have the model of an agent.
+            NotFound: MODEL_UNKNOWN: the mesh does not have the model of the agents.
+            MnemeshError: the mesh refuses all agents, or a service is away.
         """
         await self._upload()
         await self._register()
+        await self._create_blocks()
         embedders = {item.handle async for item in self._mnemesh.models.embedding_models()}
-        return [await self._agent(agent_id, records, embedders) for agent_id, records in self._file.agents.items()]
+        agents: list[agents_pb2.Agent] = []
+        refusal: MnemeshError | None = None
+        for agent_id in list(self._file.agents):
+            records = self._file.agents.pop(agent_id)
+            name = next((record.agent.name for record in records if record.HasField("agent")), agent_id)
+            try:
+                agents.append(await self._agent(agent_id, records, embedders))
+            except _REFUSALS as error:
+                refusal = refusal or error
+                self.notes.append(f"The agent {name[:100]} is not imported: {error.message}")
+        if refusal is not None and not agents:
+            raise refusal
+        return agents
 
     async def _agent(self, agent_id: str, records: Sequence[AgentRecord], embedders: set[str]) -> agents_pb2.Agent:
         for record in records:
-            if record.HasField("agent") and record.agent.embedder not in embedders:
-                record.agent.ClearField("embedder")
+            if record.HasField("agent") and record.agent.HasField("embedder"):
+                self._choose_embedder(record.agent, embedders)
             if record.HasField("folder") and record.folder.embedder not in embedders:
                 record.folder.embedder = ""
         options = agents_service_pb2.ImportOptions()
@@ -72,7 +94,7 @@ class LettaImport:
         options.request_id = derive_id("request", self._namespace, agent_id)
         options.keep_ids = True
         options.id_namespace = self._namespace
-        if len(self._file.agents) > 1:
+        if self._is_group:
             options.ClearField("name")
 
         async def requests() -> AsyncIterator[agents_service_pb2.ImportAgentRequest]:
@@ -85,22 +107,55 @@ class LettaImport:
         self.notes += [f"{item.id}: {item.reason}" for item in response.skipped if not item.id.startswith("group-")]
         return response.agent
 
+    def _choose_embedder(self, agent: agents_pb2.Agent, embedders: set[str]) -> None:
+        if agent.embedder not in embedders:
+            if not self._options.HasField("embedder"):
+                self.notes.append(f"The embedder {agent.embedder} of {agent.name} is not here: it gets the default one")
+            agent.ClearField("embedder")
+
+    async def _create_blocks(self) -> None:
+        for block in self._file.blocks:
+            request = CreateBlockRequest(
+                request_id=derive_id("request", self._namespace, block.id),
+                block=Block(
+                    label=block.label,
+                    value=block.value,
+                    description=block.description if block.HasField("description") else None,
+                    limit=block.limit,
+                    read_only=block.read_only,
+                    tags=block.tags,
+                    metadata=block.metadata if block.HasField("metadata") else None,
+                ),
+            )
+            try:
+                await self._mnemesh.blocks.stub.CreateBlock(request)
+            except _REFUSALS as error:
+                self.notes.append(f"The block {block.label} is not imported: {error.message}")
+            else:
+                self.notes.append(f"The block {block.label} is imported; no agent of the file has it.")
+
     async def _upload(self) -> None:
         for item in self._file.files:
             try:
-                folder = await self._mnemesh.folders.find(item.folder)
-            except NotFound:
-                folder = await self._mnemesh.folders.create(
-                    item.folder, request_id=derive_id("request", self._namespace, item.folder)
-                )
-            await self._mnemesh.files.upload(
-                folder.id,
-                well_formed(item.text).encode(),
-                name=item.name,
-                on_duplicate="skip",
-                media_type="text/markdown" if item.name.endswith(".md") else "text/plain",
-                request_id=derive_id("request", self._namespace, item.folder, item.name),
+                await self._upload_text(item)
+            except _REFUSALS as error:
+                self.notes.append(f"The file {item.name} is not imported: {error.message}")
+
+    async def _upload_text(self, item: FolderText) -> None:
+        try:
+            folder = await self._mnemesh.folders.find(item.folder)
+        except NotFound:
+            folder = await self._mnemesh.folders.create(
+                item.folder, request_id=derive_id("request", self._namespace, item.folder)
             )
+        await self._mnemesh.files.upload(
+            folder.id,
+            well_formed(item.text).encode(),
+            name=item.name,
+            on_duplicate="skip",
+            media_type="text/markdown" if item.name.endswith(".md") else "text/plain",
+            request_id=derive_id("request", self._namespace, item.folder, item.name),
+        )
 
     async def _register(self) -> None:
         known = {server.name async for server in self._mnemesh.mcp_servers.list()}

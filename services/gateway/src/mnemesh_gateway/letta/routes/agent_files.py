@@ -10,12 +10,12 @@ import msgspec
 from mnemesh.agents.v1.agents_service_pb2 import ImportOptions
 from mnemesh_client.letta_files.transfer import LettaImport, export_letta
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.principal import current_principal
 from starlette.datastructures import FormData, UploadFile
 from starlette.responses import Response
 
-from mnemesh_gateway.http.body import JSON_ERRORS, json_problem
 from mnemesh_gateway.letta.convert.values import set_present
-from mnemesh_gateway.letta.errors import invalid_field, invalid_value
+from mnemesh_gateway.letta.errors import invalid_value
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
 from mnemesh_gateway.letta.schemas.agent_files import ExportBody, ExportOptions, ImportedAgents, ImportForm
@@ -46,11 +46,23 @@ async def export_agent_with_skills(call: Call[NoQuery, ExportBody]) -> Response:
 @operations.post("/agents/import", result=ImportedAgents)
 async def import_agents(call: Call[NoQuery, None]) -> ImportedAgents:
     """Creates the agents of an agent file, which is the file of a form."""
-    async with form_with_file(call.request, call.bodies.uploads, call.bodies.max_bytes) as (form, file):
+    bodies, caller = call.bodies, current_principal().organization_id
+    async with form_with_file(call.request, bodies.uploads, bodies.max_bytes) as (form, file):
         fields = _fields(form)
-        data = await _json(file)
-    restored = LettaImport(call.mesh.client, data, call.request_id, options=_options(fields))
-    return ImportedAgents(agent_ids=[agent.id for agent in await restored.run()])
+        async with bodies.imports.hold(caller):
+            restored = await _read(call, file, _options(fields))
+            agents = await restored.run()
+    return ImportedAgents(agent_ids=[agent.id for agent in agents], left_out=restored.notes)
+
+
+async def _read(call: Call[NoQuery, None], file: UploadFile, options: ImportOptions) -> LettaImport:
+    bodies, caller, size = call.bodies, current_principal().organization_id, file.size or 0
+    with bodies.budget.reservation(caller) as reserve:
+        reserve(size)
+        content = await file.read()
+        return await bodies.work.run(
+            caller, size, LettaImport, call.mesh.client, content, call.request_id, options=options
+        )
 
 
 async def _exported(
@@ -75,13 +87,6 @@ def _fields(form: FormData) -> ImportForm:
         return msgspec.convert(given, ImportForm, strict=False)
     except msgspec.ValidationError as error:
         raise invalid_value("body", error) from error
-
-
-async def _json(file: UploadFile) -> object:
-    try:
-        return msgspec.json.decode(await file.read())
-    except JSON_ERRORS as error:
-        raise invalid_field(f"The file cannot be read: {json_problem(error)}", "body", "file") from error
 
 
 def _options(fields: ImportForm) -> ImportOptions:

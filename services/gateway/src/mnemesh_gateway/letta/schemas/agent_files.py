@@ -40,6 +40,7 @@ class ImportForm(msgspec.Struct):
 
 
 class ImportedAgents(msgspec.Struct):
-    """The agents that an import created."""
+    """The agents that an import created, and a sentence about each part of the file that it did not take."""
 
     agent_ids: list[str]
+    left_out: list[str] = []

@@ -59,9 +59,8 @@ class ToolRecords:
                 continue
             try:
                 await self._restore(f"{request_id}/{number}", target, record, exists=record.id in existing)
-            except InvalidArgument as error:
-                error.metadata["record"] = str(record.index)
-                raise
+            except InvalidArgument as error:  # one tool that cannot be used costs itself, not the agent
+                skipped.append((record, f"{record.body.name}: {error.message}"))
             except MnemeshError as error:
                 if error.reason != "ALREADY_EXISTS":
                     raise
