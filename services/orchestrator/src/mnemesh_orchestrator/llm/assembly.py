@@ -146,13 +146,14 @@ class StreamedAnswer(ABC):
         self._announced = 0
         self._bytes = 0
         self._has_ended = False
+        self._has_unknown = False
         self._events: list[LlmEvent] = []
 
     def add(self, event: Any) -> list[LlmEvent]:
         """Adds an event of a stream, or a whole answer, and returns the deltas that it causes.
 
         Raises:
-            ProviderError: the event is not one of the API, or reports an error, or the answer exceeds a bound.
+            ProviderError: the event reports an error, or the answer exceeds a bound.
         """
         self._read(event)
         return self._take_events()
@@ -168,15 +169,19 @@ class StreamedAnswer(ABC):
 
         Raises:
             ProviderUnavailable: the stream ended before the answer.
+            ProviderBadAnswer: it had nothing that the API documents.
         """
         is_done = is_done or self._has_ended
         for call in self._calls:
             self._announce(call)
-        if not self._is_finished and (self._parts or not self._may_be_empty):
+        if not self.is_finished and (self._parts or not self._may_be_empty):
             calls = self._ordered_calls()
             are_whole = all(
                 call.is_closed or call.arguments.is_whole or (is_done and not call.arguments.length) for call in calls
             )
+            if self._has_unknown and not self._parts:
+                message = f"{self._provider} returned something other than an answer of its API."
+                raise ProviderBadAnswer(message, provider=self._provider)
             if not (are_whole and (calls or (is_done and self._parts))):
                 message = f"The stream from {self._provider} was cut before its end."
                 raise ProviderUnavailable(message, provider=self._provider)
@@ -217,11 +222,11 @@ class StreamedAnswer(ABC):
 
     @abstractmethod
     def _read(self, event: Any) -> None:
-        """Reads an event."""
+        """Reads an event. One that the API does not document is skipped, and noted in `_has_unknown`."""
 
     @property
     @abstractmethod
-    def _is_finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether the provider said why the model stopped."""
 
     @property

@@ -36,7 +36,8 @@ async def stream_answer(
     try:
         await async_failpoint("model.before_request", provider)
         response, is_done = await sdk_client.send(path, body), False
-        async with aclosing(response), aclosing(read_events(sdk_client, response)) as events:
+        received = read_events(sdk_client, response, lambda: answer.is_finished)
+        async with aclosing(response), aclosing(received) as events:
             async for event in events:
                 if event is DONE:
                     is_done = True

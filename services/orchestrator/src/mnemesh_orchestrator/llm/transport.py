@@ -1,24 +1,30 @@
 """Reads answers through the SDK of a provider, and converts its errors.
 
-Both SDKs come from one generator: their clients, decoders and errors have the same names and forms. A call sends a body
-of bytes with the URL, the headers and the credentials of the SDK's client, and reads the answer with the SDK's decoder
-of server-sent events. The methods of the client compute URL and headers for every call, and its typed `create` converts
-the whole window, which costs more CPU than the rest of a step. Its stream leaves generators open, which the event loop
-closes in tasks.
+Both SDKs come from one generator: their clients and errors have the same names and forms. A call sends a body of bytes
+with the URL, the headers and the credentials of the SDK's client. The methods of the client compute URL and headers for
+every call, and its typed `create` converts the whole window, which costs more CPU than the rest of a step. Its stream
+leaves generators open, which the event loop closes in tasks, and its decoders of events refuse bytes that are not UTF-8
+and have no bounds.
 """
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import aclosing, suppress
+from time import perf_counter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import structlog
 from mnemesh_kit.failpoints import async_failpoint
 
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError, ProviderTimeout, ProviderUnavailable
+from mnemesh_orchestrator.llm.event_stream import MAX_EVENT_BYTES, EventStreamParser, EventTooLong, ServerEvent
 from mnemesh_orchestrator.llm.provider_errors import error_from_response, quote
 from mnemesh_orchestrator.llm.settings import ProviderSettings
+
+_log = structlog.get_logger("mnemesh.llm")
 
 if TYPE_CHECKING:
     import httpx2
@@ -27,7 +33,14 @@ if TYPE_CHECKING:
 
 _MAX_TARGETS: Final = 64
 _REST_SECONDS: Final = 0.1
-_NOTHING: Final = object()
+_FINISHED_SECONDS: Final = 5.0
+"""The time for what follows a complete answer: its usage, and the end of the stream."""
+_SLICE_SECONDS: Final = 0.002
+"""The time for which a fast stream keeps other coroutines waiting, and for which it waits then."""
+_MAX_BLANK_BYTES: Final = 64 << 10
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_KEEPALIVE_NAMES: Final = frozenset({"ping", "keepalive", "keep-alive", "heartbeat"})
+_KEEPALIVE: Final = re.compile(r"(?i)\W*(?:ping|pong|keep[-_ ]?alive|heart[-_ ]?beat|processing|waiting)?\W*")
 DONE: Final = object()
 """The event that ends a stream of OpenAI's form."""
 
@@ -46,7 +59,6 @@ class SdkClient:
         """The values that no error may quote."""
         self.errors = (TimeoutError, httpx2.HTTPError, ValueError, RecursionError)
         """The exceptions of a call and of reading its answer; see `translate_error`."""
-        self._names_events = sdk.__name__ == "anthropic"
         self._http = http
         self._targets: dict[str, Target] = {}
 
@@ -54,27 +66,53 @@ class SdkClient:
         """Posts a body of JSON to a path below the base URL. The body of the response is still to be read."""
         return await self._http.post_stream(self._target(path), body)
 
-    def decode(self, pieces: AsyncIterator[bytes]) -> AsyncGenerator[Any]:
-        """Returns the events of a body of server-sent events, as the SDK's own objects."""
-        events: AsyncGenerator[Any] = self.client._make_sse_decoder().aiter_bytes(pieces)
-        return events
+    def contents(self, event: ServerEvent, headers: Mapping[str, str]) -> Iterator[Any]:
+        """Yields the decoded content of an event: none for one that keeps the connection open, DONE for the last one.
 
-    def content(self, event: Any, headers: Mapping[str, str]) -> Any:
-        """Returns the decoded content of an event, by the rules of the SDK's stream; _NOTHING if it has none.
+        Some servers omit the blank line between events, so each line of data may be a document.
 
         Raises:
-            ProviderError: the event is an error.
+            ProviderError: the event is an error, or is not JSON.
         """
-        if not self._names_events:
-            found = event.json()
-            if isinstance(found, dict) and (error := found.get("error")):
-                raise error_from_response(self.provider, None, _redacted(error, self.secrets))
-            return found
-        if event.event == "error":
-            body = _redacted(_decoded(event.data.encode()), self.secrets)
-            raise error_from_response(self.provider, None, body, headers)
-        is_empty = event.event in (None, "ping") or not event.data
-        return _NOTHING if is_empty else event.json()
+        data = event.data.strip()
+        if event.name in _KEEPALIVE_NAMES or (len(data) < 40 and _KEEPALIVE.fullmatch(data)):
+            return
+        if event.name == "error":
+            self.refuse_errors(_decoded(data), headers, event.name)
+        try:
+            documents = [_document(data)]
+        except ValueError:
+            lines = data.split("\n")
+            if len(lines) == 1:
+                raise self._not_json(data) from None
+            documents = [_document(line) for line in lines if line.strip()]
+        for document in documents:
+            self.refuse_errors(document, headers, event.name or None)
+            yield document
+
+    def refuse_errors(self, document: Any, headers: Mapping[str, str], event: str | None = None) -> None:
+        """Raises ProviderError if a document of a good response reports an error. It quotes none of the secrets."""
+        is_error = event == "error" or (isinstance(document, dict) and bool(document.get("error")))
+        if is_error:
+            raise error_from_response(self.provider, None, _redacted(document, self.secrets), headers)
+
+    def whole_body(self, body: bytes, headers: Mapping[str, str]) -> Any:
+        """Returns the decoded body of a server that does not stream.
+
+        Raises:
+            ProviderError: the body is an error, or is not JSON.
+        """
+        text = body.decode("utf-8-sig", errors="replace")
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError):
+            raise self._not_json(text) from None
+        self.refuse_errors(document, headers)
+        return document
+
+    def _not_json(self, text: str) -> ProviderBadAnswer:
+        message = f"{self.provider} answered with something that is not JSON: {quote(text[:1000])}"
+        return ProviderBadAnswer(message, provider=self.provider).redact(self.secrets)
 
     def _target(self, path: str) -> "Target":
         """Returns the URL of a path, with the headers of the client."""
@@ -95,35 +133,119 @@ class SdkClient:
         return known
 
 
-async def read_events(sdk_client: SdkClient, response: "httpx2.Response") -> AsyncGenerator[Any]:
-    """Yields the decoded events of an answer, or the one body of a server that does not stream. DONE is its last event
-    if the provider marked the end.
+async def read_events(
+    sdk_client: SdkClient, response: "httpx2.Response", is_finished: Callable[[], bool]
+) -> AsyncGenerator[Any]:
+    """Yields the decoded events of an answer, or the one body of a server that does not stream.
+
+    DONE is the last event if the provider marked the end. The first byte decides whether the body is a stream, because
+    the content types of some servers are wrong.
+
+    Args:
+        sdk_client: the client that sent the request.
+        response: the response, whose body is still to be read.
+        is_finished: returns whether the events so far are a whole answer. Then a connection that breaks, or stays open
+            without an end, is its end.
 
     Raises:
         ProviderError: the status is no success, an event or the body is an error, or the body is a page for people.
     """
-    provider = sdk_client.provider
+    provider, headers = sdk_client.provider, response.headers
     if not response.is_success:
         content = _redacted(_decoded(await response.aread()), sdk_client.secrets)
-        raise error_from_response(provider, response.status_code, content, response.headers)
+        raise error_from_response(provider, response.status_code, content, headers)
     await async_failpoint("model.response_started", provider)
-    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == "text/html":
+    if headers.get("content-type", "").partition(";")[0].strip().lower() == "text/html":
         raise ProviderBadAnswer(f"{provider} returned an HTML page.", provider=provider)
-    if kind == "application/json":
-        yield _whole_body(provider, await response.aread())
-        return
     # The HTTP client has decompressed the stream, so it needs no decoders of the response.
     pieces = cast("AsyncGenerator[bytes]", aiter(cast("httpx2.AsyncByteStream", response.stream)))
-    async with aclosing(pieces), aclosing(sdk_client.decode(pieces)) as events:
-        async for event in events:
-            if event.data.startswith("[DONE]"):
-                await _read_rest(pieces)
-                yield DONE
-                return
-            decoded = sdk_client.content(event, response.headers)
-            if decoded is not _NOTHING:
-                yield decoded
+    async with aclosing(pieces):
+        head = await _head(pieces)
+        if head.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1] in (b"{", b"["):
+            yield sdk_client.whole_body(await _joined(head, pieces, provider), headers)
+            return
+        async with aclosing(_events(head, pieces, provider, is_finished)) as events:
+            async for event in events:
+                for document in sdk_client.contents(event, headers):
+                    if document is DONE:
+                        await _read_rest(pieces)
+                        yield DONE
+                        return
+                    yield document
+
+
+async def _events(
+    head: bytes, pieces: AsyncIterator[bytes], provider: str, is_finished: Callable[[], bool]
+) -> AsyncGenerator[ServerEvent]:
+    """Yields the events of a stream. A stream that is faster than its reader leaves time to other coroutines."""
+    parser, turns, piece = EventStreamParser(), _Turns(), head
+    try:
+        while piece is not None:
+            for event in parser.feed(piece):
+                yield event
+                await turns.rest()
+            await turns.rest()
+            piece = await turns.next_piece(pieces, is_finished)
+        if (event := parser.end()) is not None and (event.data.startswith("[DONE]") or _is_document(event.data)):
+            yield event
+    except EventTooLong:
+        message = f"{provider} sent an event of more than {MAX_EVENT_BYTES >> 20} MB."
+        raise ProviderBadAnswer(message, provider=provider) from None
+
+
+class _Turns:
+    """The turns that the reader of a stream has among the other coroutines.
+
+    A read of bytes that have arrived already does not wait, so the reader has to. It waits as long as it worked: a mere
+    turn would make each of the many steps of others wait for one of its own.
+    """
+
+    def __init__(self) -> None:
+        self._began = perf_counter()
+
+    async def rest(self) -> None:
+        """Waits if the reader has had its time."""
+        if perf_counter() - self._began > _SLICE_SECONDS:
+            await asyncio.sleep(_SLICE_SECONDS)
+            self._began = perf_counter()
+
+    async def next_piece(self, pieces: AsyncIterator[bytes], is_finished: Callable[[], bool]) -> bytes | None:
+        """Returns the next piece of a body; None at its end."""
+        asked = perf_counter()
+        try:
+            async with asyncio.timeout(_FINISHED_SECONDS if is_finished() else None):
+                return await anext(pieces, None)
+        except Exception as error:
+            if not is_finished():
+                raise
+            # The answer is whole, whatever the connection does.
+            _log.info("stream_ended_badly_behind_the_answer", error=repr(error))
+            return None
+        finally:
+            if perf_counter() - asked > _SLICE_SECONDS:
+                self._began = perf_counter()  # The others had their turn.
+
+
+async def _head(pieces: AsyncIterator[bytes]) -> bytes:
+    """Returns the beginning of a body up to a piece that is not blank; all of it if it is blank."""
+    head = b""
+    async for piece in pieces:
+        head += piece
+        if head.removeprefix(_BYTE_ORDER_MARK).strip():
+            break
+        if len(head) > _MAX_BLANK_BYTES:
+            break
+    return head
+
+
+async def _joined(head: bytes, pieces: AsyncIterator[bytes], provider: str) -> bytes:
+    body = bytearray(head)
+    async for piece in pieces:
+        body += piece
+        if len(body) > MAX_EVENT_BYTES:
+            message = f"{provider} answered with more than {MAX_EVENT_BYTES >> 20} MB."
+            raise ProviderBadAnswer(message, provider=provider)
+    return bytes(body)
 
 
 async def _read_rest(pieces: AsyncIterator[bytes]) -> None:
@@ -193,8 +315,21 @@ def _decoded(body: bytes) -> Any:
         return body.decode(errors="replace")
 
 
-def _whole_body(provider: str, body: bytes) -> Any:
-    decoded = json.loads(body)
-    if isinstance(decoded, dict) and decoded.get("error"):
-        raise error_from_response(provider, None, decoded)
-    return decoded
+def _document(data: str) -> Any:
+    """Returns the JSON of an event, or DONE.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    try:
+        return DONE if data.startswith("[DONE]") else json.loads(data)
+    except RecursionError as error:
+        raise ValueError("It is nested too deeply.") from error
+
+
+def _is_document(data: str) -> bool:
+    try:
+        _document(data)
+    except ValueError:
+        return False
+    return True

@@ -11,7 +11,6 @@ from mnemesh_orchestrator.llm.assembly import CallPart, Kind, Part, StreamedAnsw
 from mnemesh_orchestrator.llm.block_order import CALL, REASONING, TEXT, carried_order, other_fields
 from mnemesh_orchestrator.llm.carried import encode_carried
 from mnemesh_orchestrator.llm.dialects import Api
-from mnemesh_orchestrator.llm.errors import ProviderBadAnswer
 from mnemesh_orchestrator.llm.port import FinishReason
 
 _FINISH: Final = {
@@ -108,11 +107,11 @@ class MessagesAnswer(StreamedAnswer):
             case {"type": str()}:
                 pass  # ping, and future events of the API.
             case _:
-                message = f"{self._provider} sent something that is not an event of a message."
-                raise ProviderBadAnswer(message, provider=self._provider)
+                self._has_unknown = True
 
     @property
-    def _is_finished(self) -> bool:
+    def is_finished(self) -> bool:
+        """Whether the provider said why the model stopped."""
         return self._stop_reason is not None
 
     def _start(self, head: Mapping[str, Any]) -> None:

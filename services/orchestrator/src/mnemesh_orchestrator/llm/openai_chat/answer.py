@@ -10,7 +10,7 @@ from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.assembly import CallPart, Kind, Part, StreamedAnswer
 from mnemesh_orchestrator.llm.carried import MergedFields
-from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderUnavailable
+from mnemesh_orchestrator.llm.errors import ProviderUnavailable
 from mnemesh_orchestrator.llm.openai_chat.carried import ChatCarried, call_fields
 from mnemesh_orchestrator.llm.port import FinishReason, LlmEvent
 from mnemesh_orchestrator.llm.provider_errors import error_from_response
@@ -102,9 +102,8 @@ class ChatAnswer(StreamedAnswer):
 
     def _read(self, event: Any) -> None:
         if not isinstance(event, dict) or _FIELDS.isdisjoint(event):
-            raise ProviderBadAnswer(
-                f"{self._provider} returned something other than a completion.", provider=self._provider
-            )
+            self._has_unknown = True
+            return
         self._has_chunks = True
         self._id = self._id or event.get("id")
         self._model = self._model or event.get("model")
@@ -171,7 +170,8 @@ class ChatAnswer(StreamedAnswer):
                 self._others[call].add(others)
 
     @property
-    def _is_finished(self) -> bool:
+    def is_finished(self) -> bool:
+        """Whether the provider said why the model stopped."""
         return self._finish is not None
 
     @property

@@ -10,7 +10,6 @@ from mnemesh_orchestrator.llm.assembly import CallPart, Kind, Part, StreamedAnsw
 from mnemesh_orchestrator.llm.block_order import CALL, REASONING, TEXT, carried_order, other_fields
 from mnemesh_orchestrator.llm.carried import encode_carried
 from mnemesh_orchestrator.llm.dialects import Api
-from mnemesh_orchestrator.llm.errors import ProviderBadAnswer
 from mnemesh_orchestrator.llm.openai_responses.render import PHASE
 from mnemesh_orchestrator.llm.port import FinishReason, ReasoningDelta
 from mnemesh_orchestrator.llm.provider_errors import error_from_response
@@ -95,11 +94,11 @@ class ResponsesAnswer(StreamedAnswer):
             case {"type": str()}:
                 pass  # created, in_progress, the ends of parts and texts, and future events of the API.
             case _:
-                message = f"{self._provider} returned something other than an event of a response."
-                raise ProviderBadAnswer(message, provider=self._provider)
+                self._has_unknown = True
 
     @property
-    def _is_finished(self) -> bool:
+    def is_finished(self) -> bool:
+        """Whether the provider said why the model stopped."""
         return self._response is not None
 
     def _end_response(self, response: Mapping[str, Any]) -> None:
