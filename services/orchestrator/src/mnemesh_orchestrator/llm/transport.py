@@ -78,7 +78,7 @@ class SdkClient:
         if event.name in _KEEPALIVE_NAMES or (len(data) < 40 and _KEEPALIVE.fullmatch(data)):
             return
         if event.name == "error":
-            self.refuse_errors(_decoded(data), headers, event.name)
+            self.refuse_errors(_decoded(data.encode()), headers, event.name)
         try:
             documents = [_document(data)]
         except ValueError:
@@ -178,7 +178,8 @@ async def _events(
     head: bytes, pieces: AsyncIterator[bytes], provider: str, is_finished: Callable[[], bool]
 ) -> AsyncGenerator[ServerEvent]:
     """Yields the events of a stream. A stream that is faster than its reader leaves time to other coroutines."""
-    parser, turns, piece = EventStreamParser(), _Turns(), head
+    parser, turns = EventStreamParser(), _Turns()
+    piece: bytes | None = head
     try:
         while piece is not None:
             for event in parser.feed(piece):
@@ -186,8 +187,8 @@ async def _events(
                 await turns.rest()
             await turns.rest()
             piece = await turns.next_piece(pieces, is_finished)
-        if (event := parser.end()) is not None and (event.data.startswith("[DONE]") or _is_document(event.data)):
-            yield event
+        if (last := parser.end()) is not None and (last.data.startswith("[DONE]") or _is_document(last.data)):
+            yield last
     except EventTooLong:
         message = f"{provider} sent an event of more than {MAX_EVENT_BYTES >> 20} MB."
         raise ProviderBadAnswer(message, provider=provider) from None
