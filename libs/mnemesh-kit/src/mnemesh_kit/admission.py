@@ -14,7 +14,7 @@ import grpc
 
 from mnemesh_kit.access import RPC_RULES, UNLISTED, RpcRule
 from mnemesh_kit.auth import Authenticator
-from mnemesh_kit.errors import MnemeshError, PermissionDenied, ResourceExhausted, to_trailers, typed_error
+from mnemesh_kit.errors import MnemeshError, PermissionDenied, ServerBusy, to_trailers, typed_error
 from mnemesh_kit.principal import Role, set_principal
 from mnemesh_kit.request_bounds import readable, sized_parser
 
@@ -44,7 +44,7 @@ class Admission:
         Raises:
             Unauthenticated: the metadata does not prove who calls.
             PermissionDenied: the role of the caller does not allow the call.
-            ResourceExhausted: too many calls are open.
+            ServerBusy: too many calls are open.
         """
         principal = self._authenticator.principal(metadata)
         set_principal(principal)
@@ -57,7 +57,7 @@ class Admission:
                 required_role=rule.role.value,
             )
         if self._calls >= self._max_calls:
-            raise ResourceExhausted(
+            raise ServerBusy(
                 f"{self._max_calls:,} calls are open. Try again later, or raise MNEMESH_MAX_CONCURRENT_CALLS.",
                 limit=str(self._max_calls),
             )
@@ -109,10 +109,10 @@ class OpenService:
         """Counts a call.
 
         Raises:
-            ResourceExhausted: too many calls are open.
+            ServerBusy: too many calls are open.
         """
         if self._calls >= OPEN_CALLS:
-            raise ResourceExhausted(f"{OPEN_CALLS:,} calls of this service are open. Try again later.")
+            raise ServerBusy(f"{OPEN_CALLS:,} calls of this service are open. Try again later.")
         self._calls += 1
 
     def __exit__(self, *_: object) -> None:
@@ -121,7 +121,7 @@ class OpenService:
 
     async def _read(self, requests: AsyncIterator[Any]) -> Any:
         if self._waiting >= _WAITING:
-            raise ResourceExhausted("Too many requests of this service are being read. Try again later.")
+            raise ServerBusy("Too many requests of this service are being read. Try again later.")
         self._waiting += 1
         try:
             async with asyncio.timeout(_READ_SECONDS), self._readers:

@@ -13,14 +13,17 @@ Each class has one gRPC code. A service adds subclasses with reasons of its own 
      ├─ FailedPrecondition         the state of the resource does not allow this
      ├─ Aborted                    a concurrent change came first
      ├─ ResourceExhausted          a quota or a limit is reached
-     │   └─ StorageFull            a disk of the service is full or read-only
+     │   ├─ StorageFull            a disk of the service is full or read-only
+     │   └─ ServerBusy             the server has too much to do
      ├─ Unimplemented              the contract has the method, the server does not
      ├─ DeadlineExceeded           the caller's time is over; the effect is unknown
      ├─ Unavailable                the server or one of its dependencies does not answer
+     │   └─ Unreachable            no connection to the server could be made
      └─ Internal                   a defect of the server
 
-A client retries Unavailable and DeadlineExceeded with the same `request_id`, and Aborted after it has read the current
-state. It corrects the request after InvalidArgument and its subclasses. No other error goes away by itself.
+A client retries Unavailable and DeadlineExceeded with the same `request_id`, StorageFull and ServerBusy later, and
+Aborted after it has read the current state. It corrects the request after InvalidArgument and its subclasses. No other
+error goes away by itself.
 """
 
 from __future__ import annotations
@@ -144,6 +147,12 @@ class StorageFull(ResourceExhausted):
     reason = "STORAGE_FULL"
 
 
+class ServerBusy(ResourceExhausted):
+    """The server has too many calls open. The call did not begin. A retry succeeds once the load is lower."""
+
+    reason = "SERVER_BUSY"
+
+
 class Unavailable(MnemeshError):
     """The server or one of its dependencies does not answer. A retry may succeed."""
 
@@ -151,11 +160,21 @@ class Unavailable(MnemeshError):
     reason = "UNAVAILABLE"
 
 
+class Unreachable(Unavailable):
+    """No connection to the server could be made, so the call did not begin. Only a channel raises it."""
+
+
 class DeadlineExceeded(MnemeshError):
     """The caller's deadline has passed. The effect may or may not have taken place."""
 
     code = grpc.StatusCode.DEADLINE_EXCEEDED
     reason = "DEADLINE_EXCEEDED"
+
+
+TEMPORARY: Final = (Unavailable, DeadlineExceeded, StorageFull, ServerBusy)
+"""The errors of the infrastructure: the request is right, and the same request succeeds once the mesh is well again."""
+NOT_BEGUN: Final = (Unreachable, ServerBusy)
+"""Those after which it is certain that the call had no effect, so that any call may be repeated."""
 
 
 class Unimplemented(MnemeshError):
@@ -205,7 +224,7 @@ _BY_CODE: Final[Mapping[grpc.StatusCode, type[MnemeshError]]] = {
 } | {grpc.StatusCode.OUT_OF_RANGE: InvalidArgument}
 
 _KIT_REASONS: Final[Mapping[str, type[MnemeshError]]] = {
-    error.reason: error for error in (RequestIdReused, PageTokenInvalid, StorageFull)
+    error.reason: error for error in (RequestIdReused, PageTokenInvalid, StorageFull, ServerBusy)
 }
 
 # Other exceptions that a handler may raise, looked up along the exception's MRO.
@@ -250,6 +269,10 @@ def to_trailers(error: MnemeshError) -> tuple[tuple[str, str | bytes], ...]:
 
 _BROKEN_CONNECTION: Final = "Internal error from Core"
 """The details with which gRPC's client ends a call as INTERNAL if the connection breaks during an operation."""
+_NO_CONNECTION: Final = ("failed to connect to all addresses", "errors resolving ", "DNS resolution failed")
+"""How the details begin if a call found no connection."""
+_TOO_LARGE: Final = "larger than max"
+"""Part of the details with which gRPC refuses a message for its size. The same message is refused again."""
 
 
 def from_rpc_error(
@@ -267,6 +290,8 @@ def from_rpc_error(
     if info is None and code is grpc.StatusCode.INTERNAL and details == _BROKEN_CONNECTION:
         code = grpc.StatusCode.UNAVAILABLE
     kind = _BY_CODE.get(code, Internal)
+    if info is None:
+        kind = _kind_of_transport(kind, details or "")
     reason = info.reason if info is not None else kind.reason
     kind = known.get(reason, kind)
     result = kind.__new__(kind)
@@ -275,6 +300,13 @@ def from_rpc_error(
     if info is not None:
         result.metadata = dict(info.metadata)
     return result
+
+
+def _kind_of_transport(kind: type[MnemeshError], details: str) -> type[MnemeshError]:
+    """Returns the kind of an error that no service raised, but gRPC itself or a proxy."""
+    if kind is ResourceExhausted and _TOO_LARGE not in details:
+        return ServerBusy
+    return Unreachable if kind is Unavailable and details.startswith(_NO_CONNECTION) else kind
 
 
 def by_reason(errors: Iterable[type[MnemeshError]]) -> Mapping[str, type[MnemeshError]]:

@@ -19,7 +19,7 @@ import structlog
 from mnemesh_kit.auth import authenticator
 from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.config import ServerConfig, StartupError
-from mnemesh_kit.errors import DeadlineExceeded, StorageFull, Unavailable
+from mnemesh_kit.errors import TEMPORARY
 from mnemesh_kit.listener import Listener, ListenerParts
 from mnemesh_kit.metrics import Metric, Metrics
 from mnemesh_kit.sql.database import TRANSACTIONS
@@ -151,7 +151,7 @@ class RunningServer:
             began = time.monotonic()
             try:
                 await task()
-            except (Unavailable, DeadlineExceeded, StorageFull) as error:
+            except TEMPORARY as error:
                 # The task waits for its database or disk, as callers do.
                 failures = 1 if time.monotonic() - began > BACKGROUND_BACKOFF.maximum else failures + 1
                 delay = BACKGROUND_BACKOFF.delay(failures)

@@ -1,6 +1,14 @@
 """The errors of the orchestrator."""
 
-from mnemesh_kit.errors import Aborted, AlreadyExists, FailedPrecondition, Internal, InvalidArgument, NotFound
+from mnemesh_kit.errors import (
+    Aborted,
+    AlreadyExists,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    ServerBusy,
+)
 
 
 class LeaseLost(Aborted):
@@ -182,5 +190,11 @@ class ProviderNotFound(NotFound):
         super().__init__(f"There is no provider {provider_id}.", field="provider_id", resource_id=provider_id)
 
 
-REMOTE = (LeaseLost, StepConflict, WindowMoved)
+class ToolSlotsBusy(ServerBusy):
+    """The tools service had no slot for a tool in time. The tool was not run."""
+
+    reason = "TOOL_SLOTS_BUSY"
+
+
+REMOTE = (LeaseLost, StepConflict, WindowMoved, ToolSlotsBusy)
 """Errors of other services that the orchestrator handles by type."""

@@ -174,6 +174,7 @@ def build(
         services.web,
         FileTools(services.files, optional),
         services.tools,
+        optional,
     )
     context = ContextReader(services, optional)
     requests = RequestAssembler(context, RequestImages(services.files, optional, clock), clock)

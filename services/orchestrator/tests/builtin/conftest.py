@@ -133,8 +133,11 @@ def tiers() -> Services:
 @pytest.fixture
 def tools(tiers: Services, web: Web) -> BuiltinTools:
     messages = AgentMessages(tiers, tiers, tiers, FrozenClock(NOW), 600)  # type: ignore[arg-type]
-    files = FileTools(Files(), OptionalServices(RetryPolicy(FrozenClock(NOW)), 0))
-    return BuiltinTools(tiers, Recalled(tiers), Remembered(tiers), tiers, FrozenClock(NOW), messages, web, files, tiers)  # type: ignore[arg-type]
+    optional = OptionalServices(RetryPolicy(FrozenClock(NOW)), 0)
+    files, memories = FileTools(Files(), optional), Remembered(tiers)
+    return BuiltinTools(
+        tiers, Recalled(tiers), memories, tiers, FrozenClock(NOW), messages, web, files, tiers, optional
+    )  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from mnemesh_kit import errors
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
+from mnemesh_orchestrator.errors import ToolSlotsBusy
 
 from .conftest import Make
 
@@ -176,7 +177,7 @@ async def test_refusal_of_a_service_is_a_result_for_the_model(
     assert result.stderr == (f"Error executing function {name}: {error.reason}: {text}",)
 
 
-@pytest.mark.parametrize("kind", [errors.Unavailable, errors.DeadlineExceeded, errors.Internal])
+@pytest.mark.parametrize("kind", [*errors.TEMPORARY, ToolSlotsBusy, errors.Internal])
 @pytest.mark.parametrize("name", ["memory_replace", "conversation_search", "archival_memory_insert"])
 async def test_unavailable_service_raises(
     tools: BuiltinTools, tiers: Any, call: Make, kind: type[errors.MnemeshError], name: str

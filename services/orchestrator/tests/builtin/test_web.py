@@ -124,8 +124,8 @@ async def test_extent_of_a_part(tools: BuiltinTools, web: Web, call: MakeCall, p
 @pytest.mark.parametrize(
     ("error", "part"),
     [
-        (Unavailable("gone"), "the tools service does not answer"),
-        (DeadlineExceeded("late"), "the tools service does not answer"),
+        (Unavailable("gone"), "The web cannot be reached at the moment"),
+        (DeadlineExceeded("late"), "The web cannot be reached at the moment"),
         (SearchAway("The search provider exa limits the rate."), "exa limits the rate"),
         (FailedPrecondition("Web search is not set up on this server."), "not set up"),
     ],
@@ -133,7 +133,7 @@ async def test_extent_of_a_part(tools: BuiltinTools, web: Web, call: MakeCall, p
 async def test_web_that_cannot_be_reached(
     tools: BuiltinTools, tiers: Services, call: MakeCall, name: str, error: Exception, part: str
 ) -> None:
-    """A turn does not wait for the web, as it does for the services that hold memory."""
+    """A turn does not wait long for the web, as it does for the services that hold memory."""
     tiers.refusal = error  # type: ignore[assignment]
     result = await tools.execute(call(name, query="x") if name == "web_search" else call(name, url="x"))
     assert (result.ok, part in result.text) == (False, True)

@@ -5,11 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from mnemesh_kit.errors import TEMPORARY, MnemeshError, ServerBusy, StorageFull, Unreachable
 from mnemesh_orchestrator.config import Config
+from mnemesh_orchestrator.errors import ToolSlotsBusy
+from mnemesh_orchestrator.llm.port import LlmAnswer
 from mnemesh_orchestrator.loop.retry import RESTART_SECONDS
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.custom_tools import ToolResult
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh_sandbox.calls import Answer, ToolAnswer, ToolCall
 
 from ..support.model import call, raw_call, say, together
 from ..support.world import Process, World, kinds, lines, require_valid
@@ -80,13 +84,46 @@ async def test_effect_with_a_lost_answer_takes_place_once(world: World, process:
     assert lines(world.turn(agent))[-1] == "assistant text: Kept."
 
 
-async def test_retries_end_after_the_limit(world: World, process: Process) -> None:
+MEMORY_CALLS = [
+    ("archival.insert", call("archival_memory_insert", content="tea")),
+    ("archival.search", call("archival_memory_search", query="tea")),
+    ("recall.search", call("conversation_search", query="tea")),
+    ("episodes.search", call("episodic_memory_search", query="tea")),
+    ("blocks.edit", call("memory_insert", label="human", new_str="Ada")),
+    ("blocks.create", call("memory", command="create", path="/memories/tea", description="About tea.")),
+]
+
+
+@pytest.mark.parametrize("error", TEMPORARY)
+@pytest.mark.parametrize(("target", "answer"), MEMORY_CALLS, ids=[target for target, _ in MEMORY_CALLS])
+async def test_tool_waits_for_the_infrastructure_and_the_model_is_not_told(
+    world: World, process: Process, error: type[MnemeshError], target: str, answer: LlmAnswer
+) -> None:
+    (called,) = answer.tool_calls
+    agent = await world.agent(process, tool_names=(called.name,))
+    world.model.follow(answer, say("Done."))
+
+    async def fails_after_the_answer(name: str) -> None:
+        if name == "model.stream" and not world.model.requests:
+            world.faults.error, world.faults.unavailable = error, {target: 4}
+
+    world.faults.on_call = fails_after_the_answer
+    await process.send(agent)
+    assert len(world.waits) == 4
+    (returned,) = world.turn(agent)[2].tool_returns
+    assert returned.status == "success", returned.text
+    assert (await process.outcome(agent)).status is RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("error", TEMPORARY)
+async def test_retries_end_after_the_limit(world: World, process: Process, error: type[MnemeshError]) -> None:
     agent = await world.agent(process)
     world.model.follow(call("archival_memory_insert", content="tea"))
-    world.faults.unavailable = {"archival.insert": 10_000}
+    world.faults.error, world.faults.unavailable = error, {"archival.insert": 10_000}
     await process.send(agent)
     run = await process.outcome(agent)
-    assert (run.status, run.stop_reason) == (RunStatus.FAILED, StopReason.ERROR)
+    assert run.error is not None
+    assert (run.status, run.stop_reason, run.error.reason) == (RunStatus.FAILED, StopReason.ERROR, error.reason)
     assert 900 <= round(sum(world.waits), 3) <= 900 + 15
     require_valid(world.window(agent).messages)
 
@@ -153,6 +190,78 @@ async def test_custom_tool_does_not_run_twice_after_an_outage(world: World, proc
     await process.send(agent)
     assert world.tools.executed == []
     assert "interrupted" in world.turn(agent)[2].tool_returns[0].text
+
+
+@pytest.mark.parametrize("error", [Unreachable, ServerBusy, ToolSlotsBusy])
+@pytest.mark.parametrize(
+    ("tool", "target"), [("launch", "tools.execute"), ("run_code", "tools.run_program")], ids=["custom", "program"]
+)
+async def test_tool_that_did_not_begin_runs_once_the_service_can(
+    world: World, process: Process, error: type[MnemeshError], tool: str, target: str
+) -> None:
+    world.tools.add("launch", "launched")
+    agent = await world.agent(process, tool_names=("launch", "run_code"))
+    world.faults.error, world.faults.unavailable = error, {target: 3}
+    world.model.follow(call(tool, **({"code": "2 + 2"} if tool == "run_code" else {})), say("Done."))
+    await process.send(agent)
+    assert len(world.waits) == 3
+    assert len(world.tools.executed) + len(world.tools.programs) == 1
+    assert world.turn(agent)[2].tool_returns[0].status == "success"
+
+
+async def test_program_does_not_wait_for_the_slot_of_its_tool(world: World, process: Process) -> None:
+    world.tools.add("launch", "launched")
+    agent = await world.agent(process, tool_names=("launch", "run_code_with_tools"))
+
+    async def program(answer: Answer) -> str:
+        return (await answer(ToolCall(1, "launch", {}))).text
+
+    world.tools.follow_program(program)
+    world.faults.error, world.faults.unavailable = ToolSlotsBusy, {"tools.execute": 1}
+    world.model.follow(call("run_code_with_tools", code="launch()"), say("Later."))
+    await process.send(agent)
+    assert world.waits == []
+    assert "tools.execute is unavailable" in world.turn(agent)[2].tool_returns[0].text
+
+
+async def test_program_does_not_run_again_because_its_tool_did_not_begin(world: World, process: Process) -> None:
+    world.tools.add("launch", "launched")
+    agent = await world.agent(process, tool_names=("launch", "run_code_with_tools"))
+    runs: list[ToolAnswer] = []
+
+    async def program(answer: Answer) -> str:
+        runs.append(await answer(ToolCall(1, "launch", {})))
+        return "never"
+
+    world.tools.follow_program(program)
+    world.faults.error, world.faults.unavailable = Unreachable, {"tools.execute": 10_000}
+    world.model.follow(call("run_code_with_tools", code="launch()"), say("I do not know."))
+    await process.send(agent)
+    assert runs == []
+    assert "outcome is unknown" in world.turn(agent)[2].tool_returns[0].text
+
+
+async def test_blocks_that_a_custom_tool_changed_wait_for_a_full_disk(world: World, process: Process) -> None:
+    world.tools.add("rewrite", lambda _, blocks: (ToolResult(ok=True, text="ok"), {"human": blocks["human"] + " Ada."}))
+    agent = await world.agent(process, tool_names=("rewrite",))
+    world.faults.error, world.faults.unavailable = StorageFull, {"blocks.edit": 3}
+    world.model.follow(call("rewrite"), say("Done."))
+    await process.send(agent)
+    assert len(world.waits) == 3
+    assert world.blocks.value(agent.id, "human") == "Nothing yet. Ada."
+
+
+@pytest.mark.parametrize("failing", ["open", "set_limits"])
+async def test_full_disk_of_files_is_waited_for_where_something_is_stored(
+    world: World, process: Process, failing: str
+) -> None:
+    world.files.put("docs/a.md", "alpha")
+    agent = await world.agent(process, folder_ids=("source-1",))
+    world.faults.error, world.faults.unavailable = StorageFull, {f"files.{failing}": 12}
+    world.model.follow(call("open_files", file_requests=[{"file_name": "docs/a.md"}]), say("Read."))
+    await process.send(agent)
+    assert (await process.outcome(agent)).status is RunStatus.COMPLETED
+    assert world.turn(agent)[2].tool_returns[0].status == "success"
 
 
 async def test_idempotent_tool_runs_after_an_outage(world: World, process: Process) -> None:

@@ -25,6 +25,8 @@ class Faults:
         """Prefixes of the names of calls that fail as Unavailable, and how often they still do."""
         self.lost: dict[str, int] = {}
         """Prefixes of the names of calls whose answer is lost, and how often it still is."""
+        self.error: type[MnemeshError] | None = None
+        """The error of those calls, if it is not Unavailable."""
         self.crashes_at: int | None = None
         self.has_crashed = False
         self.on_call: Callable[[str], Awaitable[None]] | None = None
@@ -56,7 +58,7 @@ class Faults:
         if self.on_call is not None:
             await self.on_call(name)
         if _taken(self.unavailable, name):
-            raise away(f"{name} is unavailable.")
+            raise (self.error or away)(f"{name} is unavailable.")
 
     def at(self, point: int) -> None:
         """Crashes if this is the point."""

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from mnemesh_kit.errors import StorageFull
 from mnemesh_orchestrator.llm.errors import ProviderRefused
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.events import MessageEvent, RunEvent
@@ -42,6 +43,18 @@ async def test_input_of_a_failed_run_is_recorded_outside_the_window(world: World
     require_valid(world.window(agent).messages)
     assert listed(world, agent) == ["I like tea.", "Hi."]
     assert lines(world.turn(agent))[-2:] == ["user text: I like tea.", "assistant text: Tea it is."]
+
+
+async def test_input_of_a_failed_run_is_recorded_once_the_disk_of_recall_has_space(
+    world: World, process: Process
+) -> None:
+    agent = await world.agent(process, initial_messages=())
+    world.model.follow(NO)
+    world.faults.error, world.faults.unavailable = StorageFull, {"recall.append": 1}
+    await process.send(agent, "I like tea.")
+    assert listed(world, agent) == []
+    await process.orchestrator.inputs.record_missing()
+    assert listed(world, agent) == ["I like tea."]
 
 
 async def test_input_of_a_cancelled_turn_stays_in_the_window(world: World, process: Process) -> None:

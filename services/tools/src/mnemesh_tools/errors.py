@@ -10,7 +10,7 @@ from mnemesh_kit.errors import (
     FailedPrecondition,
     InvalidArgument,
     NotFound,
-    ResourceExhausted,
+    ServerBusy,
     Unavailable,
 )
 
@@ -55,7 +55,7 @@ class SandboxTooWeak(FailedPrecondition):
     reason = "SANDBOX_UNAVAILABLE"
 
 
-class ToolSlotsBusy(ResourceExhausted):
+class ToolSlotsBusy(ServerBusy):
     """No slot became free in time."""
 
     reason = "TOOL_SLOTS_BUSY"

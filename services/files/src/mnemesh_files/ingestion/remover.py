@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, StorageFull, Unavailable
+from mnemesh_kit.errors import TEMPORARY, MnemeshError
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.metrics import Counter
 from mnemesh_kit.principal import Principal, as_principal
@@ -80,7 +80,7 @@ class Remover:
             with as_principal(Principal(removal.organization_id, SUBJECT)):
                 await self._remove(removal)
             await self._store.done(removal)
-        except (Unavailable, DeadlineExceeded, StorageFull) as error:
+        except TEMPORARY as error:
             _log.warning("removal_postponed", **fields, error=error.message)
             await self._store.postpone(removal, self._clock.now() + RETRY)
         except MnemeshError:

@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, StorageFull, Unavailable
+from mnemesh_kit.errors import TEMPORARY, MnemeshError
 from mnemesh_kit.ids import derive_id
 from mnemesh_kit.principal import Principal, as_principal
 
@@ -142,7 +142,7 @@ class IngestionWorker:
             except LeaseLost:
                 measured.outcome = "lost"
                 _log.info("file_lease_lost", **fields)
-            except (Unavailable, DeadlineExceeded, StorageFull) as error:
+            except TEMPORARY as error:
                 measured.outcome = "postponed"
                 _log.warning("file_postponed", **fields, error=error.message)
                 await _recorded(self._store.postpone(job, self._clock.now() + RETRY))

@@ -10,7 +10,7 @@ from typing import Any, Final
 import structlog
 from mnemesh_kit.auth import Authenticator
 from mnemesh_kit.correlation import set_correlation_id
-from mnemesh_kit.errors import MnemeshError, PermissionDenied, ResourceExhausted
+from mnemesh_kit.errors import MnemeshError, PermissionDenied, ServerBusy
 from mnemesh_kit.metrics import Metrics
 from mnemesh_kit.principal import set_principal
 from starlette.responses import Response
@@ -118,7 +118,7 @@ class Guard:
                 code="origin_not_allowed",
             )
         if self._open > self._max_open:
-            raise ResourceExhausted(f"{self._max_open} requests are open. Try again later.")
+            raise ServerBusy(f"{self._max_open} requests are open. Try again later.")
         if scope["method"] != "OPTIONS" and scope["path"] not in BROWSER_PATHS:
             set_principal(self._authenticator.principal(_metadata(headers)))
 

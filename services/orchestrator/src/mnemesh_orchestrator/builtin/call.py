@@ -1,8 +1,8 @@
 """A call of a built-in tool."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from mnemesh_types.messages import ImagePart
 
@@ -11,6 +11,8 @@ from mnemesh_orchestrator.model.core_memory import AgentAuthor
 from mnemesh_orchestrator.model.memory_access import MemoryAccess
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.model.seen_revisions import SeenRevisions
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,14 @@ class WithImages:
 
     text: str
     images: tuple[ImagePart, ...]
+
+
+class OptionalCalls(Protocol):
+    """Calls services without which a turn continues; see OptionalServices."""
+
+    async def call(self, call: Callable[[], Awaitable[T]], what: str) -> tuple[T | None, str]:
+        """Returns the result, or None and a note for the model if the service is unavailable."""
+        ...
 
 
 class Refused(Exception):

@@ -11,7 +11,7 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_orchestrator.builtin import code, core_memory, episodic, search, voice, web
 from mnemesh_orchestrator.builtin.agent_messages import AgentMessages
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, check
-from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused, WithImages
+from mnemesh_orchestrator.builtin.call import BuiltinCall, OptionalCalls, Refused, WithImages
 from mnemesh_orchestrator.builtin.code_schemas import RUN_CODE, RUN_CODE_WITH_TOOLS
 from mnemesh_orchestrator.builtin.files import FileTools
 from mnemesh_orchestrator.builtin.memory_commands import run_command
@@ -47,6 +47,7 @@ class BuiltinTools:
         web_port: WebPort,
         files: FileTools,
         tools: ToolsPort,
+        optional: OptionalCalls,
     ) -> None:
         self._tools: Mapping[str, _Tool] = {
             "send_message": _send_message,
@@ -73,8 +74,8 @@ class BuiltinTools:
             "send_message_to_agent_async": messages.send,
             "send_message_to_agents_matching_tags": messages.ask_by_tags,
             "send_message_to_all_agents_in_group": messages.ask_group,
-            "web_search": partial(web.web_search, web_port),
-            "fetch_webpage": partial(web.fetch_webpage, web_port),
+            "web_search": partial(web.web_search, web_port, optional),
+            "fetch_webpage": partial(web.fetch_webpage, web_port, optional),
             "open_files": files.open_files,
             "grep_files": files.grep_files,
             "semantic_search_files": files.semantic_search_files,

@@ -3,12 +3,12 @@
 import html
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from mnemesh_kit.errors import NotFound
 from mnemesh_types.messages import ImagePart
 
-from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused, WithImages
+from mnemesh_orchestrator.builtin.call import BuiltinCall, OptionalCalls, Refused, WithImages
 from mnemesh_orchestrator.model.files import (
     FileHit,
     FileMatch,
@@ -35,14 +35,6 @@ _SKIPPED: Final = {
     "not_ready": "not processed yet, or their processing failed",
     "timeout": "not reached within the time limit",
 }
-
-
-class OptionalCalls(Protocol):
-    """Calls a service without which a turn continues; see OptionalServices."""
-
-    async def call(self, call: Callable[[], Awaitable[T]], what: str) -> tuple[T | None, str]:
-        """Returns the result, or None and a note for the model if the service is unavailable."""
-        ...
 
 
 class FileTools:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import grpc
-from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.errors import TEMPORARY, MnemeshError
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall
 from mnemesh_orchestrator.builtin.memory_commands import READ_ONLY_TEXT
 
-# These errors concern the call, and the same call would fail again. Any other status concerns the mesh: the loop waits
-# for the service and repeats the call.
+# These codes concern the call, and the same call would fail again. The others, and the errors of the infrastructure that
+# share a code with them, concern the mesh: the loop waits for the service and repeats the call.
 _CODES: Final = frozenset(
     {
         grpc.StatusCode.INVALID_ARGUMENT,
@@ -48,7 +48,9 @@ _ARGUMENTS: Final[Mapping[str, Mapping[str, str]]] = {
 
 def is_for_model(error: MnemeshError) -> bool:
     """Returns whether the error is an answer for the model, and not a failure of the mesh."""
-    return error.code in _CODES or error.reason in _REASONS
+    if error.reason in _REASONS:
+        return True
+    return error.code in _CODES and not isinstance(error, TEMPORARY)
 
 
 def refusal_text(error: MnemeshError, call: BuiltinCall) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mnemesh_kit.errors import MnemeshError
+import structlog
+from mnemesh_kit.errors import MnemeshError, StorageFull
 
 from mnemesh_orchestrator.builtin.files import WHAT as FILES
 from mnemesh_orchestrator.loop.optional_services import OptionalServices
@@ -22,6 +23,8 @@ from mnemesh_orchestrator.ports import Services
 from mnemesh_orchestrator.prompt.directories import directories_of, directories_section
 
 T = TypeVar("T")
+
+_log = structlog.get_logger("mnemesh.loop")
 
 _KEPT_WINDOWS = 256
 
@@ -168,7 +171,11 @@ class ContextReader:
         wanted = wanted_limits(current.limits, context_window, *settings)
         if wanted == current.limits:
             return current
-        await self._files.set_limits(f"{agent.id}/limits/{current.revision}", agent.id, wanted)
+        try:
+            await self._files.set_limits(f"{agent.id}/limits/{current.revision}", agent.id, wanted)
+        except StorageFull as error:  # a later turn sets them
+            _log.warning("limits_of_files_not_set", error=error.message)
+            return current
         return await self._files.directories(agent.id) or current
 
 

@@ -1,9 +1,13 @@
 """The calls of stored tools in a turn: each is journalled before it runs, and none but an idempotent one runs again."""
 
+from collections.abc import Awaitable, Callable
+
 from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import NOT_BEGUN, TEMPORARY
 from mnemesh_kit.secret_variables import SecretVariables
 
-from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED, run_custom, single_attempt
+from mnemesh_orchestrator.errors import ToolSlotsBusy
+from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED, Attempts, Executed, refused, run_custom
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.state import TurnContext
 from mnemesh_orchestrator.model.approvals import PlannedCall
@@ -57,6 +61,7 @@ class CustomCalls:
 
         Raises:
             LeaseLost: another process holds the run now.
+            Unavailable, DeadlineExceeded, StorageFull, ServerBusy: the tool was not run, or its edits are not stored.
         """
         started = context.journal.entry(step_id, EntryKind.STARTED, item.ordinal)
         if started is not None and not tool.idempotent:
@@ -82,7 +87,26 @@ class CustomCalls:
             event = ToolProgress(item.call.id, tool.name, progress.done, progress.total, progress.message)
             context.journal.publish_live(step_id, event)
 
-        attempts = self._retry.call if tool.idempotent else single_attempt
+        attempts = self._attempts(tool, in_program=is_started)
         return await run_custom(
             self._tools, self._secrets, edit_block, agent, core, tool, item.arguments, author, prefix, attempts, publish
         )
+
+    def _attempts(self, tool: CustomTool, *, in_program: bool) -> Attempts[Executed]:
+        """Returns what calls the tools service: until the tool has run, or may have run if it is not idempotent.
+
+        A program that calls a tool holds a slot, and so must not wait until others free theirs.
+        """
+
+        async def attempts(execute: Callable[[], Awaitable[Executed]]) -> Executed:
+            async def once() -> Executed:
+                try:
+                    return await execute()
+                except ToolSlotsBusy as error:
+                    if not in_program:
+                        raise
+                    return refused(tool, error), {}
+
+            return await self._retry.call(once, errors=TEMPORARY if tool.idempotent else NOT_BEGUN)
+
+        return attempts

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
+from mnemesh_kit.errors import NOT_BEGUN, TEMPORARY, MnemeshError
 from mnemesh_kit.secret_variables import SecretVariables
 
 from mnemesh_orchestrator.model.agents import Agent
@@ -19,12 +19,19 @@ INTERRUPTED: Final = (
 
 T = TypeVar("T")
 Attempts = Callable[[Callable[[], Awaitable[T]]], Awaitable[T]]
+Executed = tuple[ToolResult, Mapping[str, str]]
+"""The result of a tool, and the values of the blocks that it changed."""
 EditBlock = Callable[[str, AgentAuthor, str, BlockEdit], Awaitable[Block]]
 
 
 async def single_attempt(call: Callable[[], Awaitable[T]]) -> T:
     """Makes a call once."""
     return await call()
+
+
+def refused(tool: CustomTool, error: MnemeshError) -> ToolResult:
+    """Returns the result of a tool that the tools service refused to run."""
+    return ToolResult(ok=False, text=f"Error executing function {tool.name}: {error.message}")
 
 
 async def run_custom(
@@ -37,10 +44,10 @@ async def run_custom(
     arguments: Mapping[str, Any],
     author: AgentAuthor,
     effect_prefix: str,
-    attempts: Attempts[tuple[ToolResult, Mapping[str, str]]] = single_attempt,
+    attempts: Attempts[Executed] = single_attempt,
     on_progress: OnProgress = no_progress,
 ) -> ToolResult:
-    """Runs a stored tool, and returns its result. If the tools service does not answer, the result says so.
+    """Runs a stored tool, and returns its result. If it is not known whether the tool ran, the result says so.
 
     Args:
         tools: the tools service.
@@ -55,9 +62,13 @@ async def run_custom(
         effect_prefix: the prefix of the edits' request ids, which end in "/{ordinal}".
         attempts: makes the call, once or more often. Only idempotent tools may run more often.
         on_progress: receives what the tool reports while it runs.
+
+    Raises:
+        Unreachable, ServerBusy: the tool was not run.
+        Unavailable, DeadlineExceeded, StorageFull: an edit of the tool could not be stored.
     """
 
-    async def execute() -> tuple[ToolResult, Mapping[str, str]]:
+    async def execute() -> Executed:
         values = json.dumps(arguments, ensure_ascii=False)
         environment = secrets.opened(agent.id, agent.secrets)
         if tool.mcp_server_id is not None:
@@ -74,16 +85,20 @@ async def run_custom(
 
     try:
         result, changed = await attempts(execute)
-    except (Unavailable, DeadlineExceeded):
+    except NOT_BEGUN:
+        raise
+    except TEMPORARY:
         return ToolResult(ok=False, text=INTERRUPTED)
     except MnemeshError as error:
-        return ToolResult(ok=False, text=f"Error executing function {tool.name}: {error.message}")
+        return refused(tool, error)
     problems = []
     for ordinal, (label, value) in enumerate(sorted(changed.items())):
         block = core.block(label)
         edit = Rethink(value, block.revision if block is not None else None)
         try:
             await edit_block(f"{effect_prefix}/{ordinal}", author, label, edit)
+        except TEMPORARY:
+            raise
         except MnemeshError as error:
             problems.append(f"The block {label} was not changed: {error.message}")
     return replace(result, ok=False, text="\n".join((result.text, *problems))) if problems else result

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import structlog
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import DeadlineExceeded, Internal, StorageFull, Unavailable
+from mnemesh_kit.errors import TEMPORARY, Internal
 
 from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.loop.delta_log import DeltaLog
@@ -232,7 +232,7 @@ class JournalWriter:
         for form in end.forms:
             try:
                 return await self._finish(form, keeps_lease=keeps_lease)
-            except (LeaseLost, Unavailable, DeadlineExceeded, StorageFull):
+            except (LeaseLost, *TEMPORARY):
                 raise
             except Exception:
                 _log.exception("run_end_refused", run_id=run.id, status=form.run.status.value)

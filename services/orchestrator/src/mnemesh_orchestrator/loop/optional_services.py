@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import structlog
-from mnemesh_kit.errors import DeadlineExceeded, Unavailable
+from mnemesh_kit.errors import DeadlineExceeded, ServerBusy, Unavailable
 
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 
@@ -35,12 +35,15 @@ class OptionalServices:
         """Returns the result of a call; None and a note for the model if the service is unavailable.
 
         Args:
-            call: the call. It has no side effects.
+            call: the call. It is idempotent.
             what: what the service provides, as the model knows it.
+
+        Raises:
+            StorageFull: the disk of the service is full, which is no reason to go on without what the call stores.
         """
         try:
             result = await self._retry.call(call, 0.0 if what in self._missing else self._seconds)
-        except (Unavailable, DeadlineExceeded) as error:
+        except (Unavailable, DeadlineExceeded, ServerBusy) as error:
             self._missing.add(what)
             _log.warning("service_unavailable", missing=what, error=error.message)
             return None, f"{what} cannot be reached at the moment. Go on without, and say so where it matters."

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
+from mnemesh_kit.errors import NOT_BEGUN, TEMPORARY, MnemeshError, Unavailable
 from mnemesh_types.messages import ToolCall
 
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, check
@@ -16,6 +16,7 @@ from mnemesh_orchestrator.builtin.schemas import AGENT_MESSAGE_TOOLS, BUILTIN_SC
 from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.loop.call_plan import planned_call
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
+from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.rules import OutputUnmapped, RulesSolver
 from mnemesh_orchestrator.loop.state import TurnContext
 from mnemesh_orchestrator.loop.step_messages import call_id
@@ -23,6 +24,7 @@ from mnemesh_orchestrator.loop.toolbox import SPEAKING
 from mnemesh_orchestrator.model.approvals import PlannedCall
 from mnemesh_orchestrator.model.custom_tools import ToolResult
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
+from mnemesh_orchestrator.model.programs import ProgramResult
 from mnemesh_orchestrator.ports.tools import ToolsPort
 
 _ORDINALS: Final = 1_000
@@ -43,6 +45,11 @@ class ProgramCalls:
     made: list[tuple[str, str]] = field(default_factory=list)
     running: str | None = None
     """The tool of a call that has begun and has no result yet."""
+
+    @property
+    def has_begun(self) -> bool:
+        """True if the program called a tool."""
+        return bool(self.made) or self.running is not None
 
     def after(self, solver: RulesSolver) -> RulesSolver:
         """Returns the solver after these calls."""
@@ -68,8 +75,9 @@ def earlier_calls(context: TurnContext, step_id: str, ordinal: int) -> ProgramCa
 class Programs:
     """Runs the programs of a step. A program is never run again, as custom tools."""
 
-    def __init__(self, tools: ToolsPort, clock: Clock) -> None:
+    def __init__(self, tools: ToolsPort, retry: RetryPolicy, clock: Clock) -> None:
         self._tools = tools
+        self._retry = retry
         self._clock = clock
 
     async def run(
@@ -86,6 +94,10 @@ class Programs:
 
         Returns:
             The result, and the calls that the program made.
+
+        Raises:
+            Unreachable, ServerBusy: the program was not run.
+            LeaseLost: another process holds the run now.
         """
         if context.journal.entry(step_id, EntryKind.STARTED, item.ordinal) is not None:
             calls = earlier_calls(context, step_id, item.ordinal)
@@ -96,20 +108,34 @@ class Programs:
         await context.journal.record(JournalEntry(step_id, EntryKind.STARTED, self._clock.now(), item.ordinal))
         answers = _Answers(self._clock, context, step_id, item, solver, run_tool)
         try:
-            signatures = _signatures(context)
-            if item.call.name == RUN_CODE:
-                signatures = _named_in(str(arguments["code"]), signatures)
-            answer = answers.answer if signatures else None
-            result = await self._tools.run_program(program_of(arguments, signatures), answer)
-        except LeaseLost:
+            result = await self._run_program(context, item, arguments, answers)
+        except (LeaseLost, *NOT_BEGUN):
             raise
-        except (Unavailable, DeadlineExceeded):
+        except TEMPORARY:
             return ToolResult(ok=False, text=_interrupted(answers.calls)), answers.calls
         except MnemeshError as error:
             text = f"Error executing function {item.call.name}: {error.message}"
             return ToolResult(ok=False, text=text), answers.calls
         text = shown_result(result, [name for name, _ in answers.calls.made])
         return ToolResult(result.ok, text), answers.calls
+
+    async def _run_program(
+        self, context: TurnContext, item: PlannedCall, arguments: Mapping[str, Any], answers: "_Answers"
+    ) -> ProgramResult:
+        signatures = _signatures(context)
+        if item.call.name == RUN_CODE:
+            signatures = _named_in(str(arguments["code"]), signatures)
+        program, answer = program_of(arguments, signatures), answers.answer if signatures else None
+
+        async def attempt() -> ProgramResult:
+            try:
+                return await self._tools.run_program(program, answer)
+            except NOT_BEGUN as error:
+                if answers.calls.has_begun:  # the program ran, and a tool that it called did not
+                    raise Unavailable(error.message) from error
+                raise
+
+        return await self._retry.call(attempt, errors=NOT_BEGUN)
 
 
 class _Answers:

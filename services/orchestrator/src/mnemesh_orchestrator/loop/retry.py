@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 import structlog
 from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import DeadlineExceeded, StorageFull, Unavailable
+from mnemesh_kit.errors import TEMPORARY, MnemeshError
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ RESTART_SECONDS: Final = 5.0
 
 
 class RetryPolicy:
-    """Retries calls to other services during a step. Calls must be idempotent.
+    """Retries calls to other services during a step. Calls must be idempotent, or be repeated after NOT_BEGUN only.
 
     Args:
         clock: the source of elapsed time.
@@ -37,22 +37,28 @@ class RetryPolicy:
         self._seconds = seconds
         self._sleep = sleep
 
-    async def call(self, call: Callable[[], Awaitable[T]], seconds: float | None = None) -> T:
-        """Returns the result of the call; repeats it while the service does not answer, or its disk is full.
+    async def call(
+        self,
+        call: Callable[[], Awaitable[T]],
+        seconds: float | None = None,
+        errors: tuple[type[MnemeshError], ...] = TEMPORARY,
+    ) -> T:
+        """Returns the result of the call; repeats it while the infrastructure fails.
 
         Args:
             call: the call to make.
             seconds: a shorter limit than the one for a step.
+            errors: the errors after which the call may be repeated.
 
         Raises:
-            Unavailable, DeadlineExceeded, StorageFull: the service did not answer within the limit.
+            Unavailable, DeadlineExceeded, StorageFull, ServerBusy: the service did not recover within the limit.
         """
         began, attempt = self._clock.monotonic(), 0
         limit = self._seconds if seconds is None else min(seconds, self._seconds)
         while True:
             try:
                 return await call()
-            except (Unavailable, DeadlineExceeded, StorageFull) as error:
+            except errors as error:
                 left = began + limit - self._clock.monotonic()
                 if left <= 0:
                     raise

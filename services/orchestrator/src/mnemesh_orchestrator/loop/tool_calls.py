@@ -77,7 +77,7 @@ class ToolExecution:
         self._clock = clock
         self._processors = processors
         self._metrics = metrics
-        self._programs = Programs(tools, clock)
+        self._programs = Programs(tools, retry, clock)
 
     async def run(
         self,

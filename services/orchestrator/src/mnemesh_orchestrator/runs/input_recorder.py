@@ -3,7 +3,7 @@
 from typing import Final
 
 import structlog
-from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
+from mnemesh_kit.errors import TEMPORARY, MnemeshError
 from mnemesh_kit.principal import Principal, as_principal
 
 from mnemesh_orchestrator.loop.state import Turn
@@ -39,7 +39,7 @@ class InputRecorder:
         return await self.record(run)
 
     async def record(self, run: Run) -> bool:
-        """Stores the input of a run. Does nothing if recall has it. Returns False if recall is unavailable.
+        """Stores the input of a run. Does nothing if recall has it. Returns False if recall is unavailable or full.
 
         The input of a group run is stored by the runs of the agents that receive it.
         """
@@ -48,7 +48,7 @@ class InputRecorder:
             return True
         try:
             await self._recall.append(f"{run.first_run_id}/input", run.agent_id, messages)
-        except (Unavailable, DeadlineExceeded) as error:
+        except TEMPORARY as error:
             _log.warning("input_not_recorded", run_id=run.id, error=error.message)
             return False
         except MnemeshError as error:

@@ -61,6 +61,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """CANCELLED. The caller cancelled the call."""
     ERROR_REASON_STORAGE_FULL: _ErrorReason.ValueType  # 17
     """RESOURCE_EXHAUSTED. A disk of the service is full or read-only. Nothing is stored. Retry once it can be written."""
+    ERROR_REASON_SERVER_BUSY: _ErrorReason.ValueType  # 18
+    """RESOURCE_EXHAUSTED. The server has too many calls open. The call did not begin. Retry with back-off. Metadata: limit."""
     ERROR_REASON_BLOCK_LIMIT_EXCEEDED: _ErrorReason.ValueType  # 100
     """FAILED_PRECONDITION. The edit would exceed the block's character limit. Metadata: label, limit, size."""
     ERROR_REASON_BLOCK_READ_ONLY: _ErrorReason.ValueType  # 101
@@ -262,6 +264,8 @@ ERROR_REASON_CANCELLED: ErrorReason.ValueType  # 16
 """CANCELLED. The caller cancelled the call."""
 ERROR_REASON_STORAGE_FULL: ErrorReason.ValueType  # 17
 """RESOURCE_EXHAUSTED. A disk of the service is full or read-only. Nothing is stored. Retry once it can be written."""
+ERROR_REASON_SERVER_BUSY: ErrorReason.ValueType  # 18
+"""RESOURCE_EXHAUSTED. The server has too many calls open. The call did not begin. Retry with back-off. Metadata: limit."""
 ERROR_REASON_BLOCK_LIMIT_EXCEEDED: ErrorReason.ValueType  # 100
 """FAILED_PRECONDITION. The edit would exceed the block's character limit. Metadata: label, limit, size."""
 ERROR_REASON_BLOCK_READ_ONLY: ErrorReason.ValueType  # 101
