@@ -66,11 +66,12 @@ def seconds(value: float) -> str:
         ("gRPC channel", retries._POLICY["maxAttempts"], grown(CHANNEL), [deadlines.READ, deadlines.WRITE]),
         ("gRPC connection", None, f"{CONNECTION['grpc.initial_reconnect_backoff_ms'] / 1000:g} s", []),
         ("service call", None, grown(retry.SERVICE_BACKOFF), [Config().service_retry_seconds]),
+        ("tool not begun", None, grown(retry.SERVICE_BACKOFF), [Config().service_retry_seconds]),
         ("journal", None, grown(retry.SERVICE_BACKOFF), [Config().service_retry_seconds]),
         ("recovery", None, seconds(worker.RECOVERY_SECONDS), []),
         ("background task", None, grown(server.BACKGROUND_BACKOFF), []),
         ("optional service", None, grown(retry.SERVICE_BACKOFF), [Config().degrade_seconds]),
-        ("turn start", None, grown(retry.SERVICE_BACKOFF), [retry.RESTART_SECONDS]),
+        ("acceptance", None, grown(retry.SERVICE_BACKOFF), [retry.RESTART_SECONDS]),
         (
             "provider request",
             Config().provider_attempts,

@@ -192,7 +192,7 @@ def build(
     answers = StepAnswers(requests, budget, compaction, ModelCaller(clock, metrics), clock)
     engine = Engine(context, budget, compaction, answers, tools, committer, retry, clock)
     renewer = LeaseRenewer(stores.leases, clock, instance_id)
-    early = EarlyReads(context, renewer)
+    early = EarlyReads(context, renewer, retry, clock)
     turns = TurnBuilder(stores.runs, journals, context, early, services.recall, writes, models, builtin, retry, clock)
     inputs = InputRecorder(stores.runs, services.recall)
     transcripts = TranscriptInputs(stores.agents, services.recall, turns, requests, estimator, retry)
@@ -226,7 +226,7 @@ def build(
     embedders = EmbedderDirectory(config.default_embedder)
     cancellations = RunCancellations(stores.runs, stores.leases, worker, streamer, inputs, clock)
     planner = GroupPlanner(stores.groups, stores.agents)
-    runs = RunService(stores.runs, worker, streamer, models, clock, ids, processors, cancellations, planner)
+    runs = RunService(stores.runs, worker, streamer, early, models, clock, ids, processors, cancellations, planner)
     group_changes = GroupChanges(
         stores.groups, stores.agents, services.core_memory, services.recall, cancellations, clock
     )

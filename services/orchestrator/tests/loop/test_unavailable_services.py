@@ -1,39 +1,106 @@
-"""Unavailable services: before the first journal entry a run waits for a restart, afterwards much longer."""
+"""Unavailable services: an accepted run waits for them, and a caller who waits is told before."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from mnemesh_kit.errors import TEMPORARY, MnemeshError, ServerBusy, StorageFull, Unreachable
+from mnemesh_kit.errors import TEMPORARY, MnemeshError, ServerBusy, StorageFull, Unavailable, Unreachable
+from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.errors import ToolSlotsBusy
 from mnemesh_orchestrator.llm.port import LlmAnswer
 from mnemesh_orchestrator.loop.retry import RESTART_SECONDS
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.custom_tools import ToolResult
-from mnemesh_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StopReason
 from mnemesh_sandbox.calls import Answer, ToolAnswer, ToolCall
 
-from ..support.model import call, raw_call, say, together
-from ..support.world import Process, World, kinds, lines, require_valid
+from ..support.model import Held, call, raw_call, say, together
+from ..support.world import ME, Process, World, kinds, lines, require_valid, told
 
 
 @pytest.mark.parametrize("tier", ["recall.", "blocks."])
-async def test_unavailable_essential_service_fails_a_new_run_within_seconds(
+async def test_caller_who_waits_is_told_of_an_unavailable_service_before_the_run_is_accepted(
     world: World, process: Process, tier: str
 ) -> None:
     agent = await world.agent(process)
     before = world.window(agent)
     world.faults.unavailable = {tier: 99}
-    events = await process.send(agent)
-    assert kinds(events) == ["ErrorEvent", "StopEvent", "UsageEvent"]
-    run = await process.outcome(agent)
-    assert run.error is not None
-    assert (run.stop_reason, run.error.reason) == (StopReason.ERROR, "UNAVAILABLE")
+    with pytest.raises(Unavailable):
+        await process.send(agent)
     assert sum(world.waits) == pytest.approx(RESTART_SECONDS)
+    assert (await process.runs.list(ME, RunFilter(agent_ids=(agent.id,)), PageQuery(9))).items == ()
     assert world.model.requests == []
     assert world.window(agent).messages == before.messages
+
+
+async def test_repeat_of_an_accepted_run_is_shown_while_a_service_is_away(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(say("Hello."))
+    first = await process.send(agent, otid="one")
+    world.clock.advance(60)
+    world.faults.unavailable = {"recall.": 99}
+    again = await process.send(agent, otid="one")
+    assert told(again) == told(first)
+
+
+async def test_message_right_after_a_turn_asks_nothing_twice(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(say("One."), say("Two."))
+    await process.send(agent)
+    world.faults.calls.clear()
+    await process.send(agent)
+    assert world.faults.calls.count("recall.get_context") == 1
+
+
+@pytest.mark.parametrize("tier", ["recall.", "blocks.", "recall.replace_context"])
+@pytest.mark.parametrize("error", TEMPORARY)
+async def test_background_run_waits_as_long_as_a_step_for_its_beginning(
+    world: World, process: Process, tier: str, error: type[MnemeshError]
+) -> None:
+    agent = await world.agent(process, message_buffer_autoclear=True)
+    world.model.follow(say("One."), say("Two."))
+    await process.send(agent)
+    world.faults.error, world.faults.unavailable = error, {tier: 30}
+    run = await process.start(agent)
+    await process.follow(run)
+    assert 300 < sum(world.waits) < 900
+    assert lines(world.turn(agent))[-1] == "assistant text: Two."
+
+
+async def test_run_that_was_queued_before_a_restart_waits_for_services(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    held = Held(say("One."))
+    world.model.follow(held, say("One."), say("Two."))
+    await process.start(agent)
+    await held.asked.wait()
+    await process.start(agent, "And now?")
+    await process.worker.stop()
+    world.faults.unavailable = {"recall.": 30}
+    successor = world.process()
+    await successor.recover()
+    await successor.recover()
+    assert (await successor.outcome(agent)).status is RunStatus.COMPLETED
+    assert lines(world.turn(agent))[-1] == "assistant text: Two."
+    await successor.worker.stop()
+
+
+async def test_run_that_waits_for_a_service_can_be_cancelled(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    waits = asyncio.Event()
+    world.faults.unavailable = {"recall.": 10_000}
+
+    async def waited() -> None:
+        waits.set()
+
+    world.on_wait = waited
+    run = await process.start(agent)
+    await waits.wait()
+    await process.runs.cancel(ME, RunFilter(), [run.id])
+    assert (await process.outcome(agent)).status is RunStatus.CANCELLED
+    assert sum(world.waits) < 60
 
 
 @pytest.mark.parametrize("call_that_fails", ["recall.get_context", "blocks.get", "recall.replace_context"])

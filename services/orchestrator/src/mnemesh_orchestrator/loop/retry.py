@@ -15,7 +15,7 @@ _log = structlog.get_logger("mnemesh.loop")
 
 SERVICE_BACKOFF: Final = Backoff(first=0.2, maximum=15.0, jitter=0.5)
 RESTART_SECONDS: Final = 5.0
-"""The limit for a turn that has not started; longer than the restart of a service."""
+"""The limit for a caller who waits and whose run is not accepted yet; longer than the restart of a service."""
 
 
 class RetryPolicy:

@@ -1,19 +1,28 @@
-"""Reads of memory that begin while the start of a run is being stored, so that its turn does not wait for both."""
+"""Reads of memory that begin before a run is stored: its turn waits for both together, and no run is taken in vain."""
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Awaitable
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Final
 
+import structlog
+from mnemesh_kit.clock import Clock
 from mnemesh_kit.deadline import set_remaining
+from mnemesh_kit.errors import TEMPORARY, MnemeshError
 
 from mnemesh_orchestrator.loop.context_reader import ContextReader, Essentials
+from mnemesh_orchestrator.loop.retry import RESTART_SECONDS, RetryPolicy
 from mnemesh_orchestrator.model.claims import TurnClaim
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
 
+_log = structlog.get_logger("mnemesh.runs")
+
 _KNOWN_CONVERSATIONS: Final = 1_000
+_FRESH_SECONDS: Final = 1.0
+"""The time for which an answer shows that a service can be reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +42,12 @@ class EarlyReads:
     the same as reads after it. Otherwise, the turn reads again. A crash loses nothing: reads change nothing.
     """
 
-    def __init__(self, context: ContextReader, renewer: LeaseRenewer) -> None:
+    def __init__(self, context: ContextReader, renewer: LeaseRenewer, retry: RetryPolicy, clock: Clock) -> None:
         self._context = context
         self._renewer = renewer
+        self._retry = retry
+        self._clock = clock
+        self._answered_at: float | None = None
         self._begun: dict[str, _Begun] = {}
         self._holders: OrderedDict[str, str | None] = OrderedDict()
 
@@ -67,9 +79,38 @@ class EarlyReads:
         begun = self._begun.pop(claim.run.id, None)
         if begun is not None:
             if (begun.epoch + 1, begun.holder_id) == (claim.lease.epoch, conversation.holder_id):
-                return await begun.reads
+                return await self._noted(begun.reads)
             begun.reads.cancel()
-        return await self._context.essentials(conversation.id, conversation.agent_id, conversation.holder_id)
+        return await self._noted(
+            self._context.essentials(conversation.id, conversation.agent_id, conversation.holder_id)
+        )
+
+    async def require(self, conversation_id: str, agent_id: str) -> None:
+        """Waits until recall and blocks answer. Asks them only if they have not just answered to a turn.
+
+        Raises:
+            Unavailable, DeadlineExceeded, ServerBusy: they do not answer within RESTART_SECONDS.
+        """
+        if self._answered_at is not None and self._clock.monotonic() - self._answered_at <= _FRESH_SECONDS:
+            return
+        try:
+            await self._retry.call(
+                lambda: self._noted(self._context.essentials(conversation_id, agent_id, None)), RESTART_SECONDS
+            )
+        except TEMPORARY:
+            raise
+        except MnemeshError as error:
+            _log.info("essentials_refused", error=error.message)  # they answer: the run shows what is wrong
+
+    async def _noted(self, reads: Awaitable[Essentials]) -> Essentials:
+        """Returns what was read, and notes whether the services answered."""
+        try:
+            found = await reads
+        except TEMPORARY:
+            self._answered_at = None
+            raise
+        self._answered_at = self._clock.monotonic()
+        return found
 
     def _remember(self, conversation_id: str, holder_id: str | None) -> None:
         self._holders[conversation_id] = holder_id

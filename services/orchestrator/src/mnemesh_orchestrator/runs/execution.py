@@ -6,7 +6,7 @@ from typing import Final
 
 import structlog
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.errors import TEMPORARY, MnemeshError
 from mnemesh_kit.sql import DatabaseFull, DatabaseUnavailable
 
 from mnemesh_orchestrator.errors import LeaseLost
@@ -16,6 +16,7 @@ from mnemesh_orchestrator.loop.stop_reasons import failure
 from mnemesh_orchestrator.model.child_runs import ChildRun
 from mnemesh_orchestrator.model.claims import FinishedRun
 from mnemesh_orchestrator.model.events import DurableBody, ErrorEvent, StopEvent, UsageEvent
+from mnemesh_orchestrator.model.lineage import RunOrigin
 from mnemesh_orchestrator.model.runs import RunError, RunStatus, StopReason, status_of
 from mnemesh_orchestrator.ports.child_runs import ChildRunsPort
 from mnemesh_orchestrator.runs.event_broker import EventBroker
@@ -94,6 +95,7 @@ class RunExecution:
         Raises:
             LeaseLost: another process holds the run now.
             DatabaseUnavailable, DatabaseFull: the run has not ended, and can be resumed.
+            Unavailable, DeadlineExceeded, StorageFull, ServerBusy: the same, of a sleeptime run.
         """
         claim, started = active.claim, self._clock.monotonic()
         journal = self._journals.open(claim.run, claim.lease)
@@ -135,6 +137,8 @@ class RunExecution:
         except LEFT_ERRORS:
             raise
         except Exception as failed:
+            if isinstance(failed, TEMPORARY) and active.claim.run.lineage.origin is RunOrigin.SLEEPTIME:
+                raise  # no client retries it, and its messages are in no other transcript
             if not isinstance(failed, MnemeshError):
                 _log.exception("run_failed_unexpectedly")
             return _Ending(*failure(failed))

@@ -15,7 +15,7 @@ from mnemesh_orchestrator.loop.approvals import closing_messages
 from mnemesh_orchestrator.loop.context_reader import ContextReader, Gathered
 from mnemesh_orchestrator.loop.journal import Journals, JournalWriter
 from mnemesh_orchestrator.loop.policy import POLICIES, LoopPolicy
-from mnemesh_orchestrator.loop.retry import RESTART_SECONDS, RetryPolicy
+from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.rules import RulesSolver
 from mnemesh_orchestrator.loop.state import CalledModel, Turn, TurnContext, TurnState, required_format
 from mnemesh_orchestrator.loop.step_messages import input_messages
@@ -65,31 +65,36 @@ class TurnBuilder:
         self._retry = retry
         self._clock = clock
 
-    async def build(self, claim: TurnClaim, journal: JournalWriter) -> Turn:
+    async def build(self, claim: TurnClaim, journal: JournalWriter, seconds: float | None = None) -> Turn:
         """Returns the turn of a claimed run, ready for its first step. Loads the journal of a run that is resumed.
 
+        Args:
+            claim: the claim.
+            journal: the journal of the run.
+            seconds: a shorter limit than that of a step for the wait for recall and blocks.
+
         Raises:
-            Unavailable, DeadlineExceeded: recall or blocks is unavailable. A run that was begun before waits instead.
+            Unavailable, DeadlineExceeded, StorageFull: recall or blocks was unavailable for the whole time.
             ModelUnknown: no provider serves the run's model.
         """
         started, spec = self._clock.monotonic(), AGENT_TYPES[claim.agent.type]
         model = await self._model(claim.run, claim.agent, claim.conversation, spec)
         if claim.resumed:
             await journal.reload()
-        gathered = await self._gather(claim, model)
+        gathered = await self._gather(claim, model, seconds)
         open_approval = open_request(gathered.window.messages)
         undone = await self._undone(claim.run, open_approval)
         if undone is not None:
             journal.add_earlier_entries(undone.entries)
             claim = replace(claim, run=replace(claim.run, resumes=undone.resumption))
             # A resumed decision waits for the tools of its calls, and reads them again.
-            gathered = await self._gather(claim, model)
+            gathered = await self._gather(claim, model, seconds)
             open_approval = open_request(gathered.window.messages)
         elif claim.run.retried_run_ids and claim.run.resumes is not None and not claim.run.resumes.withdrawn:
             # Its calls have run, or they left the window.
             claim = replace(claim, run=replace(claim.run, resumes=None))
         if claim.run.resumes is None:
-            gathered = replace(gathered, window=await self._trimmed(claim, gathered.window))
+            gathered = replace(gathered, window=await self._trimmed(claim, gathered.window, seconds))
             open_approval = open_approval and open_request(gathered.window.messages)
         return self._turn(claim, journal, model, gathered, open_approval, started)
 
@@ -179,12 +184,12 @@ class TurnBuilder:
         )
         return Turn(context, state)
 
-    async def _gather(self, claim: TurnClaim, model: CalledModel) -> Gathered:
+    async def _gather(self, claim: TurnClaim, model: CalledModel, seconds: float | None) -> Gathered:
         agent = claim.agent
         # Another model of one conversation does not change what the agent sees of its files.
         is_own = model.info.handle == agent.model
         window = (model.settings.context_window or model.info.context_window) if is_own else None
-        # A run that was begun before, and a decision, must be finished: they wait for the services that they need.
+        # A run that was begun before, and a decision, need the tools of their calls.
         must_finish = claim.resumed or claim.run.resumes is not None
 
         async def gather() -> Gathered:
@@ -193,9 +198,9 @@ class TurnBuilder:
                 claim.conversation, agent, whole=must_finish, context_window=window, essentials=essentials
             )
 
-        return await self._retry.call(gather, None if must_finish else RESTART_SECONDS)
+        return await self._retry.call(gather, seconds)
 
-    async def _trimmed(self, claim: TurnClaim, window: ContextWindow) -> ContextWindow:
+    async def _trimmed(self, claim: TurnClaim, window: ContextWindow, seconds: float | None) -> ContextWindow:
         """Returns the window that the agent's turns begin with. A window that holds messages of this run stays."""
         run, kept = claim.run, _kept(claim, window)
         if len(kept) == len(window.messages) or any(message.run_id == run.id for message in window.messages):
@@ -213,9 +218,7 @@ class TurnBuilder:
                 epoch=epoch,
             )
 
-        trimmed = await self._retry.call(
-            lambda: self._writes.write(lease, trim), None if claim.resumed else RESTART_SECONDS
-        )
+        trimmed = await self._retry.call(lambda: self._writes.write(lease, trim), seconds)
         return self._context.remember(trimmed)
 
     async def _model(self, run: Run, agent: Agent, conversation: Conversation, spec: AgentTypeSpec) -> CalledModel:

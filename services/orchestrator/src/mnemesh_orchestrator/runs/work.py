@@ -8,6 +8,7 @@ from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.loop.engine import Engine
 from mnemesh_orchestrator.loop.journal import JournalWriter
+from mnemesh_orchestrator.loop.retry import RESTART_SECONDS
 from mnemesh_orchestrator.loop.state import Turn
 from mnemesh_orchestrator.loop.stop_reasons import STOP_ERRORS
 from mnemesh_orchestrator.loop.turn_compaction import TurnCompaction
@@ -99,7 +100,10 @@ class TurnWork:
 
     async def cancel(self, *, keeps_input: bool) -> None:
         """See Work."""
-        self._turn = self._turn or await self._turns.build(self._claim, self._journal)
+        if self._turn is None:
+            # A run that has done nothing is cancelled soon, also without the services that its turn would need.
+            seconds = None if self._claim.resumed or self._claim.run.resumes is not None else RESTART_SECONDS
+            self._turn = await self._turns.build(self._claim, self._journal, seconds)
         await self._engine.cancel(self._turn, keeps_input=keeps_input)
 
     async def record_input(self) -> bool:

@@ -7,11 +7,10 @@ from typing import Final
 
 import structlog
 from mnemesh_kit.deadline import set_remaining
-from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.errors import TEMPORARY, MnemeshError
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.principal import Principal, as_principal
-from mnemesh_kit.sql import DatabaseFull, DatabaseUnavailable
 from structlog.contextvars import bind_contextvars
 
 from mnemesh_orchestrator.errors import LeaseLost
@@ -267,7 +266,7 @@ class RunWorker:
 
     async def _log_interruption(self, lease: Lease, error: Exception) -> None:
         """Logs why this process does not continue a run that has not ended."""
-        if isinstance(error, (DatabaseUnavailable, DatabaseFull)):
+        if isinstance(error, TEMPORARY):
             _log.warning("run_suspended", error=error.message)
             return
         if not isinstance(error, LeaseLost):

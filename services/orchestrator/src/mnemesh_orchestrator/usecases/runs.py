@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import InvalidArgument, NotFound, Unimplemented
+from mnemesh_kit.errors import TEMPORARY, InvalidArgument, NotFound, Unimplemented
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.paging import Page, PageQuery
@@ -24,6 +24,7 @@ from mnemesh_orchestrator.model.journal import retried_plan
 from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig, require_keepalive, valid_config
 from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter, RunStatus
 from mnemesh_orchestrator.processors.chain import Processors
+from mnemesh_orchestrator.runs.early_reads import EarlyReads
 from mnemesh_orchestrator.runs.run_stream import RunStreamer
 from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.store.base import RunStore
@@ -39,6 +40,7 @@ class RunService:
         store: RunStore,
         worker: RunWorker,
         streamer: RunStreamer,
+        early: EarlyReads,
         models: ModelCatalog,
         clock: Clock,
         ids: IdSource,
@@ -49,6 +51,7 @@ class RunService:
         self._store = store
         self._worker = worker
         self._streamer = streamer
+        self._early = early
         self._models = models
         self._clock = clock
         self._ids = ids
@@ -82,15 +85,31 @@ class RunService:
             PendingApproval: The conversation waits for an approval.
             ModelUnknown: No provider serves the model of the config.
             InputRefused, ProcessorFailed: A processor of the operator refuses the input or fails. Nothing is stored.
+            Unavailable, DeadlineExceeded: Recall or blocks has not answered for seconds. Nothing is stored.
         """
         messages, config = require_valid_inputs(messages, min_messages=1), valid_config(config)
         run = self.new_run(caller, agent_id, conversation_id, messages, config, background=False)
         if group_id is not None:
             run = await self._of_group(key, run, group_id)
+        await self._require_services(key, run)
         _, stream = await self.open(caller, key, run, shows_events=shows_events)
         async with aclosing(stream):
             async for event in stream:
                 yield event
+
+    async def _require_services(self, key: RequestKey | None, run: Run) -> None:
+        """Refuses a run whose caller waits, while recall or blocks is away. An accepted run waits for them."""
+        agent_id, conversation_id = run.agent_id, run.conversation_id
+        if run.group_id is not None:
+            if run.plan is None:
+                return  # the repeat of an earlier run
+            agent_id = run.plan.manager.manager_agent_id or run.plan.members[0].agent_id
+            conversation_id = default_conversation_id(agent_id)
+        try:
+            await self._early.require(conversation_id, agent_id)
+        except TEMPORARY:
+            if await self._store.find_repeated(key, run) is None:
+                raise
 
     async def open(
         self,
