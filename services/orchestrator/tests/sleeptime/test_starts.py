@@ -17,7 +17,7 @@ from mnemesh_types.messages import TextPart
 
 from ..support.model import Held, call, say
 from ..support.world import ME, Process, World
-from .partners import Partners, is_partner, partners, said
+from .partners import Partners, answer_everything, is_partner, partners, said
 
 
 def target(crew: Partners) -> SleeptimeTarget:
@@ -232,3 +232,27 @@ async def test_partner_is_answered_by_one_that_waits_for_its_place(world: World,
     assert "Done." in returned.text
     runs = [(await crew.runs(process))[0].status for crew in (first, second)]
     assert runs == [RunStatus.COMPLETED, RunStatus.COMPLETED]
+
+
+@pytest.mark.parametrize("tier", ["recall.", "blocks."])
+async def test_partner_sees_its_transcript_after_an_outage_that_lasts_longer_than_a_step_waits(
+    world: World, process: Process, tier: str
+) -> None:
+    crew = await partners(world, process)
+    world.model.script = answer_everything()
+
+    async def goes_away_after_the_turn(name: str) -> None:
+        if name == "runs.finish" and not world.waits:
+            world.faults.unavailable = {tier: 200}
+
+    world.faults.on_effect = goes_away_after_the_turn
+    await process.send(crew.manager, "I like tea.")
+    await process.idle()
+    assert sum(world.waits) >= 900
+    (run,) = await crew.runs(process)
+    assert not run.status.ended
+    while not run.status.ended:
+        await process.recover()
+        (run,) = await crew.runs(process)
+    assert run.status is RunStatus.COMPLETED
+    assert said(await crew.inputs(process)) == ["I like tea."]

@@ -96,8 +96,8 @@ async def test_inputs_of_cancelled_queued_runs_are_kept_in_order(
 
 async def test_input_of_a_run_that_failed_without_recall_is_stored_later(world: World, process: Process) -> None:
     agent = await world.agent(process, initial_messages=())
-    world.faults.unavailable = {"recall.get_context": 100, "recall.append": 1}
-    await process.send(agent, "I like tea.")
+    world.faults.unavailable = {"recall.get_context": 10_000, "recall.append": 1}
+    await process.follow(await process.start(agent, "I like tea."))
     failed = await process.outcome(agent)
     assert (failed.status, failed.input_unrecorded) == (RunStatus.FAILED, True)
     world.faults.unavailable = {}
