@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from mnemesh_kit.errors import Internal
 from mnemesh_orchestrator.llm.errors import ProviderRefused
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.conversations import ConversationDraft
@@ -203,7 +204,7 @@ async def test_failed_sleeptime_run_is_retried_with_its_transcript(world: World,
 
 async def test_run_that_failed_before_its_transcript_was_made_is_retried(world: World, process: Process) -> None:
     crew = await partners(world, process)
-    process.faults.unavailable["recall.list_messages"] = 1_000
+    process.faults.error, process.faults.unavailable = Internal, {"recall.list_messages": 1}
     await process.send(crew.manager, "Hello.")
     await process.idle()
     (failed,) = await crew.runs(process)
