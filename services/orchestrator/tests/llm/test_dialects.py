@@ -127,14 +127,14 @@ def test_accepted_ids_stay_unchanged_and_longer_ones_are_hashed() -> None:
     short, long = "call_abc", "call:" + "x" * 60
     for given, is_kept in ((short, True), (long, False)):
         shown = render_body(ask(served_by("openai_compatible"), called(1, given, "a"), returned(2, given, "a", "ok")))
-        wire = shown["messages"][0]["tool_calls"][0]["id"]
-        assert wire == shown["messages"][1]["tool_call_id"]
+        wire = shown["messages"][1]["tool_calls"][0]["id"]
+        assert wire == shown["messages"][2]["tool_call_id"]
         assert (wire == given) is is_kept
         assert len(wire) <= 29
     other = render_body(
         ask(served_by("openai_compatible"), called(1, long + "y", "a"), returned(2, long + "y", "a", ""))
     )
-    assert other["messages"][0]["tool_calls"][0]["id"] != wire, "ids that differ only at their end stay different"
+    assert other["messages"][1]["tool_calls"][0]["id"] != wire, "ids that differ only at their end stay different"
 
 
 def test_mistral_gets_required_order_of_roles() -> None:

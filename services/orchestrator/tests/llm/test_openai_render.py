@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from mnemesh_orchestrator.llm.errors import ProviderOptionsInvalid
+from mnemesh_orchestrator.llm.history import NO_RETURN, OPENING
 from mnemesh_orchestrator.llm.openai_chat.render import render_body
 from mnemesh_orchestrator.llm.port import ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.llm.render_cache import RenderCache
@@ -82,8 +83,8 @@ def test_repeated_call_ids_become_unique_and_returns_follow_calls() -> None:
         returned(5, "call_1", "a", "second"),
     )
     messages = render_body(ask(OPENAI, *twice))["messages"]
-    assert [m["role"] for m in messages] == ["assistant", "tool", "assistant", "tool", "user"]
-    first, second = (messages[place]["tool_calls"][0]["id"] for place in (0, 2))
+    assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant", "tool", "user"]
+    first, second = (messages[place]["tool_calls"][0]["id"] for place in (1, 3))
     assert first == "call_1" != second
     assert [(m["tool_call_id"], json.loads(m["content"])["message"]) for m in messages if m["role"] == "tool"] == [
         (first, "first"),
@@ -120,38 +121,48 @@ def test_parallel_returns_are_one_message_each() -> None:
         ),
     )
     messages = render_body(request)["messages"]
-    assert [(m.get("tool_call_id"), m["role"]) for m in messages[1:]] == [("c1", "tool"), ("c2", "tool")]
-    assert json.loads(messages[2]["content"])["status"] == "Failed"
+    assert [(m.get("tool_call_id"), m["role"]) for m in messages[2:]] == [("c1", "tool"), ("c2", "tool")]
+    assert json.loads(messages[3]["content"])["status"] == "Failed"
 
 
 def test_return_without_call_is_left_out() -> None:
-    assert render_body(ask(OPENAI, returned(1, "gone", "a", "ok")))["messages"] == []
+    assert render_body(ask(OPENAI, returned(1, "gone", "a", "ok")))["messages"] == [
+        {"role": "user", "content": OPENING}
+    ]
+
+
+def test_call_without_return_gets_one_that_says_so() -> None:
+    calls = (ToolCall("c1", "a", "{}"), ToolCall("c2", "b", "{}"))
+    window = (message(1, Role.USER, "Go."), message(2, Role.ASSISTANT, tool_calls=calls), returned(3, "c2", "b", "ok"))
+    shown = render_body(ask(OPENAI, *window, message(4, Role.USER, "And?")))["messages"][2:4]
+    assert [each["tool_call_id"] for each in shown] == ["c2", "c1"]
+    assert shown[1]["content"] == NO_RETURN
 
 
 def test_thinking_is_rendered_if_schemas_have_it() -> None:
     thought = ReasoningPart("I should look.")
     window = (called(1, "c1", "a", '{"x": 1}', thought), returned(2, "c1", "a", "ok"))
-    shown = render_body(ask(OPENAI, *window, inner_thoughts=True))["messages"][0]["tool_calls"][0]["function"]
+    shown = render_body(ask(OPENAI, *window, inner_thoughts=True))["messages"][1]["tool_calls"][0]["function"]
     assert shown["arguments"] == '{"thinking": "I should look.", "x": 1}'
-    hidden = render_body(ask(OPENAI, *window))["messages"][0]["tool_calls"][0]["function"]
+    hidden = render_body(ask(OPENAI, *window))["messages"][1]["tool_calls"][0]["function"]
     assert hidden["arguments"] == '{"x": 1}'
 
 
 def test_own_thinking_parameter_of_tool_stays() -> None:
     window = (called(1, "c1", "a", '{"thinking": "deep"}'), returned(2, "c1", "a", "ok"))
     body = render_body(ask(OPENAI, *window, tools=(tool("a", thinking="string"),)))
-    assert body["messages"][0]["tool_calls"][0]["function"]["arguments"] == '{"thinking": "deep"}'
+    assert body["messages"][1]["tool_calls"][0]["function"]["arguments"] == '{"thinking": "deep"}'
 
 
 @pytest.mark.parametrize("broken", ["{oops", "[1, 2]", '"text"'])
 def test_invalid_arguments_become_an_object(broken: str) -> None:
     body = render_body(ask(OPENAI, called(1, "c1", "a", broken), returned(2, "c1", "a", "ok")))
-    assert json.loads(body["messages"][0]["tool_calls"][0]["function"]["arguments"]) == {"raw": broken}
+    assert json.loads(body["messages"][1]["tool_calls"][0]["function"]["arguments"]) == {"raw": broken}
 
 
 def test_long_returns_are_clipped_in_this_request() -> None:
     window = (called(1, "c1", "a"), returned(2, "c1", "a", "x" * 50))
-    content = render_body(ask(OPENAI, *window, tool_return_char_limit=10))["messages"][1]["content"]
+    content = render_body(ask(OPENAI, *window, tool_return_char_limit=10))["messages"][2]["content"]
     assert json.loads(content)["message"] == "x" * 10 + "… [40 more characters are left out of this request]"
 
 

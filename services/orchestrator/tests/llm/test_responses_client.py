@@ -88,7 +88,7 @@ async def test_reasoning_is_returned_as_summaries_and_sent_back_encrypted(
     call = message(5, messages.Role.ASSISTANT, part, tool_calls=(messages.ToolCall("c1", "a", '{"x": 1}'),))
     request = hello(THINKER)
     items = render_body(ask(THINKER, *request.messages, call))["input"]
-    assert items[-2:] == [
+    assert items[-3:-1] == [
         {
             "type": "reasoning",
             "id": "rs_2",

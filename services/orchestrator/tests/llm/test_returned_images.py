@@ -105,9 +105,9 @@ async def test_chat_completions_receive_them_from_the_user_after_all_returns() -
         client = OpenAiChatClient(at(server.base_url, api_key="sk-test"), sleep=_skip_wait)
         body = await _sent(server, client, window(OPENAI))
     roles = [each["role"] for each in body["messages"]]
-    assert roles == ["system", "user", "assistant", "tool", "tool", "user", "user"]
+    assert roles == ["system", "user", "assistant", "tool", "tool", "user"]
     assert all(isinstance(each["content"], str) for each in body["messages"] if each["role"] == "tool")
-    label, inline, linked = body["messages"][5]["content"]
+    label, inline, linked, _ = body["messages"][5]["content"]
     assert label == {"type": "text", "text": "[Images that the tool call call_2 returned:]"}
     adapter: TypeAdapter[Any] = TypeAdapter(list[ChatCompletionContentPartImageParam])
     adapter.validate_python([inline, linked])
@@ -117,7 +117,7 @@ async def test_chat_completions_receive_them_from_the_user_after_all_returns() -
 
 def test_a_vendor_that_refuses_a_user_after_a_tool_gets_an_assistant_message_between() -> None:
     roles = [each["role"] for each in render_body(window(served_by("mistral", "pixtral-large")))["messages"]]
-    assert roles[-5:] == ["tool", "tool", "assistant", "user", "user"]
+    assert roles[-4:] == ["tool", "tool", "assistant", "user"]
 
 
 async def test_the_return_of_a_call_that_failed_has_no_images(anthropic: FakeAnthropic) -> None:

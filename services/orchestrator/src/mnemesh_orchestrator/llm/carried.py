@@ -5,7 +5,7 @@ arguments of calls are not repeated here: the message has them, and a user may e
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import structlog
@@ -160,3 +160,22 @@ def _plain(value: Any) -> Any:
             return {name: _plain(item) for name, item in value.items()}
         case _:
             return value
+
+
+def carried_names(message: Message) -> set[str]:
+    """Returns the names of the fields that a message carries, as a refusal may name them."""
+    try:
+        carried = json.loads(message.carried or "{}")
+    except (ValueError, RecursionError):
+        return set()
+    return set(_names(carried)) if isinstance(carried, dict) else set()
+
+
+def _names(carried: Mapping[str, Any]) -> Iterator[str]:
+    yield from (name for name in carried_list(carried, "reasoning") if isinstance(name, str))
+    yield from carried.get("fields") or ()
+    for fields in (*carried_list(carried, "calls"), *carried_list(carried, "order")):
+        if isinstance(fields, dict):
+            # A whole block is named by its type.
+            is_block = "kind" in fields and fields["kind"] is None
+            yield from [str(fields["fields"].get("type"))] if is_block else fields.get("fields", fields)

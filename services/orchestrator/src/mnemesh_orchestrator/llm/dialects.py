@@ -79,10 +79,8 @@ class Dialect:
     """Usage in a stream requires stream_options. If False, it is always reported and the field is refused."""
     user_after_tool: bool = True
     """A user message may follow the return of a tool."""
-    assistant_last: bool = True
-    """A request may end with a message of the assistant."""
     returns_reasoning: bool = False
-    """Messages with tool calls must include their reasoning in `reasoning_content`."""
+    """Messages of the assistant must have `reasoning_content`, if only an empty one."""
     thinking_switch: bool = False
     """{"thinking": {"type": …}} switches thinking on and off."""
     signs_calls: bool = False
@@ -119,8 +117,6 @@ _TABLE: Final = (
         call_ids=CallIds(64),
         strict_tools=True,
         parallel_flag=True,
-        user_after_tool=True,
-        assistant_last=False,
     ),
     Dialect(
         type="azure",
@@ -194,7 +190,6 @@ _TABLE: Final = (
         required_choice="any",
         stream_usage=False,
         user_after_tool=False,
-        assistant_last=False,
     ),
     Dialect(
         type="openrouter",

@@ -23,6 +23,7 @@ from mnemesh_types.messages import (
 )
 
 from mnemesh_orchestrator.llm.dialects import CallIds, dialect_of
+from mnemesh_orchestrator.llm.history_forms import PLAIN, HistoryForm
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.turns import (
@@ -42,6 +43,7 @@ THINKING: Final = "thinking"
 OPENING: Final = "[The conversation that is in view begins here.]"
 CLOSING: Final = "[Please go on.]"
 BRIDGE: Final = "[The tools have returned.]"
+NO_RETURN: Final = "[The result of this call is not in view.]"
 _WORD = re.compile(r"[a-zA-Z0-9_-]+")
 _MAX_NAME: Final = 64
 _NAME = re.compile(rf"[\w-]{{1,{_MAX_NAME}}}")
@@ -76,11 +78,11 @@ class _History:
         return count
 
 
-def history_turns(request: LlmRequest, cache: RenderCache) -> list[Turn]:
+def history_turns(request: LlmRequest, cache: RenderCache, form: HistoryForm = PLAIN) -> list[Turn]:
     """Returns the window as turns.
 
     Returns directly follow their calls, whatever came between them. A return without its call in the window is left
-    out, because no provider accepts it.
+    out, and a call without its return gets one that says so, because no provider accepts either alone.
     """
     thinking_tools = _tools_with_thinking(request)
     head, messages = list[Turn](), request.messages
@@ -97,16 +99,18 @@ def history_turns(request: LlmRequest, cache: RenderCache) -> list[Turn]:
         request.inner_thoughts,
         thinking_tools,
         request.is_verbatim,
+        form,
     )
     known: _History | None = cache.history(key)
-    history = _extend(request, cache, known or _History((), [], [], []), messages, thinking_tools)
+    history = _extend(request, cache, form, known or _History((), [], [], []), messages, thinking_tools)
     cache.keep_history(key, history)
-    return head + [turn for turn in history.turns if not (isinstance(turn, ReturnsTurn) and not turn.returns)]
+    return head + [_complete(turn) if isinstance(turn, ReturnsTurn) else turn for turn in history.turns]
 
 
 def _extend(
     request: LlmRequest,
     cache: RenderCache,
+    form: HistoryForm,
     known: _History,
     messages: tuple[Message, ...],
     thinking_tools: frozenset[str],
@@ -128,17 +132,26 @@ def _extend(
             pass  # It repeats calls of an earlier message, or decides them.
         elif message.role is Role.ASSISTANT or message.tool_calls:
             calls = tuple(_wire_calls(request, cache, message, used_ids, thinking_tools))
-            turns.append(AssistantTurn(message, calls, message.model == request.model.handle))
+            turns.append(AssistantTurn(message, calls, form.returns_parts(message, request)))
             if calls:
-                returns_turn = ReturnsTurn()
+                returns_turn = ReturnsTurn(call_ids=tuple(call.id for call in calls))
                 turns.append(returns_turn)
-                call_ids += [call.id for call in calls]
+                call_ids += returns_turn.call_ids
                 for stored, wire_call in zip(message.tool_calls, calls, strict=True):
                     open_calls[stored.id] = (wire_call.id, returns_turn)
         elif message.role in (Role.USER, Role.SUMMARY, Role.SYSTEM):
             turns.append(UserTurn(_user_text(request, cache, message), _images(message, message.content)))
         marks.append(None if open_calls else (len(turns), len(call_ids)))
     return _History(messages, turns, call_ids, marks)
+
+
+def _complete(turn: ReturnsTurn) -> ReturnsTurn:
+    """Returns a turn with a return of every call."""
+    if len(turn.returns) == len(turn.call_ids):
+        return turn
+    returned = {each.call_id for each in turn.returns}
+    missing = (WireReturn(call_id, NO_RETURN, is_error=True) for call_id in turn.call_ids if call_id not in returned)
+    return ReturnsTurn([*turn.returns, *missing], turn.call_ids)
 
 
 def arguments_object(arguments: str) -> dict[str, Any]:
@@ -195,6 +208,8 @@ def _wire_calls(
     request: LlmRequest, cache: RenderCache, message: Message, used_ids: set[str], thinking_tools: frozenset[str]
 ) -> Iterator[WireCall]:
     id_format = dialect_of(request.model).call_ids
+    # What its provider signed may name its own ids.
+    is_own = message.model == request.model.handle
     for ordinal, call in enumerate(message.tool_calls):
         keeps_thinking = request.inner_thoughts or call.name in thinking_tools
         thoughts = _inner_thoughts(message) if request.inner_thoughts and ordinal == 0 else None
@@ -205,7 +220,11 @@ def _wire_calls(
                 call, keeps_thinking, thoughts
             ),  # type: ignore[misc]
         )
-        yield WireCall(_unique_id(call.id, used_ids, id_format), _wire_name(call.name), arguments)
+        wire_id = call.provider_id if is_own and call.provider_id else None
+        if wire_id is None or wire_id in used_ids:  # Some providers give one id to many calls.
+            wire_id = _unique_id(call.id, used_ids, id_format)
+        used_ids.add(wire_id)
+        yield WireCall(wire_id, _wire_name(call.name), arguments)
 
 
 def _wire_name(name: str) -> str:

@@ -10,6 +10,7 @@ from mnemesh_kit.unicode import well_formed_value
 
 from mnemesh_orchestrator.llm.assembly import StreamedAnswer
 from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS, SHORT_SECONDS, CallLimits, Sleep, with_retries
+from mnemesh_orchestrator.llm.history_forms import HistoryForm, HistoryForms
 from mnemesh_orchestrator.llm.port import LlmEvent, LlmRequest
 from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.settings import ProviderSettings
@@ -128,10 +129,11 @@ class OpenAiClient(ABC):
         self._limits = limits
         self._sleep = sleep
         self._cache = RenderCache()
+        self._forms = HistoryForms()
 
     @abstractmethod
-    def _body(self, request: LlmRequest, cache: RenderCache) -> dict[str, Any]:
-        """Renders the request for the API."""
+    def _body(self, request: LlmRequest, cache: RenderCache, form: HistoryForm) -> dict[str, Any]:
+        """Renders the request for the API, in a form of history."""
 
     @abstractmethod
     def _answer(self, provider: str) -> StreamedAnswer:
@@ -139,12 +141,11 @@ class OpenAiClient(ABC):
 
     def render(self, request: LlmRequest) -> str:
         """Returns the request body as JSON text."""
-        return encode_body(self._body(request, self._cache)).decode()
+        return self._encoded(request, self._forms.form(request)).decode()
 
     def stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
         """Calls the model; see the port."""
-        body = encode_body(self._body(request, self._cache))
-        return with_retries(lambda: self._attempt(request, body), self._limits, self._sleep, self.endpoint.secrets)
+        return with_retries(lambda: self._attempt(request), self._limits, self._sleep, self.endpoint.secrets)
 
     def prepare(self) -> None:
         """Imports the SDK and opens the client, so that the first turn does not wait. May run in a thread."""
@@ -154,7 +155,15 @@ class OpenAiClient(ABC):
         """Closes the connection pool."""
         await self.endpoint.close()
 
-    def _attempt(self, request: LlmRequest, body: bytes) -> AsyncIterator[LlmEvent]:
+    def _encoded(self, request: LlmRequest, form: HistoryForm) -> bytes:
+        return encode_body(self._body(request, self._cache, form))
+
+    def _attempt(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
+        return self._forms.stream(
+            request, lambda form: self._encoded(request, form), lambda body: self._send(request, body)
+        )
+
+    def _send(self, request: LlmRequest, body: bytes) -> AsyncIterator[LlmEvent]:
         endpoint = self.endpoint
         path = endpoint.path(self.api_path, request.model.provider_model)
         return stream_answer(endpoint.sdk_client, path, body, self._answer(endpoint.name), request)

@@ -1,5 +1,6 @@
 """The turns of a history, in a form that is independent of the API of the provider."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +48,7 @@ class AssistantTurn:
     message: Message
     calls: tuple[WireCall, ...]
     is_own: bool = True
-    """True if the called model wrote it."""
+    """True if the called model wrote it and gets back what only it can read."""
     rendered: "Rendered" = field(default_factory=dict, compare=False, repr=False)
 
 
@@ -63,12 +64,13 @@ class WireReturn:
 
 @dataclass(frozen=True, slots=True)
 class ReturnsTurn:
-    """The returns of the preceding assistant turn."""
+    """The returns of the preceding assistant turn, and the ids of its calls."""
 
     returns: list[WireReturn] = field(default_factory=list)
+    call_ids: tuple[str, ...] = ()
     rendered: "Rendered" = field(default_factory=dict, compare=False, repr=False)
 
 
 Turn = SystemTurn | UserTurn | AssistantTurn | ReturnsTurn
-Rendered = dict[str, list[dict[str, Any]]]
+Rendered = dict[Hashable, list[dict[str, Any]]]
 """The forms in which renderers have sent a turn, by renderer. Turns of one history are reused by the next request."""

@@ -10,6 +10,7 @@ from mnemesh_orchestrator.llm.anthropic_messages.answer import MessagesAnswer
 from mnemesh_orchestrator.llm.anthropic_messages.render import render_body
 from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS, SHORT_SECONDS, CallLimits, Sleep, with_retries
 from mnemesh_orchestrator.llm.dialects import DIALECTS
+from mnemesh_orchestrator.llm.history_forms import HistoryForm, HistoryForms
 from mnemesh_orchestrator.llm.port import LlmEvent, LlmRequest
 from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.settings import ProviderSettings
@@ -35,16 +36,16 @@ class AnthropicMessagesClient:
         self._sleep = sleep
         self._cache_breakpoints = cache_breakpoints
         self._cache = RenderCache()
+        self._forms = HistoryForms()
         self._opened: SdkClient | None = None
 
     def render(self, request: LlmRequest) -> str:
         """Returns the request body as JSON text."""
-        return self._encoded(request).decode()
+        return self._encoded(request, self._forms.form(request)).decode()
 
     def stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
         """Calls the model; see the port."""
-        body = self._encoded(request)
-        return with_retries(lambda: self._attempt(request, body), self._limits, self._sleep, self._settings.secrets)
+        return with_retries(lambda: self._attempt(request), self._limits, self._sleep, self._settings.secrets)
 
     def prepare(self) -> None:
         """Imports the SDK and opens the client, so that the first turn does not wait. May run in a thread."""
@@ -70,10 +71,15 @@ class AnthropicMessagesClient:
             await self._opened.client.close()
             self._opened = None
 
-    def _encoded(self, request: LlmRequest) -> bytes:
-        return encode_body(render_body(request, self._cache, cache_breakpoints=self._cache_breakpoints))
+    def _encoded(self, request: LlmRequest, form: HistoryForm) -> bytes:
+        return encode_body(render_body(request, self._cache, form, cache_breakpoints=self._cache_breakpoints))
 
-    def _attempt(self, request: LlmRequest, body: bytes) -> AsyncIterator[LlmEvent]:
+    def _attempt(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
+        return self._forms.stream(
+            request, lambda form: self._encoded(request, form), lambda body: self._send(request, body)
+        )
+
+    def _send(self, request: LlmRequest, body: bytes) -> AsyncIterator[LlmEvent]:
         return stream_answer(self._client(), "/v1/messages", body, MessagesAnswer(self._provider), request)
 
     def _client(self) -> SdkClient:

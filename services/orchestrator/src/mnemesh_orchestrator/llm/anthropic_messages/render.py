@@ -15,6 +15,7 @@ from mnemesh_orchestrator.llm.history import (
     arguments_object,
     history_turns,
 )
+from mnemesh_orchestrator.llm.history_forms import PLAIN, HistoryForm
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
 from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.schemas import response_schema, strict_schema
@@ -47,24 +48,29 @@ def thinks(model: ModelInfo) -> bool:
 
 
 def render_body(
-    request: LlmRequest, cache: RenderCache | None = None, *, cache_breakpoints: bool = True
+    request: LlmRequest,
+    cache: RenderCache | None = None,
+    form: HistoryForm = PLAIN,
+    *,
+    cache_breakpoints: bool = True,
 ) -> dict[str, Any]:
     """Returns the body that `stream` sends.
 
     Args:
         request: the request.
         cache: the cache of rendered texts.
+        form: the form of the history.
         cache_breakpoints: whether to mark the system block and the end of the window for the provider's prompt cache.
 
     Raises:
         ProviderOptionsInvalid: the agent's provider_options or response schema are not JSON.
     """
     cache = cache if cache is not None else RenderCache()
-    history = history_turns(request, cache)
-    thinking = _thinking(request, history)
+    history = history_turns(request, cache, form)
+    thinking = _thinking(request, history, form)
     heads = (turn.text for turn in history if isinstance(turn, SystemTurn))
     system: list[Block] = [{"type": "text", "text": text} for text in heads if text.strip()]
-    messages = _messages(history, thinking is not None, cache)
+    messages = _messages(history, thinking is not None, cache, form)
     if cache_breakpoints:
         for blocks in (system, messages[-1]["content"]):
             if blocks:
@@ -88,7 +94,9 @@ def render_body(
     return with_provider_options(body, request.settings.provider_options, _PROTECTED)
 
 
-def _messages(history: Sequence[Turn], has_thinking: bool, cache: RenderCache) -> list[dict[str, Any]]:
+def _messages(
+    history: Sequence[Turn], has_thinking: bool, cache: RenderCache, form: HistoryForm
+) -> list[dict[str, Any]]:
     """Returns the turns with alternating roles. Neighbours with one role become one message."""
     messages: list[dict[str, Any]] = []
     for turn in history:
@@ -96,7 +104,7 @@ def _messages(history: Sequence[Turn], has_thinking: bool, cache: RenderCache) -
             case SystemTurn():
                 continue
             case AssistantTurn():
-                role, blocks = "assistant", _assistant(turn, has_thinking)
+                role, blocks = "assistant", _assistant(turn, has_thinking, form)
             case UserTurn():
                 role, blocks = "user", _user(turn, cache)
             case ReturnsTurn():
@@ -114,7 +122,7 @@ def _messages(history: Sequence[Turn], has_thinking: bool, cache: RenderCache) -
     return messages
 
 
-def _assistant(turn: AssistantTurn, has_thinking: bool) -> list[Block]:
+def _assistant(turn: AssistantTurn, has_thinking: bool, form: HistoryForm) -> list[Block]:
     """Returns the blocks of a message of the model, those of its provider in their own order."""
     order = carried_list(decode_carried(turn.message, Api.MESSAGES), "order") if turn.is_own else []
     texts = ordered_texts(order, turn.message.content)
@@ -130,6 +138,8 @@ def _assistant(turn: AssistantTurn, has_thinking: bool) -> list[Block]:
                 blocks.append({"type": "tool_use", "id": part.id, "name": part.name, "input": arguments, **fields})
             case None:
                 blocks.append(dict(fields))
+    if has_thinking and form.reasoning is not None and not any(_thoughts(turn)):
+        blocks.insert(0, {"type": "thinking", "thinking": form.reasoning, "signature": ""})
     return blocks
 
 
@@ -193,8 +203,9 @@ def _tool_choice(request: LlmRequest, *, is_forced: bool) -> Block:
     return {**kind, "disable_parallel_tool_use": not request.parallel_tool_calls}
 
 
-def _thinking(request: LlmRequest, history: Sequence[Turn]) -> Block | None:
-    if not request.settings.enable_reasoner or request.inner_thoughts or _is_bare_tool_loop(history):
+def _thinking(request: LlmRequest, history: Sequence[Turn], form: HistoryForm) -> Block | None:
+    is_bare = form.reasoning is None and _is_bare_tool_loop(history)
+    if not request.settings.enable_reasoner or request.inner_thoughts or is_bare:
         return None
     if not _TAKES_BUDGET.match(request.model.provider_model):
         return {"type": "adaptive"}

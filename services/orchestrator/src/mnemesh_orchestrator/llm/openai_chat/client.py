@@ -3,6 +3,7 @@
 from typing import Any
 
 from mnemesh_orchestrator.llm.assembly import StreamedAnswer
+from mnemesh_orchestrator.llm.history_forms import HistoryForm
 from mnemesh_orchestrator.llm.openai_chat.answer import ChatAnswer
 from mnemesh_orchestrator.llm.openai_chat.render import render_body
 from mnemesh_orchestrator.llm.openai_client import OpenAiClient
@@ -15,8 +16,8 @@ class OpenAiChatClient(OpenAiClient):
 
     api_path = "/chat/completions"
 
-    def _body(self, request: LlmRequest, cache: RenderCache) -> dict[str, Any]:
-        return render_body(request, cache)
+    def _body(self, request: LlmRequest, cache: RenderCache, form: HistoryForm) -> dict[str, Any]:
+        return render_body(request, cache, form)
 
     def _answer(self, provider: str) -> StreamedAnswer:
         return ChatAnswer(provider)

@@ -1,7 +1,8 @@
 """Renders a request as the body of an OpenAI chat completion. Pure, with a stable order of keys."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from mnemesh_types.messages import ReasoningPart
@@ -11,8 +12,10 @@ from mnemesh_orchestrator.llm.dialects import Api, Dialect, dialect_of
 from mnemesh_orchestrator.llm.history import (
     BRIDGE,
     CLOSING,
+    OPENING,
     history_turns,
 )
+from mnemesh_orchestrator.llm.history_forms import PLAIN, HistoryForm
 from mnemesh_orchestrator.llm.openai_chat.carried import REASONING_FIELDS
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
 from mnemesh_orchestrator.llm.render_cache import RenderCache
@@ -28,11 +31,15 @@ from mnemesh_orchestrator.llm.turns import (
 from mnemesh_orchestrator.llm.wire import hidden_image, image_url, with_provider_options
 from mnemesh_orchestrator.model.models import ModelInfo, ResponseFormat, ToolSchema
 
+Message = dict[str, Any]
+
 # The loop depends on these fields, so no provider option may change them.
 _PROTECTED = frozenset({"messages", "stream", "tools"})
 _REASONS = re.compile(r"^(?:o\d|gpt-(?:[5-9]|\d\d)(?!.*chat))")
 _REFUSES_PARALLEL_FLAG = re.compile(r"^o\d")
 _OFFICIAL: Final = frozenset({"openai", "azure"})
+_CALL: Final = "[I called the tool {name} with {arguments}]"
+_RETURN: Final = "[The tool returned: {text}]"
 _RETURNED_IMAGES: Final = "[Images that the tool call {call} returned:]"
 # No carried field replaces one that is rendered.
 _HELD: Final = frozenset({"role", "tool_calls", *REASONING_FIELDS})
@@ -40,8 +47,8 @@ _HELD: Final = frozenset({"role", "tool_calls", *REASONING_FIELDS})
 _NO_SIGNATURE: Final = "skip_thought_signature_validator"
 
 
-def render_body(request: LlmRequest, cache: RenderCache | None = None) -> dict[str, Any]:
-    """Returns the body that `stream` sends, in the dialect of the model's vendor.
+def render_body(request: LlmRequest, cache: RenderCache | None = None, form: HistoryForm = PLAIN) -> dict[str, Any]:
+    """Returns the body that `stream` sends, in the dialect of the model's vendor and a form of history.
 
     Raises:
         ProviderOptionsInvalid: the agent's provider_options or response schema are not JSON.
@@ -49,7 +56,7 @@ def render_body(request: LlmRequest, cache: RenderCache | None = None) -> dict[s
     cache = cache if cache is not None else RenderCache()
     dialect = dialect_of(request.model)
     body: dict[str, Any] = {"model": request.model.provider_model}
-    body["messages"] = list(_messages(history_turns(request, cache), cache, dialect))
+    body["messages"] = _messages(history_turns(request, cache, form), cache, dialect, form)
     if request.tools:
         is_strict = bool(request.settings.strict_tool_schemas) and dialect.strict_tools
         body["tools"] = [_tool(tool, is_strict) for tool in request.tools]
@@ -89,40 +96,112 @@ def _sampling(request: LlmRequest, dialect: Dialect) -> dict[str, Any]:
     return {key: value for key, value in sampling.items() if value is not None}
 
 
-def _messages(history: Sequence[Turn], cache: RenderCache, dialect: Dialect) -> Iterator[dict[str, Any]]:
-    """Returns the turns in the order that the vendor requires."""
-    previous_role = ""
+def _messages(history: Sequence[Turn], cache: RenderCache, dialect: Dialect, form: HistoryForm) -> list[Message]:
+    """Returns the turns with roles in an order that servers accept.
+
+    Neighbours of one role are one message, the first is the user's, and so is the last unless it is a tool's. A message
+    that is appended changes the last one at most, so that a provider's cache of the others stays valid.
+    """
+    messages: list[Message] = []
+    needs_bridge = form.strict_roles or not dialect.user_after_tool
+    for message in _single_messages(history, cache, dialect, form):
+        role = message["role"]
+        previous = messages[-1]["role"] if messages else "system"
+        if role == "user" and previous == "tool" and needs_bridge:
+            messages.append({"role": "assistant", "content": BRIDGE})
+        elif role == "assistant" and previous == "system":
+            messages.append({"role": "user", "content": OPENING})
+        elif role == previous and role in ("user", "assistant"):
+            messages[-1] = _joined(messages[-1], message)
+            continue
+        messages.append(message)
+    last = messages[-1]["role"] if messages else "system"
+    if last in ("assistant", "system"):
+        messages.append({"role": "user", "content": CLOSING if last == "assistant" else OPENING})
+    return messages
+
+
+def _single_messages(
+    history: Sequence[Turn], cache: RenderCache, dialect: Dialect, form: HistoryForm
+) -> Iterator[Message]:
+    """Yields the messages of each turn. Strict servers get one call per message, each followed by its return."""
+    key = (dialect.type, replace(form, refused=frozenset()))
+    assistant: Message | None = None
     for turn in history:
-        for message in _turn_messages(turn, cache, dialect):
-            if previous_role == "tool" and message["role"] == "user" and not dialect.user_after_tool:
-                yield {"role": "assistant", "content": BRIDGE}
-            previous_role = message["role"]
-            yield message
-    if previous_role == "assistant" and not dialect.assistant_last:
-        yield {"role": "user", "content": CLOSING}
+        messages = _turn_messages(turn, cache, dialect, form, key)
+        if assistant is not None:
+            messages, assistant = _one_by_one(assistant, messages), None
+        elif form.strict_roles and isinstance(turn, AssistantTurn) and len(messages[0].get("tool_calls", ())) > 1:
+            (assistant,) = messages  # The turn of its returns follows.
+            continue
+        yield from messages
 
 
-def _turn_messages(turn: Turn, cache: RenderCache, dialect: Dialect) -> list[dict[str, Any]]:
+def _one_by_one(assistant: Message, returns: list[Message]) -> list[Message]:
+    of_call = {message["tool_call_id"]: message for message in returns if message["role"] == "tool"}
+    messages: list[Message] = []
+    for call in assistant["tool_calls"]:
+        first = {"role": "assistant", "content": None} if messages else assistant
+        messages += ({**first, "tool_calls": [call]}, of_call[call["id"]])
+    return messages + [message for message in returns if message["role"] != "tool"]
+
+
+def _joined(first: Message, second: Message) -> Message:
+    """Returns two messages of one role as one. No call of the first is without its return."""
+    joined = {**first, **second}
+    for name in {*first} & {*second} - {"role", "tool_calls"}:
+        one, other = first[name], second[name]
+        if not one or not other:
+            joined[name] = one or other
+        elif isinstance(one, str) and isinstance(other, str):
+            joined[name] = f"{one}\n\n{other}"
+        elif name == "content":
+            joined[name] = [*_content_parts(one), *_content_parts(other)]
+        elif isinstance(one, list) and isinstance(other, list):
+            joined[name] = [*one, *other]
+    return joined
+
+
+def _content_parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [_text(content)] if isinstance(content, str) else content
+
+
+def _turn_messages(turn: Turn, cache: RenderCache, dialect: Dialect, form: HistoryForm, key: Hashable) -> list[Message]:
     if isinstance(turn, SystemTurn):
-        return [{"role": "system", "content": turn.text}]
-    messages = turn.rendered.get(dialect.type)
+        return [{"role": "system" if form.has_system else "user", "content": turn.text}]
+    messages = turn.rendered.get(key)
     if messages is None:
-        messages = _rendered(turn, cache, dialect)
+        messages = _rendered(turn, cache, dialect, form)
         if not _has_images(turn):  # The cache bounds the memory of images.
-            turn.rendered[dialect.type] = messages
+            turn.rendered[key] = messages
     return messages
 
 
 def _rendered(
-    turn: UserTurn | AssistantTurn | ReturnsTurn, cache: RenderCache, dialect: Dialect
-) -> list[dict[str, Any]]:
+    turn: UserTurn | AssistantTurn | ReturnsTurn, cache: RenderCache, dialect: Dialect, form: HistoryForm
+) -> list[Message]:
     match turn:
         case UserTurn():
             return [{"role": "user", "content": _user_content(turn, cache)}]
         case AssistantTurn():
-            return [_assistant(turn, dialect)]
+            message = _assistant(turn, dialect, form)
+            return [_with_calls_as_text(message) if form.calls_as_text else message]
         case ReturnsTurn():
-            return list(_returns(turn, cache))
+            messages = list(_returns(turn, cache))
+            return [_return_as_text(message) for message in messages] if form.calls_as_text else messages
+
+
+def _with_calls_as_text(message: Message) -> Message:
+    calls = (call["function"] for call in message.get("tool_calls", ()))
+    lines = [_CALL.format(name=call["name"], arguments=call["arguments"]) for call in calls]
+    text = message["content"] if isinstance(message["content"], str) else ""
+    return {"role": "assistant", "content": "\n\n".join(line for line in (text, *lines) if line)}
+
+
+def _return_as_text(message: Message) -> Message:
+    if message["role"] != "tool":
+        return message
+    return {"role": "user", "content": _RETURN.format(text=message["content"])}
 
 
 def _has_images(turn: UserTurn | AssistantTurn | ReturnsTurn) -> bool:
@@ -135,18 +214,20 @@ def _has_images(turn: UserTurn | AssistantTurn | ReturnsTurn) -> bool:
             return any(returned.images for returned in turn.returns)
 
 
-def _assistant(turn: AssistantTurn, dialect: Dialect) -> dict[str, Any]:
+def _assistant(turn: AssistantTurn, dialect: Dialect, form: HistoryForm) -> Message:
     carried = decode_carried(turn.message, Api.CHAT) if turn.is_own else {}
     message: dict[str, Any] = {"role": "assistant", "content": turn.message.text or (None if turn.calls else "")}
-    names = [name for name in carried_list(carried, "reasoning") if name in REASONING_FIELDS]
-    if not names and dialect.returns_reasoning:
+    required = "" if form.reasoning is None and dialect.returns_reasoning else form.reasoning
+    names = [name for name in REASONING_FIELDS if name in carried_list(carried, "reasoning")]
+    if not names and required is not None:
         names = [REASONING_FIELDS[0]]
-    message.update(dict.fromkeys(names, _reasoning(turn)))
+    message.update(dict.fromkeys(names, _reasoning(turn) or required or ""))
     if isinstance(fields := carried.get("fields"), dict):
         message.update({name: value for name, value in fields.items() if name not in _HELD})
     if turn.calls:
-        message["tool_calls"] = list(_calls(turn, carried_list(carried, "calls"), dialect))
-    return message
+        is_signed = dialect.signs_calls or form.signs_calls
+        message["tool_calls"] = list(_calls(turn, carried_list(carried, "calls"), form, is_signed=is_signed))
+    return {name: value for name, value in message.items() if name not in form.left_out}
 
 
 def _reasoning(turn: AssistantTurn) -> str:
@@ -154,9 +235,9 @@ def _reasoning(turn: AssistantTurn) -> str:
     return "".join(part.text for part in parts) if turn.is_own else ""
 
 
-def _calls(turn: AssistantTurn, others: Sequence[object], dialect: Dialect) -> Iterator[dict[str, Any]]:
+def _calls(turn: AssistantTurn, others: Sequence[object], form: HistoryForm, *, is_signed: bool) -> Iterator[Message]:
     """Returns the calls of a message, with the fields that the provider added to each."""
-    is_signed = dialect.signs_calls and any(others)
+    has_signature = any(others)
     for ordinal, call in enumerate(turn.calls):
         function: dict[str, Any] = {"name": call.name, "arguments": call.arguments}
         wire: dict[str, Any] = {"id": call.id, "type": "function", "function": function}
@@ -164,8 +245,8 @@ def _calls(turn: AssistantTurn, others: Sequence[object], dialect: Dialect) -> I
         if isinstance(fields, dict):
             if isinstance(extra := fields.get("function"), dict):
                 wire["function"] = {**extra, **function}
-            wire = {**fields, **wire}
-        elif dialect.signs_calls and not is_signed and ordinal == 0:  # The other calls of an answer have no signature.
+            wire = {**{name: value for name, value in fields.items() if name not in form.left_out}, **wire}
+        elif is_signed and not has_signature and ordinal == 0:  # The other calls of an answer have no signature.
             wire["extra_content"] = {"google": {"thought_signature": _NO_SIGNATURE}}
         yield wire
 

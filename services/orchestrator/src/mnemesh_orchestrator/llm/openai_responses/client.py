@@ -3,6 +3,7 @@
 from typing import Any
 
 from mnemesh_orchestrator.llm.assembly import StreamedAnswer
+from mnemesh_orchestrator.llm.history_forms import HistoryForm
 from mnemesh_orchestrator.llm.openai_client import OpenAiClient
 from mnemesh_orchestrator.llm.openai_responses.answer import ResponsesAnswer
 from mnemesh_orchestrator.llm.openai_responses.render import render_body
@@ -15,8 +16,8 @@ class OpenAiResponsesClient(OpenAiClient):
 
     api_path = "/responses"
 
-    def _body(self, request: LlmRequest, cache: RenderCache) -> dict[str, Any]:
-        return render_body(request, cache)
+    def _body(self, request: LlmRequest, cache: RenderCache, form: HistoryForm) -> dict[str, Any]:
+        return render_body(request, cache, form)
 
     def _answer(self, provider: str) -> StreamedAnswer:
         return ResponsesAnswer(provider)

@@ -14,6 +14,7 @@ from mnemesh_orchestrator.llm.dialects import Api, Dialect, dialect_of
 from mnemesh_orchestrator.llm.history import (
     history_turns,
 )
+from mnemesh_orchestrator.llm.history_forms import PLAIN, HistoryForm
 from mnemesh_orchestrator.llm.openai_chat.render import reasons
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
 from mnemesh_orchestrator.llm.render_cache import RenderCache
@@ -37,7 +38,7 @@ PHASE: Final = "phase:"
 """The start of the signature of a text that the provider marked as commentary or final answer."""
 
 
-def render_body(request: LlmRequest, cache: RenderCache | None = None) -> dict[str, Any]:
+def render_body(request: LlmRequest, cache: RenderCache | None = None, form: HistoryForm = PLAIN) -> dict[str, Any]:
     """Returns the body that `stream` sends.
 
     Raises:
@@ -45,7 +46,7 @@ def render_body(request: LlmRequest, cache: RenderCache | None = None) -> dict[s
     """
     cache = cache if cache is not None else RenderCache()
     dialect, settings = dialect_of(request.model), request.settings
-    history = history_turns(request, cache)
+    history = history_turns(request, cache, form)
     body: dict[str, Any] = {"model": request.model.provider_model}
     if heads := [turn.text for turn in history if isinstance(turn, SystemTurn)]:
         body["instructions"] = heads[0]
