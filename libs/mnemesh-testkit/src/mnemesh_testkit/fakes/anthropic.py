@@ -82,6 +82,8 @@ class FakeAnthropic(FakeProvider):
         return {"id": message_id, "type": "message", "role": "assistant", "model": body.get("model", "claude-fake")}
 
     def _blocks(self, reply: Reply) -> list[dict[str, Any]]:
+        if reply.blocks:
+            return [dict(block) for block in reply.blocks]
         blocks: list[dict[str, Any]] = []
         if reply.reasoning is not None:
             signature = reply.signature or "c2lnbmF0dXJl"
@@ -128,8 +130,12 @@ def _deltas(block: Mapping[str, Any], size: int) -> Iterator[dict[str, Any]]:
             yield from ({"type": "input_json_delta", "partial_json": piece} for piece in ["", *pieces(text, size)])
 
 
+def _has_calls(reply: Reply) -> bool:
+    return bool(reply.calls) or any(block["type"] == "tool_use" for block in reply.blocks)
+
+
 def _stop_reason(reply: Reply) -> str:
-    return reply.finish_reason or ("tool_use" if reply.calls else "refusal" if reply.refusal else "end_turn")
+    return reply.finish_reason or ("tool_use" if _has_calls(reply) else "refusal" if reply.refusal else "end_turn")
 
 
 def _input_usage(usage: Usage) -> dict[str, Any]:

@@ -81,6 +81,8 @@ class FakeOpenAI(FakeProvider):
         yield chunk({**opening, "refusal": None}), None
         for piece in pieces(reply.reasoning or "", reply.piece_size):
             yield chunk({"reasoning_content": piece}), None
+        if reply.fields:
+            yield chunk(dict(reply.fields)), None
         for ordinal, piece in enumerate(pieces(reply.text or "", reply.piece_size)):
             yield chunk({"content": piece}), ordinal
         for piece in pieces(reply.refusal or "", reply.piece_size):
@@ -101,6 +103,7 @@ class FakeOpenAI(FakeProvider):
         message: dict[str, Any] = {"role": "assistant", "content": reply.text, "refusal": reply.refusal}
         if reply.reasoning is not None:
             message["reasoning_content"] = reply.reasoning
+        message |= reply.fields
         if reply.calls:
             message["tool_calls"] = [self._call(call) for call in reply.calls]
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(reply)}
@@ -141,7 +144,7 @@ class FakeOpenAI(FakeProvider):
         automatic = self._call_id or f"call_{self._calls_made:024d}"
         call_id = automatic if call.id == AUTOMATIC else call.id
         arguments = call.arguments if isinstance(call.arguments, str) else json.dumps(dict(call.arguments))
-        shown = {"type": "function", "function": {"name": call.name, "arguments": arguments}}
+        shown = {"type": "function", "function": {"name": call.name, "arguments": arguments}, **call.fields}
         return shown if call_id is None else {"id": call_id, **shown}
 
 

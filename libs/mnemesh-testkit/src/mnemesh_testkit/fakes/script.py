@@ -17,6 +17,8 @@ class Call:
     name: str
     arguments: Mapping[str, Any] | str = field(default_factory=dict)
     id: str | None = AUTOMATIC
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of the call, as servers of chat completions add them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,10 @@ class Reply:
     piece_size: int = 8
     gates: Sequence[asyncio.Event] = ()
     is_plain: bool = False
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of the message, as servers of chat completions add them."""
+    blocks: Sequence[Mapping[str, Any]] = ()
+    """All blocks of a message of Anthropic's API, instead of those that follow from the other values."""
 
     @property
     def calls(self) -> tuple[Call, ...]:
