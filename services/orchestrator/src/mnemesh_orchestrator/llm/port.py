@@ -105,9 +105,9 @@ class LlmAnswer:
     tool_calls: tuple[AnsweredCall, ...]
     finish_reason: FinishReason
     usage: Usage
-    carried: str | None = None
     request_body: str = ""
     response_body: str = ""
+    carried: str | None = None
 
 
 LlmEvent = TextDelta | ReasoningDelta | ToolCallDelta | LlmAnswer
