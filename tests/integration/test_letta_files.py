@@ -172,7 +172,7 @@ async def test_what_the_mesh_refuses_is_left_out_and_the_rest_is_imported(mesh: 
     assert "no MCP tool with this name" in notes
     assert "broken: " in notes
     assert [block.value async for block in mesh.client.blocks.list(label="log")] == ["Calm sea."]
-    names = [tool.name for tool in (await mesh.client.agents.get(pilot.id)).tools]
+    names = [tool.name for tool in pilot.tools]
     assert {"weather", "broken"}.isdisjoint(names)
 
 

@@ -24,6 +24,10 @@ class TooManyValues(ResourceExhausted):
     reason = "BODY_TOO_LARGE"
 
 
+class NestedTooDeeply(InvalidArgument):
+    """The lists and objects of a JSON text are within each other too often."""
+
+
 def require_bounded_json(text: bytes, max_values: int, max_depth: int = MAX_DEPTH) -> None:
     """Checks a JSON text in UTF-8 that may be malformed: a decoder refuses what this function cannot judge.
 
@@ -34,7 +38,7 @@ def require_bounded_json(text: bytes, max_values: int, max_depth: int = MAX_DEPT
 
     Raises:
         TooManyValues: it has more values.
-        InvalidArgument: they are nested more deeply.
+        NestedTooDeeply: they are nested more deeply.
     """
     opened = text.count(b"[") + text.count(b"{")
     if opened <= max_depth and opened + text.count(b",") <= max_values:
@@ -44,7 +48,7 @@ def require_bounded_json(text: bytes, max_values: int, max_depth: int = MAX_DEPT
     if len(marks) - marks.count(b"]") - marks.count(b"}") > max_values:
         raise _too_many(max_values)
     if max(accumulate(map(_STEP.__getitem__, marks.replace(b",", b""))), default=0) > max_depth:
-        raise InvalidArgument(f"The JSON is nested too deeply: at most {max_depth} levels are read.")
+        raise NestedTooDeeply(f"The JSON is nested too deeply: at most {max_depth} levels are read.")
 
 
 def _marks(text: bytes, max_values: int) -> bytes:

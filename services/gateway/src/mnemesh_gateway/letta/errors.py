@@ -112,6 +112,11 @@ def invalid_field(message: str, *loc: str | int) -> ValidationFailed:
     return ValidationFailed({"type": "value_error", "loc": loc, "msg": message, "input": None})
 
 
+def invalid_json(message: str, *loc: str) -> ValidationFailed:
+    """Returns the error for a body, or a file in it, that is no JSON that can be read."""
+    return ValidationFailed({"type": "json_invalid", "loc": loc, "msg": message, "input": None})
+
+
 def status_of(reason: str, code: grpc.StatusCode) -> int:
     """Returns the HTTP status of an error."""
     return _BY_REASON.get(reason) or _STATUS.get(code, 500)

@@ -14,13 +14,14 @@ import msgspec
 import structlog
 from mnemesh_kit.errors import Unimplemented, typed_error
 from mnemesh_kit.ids import is_id, new_id
+from mnemesh_kit.json_bounds import NestedTooDeeply
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from mnemesh_gateway.http.body import JSON_ERRORS, Bodies
-from mnemesh_gateway.letta.errors import error_response, invalid_id, invalid_value
+from mnemesh_gateway.letta.errors import error_response, invalid_id, invalid_json, invalid_value
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.profile import Profile
 
@@ -223,8 +224,11 @@ class Endpoint:
         query = self._query(request)
         if self._decoder is None:
             return await self._operation.handler(self._call(request, query, None))
-        async with self._bodies.reading(request, self._decoded, _MAX_VALUES) as body:
-            return await self._operation.handler(self._call(request, query, body))
+        try:
+            async with self._bodies.reading(request, self._decoded, _MAX_VALUES) as body:
+                return await self._operation.handler(self._call(request, query, body))
+        except NestedTooDeeply as error:
+            raise invalid_json(error.message, "body") from error
 
     def _require_ids(self, request: Request) -> None:
         for name, prefix in self._operation.id_prefixes.items():

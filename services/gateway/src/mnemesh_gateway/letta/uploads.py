@@ -31,19 +31,19 @@ _STORE_SECONDS: Final = 300.0
 
 @asynccontextmanager
 async def form_with_file(
-    request: Request, budget: ByteBudget, max_bytes: int = MAX_BYTES
+    request: Request, budget: ByteBudget, max_bytes: int | None = None
 ) -> AsyncIterator[tuple[FormData, UploadFile]]:
     """Reads a form, and yields it with its file, which is removed afterwards.
 
     Raises:
         ValidationFailed: the form has no field "file".
-        BodyTooLarge: the form is larger than `max_bytes`.
+        BodyTooLarge: the form is larger than `max_bytes`, which is `MAX_BYTES` if it is None.
         InvalidRequest: the body is no form, or the client ended the connection.
         DeadlineExceeded: the form did not arrive in time.
         ResourceExhausted: too many large forms are open.
     """
     with budget.reservation(current_principal().organization_id) as reserve:
-        form = await _received(request, _Bounded(request, max_bytes, reserve))
+        form = await _received(request, _Bounded(request, max_bytes or MAX_BYTES, reserve))
         try:
             file = form.get("file")
             if not isinstance(file, UploadFile):

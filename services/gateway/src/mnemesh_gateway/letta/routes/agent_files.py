@@ -10,12 +10,13 @@ import msgspec
 from mnemesh.agents.v1.agents_service_pb2 import ImportOptions
 from mnemesh_client.letta_files.transfer import LettaImport, export_letta
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.json_bounds import NestedTooDeeply
 from mnemesh_kit.principal import current_principal
 from starlette.datastructures import FormData, UploadFile
 from starlette.responses import Response
 
 from mnemesh_gateway.letta.convert.values import set_present
-from mnemesh_gateway.letta.errors import invalid_value
+from mnemesh_gateway.letta.errors import invalid_json, invalid_value
 from mnemesh_gateway.letta.mesh import Mesh
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations
 from mnemesh_gateway.letta.schemas.agent_files import ExportBody, ExportOptions, ImportedAgents, ImportForm
@@ -60,9 +61,14 @@ async def _read(call: Call[NoQuery, None], file: UploadFile, options: ImportOpti
     with bodies.budget.reservation(caller) as reserve:
         reserve(size)
         content = await file.read()
-        return await bodies.work.run(
-            caller, size, LettaImport, call.mesh.client, content, call.request_id, options=options
-        )
+        try:
+            return await bodies.work.run(
+                caller, size, LettaImport, call.mesh.client, content, call.request_id, options=options
+            )
+        except InvalidArgument as error:
+            if isinstance(error, NestedTooDeeply) or error.field == "file":
+                raise invalid_json(error.message, "body", "file") from error
+            raise
 
 
 async def _exported(
