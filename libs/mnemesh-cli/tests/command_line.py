@@ -18,9 +18,13 @@ from mnemesh_testkit.mesh.mesh_thread import MeshThread
 class _Output(io.StringIO):
     """The output of this thread. The thread of the mesh prints its log."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_terminal: bool = False) -> None:
         super().__init__()
         self._thread = threading.get_ident()
+        self._is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self._is_terminal
 
     def write(self, text: str) -> int:
         return super().write(text) if threading.get_ident() == self._thread else len(text)
@@ -64,13 +68,22 @@ class CommandLine:
         """Waits for the end of a run."""
         return self._running.run(self.client.runs.wait(run_id))
 
-    def run(self, *arguments: str, stdin: str = "") -> tuple[int, str, str]:
+    def lines_of_terminal(self, *arguments: str) -> list[str]:
+        """Runs a command that succeeds. Returns what a terminal of 80 columns shows of stdout."""
+        with self._monkeypatch.context() as patch:
+            patch.setenv("COLUMNS", "80")
+            patch.setenv("TERM", "dumb")
+            code, out, err = self.run(*arguments, is_terminal=True)
+        assert code == 0, err
+        return out.splitlines()
+
+    def run(self, *arguments: str, stdin: str = "", is_terminal: bool = False) -> tuple[int, str, str]:
         """Runs a command. Returns its exit code, stdout and stderr."""
         reader, writer = os.pipe()
         os.write(writer, stdin.encode())
         os.close(writer)
         self._monkeypatch.setattr(sys, "argv", ["mnemesh", *arguments])
-        out, err = _Output(), _Output()
+        out, err = _Output(is_terminal=is_terminal), _Output()
         with os.fdopen(reader) as pipe, redirect_stdout(out), redirect_stderr(err):
             self._monkeypatch.setattr(sys, "stdin", pipe)
             try:

@@ -103,7 +103,10 @@ async def test_refused_api_key_is_one_error_line_and_exit_code_1(mesh: FakeMesh,
     assert code == 1
     assert out == "You said: hello\n"
     assert err.splitlines() == [
-        "mnemesh: openai refused the API key. Check OPENAI_API_KEY and restart the mesh. (Bad key.)"
+        (
+            "mnemesh: openai refused the API key. Check OPENAI_API_KEY and restart the mesh, or, if you registered the "
+            "provider, use `mnemesh providers update openai --key-file FILE`. (Bad key.)"
+        )
     ]
 
 
@@ -130,19 +133,21 @@ async def test_search_shows_who_said_what_when_and_around_it(mesh: FakeMesh, mne
     said = found_message("In Rome.", name="Zoë", create_time=Timestamp(seconds=1_700_000_000))
     after = found_message("And you?")
     mesh.orchestrator.found = messages_service_pb2.SearchMessagesResponse(
-        hits=[messages_service_pb2.MessageHit(message=said, text="In Rome.", question=question, after=[after])],
+        hits=[
+            messages_service_pb2.MessageHit(message=said, text="In Rome.", score=0.75, question=question, after=[after])
+        ],
         time_ranges=[
             messages_service_pb2.ResolvedTimeRange(expression="before May", end_time=Timestamp(seconds=1_682_892_000))
         ],
     )
     asked = ("search", "Where does Zoë live?", "home", "--in", "messages", "--speaker", "Zoë", "--after", "1")
     code, out, err = await mesh.run(*asked)
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "mnemesh: times are in Europe/Berlin\n")
     assert out.splitlines() == [
         "before May: from … until 2023-05-01 00:00",
-        "                 assistant Where do you live?",
-        "2023-11-14 23:13 Zoë       In Rome.",
-        "                 user      And you?",
+        "                        assistant Where do you live?",
+        " 0.75  2023-11-14 23:13 Zoë       In Rome.",
+        "                        user      And you?",
     ]
     (request,) = mesh.orchestrator.searched
     assert (request.query, list(request.further_queries)) == ("Where does Zoë live?", ["home"])

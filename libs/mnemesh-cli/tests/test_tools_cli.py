@@ -51,11 +51,10 @@ def test_a_tool_is_created_listed_shown_run_replaced_and_deleted(cli: CommandLin
     tool_id = created.strip()
     _, listed, _ = cli.run("tools", "list")
     assert [line.split()[:2] for line in listed.splitlines()] == [["TOOL", "TYPE"], ["add_numbers", "custom"]]
-    assert max(len(line) for line in listed.splitlines()) <= 80
     _, everything, _ = cli.run("tools", "list", "--builtin", "--json")
     assert {"add_numbers", "archival_memory_search"} <= {json.loads(line)["name"] for line in everything.splitlines()}
     _, shown, _ = cli.run("tools", "show", "add_numbers")
-    assert ["parameters", "left,", "right?"] in [line.split() for line in shown.splitlines()]
+    assert "parameters: left, right?" in shown.splitlines()
     assert ("return left + right" in shown, "required" in shown) == (True, True)
     assert cli.run("tools", "run", "add_numbers", '{"left": 2}') == (0, "adding\n3\n", "")
     _, answer, _ = cli.run("tools", "run", tool_id, '{"left": 2, "right": 5}', "--json")

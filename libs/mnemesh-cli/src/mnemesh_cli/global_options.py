@@ -1,12 +1,15 @@
-"""The options that every command takes, anywhere on the line: --target, --profile and --json."""
+"""The options that every command takes, anywhere on the line: --target, --profile, --json and --wide."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Any, Final
 
 import typer
 from mnemesh_cli.connection import Connection
+from mnemesh_cli.display.table import is_wide
+from mnemesh_cli.short_ids import resolve_short_ids
 from typer.core import TyperGroup
 
 _KEY: Final = "mnemesh_cli.connection"
@@ -37,8 +40,22 @@ class MeshGroup(TyperGroup):
 
 def _add_to_all(command: Any) -> None:
     _add_to(command)
-    for inner in getattr(command, "commands", {}).values():
-        _add_to_all(inner)
+    inner = getattr(command, "commands", None)
+    if inner is None and not isinstance(command.invoke, _Resolving):
+        command.invoke = _Resolving(command.invoke)
+    for each in (inner or {}).values():
+        _add_to_all(each)
+
+
+class _Resolving:
+    """Runs a command with whole ids in place of short ones."""
+
+    def __init__(self, invoke: Callable[[Any], Any]) -> None:
+        self._invoke = invoke
+
+    def __call__(self, context: Any) -> Any:
+        resolve_short_ids(connection_of(context), context.params)
+        return self._invoke(context)
 
 
 def _add_to(command: Any) -> None:
@@ -69,6 +86,11 @@ def _store_profile(context: typer.Context, value: str | None) -> None:
 def _store_json(context: typer.Context, value: bool) -> None:
     if value:
         connection_of(context).as_json = True
+
+
+def _store_wide(value: bool) -> None:
+    if value:
+        is_wide.set(True)
 
 
 @cache
@@ -102,8 +124,14 @@ def _options() -> tuple[Any, ...]:
                 "--json", help="Print JSON, one object per row.", callback=_store_json, rich_help_panel=_PANEL
             ),
         ] = False,
+        wide: Annotated[
+            bool,
+            typer.Option(
+                "--wide", help="Do not shorten ids and columns of tables.", callback=_store_wide, rich_help_panel=_PANEL
+            ),
+        ] = False,
     ) -> None:
-        del target, profile, json
+        del target, profile, json, wide
 
     options = tuple(typer.main.get_command(app).params)
     for option in options:

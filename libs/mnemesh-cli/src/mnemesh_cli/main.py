@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, cast
 import structlog
 import typer
 from mnemesh_cli.display.error_text import any_error_text, exit_code
+from mnemesh_cli.display.table import is_wide
 from mnemesh_cli.display.terminal import print_error
 from mnemesh_cli.global_options import MeshGroup, connection_of
 from mnemesh_cli.named_commands import NamedCommands
@@ -101,6 +102,7 @@ def main() -> None:
     the line names does not exist, and 4 if the mesh cannot be reached.
     """
     make_new_files_private()
+    is_wide.set(False)
     # stdout has the results of commands. The stream is looked up for each line, because callers may replace it.
     structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
     try:

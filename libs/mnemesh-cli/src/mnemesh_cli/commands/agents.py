@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from datetime import UTC
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -14,14 +15,13 @@ from mnemesh_cli.commands.resources import id_column, text_column
 from mnemesh_cli.connection import NO_AGENTS, Connection
 from mnemesh_cli.display.group_views import AgentNames
 from mnemesh_cli.display.memory_view import print_memory
-from mnemesh_cli.display.records import print_done, print_json, print_list
+from mnemesh_cli.display.records import print_done, print_fields, print_json, print_list
+from mnemesh_cli.display.table import local_time_text
 from mnemesh_cli.display.terminal import output
 from mnemesh_cli.options import AgentArgument, YesOption
 from mnemesh_client.agent import Agent
 from mnemesh_client.inputs import agent_type
 from mnemesh_client.mnemesh import Mnemesh
-from rich.table import Table
-from rich.text import Text
 
 _PARTNER_TYPES: Final = (agents_pb2.AGENT_TYPE_SLEEPTIME, agents_pb2.AGENT_TYPE_VOICE_SLEEPTIME)
 
@@ -54,7 +54,7 @@ def list_agents(
 async def _list(connection: Connection, tags: list[str], limit: int) -> None:
     async with connection.open() as mnemesh:
         rows = (agent.proto async for agent in mnemesh.agents.list(tags_all=tags, limit=limit))
-        await print_list(rows, _COLUMNS, as_json=connection.as_json, empty=NO_AGENTS)
+        await print_list(rows, _COLUMNS, as_json=connection.as_json, empty=NO_AGENTS, limit=limit)
 
 
 @app.command("create")
@@ -141,21 +141,20 @@ async def _print_agent(mnemesh: Mnemesh, agent: Agent, *, as_json: bool) -> None
     if as_json:
         print_json(agent.proto)
         return
-    table = Table(box=None, show_header=False)
-    for label, value in (
+    proto = agent.proto
+    fields = [
         ("id", agent.id),
         ("name", agent.name),
-        ("type", _type(agent.proto)),
+        ("description", proto.description),
+        ("type", _type(proto)),
         ("model", agent.model),
-        ("tags", ", ".join(agent.proto.tags)),
-        ("tools", ", ".join(tool.name for tool in agent.proto.tools)),
-        ("created", agent.proto.create_time.ToJsonString()),
+        ("tags", ", ".join(proto.tags)),
+        ("tools", ", ".join(tool.name for tool in proto.tools)),
+        ("created", local_time_text(proto.create_time.ToDatetime(UTC))),
         *(await _group_rows(mnemesh, agent)),
-    ):
-        table.add_row(label, Text(value))
-    console = output()
-    console.print(table)
-    print_memory(console, await agent.memory())
+    ]
+    print_fields(fields)
+    print_memory(output(), await agent.memory())
 
 
 async def _group_rows(mnemesh: Mnemesh, agent: Agent) -> list[tuple[str, str]]:

@@ -14,6 +14,12 @@ from mnemesh_cli.display.table import Column
 from mnemesh_cli.options import AgentArgument, AttachToOption
 from mnemesh_client.mnemesh import Mnemesh
 
+
+async def _owner(_: Mnemesh, archive: archives_pb2.Archive) -> list[str]:
+    """Returns the agent for which an archive was created."""
+    return [archive.created_for_agent_id]
+
+
 ARCHIVES = Resource(
     noun="archive",
     columns=(
@@ -27,6 +33,8 @@ ARCHIVES = Resource(
     delete=lambda mnemesh, archive: mnemesh.archives.delete(archive.id),
     consequence=" and its passages",
     of_agent=True,
+    agents_of=_owner,
+    create="mnemesh archives create NAME",
 )
 app = resource_app(ARCHIVES, "Create, list, show, change, attach and delete archives of passages.")
 

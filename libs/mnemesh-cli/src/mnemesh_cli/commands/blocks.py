@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2
@@ -12,6 +12,13 @@ from mnemesh_cli.display.records import print_done, print_list, print_record
 from mnemesh_cli.display.table import Column
 from mnemesh_cli.options import AgentArgument, AttachToOption, LimitOption, text_or_stdin
 from mnemesh_client.mnemesh import Mnemesh
+
+_SHOWN_HOLDERS: Final = 5
+
+
+async def _holders(mnemesh: Mnemesh, block: blocks_pb2.Block) -> list[str]:
+    return [agent_id async for agent_id in mnemesh.blocks.agents(block.id, limit=_SHOWN_HOLDERS)]
+
 
 BLOCKS = Resource(
     noun="block",
@@ -26,6 +33,8 @@ BLOCKS = Resource(
     delete=lambda mnemesh, block: mnemesh.blocks.delete(block.id),
     consequence=", also from the agents that hold it",
     of_agent=True,
+    agents_of=_holders,
+    create="mnemesh blocks create LABEL VALUE",
 )
 app = resource_app(BLOCKS, "Create, list, show, change, attach and delete blocks of core memory.")
 

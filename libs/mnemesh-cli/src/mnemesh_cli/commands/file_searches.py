@@ -43,7 +43,7 @@ async def _search(connection: Connection, key: str | None, query: str, limit: in
     if response.degraded:
         notice("the embedder does not answer; only words were compared")
     if not response.hits:
-        notice("no results")
+        notice("Nothing matches.")
 
 
 def grep(

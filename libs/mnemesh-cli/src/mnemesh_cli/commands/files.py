@@ -12,9 +12,9 @@ import typer
 from mnemesh_cli.commands import file_searches, file_uploads
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.file_progress import transfer_bars
-from mnemesh_cli.display.file_views import FolderNames, file_fields, print_fields, print_files, status_text
-from mnemesh_cli.display.records import print_done, print_json
-from mnemesh_cli.display.terminal import notice, output
+from mnemesh_cli.display.file_views import FolderNames, file_columns, file_fields, status_text
+from mnemesh_cli.display.records import print_done, print_fields, print_json, print_list
+from mnemesh_cli.display.terminal import output
 from mnemesh_cli.options import FileArgument, YesOption
 from mnemesh_kit.errors import InvalidArgument
 
@@ -56,13 +56,11 @@ async def _list(
     async with connection.open() as mnemesh:
         filters["folder_id"] = None if folder is None else (await mnemesh.folders.find(folder)).id
         filters["agent_id"] = None if agent is None else (await mnemesh.agents.find(agent)).id
-        names = FolderNames(mnemesh)
-        rows = [(await names.of(file), file) async for file in mnemesh.files.list(**filters, order="desc")]
-    if as_json:
-        for _, file in rows:
-            print_json(file)
-    elif not print_files(rows):
-        notice("There are no such files. Upload some with `mnemesh files upload`.")
+        folders = FolderNames(mnemesh)
+        files = [file async for file in mnemesh.files.list(**filters, order="desc")]
+        names = {} if as_json else {file.id: await folders.of(file) for file in files}
+        empty = "There are no such files. Upload some with `mnemesh files upload`."
+        await print_list(files, file_columns(names), as_json=as_json, empty=empty, limit=filters["limit"])
 
 
 @app.command("show")

@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 import typer
 from mnemesh_cli.connection import Connection
-from mnemesh_cli.display.file_views import folder_fields, print_fields, print_folders
+from mnemesh_cli.display.file_views import FOLDER_COLUMNS, folder_fields
 from mnemesh_cli.display.group_views import AgentNames
-from mnemesh_cli.display.records import print_done, print_json
-from mnemesh_cli.display.terminal import notice
+from mnemesh_cli.display.records import print_done, print_fields, print_json, print_list
 from mnemesh_cli.options import AgentArgument, FolderArgument, YesOption
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, show, change and delete folders; attach them to agents.")
@@ -31,12 +30,9 @@ def list_folders(
 async def _list(connection: Connection, agent: str | None, limit: int, *, as_json: bool) -> None:
     async with connection.open() as mnemesh:
         agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
-        folders = [each async for each in mnemesh.folders.list(agent_id=agent_id, order="desc", limit=limit)]
-    if as_json:
-        for folder in folders:
-            print_json(folder)
-    elif not print_folders(folders):
-        notice(NO_FOLDERS if agent is None else "The agent has no folders.")
+        folders = mnemesh.folders.list(agent_id=agent_id, order="desc", limit=limit)
+        empty = NO_FOLDERS if agent is None else "The agent has no folders."
+        await print_list(folders, FOLDER_COLUMNS, as_json=as_json, empty=empty, limit=limit)
 
 
 @app.command("create")

@@ -28,7 +28,7 @@ from mnemesh_cli.commands.group_options import (
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.group_views import AgentNames, print_group
 from mnemesh_cli.display.records import print_done, print_json, print_list
-from mnemesh_cli.display.table import Column
+from mnemesh_cli.display.table import Column, Kind
 from mnemesh_cli.options import GroupArgument, YesOption
 from mnemesh_client.group import Group
 from mnemesh_client.mnemesh import Mnemesh
@@ -36,7 +36,12 @@ from mnemesh_client.mnemesh import Mnemesh
 app = typer.Typer(no_args_is_help=True, help="Create groups of agents, send them messages, show and delete them.")
 
 _COLUMNS = tuple(
-    Column(name.upper(), itemgetter(name), flexible=name not in ("id", "type"))
+    Column(
+        name.upper(),
+        itemgetter(name),
+        flexible=name not in ("id", "type"),
+        kind=Kind.ID if name == "id" else Kind.TEXT,
+    )
     for name in ("id", "description", "type", "members", "manager")
 )
 NO_GROUPS = "There are no groups. Create one with `mnemesh groups create`."
@@ -74,7 +79,7 @@ async def _list(connection: Connection, agent: str | None, types: list[GroupType
             }
             async for group in groups
         ]
-        await print_list(rows, _COLUMNS, as_json=False, empty=NO_GROUPS)
+        await print_list(rows, _COLUMNS, as_json=False, empty=NO_GROUPS, limit=limit)
 
 
 @app.command("create")

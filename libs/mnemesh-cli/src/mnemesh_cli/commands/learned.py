@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 from mnemesh.recall.v1 import episodes_pb2
-from mnemesh_cli.commands.resources import Resource, id_column, resource_app, run, text_column, time_column
+from mnemesh_cli.commands.resources import Resource, id_column, of_hits, resource_app, run, text_column, time_column
 from mnemesh_cli.display.records import print_list
 from mnemesh_cli.options import AgentArgument, LimitOption
 from mnemesh_client.mnemesh import Mnemesh
@@ -58,8 +58,8 @@ def search_facts(context: typer.Context, agent: AgentArgument, query: QueryArgum
     async def command(mnemesh: Mnemesh) -> None:
         agent_id = (await mnemesh.agents.find(agent)).id
         hits = await mnemesh.facts.search(query, agent_id=agent_id, limit=limit)
-        rows = hits if context.obj.as_json else [hit.fact for hit in hits]
-        await print_list(rows, FACTS.columns, as_json=context.obj.as_json, empty="No fact matches.")
+        columns = of_hits("fact", FACTS.columns)
+        await print_list(hits, columns, as_json=context.obj.as_json, empty="No fact matches.")
 
     run(context, command)
 
@@ -73,7 +73,7 @@ def search_episodes(
     async def command(mnemesh: Mnemesh) -> None:
         agent_id = (await mnemesh.agents.find(agent)).id
         hits = await mnemesh.episodes.search(query, agent_id=agent_id, limit=limit)
-        rows = hits if context.obj.as_json else [hit.episode for hit in hits]
-        await print_list(rows, EPISODES.columns, as_json=context.obj.as_json, empty="No episode matches.")
+        columns = of_hits("episode", EPISODES.columns)
+        await print_list(hits, columns, as_json=context.obj.as_json, empty="No episode matches.")
 
     run(context, command)

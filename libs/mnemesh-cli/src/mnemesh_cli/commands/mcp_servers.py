@@ -8,19 +8,34 @@ from urllib.parse import parse_qs, urlsplit
 
 import typer
 from mnemesh.tools.v1 import mcp_servers_pb2, mcp_servers_service_pb2
+from mnemesh_cli.commands.resources import enum_text, id_column, text_column
 from mnemesh_cli.connection import Connection
-from mnemesh_cli.display.records import print_done, print_json, print_record
-from mnemesh_cli.display.terminal import output, print_error
+from mnemesh_cli.display.records import print_done, print_list, print_record
+from mnemesh_cli.display.table import Column
+from mnemesh_cli.display.terminal import print_error
 from mnemesh_cli.options import YesOption
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import NotFound
-from rich.table import Column, Table
 from typer.core import TyperCommand
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, change and authorize MCP servers, and read their tools.")
 
 ServerArgument = Annotated[str, typer.Argument(metavar="SERVER", help="Id or name of the MCP server.")]
 _REACHABLE = mcp_servers_pb2.MCP_SERVER_STATUS_REACHABLE
+_COLUMNS = (
+    text_column("NAME", lambda row: row.name),
+    Column("TRANSPORT", lambda row: (row.WhichOneof("transport") or "").removeprefix("streamable_")),
+    Column("STATUS", lambda row: enum_text(mcp_servers_pb2.McpServerStatus, row.status, "MCP_SERVER_STATUS_")),
+    Column("TOOLS", lambda row: str(row.tool_count), right=True),
+    id_column(),
+)
+_TOOL_COLUMNS = (
+    text_column("NAME", lambda row: row.name),
+    Column(
+        "SCHEMA", lambda row: enum_text(mcp_servers_pb2.McpSchemaStatus, row.schema_health.status, "MCP_SCHEMA_STATUS_")
+    ),
+    id_column("tool_id"),
+)
 _URLS = ("http://", "https://")
 _REDIRECT = "http://127.0.0.1:8765/callback"
 
@@ -84,15 +99,8 @@ def list_servers(context: typer.Context) -> None:
 
 async def _list(connection: Connection, as_json: bool) -> None:
     async with connection.open() as mnemesh:
-        table = Table("NAME", "TRANSPORT", "STATUS", "TOOLS", Column("ID", no_wrap=True), box=None)
-        async for server in mnemesh.mcp_servers.list():
-            if as_json:
-                print_json(server)
-            kind = server.WhichOneof("transport") or ""
-            status = mcp_servers_pb2.McpServerStatus.Name(server.status).removeprefix("MCP_SERVER_STATUS_").lower()
-            table.add_row(server.name, kind.removeprefix("streamable_"), status, str(server.tool_count), server.id)
-        if not as_json:
-            output().print(table)
+        empty = "There are no MCP servers. Create one with `mnemesh mcp-servers create`."
+        await print_list(mnemesh.mcp_servers.list(), _COLUMNS, as_json=as_json, empty=empty)
 
 
 @app.command("show")
@@ -114,14 +122,8 @@ def list_tools(context: typer.Context, server: ServerArgument) -> None:
 
 async def _tools(connection: Connection, key: str, as_json: bool) -> None:
     async with connection.open() as mnemesh:
-        table = Table("NAME", "SCHEMA", Column("ID", no_wrap=True), box=None)
-        async for tool in mnemesh.mcp_servers.tools((await _find(mnemesh, key)).id):
-            if as_json:
-                print_json(tool)
-            health = mcp_servers_pb2.McpSchemaStatus.Name(tool.schema_health.status)
-            table.add_row(tool.name, health.removeprefix("MCP_SCHEMA_STATUS_").lower(), tool.tool_id)
-        if not as_json:
-            output().print(table)
+        tools = mnemesh.mcp_servers.tools((await _find(mnemesh, key)).id)
+        await print_list(tools, _TOOL_COLUMNS, as_json=as_json, empty="The server has no tools.")
 
 
 @app.command("refresh")

@@ -9,7 +9,16 @@ from mnemesh.agents.v1 import runs_pb2
 from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_cli.chat.render import LiveRenderer, PlainRenderer
-from mnemesh_cli.commands.resources import Resource, resource_app, run, text_column, time_column
+from mnemesh_cli.commands.resources import (
+    Resource,
+    agent_column,
+    id_column,
+    of_hits,
+    resource_app,
+    run,
+    text_column,
+    time_column,
+)
 from mnemesh_cli.completion import completer
 from mnemesh_cli.connection import choose_agent
 from mnemesh_cli.display.group_views import message_text, role_name
@@ -35,7 +44,7 @@ async def _delete(mnemesh: Mnemesh, message: message_pb2.Message) -> None:
 MESSAGES = Resource(
     noun="message",
     columns=(
-        Column("ID", lambda message: message.id),
+        id_column(),
         time_column(title="TIME"),
         Column("ROLE", role_name),
         text_column("TEXT", message_text),
@@ -46,12 +55,7 @@ MESSAGES = Resource(
     of_agent=True,
 )
 app = resource_app(MESSAGES, "List, search, show, send and delete messages.")
-_HITS = (
-    time_column(title="TIME"),
-    Column("ROLE", role_name),
-    text_column("TEXT", message_text),
-    Column("ID", lambda message: message.id),
-)
+_HITS = of_hits("message", MESSAGES.columns)
 
 
 @app.command("search")
@@ -66,8 +70,11 @@ def search(
     async def command(mnemesh: Mnemesh) -> None:
         agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
         hits = await mnemesh.messages.search(query, agent_id=agent_id, limit=min(limit, 100))
-        rows = hits if context.obj.as_json else [hit.message for hit in hits]
-        await print_list(rows, _HITS, as_json=context.obj.as_json, empty="No message matches.")
+        columns = _HITS
+        if agent is None and not context.obj.as_json:
+            found = await agent_column(mnemesh, [hit.message for hit in hits])
+            columns = (*_HITS[:2], *of_hits("message", [found])[1:], *_HITS[2:])
+        await print_list(hits, columns, as_json=context.obj.as_json, empty="No message matches.")
 
     run(context, command)
 

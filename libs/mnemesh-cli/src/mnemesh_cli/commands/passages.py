@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from mnemesh_cli.commands.resources import Resource, id_column, resource_app, run, text_column, time_column
+from mnemesh_cli.commands.resources import Resource, id_column, of_hits, resource_app, run, text_column, time_column
 from mnemesh_cli.completion import completer
 from mnemesh_cli.display.records import print_done, print_list
 from mnemesh_cli.options import LimitOption, OfAgentOption, text_or_stdin
@@ -18,6 +18,7 @@ PASSAGES = Resource(
     find=lambda mnemesh, key: mnemesh.passages.get(key),
     delete=lambda mnemesh, passage: mnemesh.passages.delete(passage.id),
     of_agent=True,
+    create="mnemesh passages create TEXT --agent AGENT",
 )
 app = resource_app(PASSAGES, "Create, list, search, show and delete archived passages.")
 
@@ -69,7 +70,7 @@ def search(
         hits = await mnemesh.passages.search(
             query, agent_id=agent_id, archive_id=archive, tags=tag or [], limit=min(limit, 100)
         )
-        rows = hits if context.obj.as_json else [hit.passage for hit in hits]
-        await print_list(rows, PASSAGES.columns, as_json=context.obj.as_json, empty="No passage matches.")
+        columns = of_hits("passage", PASSAGES.columns)
+        await print_list(hits, columns, as_json=context.obj.as_json, empty="No passage matches.")
 
     run(context, command)

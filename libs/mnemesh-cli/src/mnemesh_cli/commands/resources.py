@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import typer
 from mnemesh_cli.completion import completer
 from mnemesh_cli.connection import Connection
+from mnemesh_cli.display.group_views import AgentNames
 from mnemesh_cli.display.records import print_done, print_list, print_record
-from mnemesh_cli.display.table import Column
+from mnemesh_cli.display.table import Column, Kind
 from mnemesh_cli.options import LimitOption, OfAgentOption, YesOption
 from mnemesh_client.mnemesh import Mnemesh
 
 Find = Callable[[Mnemesh, str], Awaitable[Any]]
+AgentsOf = Callable[[Mnemesh, Any], Awaitable[Sequence[str]]]
 ListAll = Callable[[Mnemesh, str | None, int], AsyncIterator[Any]]
 """Yields at most so many rows, of an agent by id or of all."""
 
@@ -36,7 +39,11 @@ class Resource:
     consequence: str = ""
     """What is deleted with the resource, such as " and its passages"."""
     of_agent: bool = False
-    """Whether `--agent` can filter the list."""
+    """Whether `--agent` can filter the list. Without it, a column has the agent of each row."""
+    agents_of: AgentsOf | None = None
+    """Returns the ids of the agents to which a row belongs, if it has no field `agent_id`."""
+    create: str = ""
+    """The line that creates the first one, which an empty list names."""
 
     @property
     def nouns(self) -> str:
@@ -55,8 +62,8 @@ def resource_app(resource: Resource, help: str) -> typer.Typer:  # noqa: A002
 
 
 def id_column(field: str = "id", title: str = "ID") -> Column:
-    """Returns a column that is never shortened."""
-    return Column(title, lambda row: str(getattr(row, field)))
+    """Returns a column of ids, which a terminal shows as short ones."""
+    return Column(title, lambda row: str(getattr(row, field)), kind=Kind.ID)
 
 
 def text_column(title: str, value: Callable[[Any], str]) -> Column:
@@ -65,13 +72,36 @@ def text_column(title: str, value: Callable[[Any], str]) -> Column:
 
 
 def time_column(field: str = "create_time", title: str = "CREATED") -> Column:
-    """Returns a column with a time as YYYY-MM-DD HH:MM in UTC."""
-    return Column(title, lambda row: time_text(row, field))
+    """Returns a column with a time of the rows."""
+    return Column(title, lambda row: time_of(row, field), kind=Kind.TIME)
 
 
-def time_text(row: Any, field: str) -> str:
-    """Returns a time field of a message as YYYY-MM-DD HH:MM in UTC; "" if it is absent."""
-    return getattr(row, field).ToJsonString()[:16].replace("T", " ") if row.HasField(field) else ""
+def score_column() -> Column:
+    """Returns the column of the scores of hits."""
+    return Column("SCORE", lambda hit: f"{hit.score:.2f}", right=True)
+
+
+def of_hits(field: str, columns: Sequence[Column]) -> tuple[Column, ...]:
+    """Returns the columns of hits: their scores, then the columns of what was found, which is in a field."""
+    return (score_column(), *(replace(each, value=_of_field(field, each.value)) for each in columns))
+
+
+def _of_field(field: str, value: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda hit: value(getattr(hit, field))
+
+
+def time_of(row: Any, field: str) -> datetime | None:
+    """Returns a time field of a message; None if it is absent."""
+    return getattr(row, field).ToDatetime(UTC) if row.HasField(field) else None
+
+
+async def agent_column(mnemesh: Mnemesh, rows: Sequence[Any], agents_of: AgentsOf | None = None) -> Column:
+    """Returns a column with the names of the agents of each row, for lists over all agents."""
+    names, texts = AgentNames(mnemesh), dict[str, str]()
+    for row in rows:
+        ids = await agents_of(mnemesh, row) if agents_of is not None else [row.agent_id]
+        texts[row.id] = ", ".join([await names.name(id_) for id_ in ids if id_])
+    return text_column("AGENT", lambda row: texts[row.id])
 
 
 def enum_text(enum: Any, value: int, prefix: str) -> str:
@@ -91,12 +121,19 @@ async def _with_client(connection: Connection, command: Callable[[Mnemesh], Awai
 
 def _list_command(resource: Resource) -> Callable[..., None]:
     empty: Final = f"There are no {resource.nouns}."
+    hint: Final = f"{empty} Create one with `{resource.create}`." if resource.create else empty
 
     async def list_rows(connection: Connection, agent: str | None, limit: int) -> None:
         async with connection.open() as mnemesh:
             agent_id = None if agent is None else (await mnemesh.agents.find(agent)).id
-            rows = resource.list_all(mnemesh, agent_id, limit)
-            await print_list(rows, resource.columns, as_json=connection.as_json, empty=empty)
+            rows, columns = resource.list_all(mnemesh, agent_id, limit), tuple(resource.columns)
+            if connection.as_json or agent_id is not None or not resource.of_agent:
+                said = hint if agent_id is None else f"The agent has no {resource.nouns}."
+                await print_list(rows, columns, as_json=connection.as_json, empty=said, limit=limit)
+                return
+            collected = [row async for row in rows]
+            column = await agent_column(mnemesh, collected, resource.agents_of)
+            await print_list(collected, (columns[0], column, *columns[1:]), as_json=False, empty=hint, limit=limit)
 
     def list_of_agent(context: typer.Context, agent: OfAgentOption = None, limit: LimitOption = 100) -> None:
         asyncio.run(list_rows(context.obj, agent, limit))

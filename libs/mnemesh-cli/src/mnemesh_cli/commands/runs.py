@@ -18,9 +18,8 @@ from mnemesh_client.mnemesh import Mnemesh
 
 
 def status_text(run: runs_pb2.Run) -> str:
-    """Returns the status of a run, and the reason of its error."""
-    name = enum_text(runs_pb2.RunStatus, run.status, "RUN_STATUS_")
-    return f"{name}: {run.error.reason}" if run.HasField("error") else name
+    """Returns the status of a run."""
+    return enum_text(runs_pb2.RunStatus, run.status, "RUN_STATUS_")
 
 
 def seconds_text(row: runs_pb2.Run | runs_pb2.Step) -> str:
@@ -42,9 +41,10 @@ RUNS = Resource(
     columns=(
         id_column(),
         time_column(title="SENT"),
-        text_column("STATUS", status_text),
+        Column("STATUS", status_text),
         Column("STEPS", lambda row: str(row.step_count), right=True),
-        text_column("TIME", seconds_text),
+        Column("TIME", seconds_text, right=True),
+        text_column("ERROR", lambda row: row.error.reason),
     ),
     list_all=lambda mnemesh, agent_id, limit: mnemesh.runs.list(agent_id=agent_id, limit=limit),
     find=lambda mnemesh, key: mnemesh.runs.get(key),
@@ -57,7 +57,7 @@ app = resource_app(RUNS, "List, show, follow, cancel and retry runs, and show wh
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Id of the run.", autocompletion=completer("run"))]
 _STEPS = (
     Column("STEP", lambda step: str(step.number), right=True),
-    text_column("STATUS", lambda step: enum_text(runs_pb2.StepStatus, step.status, "STEP_STATUS_")),
+    Column("STATUS", lambda step: enum_text(runs_pb2.StepStatus, step.status, "STEP_STATUS_")),
     text_column("MODEL", lambda step: f"{step.provider}/{step.model}"),
     Column("TOKENS", tokens_text, right=True),
     Column("TIME", seconds_text),

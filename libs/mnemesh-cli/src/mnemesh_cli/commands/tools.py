@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from mnemesh.tools.v1 import execution_service_pb2, tools_pb2
 from mnemesh_cli.commands import tool_changes
+from mnemesh_cli.commands.resources import id_column, of_hits, text_column
 from mnemesh_cli.commands.tool_changes import ToolArgument
 from mnemesh_cli.connection import Connection
-from mnemesh_cli.display.file_views import print_fields
-from mnemesh_cli.display.records import print_done, print_json
-from mnemesh_cli.display.terminal import notice, output, print_error
+from mnemesh_cli.display.records import print_done, print_fields, print_json, print_list
+from mnemesh_cli.display.table import Column
+from mnemesh_cli.display.terminal import output, print_error
 from mnemesh_cli.options import YesOption
 from mnemesh_client.tools import Language, ToolTypeName
 from mnemesh_kit.errors import InvalidArgument
-from rich.table import Column, Table
 from rich.text import Text
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, show, change, attach, run and delete tools.")
@@ -41,6 +41,24 @@ _TYPESCRIPT: Final = (".ts", ".mts")
 _SUCCESS: Final = execution_service_pb2.EXECUTION_STATUS_SUCCESS
 
 
+def _type(tool: tools_pb2.Tool) -> str:
+    return tools_pb2.ToolType.Name(tool.type).removeprefix("TOOL_TYPE_").lower()
+
+
+def _description(tool: tools_pb2.Tool) -> str:
+    if tool.description or not tool.json_schema:
+        return tool.description
+    return str(json.loads(tool.json_schema).get("description") or "")
+
+
+_COLUMNS: Final = (
+    text_column("TOOL", lambda tool: tool.name),
+    Column("TYPE", _type),
+    text_column("DESCRIPTION", _description),
+    id_column(),
+)
+
+
 @app.command("list")
 def list_tools(
     context: typer.Context,
@@ -54,9 +72,9 @@ def list_tools(
 async def _list(connection: Connection, limit: int, builtin: bool, as_json: bool) -> None:
     hidden: list[ToolTypeName] = [] if builtin else ["builtin"]
     async with connection.open() as mnemesh:
-        tools = [tool async for tool in mnemesh.tools.list(exclude_types=hidden, limit=limit)]
-    if not _print_tools(tools, as_json) and not as_json:
-        notice("There are no tools. Create one with `mnemesh tools create`.")
+        tools = mnemesh.tools.list(exclude_types=hidden, limit=limit)
+        empty = "There are no tools. Create one with `mnemesh tools create`."
+        await print_list(tools, _COLUMNS, as_json=as_json, empty=empty, limit=limit)
 
 
 @app.command("search")
@@ -73,8 +91,8 @@ def search_tools(
 async def _search(connection: Connection, query: str, tags: list[str], limit: int, as_json: bool) -> None:
     async with connection.open() as mnemesh:
         hits = await mnemesh.tools.search(query, tags=tags, limit=limit)
-    if not _print_tools((hit.tool for hit in hits), as_json) and not as_json:
-        notice("No tool matches.")
+    rows = [hit.tool for hit in hits] if as_json else hits
+    await print_list(rows, of_hits("tool", _COLUMNS), as_json=as_json, empty="No tool matches.")
 
 
 @app.command("show")
@@ -218,29 +236,6 @@ def _settings(
     if approval is not None:
         fields["default_requires_approval"] = approval
     return fields
-
-
-def _type(tool: tools_pb2.Tool) -> str:
-    return tools_pb2.ToolType.Name(tool.type).removeprefix("TOOL_TYPE_").lower()
-
-
-def _description(tool: tools_pb2.Tool) -> str:
-    if tool.description or not tool.json_schema:
-        return tool.description
-    return str(json.loads(tool.json_schema).get("description") or "")
-
-
-def _print_tools(tools: Iterable[tools_pb2.Tool], as_json: bool) -> int:
-    """Prints tools as a table, or one JSON object per line. Returns their number."""
-    table = Table(Column("TOOL", overflow="fold"), Column("TYPE", no_wrap=True), "DESCRIPTION", box=None)
-    for tool in tools:
-        if as_json:
-            print_json(tool)
-        words = " ".join(_description(tool).split())
-        table.add_row(Text(tool.name), _type(tool), Text(words if len(words) <= 48 else f"{words[:47]}…"))
-    if table.row_count and not as_json:
-        output().print(table)
-    return table.row_count
 
 
 def _fields(tool: tools_pb2.Tool) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from mnemesh_cli.chat.status_line import duration_text
 from mnemesh_cli.connection import Connection
 from mnemesh_cli.display.group_views import AgentNames
 from mnemesh_cli.display.records import print_json
-from mnemesh_cli.display.table import Column, table_lines
+from mnemesh_cli.display.table import Column, Kind, table_lines
 from mnemesh_cli.display.terminal import output
 from mnemesh_client.mnemesh import Mnemesh
 from rich.console import Group
@@ -25,7 +25,7 @@ _MOST_RUNS: Final = 2000
 _MOST_SHOWN: Final = 15
 _COLUMNS: Final = (
     Column("AGENT", lambda row: row["agent"], flexible=True),
-    Column("RUN", lambda row: row["run_id"]),
+    Column("RUN", lambda row: row["run_id"], kind=Kind.ID),
     Column("STATUS", lambda row: row["status"]),
     Column("STEPS", lambda row: str(row["steps"]), right=True),
     Column("TIME", lambda row: duration_text(row["seconds"]), right=True),

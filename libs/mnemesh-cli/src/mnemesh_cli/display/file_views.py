@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
+from datetime import UTC
 from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 from mnemesh.files.v1 import agent_files_service_pb2, files_pb2
-from mnemesh_cli.display.terminal import output
+from mnemesh_cli.display.table import Column, Kind, local_time_text
 from mnemesh_client.mnemesh import Mnemesh
-from rich.table import Column, Table
-from rich.text import Text
 
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB")
-_STYLES: Final = {files_pb2.FILE_STATUS_COMPLETED: "green", files_pb2.FILE_STATUS_ERROR: "red"}
 
 
 class FolderNames:
@@ -43,49 +41,31 @@ def status_name(file: files_pb2.File | files_pb2.AgentFile) -> str:
     return files_pb2.FileStatus.Name(file.status).removeprefix("FILE_STATUS_").lower()
 
 
-def status_text(file: files_pb2.File) -> Text:
-    """Returns the status of a file in colour, with the share of passages that are embedded."""
+def status_text(file: files_pb2.File) -> str:
+    """Returns the status of a file, with the share of passages that are embedded."""
     name = status_name(file)
     if file.status == files_pb2.FILE_STATUS_EMBEDDING and file.total_chunks:
         name += f" {100 * file.chunks_embedded // file.total_chunks} %"
-    return Text(name, style=_STYLES.get(file.status, "yellow"))
+    return name
 
 
-def print_folders(folders: Iterable[files_pb2.Folder]) -> int:
-    """Prints a table of folders. Returns their number."""
-    table = Table(Column("FOLDER", overflow="fold"), _numbers("FILES"), _numbers("SIZE"), "DESCRIPTION", box=None)
-    for folder in folders:
-        table.add_row(Text(folder.name), str(folder.file_count), size_text(folder.size_bytes), Text(folder.description))
-    if table.row_count:
-        output().print(table)
-    return table.row_count
+FOLDER_COLUMNS: Final = (
+    Column("FOLDER", lambda folder: folder.name, flexible=True),
+    Column("FILES", lambda folder: str(folder.file_count), right=True),
+    Column("SIZE", lambda folder: size_text(folder.size_bytes), right=True),
+    Column("DESCRIPTION", lambda folder: folder.description, flexible=True),
+)
 
 
-def print_files(rows: Iterable[tuple[str, files_pb2.File]]) -> int:
-    """Prints a table of files with their names. Returns their number."""
-    table = Table(
-        Column("FILE", overflow="fold"),
-        Column("STATUS", no_wrap=True),
-        _numbers("SIZE"),
-        _numbers("LINES"),
-        Column("UPDATED", no_wrap=True),
-        box=None,
+def file_columns(names: Mapping[str, str]) -> tuple[Column, ...]:
+    """Returns the columns of files. `names`: their names with the folder, by id."""
+    return (
+        Column("FILE", lambda file: names[file.id], flexible=True),
+        Column("STATUS", status_text),
+        Column("SIZE", lambda file: size_text(file.size_bytes), right=True),
+        Column("LINES", lambda file: str(file.total_lines) if file.HasField("total_lines") else "", right=True),
+        Column("UPDATED", lambda file: file.update_time.ToDatetime(UTC), kind=Kind.TIME),
     )
-    for name, file in rows:
-        lines = str(file.total_lines) if file.HasField("total_lines") else ""
-        table.add_row(Text(name), status_text(file), size_text(file.size_bytes), lines, _day(file.update_time))
-    if table.row_count:
-        output().print(table)
-    return table.row_count
-
-
-def print_fields(fields: Iterable[tuple[str, str]]) -> None:
-    """Prints the fields that have a value, one per line."""
-    table = Table(box=None, show_header=False)
-    for label, value in fields:
-        if value:
-            table.add_row(label, Text(value))
-    output().print(table)
 
 
 def folder_fields(folder: files_pb2.Folder) -> Iterator[tuple[str, str]]:
@@ -110,7 +90,7 @@ def file_fields(name: str, file: files_pb2.File) -> Iterator[tuple[str, str]]:
     yield "original name", file.original_name if file.original_name != file.name else ""
     yield "path", file.path
     yield "source", file.source_url
-    yield "status", str(status_text(file))
+    yield "status", status_text(file)
     yield "error", file.error_message
     yield "type", file.media_type
     yield "size", f"{size_text(file.size_bytes)} ({file.size_bytes} bytes)"
@@ -133,17 +113,9 @@ def citation_text(citation: agent_files_service_pb2.Citation) -> str:
     return ", ".join(part for part in (citation.file_name, lines, pages) if part)
 
 
-def _numbers(header: str) -> Column:
-    return Column(header, justify="right", no_wrap=True)
-
-
 def _span(noun: str, start: int, end: int) -> str:
     return f"{noun}s {start}–{end}" if end > start else f"{noun} {start}"
 
 
-def _day(time: Timestamp) -> str:
-    return time.ToDatetime().strftime("%Y-%m-%d")
-
-
 def _time(time: Timestamp) -> str:
-    return time.ToJsonString()
+    return local_time_text(time.ToDatetime(UTC))

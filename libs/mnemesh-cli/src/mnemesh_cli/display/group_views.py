@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC
 from typing import Any, Final
 
 from google.protobuf import duration_pb2
 from mnemesh.agents.v1 import groups_pb2
 from mnemesh.types.v1 import message_pb2
-from mnemesh_cli.display.terminal import output
+from mnemesh_cli.display.records import print_fields
+from mnemesh_cli.display.table import local_time_text
 from mnemesh_client.group import Group
 from mnemesh_client.inputs import text_of
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import NotFound
-from rich.table import Table
-from rich.text import Text
 
 _DEFAULTS: Final = {
     "max_turns": "one per member",
@@ -58,17 +58,16 @@ class AgentNames:
 async def print_group(mnemesh: Mnemesh, group: Group) -> None:
     """Prints the members and settings of a group."""
     names = AgentNames(mnemesh)
-    table = Table(box=None, show_header=False)
-    table.add_row("id", group.id)
-    table.add_row("description", Text(group.description))
-    table.add_row("type", group.manager_type.replace("_", "-"))
-    if group.manager_agent_id is not None:
-        table.add_row("manager", Text(await names.label(group.manager_agent_id)))
-    for number, member in enumerate(group.agent_ids):
-        table.add_row("members" if number == 0 else "", Text(await names.label(member)))
-    for label, value in setting_rows(group.proto):
-        table.add_row(label, Text(value))
-    output().print(table)
+    manager = group.manager_agent_id
+    fields = [
+        ("id", group.id),
+        ("description", group.description),
+        ("type", group.manager_type.replace("_", "-")),
+        ("manager", "" if manager is None else await names.label(manager)),
+        *[("member", await names.label(member)) for member in group.agent_ids],
+        *setting_rows(group.proto),
+    ]
+    print_fields(fields)
 
 
 def setting_rows(group: groups_pb2.Group) -> Iterator[tuple[str, str]]:
@@ -89,8 +88,9 @@ def setting_rows(group: groups_pb2.Group) -> Iterator[tuple[str, str]]:
         yield "hidden", "yes"
     if group.HasField("turns_counter"):
         yield "turns", str(group.turns_counter)
-        yield "last sleeptime", group.last_sleeptime.ToJsonString() if group.HasField("last_sleeptime") else "never"
-    yield "created", group.create_time.ToJsonString()
+        last = group.last_sleeptime.ToDatetime(UTC) if group.HasField("last_sleeptime") else None
+        yield "last sleeptime", local_time_text(last) or "never"
+    yield "created", local_time_text(group.create_time.ToDatetime(UTC))
 
 
 def role_name(message: message_pb2.Message) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import typer
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
-from mnemesh_cli.display.table import Column, table_lines
+from mnemesh_cli.display.table import Column, is_wide, table_lines
 from mnemesh_cli.display.terminal import notice, output
 from rich.text import Text
 
@@ -19,9 +19,22 @@ Record = Message | Mapping[str, Any]
 
 
 async def print_list(
-    rows: AsyncIterator[Any] | Iterable[Any], columns: Sequence[Column], *, as_json: bool, empty: str
+    rows: AsyncIterator[Any] | Iterable[Any],
+    columns: Sequence[Column],
+    *,
+    as_json: bool,
+    empty: str,
+    limit: int | None = None,
 ) -> None:
-    """Prints rows as a table, or as one JSON object per line while they are read. `empty` is said if there are none."""
+    """Prints rows as a table, or as one JSON object per line while they are read.
+
+    Args:
+        rows: the rows.
+        columns: the columns of a table.
+        as_json: whether to print JSON.
+        empty: what is said if there are no rows.
+        limit: the largest number of rows, which is said if there are so many.
+    """
     collected: list[Any] = []
     async for row in _each(rows):
         if as_json:
@@ -33,9 +46,19 @@ async def print_list(
         notice(empty)
         return
     console = output()
-    width = console.width if console.is_terminal else None
+    width = console.width if console.is_terminal and not is_wide.get() else None
     for number, line in enumerate(table_lines(columns, collected, width)):
         console.print(Text(line, style="" if number else "bold"), soft_wrap=True)
+    if len(collected) == limit:
+        notice(f"the list ends after {limit} rows; --limit shows more")
+
+
+def print_fields(fields: Iterable[tuple[str, str]]) -> None:
+    """Prints the fields that have a value, one per line, as `print_record` does."""
+    for label, value in fields:
+        if value:
+            for line in _text_lines(f"{label}:", value, ""):
+                output().print(Text(line), soft_wrap=True)
 
 
 def print_record(record: Record, *, as_json: bool) -> None:

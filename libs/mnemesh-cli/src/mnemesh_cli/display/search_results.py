@@ -14,7 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from mnemesh.archival.v1.passages_service_pb2 import PassageHit
 from mnemesh.recall.v1.messages_service_pb2 import MessageHit
 from mnemesh_cli.display import styles
-from mnemesh_cli.display.terminal import output, print_labelled
+from mnemesh_cli.display.terminal import notice, output, print_labelled
 from mnemesh_client.agent import Agent
 from mnemesh_client.hits import Hits, said, said_by
 from mnemesh_kit.time import timestamp_from_proto, zone_from_name
@@ -56,8 +56,10 @@ def print_found(agent: Agent, found: list[tuple[str, Hits[Any]]]) -> None:
     for kind, hits in found:
         for hit in hits:
             (_print_message if kind == "message" else _print_passage)(hit, zone)
-    if not any(hits for _, hits in found):
-        output().print("no results", style="dim")
+    if any(hits for _, hits in found):
+        notice(f"times are in {agent.proto.time_zone or 'UTC'}")
+    else:
+        notice("Nothing matches.")
 
 
 async def find(agent: Agent, asked: SearchRequest) -> AsyncIterator[tuple[str, Hits[Any]]]:
@@ -100,7 +102,7 @@ def _print_message(hit: MessageHit, zone: tzinfo) -> None:
         _print_beside(said_by(hit.question), said(hit.question))
     for message in hit.before:
         _print_beside(said_by(message), said(message))
-    _print_hit(hit.message.create_time, zone, said_by(hit.message), hit.text)
+    _print_hit(hit, hit.message.create_time, zone, said_by(hit.message), hit.text)
     for message in hit.after:
         _print_beside(said_by(message), said(message))
 
@@ -109,18 +111,18 @@ def _print_passage(hit: PassageHit, zone: tzinfo) -> None:
     for passage in hit.before:
         _print_beside("passage", passage.text)
     tags = f" [{', '.join(hit.passage.tags)}]" if hit.passage.tags else ""
-    _print_hit(hit.passage.create_time, zone, "passage", f"{hit.passage.text}{tags}")
+    _print_hit(hit, hit.passage.create_time, zone, "passage", f"{hit.passage.text}{tags}")
     for passage in hit.after:
         _print_beside("passage", passage.text)
 
 
-def _print_hit(time: Timestamp, zone: tzinfo, kind: str, text: str) -> None:
-    label = Text.assemble((_time(time, zone), "dim"), " ", (f"{kind:9}", styles.TOOL))
+def _print_hit(hit: MessageHit | PassageHit, time: Timestamp, zone: tzinfo, kind: str, text: str) -> None:
+    label = Text.assemble((f"{hit.score:5.2f}  {_time(time, zone)}", "dim"), " ", (f"{kind:9}", styles.TOOL))
     print_labelled(label, Text(_shortened(text)))
 
 
 def _print_beside(kind: str, text: str) -> None:
-    print_labelled(Text(f"{'':16} {kind:9}", "dim"), Text(_shortened(text), "dim"))
+    print_labelled(Text(f"{'':23} {kind:9}", "dim"), Text(_shortened(text), "dim"))
 
 
 def _time(time: Timestamp, zone: tzinfo) -> str:
