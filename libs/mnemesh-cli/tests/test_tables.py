@@ -107,8 +107,10 @@ def test_commands_accept_short_ids(cli: CommandLine) -> None:
     block = short("blocks", "list")
     assert cli.run("blocks", "attach", block, "sid")[0] in (0, 1)  # sid has a block of this label
     assert cli.run("runs", "trace", short("runs", "list"))[0] == 0
-    assert cli.run("agents", "show", "agent-00000000")[:2] == (1, "")
-    assert "agent-00000000" in cli.run("messages", "send", "sue", "agent-00000000")[1]
+    assert cli.run("agents", "show", "agent-00000000")[0] == 3
+    cli.run("messages", "send", "sue", agent["id"][:12])
+    said = [json.loads(line) for line in cli.run("messages", "list", "--agent", "sue", "--json")[1].splitlines()]
+    assert agent["id"][:12] in json.dumps([row["content"] for row in said if row["role"] == "ROLE_USER"])
 
 
 def test_an_ambiguous_short_id_lists_the_candidates(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,12 @@ from mnemesh_client.addresses import Addresses
 from mnemesh_client.agent import Agent
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.config import ConfigError
-from mnemesh_kit.errors import InvalidArgument, NotFound
+from mnemesh_kit.errors import AlreadyExists, InvalidArgument, NotFound
 from mnemesh_kit.outgoing import DEADLINE_SECONDS
 from mnemesh_kit.tls.settings import TlsSettings
 
 FIRST_AGENT_TAG: Final = "first-agent"
+_NAMED: Final = 5
 NO_AGENTS: Final = "There are no agents. Create one with `mnemesh agents create`."
 
 
@@ -103,6 +104,35 @@ def _token(path: str | None) -> str | None:
         raise ConfigError(f"The token file of the profile, {path}, cannot be read.") from error
 
 
+async def require_free_name(mnemesh: Mnemesh, name: str) -> None:
+    """Checks that no agent has a name, because commands by a name that several have fail.
+
+    The server allows equal names, as clients of Letta's API expect. The rule is that of the command line.
+
+    Raises:
+        AlreadyExists: an agent has the name. The message has its id.
+    """
+    async for agent in mnemesh.agents.list(name=name, order="asc", limit=1):
+        raise AlreadyExists(
+            f"An agent is named {name!r} already: {agent.id}. Choose another name, or use --force.", name=name
+        )
+
+
+async def with_free_name(mnemesh: Mnemesh, agent: Agent) -> Agent:
+    """Returns an agent that was imported, with " (2)" after its name if an older agent has the name, or a free number.
+
+    A repetition changes nothing.
+    """
+    named = [each.id async for each in mnemesh.agents.list(name=agent.name, order="asc", limit=2)]
+    if not named or named[0] == agent.id:
+        return agent
+    number = 2
+    while [each async for each in mnemesh.agents.list(name=f"{agent.name} ({number})", limit=1)]:
+        number += 1
+    await agent.update(name=f"{agent.name} ({number})")
+    return agent
+
+
 async def first_agent(mnemesh: Mnemesh) -> Agent | None:
     """Returns the agent that `mnemesh up --chat` created, or None if there is none."""
     async for agent in mnemesh.agents.list(tags_all=[FIRST_AGENT_TAG], order="asc", limit=1):
@@ -122,9 +152,10 @@ async def choose_agent(mnemesh: Mnemesh, key: str | None) -> Agent:
     first = await first_agent(mnemesh)
     if first is not None:
         return first
-    agents = [agent async for agent in mnemesh.agents.list(limit=2)]
+    agents = [agent async for agent in mnemesh.agents.list(limit=_NAMED + 1)]
     if not agents:
         raise NotFound(NO_AGENTS)
     if len(agents) > 1:
-        raise InvalidArgument("There are several agents. Name one by its id or name.", field="agent")
+        names = ", ".join([agent.name for agent in agents[:_NAMED]] + ["…"] * (len(agents) > _NAMED))
+        raise InvalidArgument(f"There are several agents: {names}. Name one by its id or name.", field="agent")
     return agents[0]

@@ -14,7 +14,7 @@ from mnemesh_kit.time import timestamp_to_proto
 from mnemesh_client import downloads, processing
 from mnemesh_client.errors import FileProcessingFailed
 from mnemesh_client.folders import FoldersClient
-from mnemesh_client.inputs import is_file_id, json_text, new_request_id
+from mnemesh_client.inputs import is_id, json_text, new_request_id
 from mnemesh_client.paging import Order, paginate, sort_order
 from mnemesh_client.patience import patiently
 from mnemesh_client.transport import Channel
@@ -147,7 +147,7 @@ class FilesClient:
             NotFound: there is no such file.
             InvalidArgument: several files have that name. The message lists them.
         """
-        if is_file_id(key):
+        if is_id(key, "file"):
             return await self.get(key)
         folder, separator, name = key.partition("/")
         folder_id = (await self._folders.find(folder)).id if separator else None

@@ -12,7 +12,7 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import InvalidArgument, NotFound
 
 from mnemesh_client.group import Group
-from mnemesh_client.inputs import json_text, optional_timestamp, present_fields
+from mnemesh_client.inputs import is_id, json_text, optional_timestamp, present_fields
 from mnemesh_client.messages import RoleName, role_values
 from mnemesh_client.paging import Order, paginate, sort_order
 from mnemesh_client.transport import Channel
@@ -92,7 +92,7 @@ class GroupsClient:
             NotFound: there is no such group.
             InvalidArgument: several groups have that description. The message lists their ids.
         """
-        if key.startswith("group-"):
+        if is_id(key, "group"):
             return await self.get(key)
         found: list[Group] = []
         async for group in self.list(order="asc"):

@@ -135,12 +135,12 @@ def present_fields(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def is_file_id(key: str) -> bool:
-    """Returns whether a text is the id of a file. The name of a file may begin with "file-", too."""
-    return _FILE_ID.fullmatch(key) is not None
+def is_id(key: str, kind: str) -> bool:
+    """Returns whether a text is an id of a kind, such as "agent". A name may begin with "agent-", too."""
+    return key.startswith(f"{kind}-") and _UUID.fullmatch(key, len(kind) + 1) is not None
 
 
-_FILE_ID: Final = re.compile(r"file-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def optional_timestamp(moment: datetime | None) -> timestamp_pb2.Timestamp | None:

@@ -9,6 +9,7 @@ from google.protobuf import field_mask_pb2
 from mnemesh.agents.v1 import models_pb2, models_service_pb2, models_service_pb2_grpc
 from mnemesh_kit.errors import NotFound
 
+from mnemesh_client.inputs import is_id
 from mnemesh_client.paging import paginate
 from mnemesh_client.transport import Channel
 
@@ -43,7 +44,7 @@ class ProvidersClient:
 
     async def get(self, key: str) -> models_pb2.Provider:
         """Returns a provider by id or name."""
-        if key.startswith("provider-"):
+        if is_id(key, "provider"):
             return (await self.stub.GetProvider(models_service_pb2.GetProviderRequest(provider_id=key))).provider
         found = (await self.stub.ListProviders(models_service_pb2.ListProvidersRequest(name=key))).providers
         if not found:

@@ -12,7 +12,7 @@ import typer
 from mnemesh.agents.v1 import agents_pb2
 from mnemesh_cli.commands.agent_prompts import preview, recompile
 from mnemesh_cli.commands.resources import id_column, text_column
-from mnemesh_cli.connection import NO_AGENTS, Connection
+from mnemesh_cli.connection import NO_AGENTS, Connection, require_free_name
 from mnemesh_cli.display.group_views import AgentNames
 from mnemesh_cli.display.memory_view import print_memory
 from mnemesh_cli.display.records import print_done, print_fields, print_json, print_list
@@ -91,6 +91,7 @@ def create_agent(
     sleeptime: Annotated[
         bool, typer.Option("--sleeptime", help="Create a partner with it that maintains its memory in the background.")
     ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Create it even if an agent has the name.")] = False,
     continuation: Annotated[
         str | None, typer.Option(help='Message to the model after tool calls, such as "All tools finished. Continue."')
     ] = None,
@@ -116,11 +117,13 @@ def create_agent(
         "continuation_message": continuation,
         "enable_sleeptime": sleeptime,
     }
-    asyncio.run(_create(context.obj, name, options))
+    asyncio.run(_create(context.obj, name, options, force=force))
 
 
-async def _create(connection: Connection, name: str, options: dict[str, Any]) -> None:
+async def _create(connection: Connection, name: str, options: dict[str, Any], *, force: bool) -> None:
     async with connection.open() as mnemesh:
+        if name and not force:
+            await require_free_name(mnemesh, name)
         agent = await mnemesh.agents.create(name, **options)
         print_done(agent.id, agent.proto, as_json=connection.as_json)
 
@@ -189,6 +192,7 @@ def update_agent(
         int | None,
         typer.Option(min=0, max=1_000, metavar="TURNS", help="Extract facts after every so many turns; 0 stops that."),
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Use the name even if another agent has it.")] = False,
 ) -> None:
     """Change the settings of an agent."""
     values = {"name": name, "model": model, "description": description, "enable_sleeptime": sleeptime}
@@ -197,12 +201,14 @@ def update_agent(
         fields["memory_extraction"] = _extraction(extract_facts)
     if not fields:
         raise typer.BadParameter("Name at least one change. See `mnemesh agents update --help`.", param_hint="options")
-    asyncio.run(_update(context.obj, agent, fields))
+    asyncio.run(_update(context.obj, agent, fields, force=force))
 
 
-async def _update(connection: Connection, key: str, fields: dict[str, Any]) -> None:
+async def _update(connection: Connection, key: str, fields: dict[str, Any], *, force: bool) -> None:
     async with connection.open() as mnemesh:
         agent = await mnemesh.agents.find(key)
+        if not force and fields.get("name", agent.name) != agent.name:
+            await require_free_name(mnemesh, fields["name"])
         await agent.update(**fields)
         await _print_agent(mnemesh, agent, as_json=connection.as_json)
 

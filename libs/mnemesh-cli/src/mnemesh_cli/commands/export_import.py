@@ -17,7 +17,7 @@ from mnemesh_cli.agent_exports.records import RECORDS, count_records, export_rec
 from mnemesh_cli.agent_exports.restore import AgentImport, ImportCounts
 from mnemesh_cli.commands.import_letta import CONTINUE, import_letta
 from mnemesh_cli.commands.letta_files import ExportFormat, export_letta_file, import_letta_file
-from mnemesh_cli.connection import Connection
+from mnemesh_cli.connection import Connection, with_free_name
 from mnemesh_cli.display.count_progress import counted_bar
 from mnemesh_cli.display.records import print_done
 from mnemesh_cli.display.terminal import notice, print_error
@@ -220,6 +220,8 @@ async def _import(connection: Connection, base: Path, key: str | None, model: st
                 await _import_file(mnemesh, directory / RECORDS, model, as_json=connection.as_json)
                 continue
             agent = await restored.run(key, model=model, window=window)
+            if restored.counts.is_new:
+                await with_free_name(mnemesh, agent)
             for note in restored.counts.notes:
                 notice(note)
             record = {"agent_id": agent.id, **asdict(restored.counts)}
@@ -249,6 +251,7 @@ async def _import_file(mnemesh: Mnemesh, path: Path, model: str | None, *, as_js
         notice(f"{name} {item.id}: {item.reason}")
     for line in vector_lines({item.use: item.passages for item in response.vector_uses}):
         notice(line)
+    response.agent.CopyFrom((await with_free_name(mnemesh, Agent(mnemesh, response.agent))).proto)
     agent, verb = response.agent, "exists already as" if response.replayed else "created"
     parts = [_counted(item) for item in response.counts if item.type != agent_records_pb2.RECORD_TYPE_AGENT]
     print_done(f"{agent.name}: {verb} {agent.id}: {', '.join(parts)}", response, as_json=as_json)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from mnemesh_cli.connection import FIRST_AGENT_TAG, first_agent
+from mnemesh_cli.connection import FIRST_AGENT_TAG, first_agent, with_free_name
 from mnemesh_client.agent import Agent
 from mnemesh_client.inputs import new_request_id
 from mnemesh_client.mnemesh import Mnemesh
@@ -36,6 +36,7 @@ async def ensure_first_agent(mnemesh: Mnemesh, model: str, directory: Path, *, o
     agent = await first_agent(mnemesh)
     if agent is None:
         agent = await _create(mnemesh, model, PendingRequest(directory / _PENDING_FILE))
+        await with_free_name(mnemesh, agent)
         return agent, f"created the first agent, {agent.name} ({agent.id})"
     previous = agent.model
     if previous != model and (override or previous == REHEARSAL_MODEL or not await _is_served(mnemesh, previous)):

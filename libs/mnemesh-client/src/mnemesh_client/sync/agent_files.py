@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from mnemesh.files.v1 import agent_files_service_pb2, agent_files_service_pb2_grpc, files_pb2
-from mnemesh_client.inputs import is_file_id
+from mnemesh_client.inputs import is_id
 from mnemesh_client.sync.paging import Order, paginate, sort_order, whole_answer
 
 AgentFileOrderByName = Literal["create_time", "last_access_time", "name"]
@@ -193,6 +193,6 @@ def window(file: str, offset: int | None = None, length: int | None = None) -> a
 
 
 def _reference(file: str) -> agent_files_service_pb2.FileReference:
-    if is_file_id(file):
+    if is_id(file, "file"):
         return agent_files_service_pb2.FileReference(file_id=file)
     return agent_files_service_pb2.FileReference(name=file)

@@ -13,6 +13,7 @@ from mnemesh_client.inputs import (
     ToolSource,
     agent_type,
     block_messages,
+    is_id,
     json_text,
     new_request_id,
     source_text,
@@ -144,7 +145,7 @@ class AgentsClient:
             NotFound: there is no such agent.
             InvalidArgument: several agents have that name. The message lists their ids.
         """
-        if key.startswith("agent-"):
+        if is_id(key, "agent"):
             return self.get(key)
         named = [agent for agent in self.list(name=key, order="asc", limit=_NAMED + 1)]
         if not named:

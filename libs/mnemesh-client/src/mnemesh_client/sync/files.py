@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from mnemesh.files.v1 import files_pb2, files_service_pb2, files_service_pb2_grpc
 from mnemesh_client.errors import FileProcessingFailed
-from mnemesh_client.inputs import is_file_id, json_text, new_request_id
+from mnemesh_client.inputs import is_id, json_text, new_request_id
 from mnemesh_client.sync import downloads, processing
 from mnemesh_client.sync.folders import FoldersClient
 from mnemesh_client.sync.paging import Order, paginate, sort_order
@@ -147,7 +147,7 @@ class FilesClient:
             NotFound: there is no such file.
             InvalidArgument: several files have that name. The message lists them.
         """
-        if is_file_id(key):
+        if is_id(key, "file"):
             return self.get(key)
         folder, separator, name = key.partition("/")
         folder_id = self._folders.find(folder).id if separator else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from google.protobuf import duration_pb2
 from mnemesh.agents.v1 import groups_pb2, groups_service_pb2, groups_service_pb2_grpc
 from mnemesh.types.v1 import message_pb2
-from mnemesh_client.inputs import json_text, optional_timestamp, present_fields
+from mnemesh_client.inputs import is_id, json_text, optional_timestamp, present_fields
 from mnemesh_client.sync.group import Group
 from mnemesh_client.sync.messages import RoleName, role_values
 from mnemesh_client.sync.paging import Order, paginate, sort_order
@@ -92,7 +92,7 @@ class GroupsClient:
             NotFound: there is no such group.
             InvalidArgument: several groups have that description. The message lists their ids.
         """
-        if key.startswith("group-"):
+        if is_id(key, "group"):
             return self.get(key)
         found: list[Group] = []
         for group in self.list(order="asc"):

@@ -8,6 +8,7 @@ from typing import Any
 
 from google.protobuf import field_mask_pb2
 from mnemesh.agents.v1 import models_pb2, models_service_pb2, models_service_pb2_grpc
+from mnemesh_client.inputs import is_id
 from mnemesh_client.sync.paging import paginate
 from mnemesh_client.sync_transport import Channel
 from mnemesh_kit.errors import NotFound
@@ -43,7 +44,7 @@ class ProvidersClient:
 
     def get(self, key: str) -> models_pb2.Provider:
         """Returns a provider by id or name."""
-        if key.startswith("provider-"):
+        if is_id(key, "provider"):
             return self.stub.GetProvider(models_service_pb2.GetProviderRequest(provider_id=key)).provider
         found = self.stub.ListProviders(models_service_pb2.ListProvidersRequest(name=key)).providers
         if not found:
