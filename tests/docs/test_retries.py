@@ -24,7 +24,12 @@ from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.compaction import compactor, extraction_answers, summarizers
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.groups.speakers import MAX_SELECTIONS
-from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS, PROVIDER_BACKOFF
+from mnemesh_orchestrator.llm.attempts import (
+    DEFAULT_LIMITS,
+    MAX_INTERRUPTED_ANSWERS,
+    MAX_UNUSABLE_ANSWERS,
+    PROVIDER_BACKOFF,
+)
 from mnemesh_orchestrator.loop import model_call, retry
 from mnemesh_orchestrator.loop.context_budget import MAX_COMPACTIONS
 from mnemesh_orchestrator.runs import lease_renewal, worker
@@ -78,8 +83,8 @@ def seconds(value: float) -> str:
             grown(PROVIDER_BACKOFF),
             [Config().provider_retry_seconds, Config().provider_total_seconds],
         ),
-        ("interrupted answer", model_call.MAX_INTERRUPTED_CALLS, "none", []),
-        ("unusable answer", model_call.MAX_UNUSABLE_CALLS, "none", []),
+        ("interrupted answer", MAX_INTERRUPTED_ANSWERS, grown(PROVIDER_BACKOFF), []),
+        ("unusable answer", MAX_UNUSABLE_ANSWERS, "none", []),
         ("overlong request", MAX_COMPACTIONS + 1, "none", [compactor.TOTAL_SECONDS]),
         ("answer format", model_call.MAX_FORMAT_CALLS, "none", []),
         ("selection of a speaker", MAX_SELECTIONS, "none", []),
@@ -148,16 +153,13 @@ def test_adapter_defaults_are_those_of_the_configuration() -> None:
 
 def test_attempts_of_a_model_answer() -> None:
     config = Config()
-    interrupted, formats = model_call.MAX_INTERRUPTED_CALLS, model_call.MAX_FORMAT_CALLS
-    answers = interrupted + model_call.MAX_UNUSABLE_CALLS - 1
-    per_model = config.provider_attempts * answers * (MAX_COMPACTIONS + 1)
-    product = f"{config.provider_attempts} × {answers} × {MAX_COMPACTIONS + 1} = {per_model} "
-    assert product in PAGE
-    assert f"{per_model} × ({formats} + 1) = {per_model * (formats + 1)} requests" in PAGE
+    formats = model_call.MAX_FORMAT_CALLS - 1
+    per_model = config.provider_attempts + MAX_COMPACTIONS + formats
+    assert f"{config.provider_attempts} + {MAX_COMPACTIONS} + {formats} = {per_model} " in PAGE
+    assert f"2 × {per_model} = {2 * per_model} " in PAGE
     delays = total(PROVIDER_BACKOFF, config.provider_attempts - 1)
     assert f"| {config.provider_attempts} | {delays:g} s of delays |" in PAGE
     assert f"| {2 * config.provider_attempts} | {2 * delays:g} s |" in PAGE
-    assert f"| {interrupted * config.provider_attempts} | {interrupted * delays:g} s |" in PAGE
 
 
 def test_attempts_of_a_service_call() -> None:

@@ -28,6 +28,8 @@ class Server:
 
     answer: bytes
     port: int = 0
+    closes: bool = False
+    """The connection is closed after the answer, and not by the client."""
     requests: list[bytes] = field(default_factory=list)
 
     @property
@@ -39,7 +41,8 @@ class Server:
         writer.write(self.answer)
         try:
             await writer.drain()
-            await reader.read()  # the body, until the client closes the connection
+            if not self.closes:
+                await reader.read()  # the body, until the client closes the connection
         except ConnectionError:
             pass
         finally:
@@ -123,6 +126,105 @@ async def test_headers_of_a_provider_override_the_usual_ones(
         assert request.count("authorization:") == request.count("user-agent:") == request.count("content-length:") == 1
         assert "authorization: token 7" in request
         assert "user-agent: house/1" in request
+
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+PIECE = b'data: {"choices": [{"delta": {"role": "assistant"}}]}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "said", "requests"),
+    [
+        (HEAD + b"x-long: " + b"a" * 9000 + b"\r\n\r\n", errors.ProviderBadAnswer, "more than 8190 bytes", 1),
+        (b"HELLO\r\n\r\n", errors.ProviderBadAnswer, "not valid HTTP: Bad status line", 1),
+        (PIECE, errors.ProviderBadAnswer, "not valid HTTP", 1),
+        (b"HTTP/1.1 99 No\r\n\r\n", errors.ProviderBadAnswer, "status code", 1),
+        (b"SSH-2.0-OpenSSH_9.0\r\n", errors.ProviderBadAnswer, "not valid HTTP", 1),
+        (b"\x15\x03\x01\x00\x02\x02\x46", errors.ProviderUnreachable, "uses TLS", 1),
+        (HEAD + b"x-nul: a\0b\r\n\r\n", errors.ProviderBadAnswer, "Invalid HTTP header", 1),
+        (HEAD + b"no colon\r\n\r\n", errors.ProviderBadAnswer, "Invalid header", 1),
+        (HEAD + b"content-length: -5\r\n\r\n", errors.ProviderBadAnswer, "Content-Length", 1),
+        (CHUNKED + b"ZZZ\r\nabc\r\n", errors.ProviderBadAnswer, "chunk size", 1),
+        (CHUNKED + b"%x\r\n%s\r\nZZ\r\n" % (len(PIECE), PIECE), errors.ProviderBadAnswer, "chunk size", 1),
+        (CHUNKED + b"40\r\nabc", errors.ProviderUnavailable, "Not enough data", 5),
+        (HEAD + b"content-length: 5000\r\n\r\n" + PIECE, errors.ProviderUnavailable, "Not enough data", 5),
+        (b"", errors.ProviderUnavailable, "closed the connection", 5),
+        (b"HTTP/1.1 200 OK\r\ncont", errors.ProviderUnavailable, "closed the connection", 5),
+        (HEAD + b"content-encoding: gzip\r\n\r\n" + PIECE, errors.ProviderBadAnswer, "damaged compression", 1),
+        (
+            HEAD + b"content-encoding: gzip\r\n\r\n" + gzip.compress(PIECE * 9)[:30],
+            errors.ProviderUnavailable,
+            "in the middle of a compressed answer",
+            5,
+        ),
+    ],
+)
+async def test_what_the_http_parser_refuses_is_an_error_of_the_provider_with_its_cause(
+    answer: bytes, kind: type[errors.ProviderError], said: str, requests: int
+) -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    async with server("") as running:
+        running.answer, running.closes = answer, True
+        client = OpenAiChatClient(settings(running.url), sleep=sleep)
+        with pytest.raises(errors.ProviderError, match=said) as caught:
+            await everything(client, hello())
+        await client.close()
+    assert (type(caught.value), len(running.requests), len(waits)) == (kind, requests, requests - 1)
+    assert "RawResponseMessage" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://there/v1",
+        "nonsense",
+        "http://",
+        "http://host:99999/v1",
+        "https://[::1/v1",
+        "http://a\0b/v1",
+        f"http://{'a' * 300}/v1",
+    ],
+)
+async def test_url_that_cannot_be_called_is_an_error_of_the_provider(url: str) -> None:
+    for client_type in (OpenAiChatClient, AnthropicMessagesClient):
+        client = client_type(settings(url))
+        with pytest.raises(errors.ProviderUnreachable, match="house"):
+            await everything(client, hello())
+        with pytest.raises(errors.ProviderUnavailable, match="house"):
+            await (client.endpoint if isinstance(client, OpenAiChatClient) else client).get("/models")
+        await client.close()
+
+
+async def test_tls_at_a_server_without_tls_names_the_cause() -> None:
+    listener = await asyncio.start_server(plain_http, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    client = OpenAiChatClient(settings(f"https://127.0.0.1:{port}/v1"))
+    with pytest.raises(errors.ProviderUnreachable, match="does not use TLS"):
+        await everything(client, hello())
+    await client.close()
+    listener.close()
+
+
+async def plain_http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answers to anything with HTTP, as a server without TLS does to a TLS handshake."""
+    await reader.read(1)
+    writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    await writer.drain()
+    writer.close()
+
+
+async def test_compressed_answer_of_several_members_is_read() -> None:
+    parts = gzip.compress(ANSWER[:20]) + gzip.compress(ANSWER[20:]) + b"\0\0"
+    async with server("200 OK", parts, content_type="application/json", content_encoding="gzip") as running:
+        client = OpenAiChatClient(settings(running.url), ONCE)
+        _, answer = await everything(client, hello())
+        assert answer.content[0].text == "Hello."
+        await client.close()
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip"])

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mnemesh_orchestrator.llm.errors import ModelUnknown, ProviderUnavailable
+from mnemesh_orchestrator.llm.attempts import AttemptBudget
+from mnemesh_orchestrator.llm.errors import ModelUnknown, ProviderError, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import (
     AnsweredCall,
     FinishReason,
@@ -110,7 +111,7 @@ class ScriptedModel:
     async def close(self) -> None:
         """Does nothing."""
 
-    async def stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
+    async def stream(self, request: LlmRequest, budget: AttemptBudget | None = None) -> AsyncIterator[LlmEvent]:
         await self._faults.before("model.stream")
         point = self._faults.points - 1
         self.requests.append(request)
@@ -120,6 +121,8 @@ class ScriptedModel:
             await item.released.wait()
             item = item.answer
         if isinstance(item, Exception):
+            if budget is not None and isinstance(item, ProviderError) and item.status is not None:
+                budget.is_spent = True  # an adapter has repeated the request as often as it may
             raise item
         answer = item.answer if isinstance(item, Cut) else item
         for piece in _pieces(answer):

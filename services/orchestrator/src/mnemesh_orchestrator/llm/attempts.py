@@ -4,18 +4,22 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from mnemesh_kit.backoff import Backoff
 
-from mnemesh_orchestrator.llm.errors import ProviderError
-from mnemesh_orchestrator.llm.port import LlmEvent
+from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError
 
+Event = TypeVar("Event")
 Sleep = Callable[[float], Awaitable[None]]
 
 SHORT_SECONDS = 10.0
 """The limits of a question that needs no model, such as a list of models."""
 PROVIDER_BACKOFF: Final = Backoff(first=0.5, maximum=8.0)
+MAX_INTERRUPTED_ANSWERS: Final = 3
+"""The requests with one purpose, if each answer is interrupted after its first event."""
+MAX_UNUSABLE_ANSWERS: Final = 2
+"""The requests with one purpose, if each answer is empty or cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,20 +43,67 @@ class CallLimits:
 DEFAULT_LIMITS = CallLimits()
 
 
+@dataclass(slots=True)
+class AttemptBudget:
+    """The requests that one purpose, such as a step, has spent at one model, whatever level repeats them.
+
+    The adapter counts the requests that it repeats and sets the limits; its caller counts those that end a call. A
+    request that is too long is not counted: its caller sends a shorter one, within a bound of its own.
+    """
+
+    limits: CallLimits = DEFAULT_LIMITS
+    failures: int = 0
+    interrupted: int = 0
+    unusable: int = 0
+    waited: float = 0.0
+    due: float = 0.0
+    """The seconds to wait before the next request."""
+    is_spent: bool = False
+
+    def may_repeat(self, error: ProviderError, *, has_begun: bool = False) -> bool:
+        """Counts a request that failed or whose answer cannot be used. Returns whether it may be sent again."""
+        is_unusable = isinstance(error, ProviderBadAnswer)
+        if self.is_spent or not (error.is_retryable or is_unusable):
+            return False
+        self.failures += 1
+        self.unusable += is_unusable
+        if error.is_retryable:
+            self.interrupted += has_begun
+            retry_after = error.retry_after
+            self.due = PROVIDER_BACKOFF.delay(self.failures) if retry_after is None else retry_after
+        self.is_spent = (
+            self.failures >= self.limits.attempts
+            or self.interrupted >= MAX_INTERRUPTED_ANSWERS
+            or self.unusable >= MAX_UNUSABLE_ANSWERS
+            or self.waited + self.due > self.limits.retry_budget_seconds
+        )
+        return not self.is_spent
+
+    async def wait(self, sleep: Sleep) -> None:
+        """Waits as long as the last failure requires."""
+        if self.due:
+            due, self.due = self.due, 0.0
+            self.waited += due
+            await sleep(due)
+
+
 async def with_retries(
-    attempt_call: Callable[[], AsyncIterator[LlmEvent]],
+    attempt_call: Callable[[], AsyncIterator[Event]],
     limits: CallLimits,
     sleep: Sleep = asyncio.sleep,
     secrets: tuple[str, ...] = (),
-) -> AsyncIterator[LlmEvent]:
+    budget: AttemptBudget | None = None,
+) -> AsyncIterator[Event]:
     """Yields the events of the first attempt that starts to answer.
 
     A rate limit, an overload or a broken connection is retried after the provider's Retry-After, or with exponential
-    back-off and jitter. After the first event an error is final, because the consumer has seen a part of the answer. No
-    error quotes any of the secrets.
+    back-off and jitter, within the budget. After the first event an error is final here, because the consumer has seen
+    a part of the answer. No error quotes any of the secrets.
     """
-    waited = 0.0
-    for attempt in range(1, limits.attempts + 1):
+    budget = budget or AttemptBudget()
+    budget.limits = limits
+    while True:
+        await budget.wait(sleep)
         has_begun = False
         try:
             async with aclosing(attempt_call()) as events:  # type: ignore[type-var]
@@ -62,15 +113,5 @@ async def with_retries(
             return
         except ProviderError as error:
             error.redact(secrets)
-            wait = _wait(error, attempt)
-            is_final = has_begun or not error.is_retryable or attempt == limits.attempts
-            if is_final or waited + wait > limits.retry_budget_seconds:
+            if has_begun or not error.is_retryable or not budget.may_repeat(error):
                 raise
-        waited += wait
-        await sleep(wait)
-
-
-def _wait(error: ProviderError, attempt: int) -> float:
-    if error.retry_after is not None:
-        return error.retry_after
-    return PROVIDER_BACKOFF.delay(attempt)

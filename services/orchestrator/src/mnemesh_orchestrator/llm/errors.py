@@ -7,6 +7,7 @@ ProviderError
 │   ├── ProviderModelUnknown                        its model
 │   └── ContextOverflow                             its length
 ├── ProviderRateLimited · ProviderUnavailable       a retry may succeed
+│   └── ProviderQuotaExhausted · ProviderUnreachable  a retry fails as well
 ├── ProviderTimeout
 └── ProviderBadAnswer                               the answer cannot be read
 
@@ -132,6 +133,18 @@ class ProviderUnavailable(ProviderError):
 
     reason = "PROVIDER_UNAVAILABLE"
     is_retryable = True
+
+
+class ProviderQuotaExhausted(ProviderRateLimited):
+    """The quota of a day or a longer time is used up, so a retry within a minute would fail again."""
+
+    is_retryable = False
+
+
+class ProviderUnreachable(ProviderUnavailable):
+    """The provider cannot be called as it is configured: its URL, its certificate, its credentials."""
+
+    is_retryable = False
 
 
 class ProviderTimeout(ProviderError):

@@ -7,7 +7,7 @@ aiohttp. This module is imported with an SDK, not before.
 
 import math
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, cast
@@ -15,11 +15,12 @@ from typing import Any, Final, cast
 import aiohttp
 import httpx2
 from httpx_aiohttp.httpx2 import AiohttpTransport, Httpx2AiohttpClient
-from httpx_aiohttp.httpx2.transport import AiohttpResponseStream, map_aiohttp_exceptions
+from httpx_aiohttp.httpx2.transport import AiohttpResponseStream
 from mnemesh_kit.public_resolver import PublicResolver, is_private_address, refusal
 
 from mnemesh_orchestrator.llm.attempts import CallLimits
-from mnemesh_orchestrator.llm.errors import ProviderBadAnswer
+from mnemesh_orchestrator.llm.connection_errors import as_provider_errors
+from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderUnavailable
 from mnemesh_orchestrator.llm.settings import ProviderSettings
 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
@@ -27,6 +28,7 @@ MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 MAX_CONNECTIONS: Final = 1000
 _SETTING: Final = "MNEMESH_PROVIDER_HOSTS"
 _PIECE_BYTES: Final = 256 * 1024
+_GZIP_MAGIC: Final = b"\x1f\x8b"
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
 
 
@@ -76,14 +78,16 @@ class ProviderHttpClient(Httpx2AiohttpClient):
 
     def target(self, url: str, headers: httpx2.Headers, query: Any) -> Target:
         """Returns the target of a URL. Its headers are these and those of the client."""
-        request = self.build_request("POST", url, headers=headers, params=query)
+        with as_provider_errors(self._provider):
+            request = self.build_request("POST", url, headers=headers, params=query)
         del request.headers["Content-Length"]
         transport = cast("ProviderTransport", self._transport_for_url(request.url))
         return Target(request, str(request.url), dict(request.headers.items()), transport)
 
     async def post_stream(self, target: Target, body: bytes) -> httpx2.Response:
         """Posts a body. The body of the answer is still to be read, within the limits of a call."""
-        response = await target.transport.post_stream(target, body, self._call_timeout)
+        with as_provider_errors(self._provider):
+            response = await target.transport.post_stream(target, body, self._call_timeout)
         try:
             await self._bound_answer(response)
         except ProviderBadAnswer:
@@ -117,15 +121,23 @@ class _BoundedStream(httpx2.AsyncByteStream):
         self._received = 0
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        decompressor = self._decompressor
-        async for raw in self._stream:
-            if decompressor is None:
-                yield self._counted(raw)
-                continue
-            rest = raw
-            while rest and not decompressor.eof:
-                yield self._counted(self._decompress(decompressor, rest))
-                rest = decompressor.unconsumed_tail
+        with as_provider_errors(self._provider):
+            async for raw in self._stream:
+                for piece in self._plain(raw) if self._decompressor is not None else (raw,):
+                    yield self._counted(piece)
+        if self._decompressor is not None and self._received and not self._decompressor.eof:
+            message = f"{self._provider} broke off in the middle of a compressed answer."
+            raise ProviderUnavailable(message, provider=self._provider)
+
+    def _plain(self, raw: bytes) -> Iterator[bytes]:
+        """Yields the decompressed pieces of a body, which may consist of several compressed members."""
+        rest = raw
+        while rest and self._decompressor is not None:
+            if self._decompressor.eof:
+                self._decompressor = zlib.decompressobj(_GZIP_OR_ZLIB)
+            yield self._decompress(self._decompressor, rest)
+            tail = self._decompressor.unused_data
+            rest = self._decompressor.unconsumed_tail or (tail if tail.startswith(_GZIP_MAGIC) else b"")
 
     def _decompress(self, decompressor: "zlib._Decompress", data: bytes) -> bytes:
         try:
@@ -154,19 +166,15 @@ class ProviderTransport(AiohttpTransport):
         """Posts a body. The body of the answer is still to be read."""
         if not isinstance(self.client, aiohttp.ClientSession):
             self.client = self.get_client()
-        try:
-            response = await self.client.post(
-                target.url,
-                data=body,
-                headers=target.headers,
-                allow_redirects=False,
-                auto_decompress=False,
-                timeout=limits,
-                **self._proxy_options(),
-            )
-        except Exception:
-            with map_aiohttp_exceptions():
-                raise
+        response = await self.client.post(
+            target.url,
+            data=body,
+            headers=target.headers,
+            allow_redirects=False,
+            auto_decompress=False,
+            timeout=limits,
+            **self._proxy_options(),
+        )
         return httpx2.Response(
             response.status,
             headers=response.raw_headers,

@@ -12,7 +12,7 @@ import structlog
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.sealing import SecretUnreadable
 
-from mnemesh_orchestrator.llm.attempts import Sleep
+from mnemesh_orchestrator.llm.attempts import AttemptBudget, Sleep
 from mnemesh_orchestrator.llm.credentials import bare_settings
 from mnemesh_orchestrator.llm.errors import ProviderAuth
 from mnemesh_orchestrator.llm.port import LlmClient, LlmEvent, LlmRequest, ProviderSource
@@ -194,9 +194,9 @@ class OwnClient:
         self._record = record
         self._provider = provider
 
-    def stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
+    def stream(self, request: LlmRequest, budget: AttemptBudget | None = None) -> AsyncIterator[LlmEvent]:
         """Calls the model; see the port. Raises ModelUnknown if the provider was deleted."""
-        return self._stream(request)
+        return self._stream(request, budget)
 
     def render(self, request: LlmRequest) -> str:
         """Returns the request body as JSON text."""
@@ -205,12 +205,12 @@ class OwnClient:
     async def close(self) -> None:
         """Does nothing: the connections belong to the provider."""
 
-    async def _stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
+    async def _stream(self, request: LlmRequest, budget: AttemptBudget | None) -> AsyncIterator[LlmEvent]:
         models = await self._models.of(self._record.organization_id)
         own = models.own_provider(request.model.handle)
         own.require_readable()
         async with own.provider.borrow_client() as client:
-            events = client.stream(request)
+            events = client.stream(request, budget)
             async with aclosing(events):  # type: ignore[type-var]
                 async for event in events:
                     yield event

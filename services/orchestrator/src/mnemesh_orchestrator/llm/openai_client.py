@@ -9,7 +9,14 @@ from urllib.parse import quote
 from mnemesh_kit.unicode import well_formed_value
 
 from mnemesh_orchestrator.llm.assembly import StreamedAnswer
-from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS, SHORT_SECONDS, CallLimits, Sleep, with_retries
+from mnemesh_orchestrator.llm.attempts import (
+    DEFAULT_LIMITS,
+    SHORT_SECONDS,
+    AttemptBudget,
+    CallLimits,
+    Sleep,
+    with_retries,
+)
 from mnemesh_orchestrator.llm.history_forms import HistoryForm, HistoryForms
 from mnemesh_orchestrator.llm.port import LlmEvent, LlmRequest
 from mnemesh_orchestrator.llm.render_cache import RenderCache
@@ -54,19 +61,21 @@ class OpenAiEndpoint:
         if self._opened is None:
             import openai
 
+            from mnemesh_orchestrator.llm.connection_errors import as_provider_errors
             from mnemesh_orchestrator.llm.http_client import open_http_client
 
             settings, headers = self._settings, _headers(self._settings)
             http = open_http_client(settings, self._limits)
-            client = openai.AsyncOpenAI(
-                # A local server needs no key, but the SDK requires one.
-                api_key=settings.api_key or "none",
-                base_url=settings.endpoint,
-                max_retries=0,  # with_retries retries: it has a budget and waits by the clock of the test.
-                http_client=http,
-                default_headers=headers,
-                default_query={"api-version": settings.api_version} if settings.api_version else None,
-            )
+            with as_provider_errors(settings.name):
+                client = openai.AsyncOpenAI(
+                    # A local server needs no key, but the SDK requires one.
+                    api_key=settings.api_key or "none",
+                    base_url=settings.endpoint,
+                    max_retries=0,  # with_retries retries: it has a budget and waits by the clock of the test.
+                    http_client=http,
+                    default_headers=headers,
+                    default_query={"api-version": settings.api_version} if settings.api_version else None,
+                )
             if settings.is_registered:
                 remove_environment(client, headers or {})
             self._opened = SdkClient(openai, client, http, settings)
@@ -143,9 +152,10 @@ class OpenAiClient(ABC):
         """Returns the request body as JSON text."""
         return self._encoded(request, self._forms.form(request)).decode()
 
-    def stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
+    def stream(self, request: LlmRequest, budget: AttemptBudget | None = None) -> AsyncIterator[LlmEvent]:
         """Calls the model; see the port."""
-        return with_retries(lambda: self._attempt(request), self._limits, self._sleep, self.endpoint.secrets)
+        secrets = self.endpoint.secrets
+        return with_retries(lambda: self._attempt(request), self._limits, self._sleep, secrets, budget)
 
     def prepare(self) -> None:
         """Imports the SDK and opens the client, so that the first turn does not wait. May run in a thread."""

@@ -8,6 +8,7 @@ from typing import Protocol
 from mnemesh_types.messages import ContentPart, Message
 from mnemesh_types.usage import Usage
 
+from mnemesh_orchestrator.llm.attempts import AttemptBudget
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat, ToolSchema
 from mnemesh_orchestrator.model.providers import OwnModels
 
@@ -116,11 +117,11 @@ LlmEvent = TextDelta | ReasoningDelta | ToolCallDelta | LlmAnswer
 class LlmClient(Protocol):
     """One provider API. It has no state but its connection pool, and agents may share it."""
 
-    def stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
+    def stream(self, request: LlmRequest, budget: AttemptBudget | None = None) -> AsyncIterator[LlmEvent]:
         """Calls the model.
 
         Yields deltas as they arrive, and exactly one LlmAnswer at the end. Retries rate limits, overload and broken
-        connections within its budget, unless something was yielded.
+        connections within the budget, unless something was yielded. Without a budget, the call has one of its own.
 
         Raises:
             ProviderError: a subclass from mnemesh_orchestrator.llm.errors. Also raised after deltas, if the stream is

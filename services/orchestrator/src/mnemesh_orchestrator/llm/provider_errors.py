@@ -1,15 +1,17 @@
-"""Converts a provider's refusal (status, headers, body) to an error of the tree.
+"""Converts what a provider reports as an error to an error of the tree: the one classifier for all adapters.
 
-Pure functions over plain values, so that all adapters and compatible servers share one interpretation.
+A report is the body of a failed response, or a document inside a stream or a body with status 200. Pure functions over
+plain values. tests/llm/provider_errors.json has samples by vendor.
 """
 
 import json
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import Any, Final
 
 from mnemesh_orchestrator.llm.errors import (
     ContextOverflow,
@@ -18,70 +20,158 @@ from mnemesh_orchestrator.llm.errors import (
     ProviderError,
     ProviderModelUnknown,
     ProviderPaymentRequired,
+    ProviderQuotaExhausted,
     ProviderRateLimited,
     ProviderRefused,
     ProviderUnavailable,
 )
 
-_MAX_QUOTE_CHARACTERS = 300
-_KEYS = re.compile(r"(?i)\b(?:(?:sk|pk|rk|xai|gsk|key|api)[-_][\w*.\-]{6,}|bearer\s+[\w*.\-]{6,}|AIza[\w\-]{20,})")
-_MARKUP = re.compile(r"(?i)<(?:!doctype|html|head|body|title|center|h1)\b")
-
-# Phrases of servers that have no code for the case. tests/llm/test_provider_errors.py has complete samples by vendor.
-_OVERFLOW_CODES = frozenset(
-    {"context_length_exceeded", "exceed_context_size_error", "request_too_large", "string_above_max_length"}
-    | {"max_tokens_exceeded", "context_window_exceeded", "model_max_prompt_tokens_exceeded", "prompt_too_long"}
+_MAX_QUOTE_CHARACTERS: Final = 500
+_MAX_DEPTH: Final = 8
+_MAX_TEXTS: Final = 6
+_KEYS: Final = re.compile(
+    r"(?i)\b(?:(?:sk|pk|rk|xai|gsk|csk|nvapi|pplx|key|api|hf|fw|r8|tgp_v1)[-_][\w*.\-]{6,}|bearer\s+[\w*.\-]{6,}"
+    r"|AIza[\w\-]{20,}|AKIA[\dA-Z]{12,}|eyJ[\w\-]{10,}\.[\w\-.]+)"
 )
-_OVERFLOW_TEXT = re.compile(
+_DOCUMENT: Final = re.compile(r'\{\s*"|\[\s*\{')
+_MARKUP: Final = re.compile(r"(?i)<(?:!doctype|html|head|body|title|center|h1)\b")
+
+# Where servers put codes, texts and further reports. `raw` is the answer that OpenRouter received from a provider.
+_CODE_KEYS: Final = ("code", "type", "status", "reason", "error_code", "errorCode", "error_type", "statusCode")
+_CODE_KEYS_2: Final = ("status_code", "http_status", "__type", "quotaId", "errorType")
+_TEXT_KEYS: Final = ("message", "msg", "error_msg", "error_message", "errorMessage", "status_msg", "description")
+_TEXT_KEYS_2: Final = ("error_description", "Message", "title")
+_NESTED_KEYS: Final = ("error", "errors", "innererror", "inner_error", "last_error", "detail", "details", "violations")
+_NESTED_KEYS_2: Final = ("metadata", "raw", "base_resp", "cause", "Error")
+_ANSWER_KEYS: Final = frozenset({"choices", "output", "content", "candidates", "response", "delta", "item", "usage"})
+
+_OVERFLOW_TEXT: Final = re.compile(
+    # OpenAI, Azure, DeepSeek, OpenRouter, Mistral, Groq, vLLM, Fireworks, Ollama, llama.cpp, LM Studio, Anthropic
     r"(?i)max(?:imum)? context length|context[ _-]?(?:length|window|size|limit)|prompt (?:is )?too long"
-    r"|input is too long|too many (?:input |prompt )?tokens|reduce the length of (?:the|your) (?:messages|prompt|input)"
-    r"|exceeds? the (?:model's )?(?:maximum|available) (?:input|context|number of tokens)"
-    r"|maximum prompt length|longer than the maximum model length|tokens \+ `?max_(?:new_)?tokens`? must be <="
-    r"|input length and `?max_tokens`? exceed"
+    r"|(?:input|prompt|messages?|request) (?:is|are) too (?:long|large)|too many (?:input |prompt |total )?tokens"
+    r"|reduce the length of (?:the|your) (?:messages|prompt|input)|prompt too large"
+    r"|input length and `?max_tokens`? exceed|model_max_prompt_tokens|input is too large to process"
+    # Gemini, Azure, GitHub Models, watsonx, NIM
+    r"|(?:input|prompt)(?: \w+)? tokens? (?:count )?(?:of )?(?:\(?\d+\)? )?(?:exceeds?|cannot exceed)"
+    r"|exceeds? the (?:model's )?(?:maximum|available) (?:input|context|number of (?:input )?tokens)"
+    r"|max size: \d+ tokens|input length \(?\d+(?: tokens)?\)? exceeds"
+    # xAI, vLLM, SGLang, TensorRT, TabbyAPI, SambaNova, Together, TGI, Cohere
+    r"|maximum prompt length|longer than the (?:maximum model|model's context) length|sequence length is"
+    r"|tokens \+ `?max_(?:new_)?tokens`? must be <=|`inputs` must have less than \d+ tokens"
+    r"|prompt length \(?\d+\)? (?:exceeds|is (?:greater|longer))|tokens in the prompt cannot exceed|max_seq_len"
+    # DashScope, Moonshot, Zhipu, Volcengine, Qianfan, Bedrock
+    r"|range of input length|exceeded model token limit|total message token length|prompt exceeds max length"
+    r"|exceed max message tokens|input length \d+ exceeds the maximum|prompt tokens too long|max input characters"
+    r"|max input tokens|prompt 超长|输入(?:内容)?(?:过|超)长|超(?:过|出).{0,12}(?:上下文|最大(?:输入)?长度)"
 )
 # A request that alone exceeds a minute's tokens: only a shorter one can succeed, whatever the status is.
-_TOO_LARGE_FOR_A_MINUTE = re.compile(r"(?i)request too large.{0,200}?tokens per min")
-_PAYMENT_CODES = frozenset({"insufficient_quota", "billing_error", "billing_not_active", "billing_hard_limit_reached"})
-_PAYMENT_TEXT = re.compile(
-    r"(?i)credit balance is too low|insufficient (?:balance|credits?|quota)|exceeded your current quota"
-    r"|out of (?:available )?credits|spending limit|requires more credits"
+_TOO_LARGE_FOR_A_MINUTE: Final = re.compile(r"(?i)request too large.{0,200}?tokens per min")
+_LONG_STRING: Final = re.compile(r"(?i)maximum length \d{5,}")
+_PAYMENT_TEXT: Final = re.compile(
+    r"(?i)credit balance is too low|insufficient (?:account )?(?:balance|credits?|quota|funds)"
+    r"|exceeded your (?:current|monthly) (?:quota|included credits)|out of (?:available )?credits|spending limit"
+    r"|requires more credits|billing hard limit|account is (?:in arrears|not in good standing)|余额不足|欠费"
 )
-_FILTER_CODES = frozenset(
-    {"content_filter", "content_policy_violation", "responsibleaipolicyviolation", "invalid_prompt", "bio_policy"}
-    | {"misalignment_policy_violation", "image_content_policy_violation", "prohibited_content"}
+_FILTER_TEXT: Final = re.compile(
+    r"(?i)content management policy|violat\w+ (?:our |the )?usage polic|input was flagged|considered high risk"
+    r"|(?:may contain|contains?) inappropriate content|不安全或敏感内容"
 )
-_FILTER_TEXT = re.compile(r"(?i)content management policy|violat\w+ (?:our |the )?usage polic|input was flagged")
-_AUTH_CODES = frozenset({"authentication_error", "permission_error", "invalid_api_key", "invalid_authentication"})
-_AUTH_TEXT = re.compile(r"(?i)(?:api key (?:is )?not valid|(?:invalid|incorrect) api key)")
-_MODEL_CODES = frozenset({"model_not_found", "deploymentnotfound", "invalid_model", "model_not_available"})
-_MODEL_TEXT = re.compile(
+_AUTH_TEXT: Final = re.compile(
+    r"(?i)api[ _]key (?:is )?(?:not valid|not found|expired|missing|invalid)|no (?:auth credentials|api key)"
+    r"|(?:invalid|incorrect|missing) (?:api[ _]key|bearer token|credentials|authentication)|authentication fail"
+    r"|\bunauthori[sz]ed\b"
+)
+_MODEL_TEXT: Final = re.compile(
     r"(?i)model identifier is invalid|(?:model|deployment)\b.{0,120}?(?:does not exist|not found|is not a valid)"
-    r"|(?:no such|unknown|invalid) model\b|^model: "
+    r"|(?:no such|unknown|invalid) model\b|^model: |model_not_found|no endpoints found for|模型不存在"
 )
-_LIMIT_CODES = frozenset({"rate_limit_error", "rate_limit_exceeded", "rate_limited", "tokens", "requests"})
-_OVERLOAD_CODES = frozenset(
-    {"overloaded_error", "overloaded", "api_error", "server_error", "internal_error", "internal_server_error"}
-    | {"timeout_error", "service_unavailable", "engine_overloaded", "model_overloaded"}
+_LONG_QUOTA: Final = re.compile(
+    r"(?i)\b(?:per|a|this|for the) ?(?:day|month|week)\b|per-day|\b(?:daily|weekly|monthly)\b|\b[TR]PD\b"
+    r"|usage limit (?:is )?(?:reached|exceeded)"
 )
-_REFUSAL_CODES = frozenset({"invalid_request_error", "not_found_error", "data_residency_mismatch"})
-_REFUSED_IMAGE = re.compile(r"(?:invalid|empty|unsupported)_.*image|^image_|^invalid_image|^failed_to_download_image")
-# 498 is Groq's status for exhausted capacity.
-_RETRY_STATUS = frozenset({408, 409, 425, 498})
-_WAIT_TEXT = re.compile(r"(?i)try again in (?:(\d+)m(?!s))?\s*(?:(\d+(?:\.\d+)?)\s*(ms|s))?")
+_REFUSED_IMAGE: Final = re.compile(r"(?:invalid|empty|unsupported).*image|^image|^failedtodownloadimage")
+_WAIT_TEXT: Final = re.compile(r"(?i)(?:try again|retry) in (?:(\d+)m(?!s))?\s*(?:(\d+(?:\.\d+)?)\s*(ms|s))?")
+
+# Codes are compared without case, signs and a final "error" or "exception". Numbers of four digits are Zhipu's, and
+# those with "minimax" MiniMax's.
+_OVERFLOW_CODES: Final = frozenset(
+    {"contextlengthexceeded", "exceedcontextsize", "requesttoolarge", "maxtokensexceeded", "contextwindowexceeded"}
+    | {"modelmaxprompttokensexceeded", "prompttoolong", "tokenslimitreached", "1261", "minimax1039"}
+)
+_PAYMENT_CODES: Final = frozenset(
+    {"insufficientquota", "billing", "billingnotactive", "billinghardlimitreached", "exceededcurrentquota"}
+    | {"insufficientuserquota", "insufficientcredits", "insufficientbalance", "arrearage", "paymentrequired"}
+    | {"creditsrequired", "1113", "minimax1008"}
+)
+_FILTER_CODES: Final = frozenset(
+    {"contentfilter", "contentpolicyviolation", "responsibleaipolicyviolation", "invalidprompt", "biopolicy"}
+    | {"misalignmentpolicyviolation", "imagecontentpolicyviolation", "prohibitedcontent", "datainspectionfailed"}
+    | {"safety", "moderation", "guardrailintervened", "1300", "1301", "minimax1026", "minimax1027"}
+)
+_MODEL_CODES: Final = frozenset(
+    {"modelnotfound", "deploymentnotfound", "invalidmodel", "modelnotavailable", "modelnotexist", "1211"}
+)
+_QUOTA_CODES: Final = frozenset({"1304", "1308", "1309", "minimax2056"})
+_CODE_STATUS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("authentication", "invalidapikey", "invalidauthentication", "unauthenticated"), 401),
+    **dict.fromkeys(("unauthorized", "incorrectapikey", "apikeyinvalid", "expiredtoken", "unrecognizedclient"), 401),
+    **dict.fromkeys(("1000", "1001", "1002", "1003", "1004", "minimax1004", "minimax2049"), 401),
+    **dict.fromkeys(("permission", "permissiondenied", "accessdenied", "forbidden", "1220"), 403),
+    **dict.fromkeys(("notfound", "resourcenotfound"), 404),
+    **dict.fromkeys(("invalidrequest", "badrequest", "invalidargument", "invalidparameter", "validation"), 400),
+    **dict.fromkeys(("failedprecondition", "outofrange", "unimplemented", "dataresidencymismatch"), 400),
+    **dict.fromkeys(("unprocessableentity", "requestvalidation", "unsupportedparameter", "unsupportedvalue"), 422),
+    **dict.fromkeys(("1210", "1212", "1213", "1214", "minimax2013", "missingparameter", "missing"), 400),
+    **dict.fromkeys(("ratelimit", "ratelimitexceeded", "ratelimited", "ratelimitreached", "toomanyrequests"), 429),
+    **dict.fromkeys(("tokens", "requests", "resourceexhausted", "throttling", "1302", "1303", "1305"), 429),
+    **dict.fromkeys(("throttlingratequota", "throttlingallocationquota", "limitrequests"), 429),
+    **dict.fromkeys(("minimax1002", "minimax1041", *_QUOTA_CODES), 429),
+    **dict.fromkeys(("overloaded", "engineoverloaded", "modeloverloaded", "serviceunavailable", "unavailable"), 503),
+    **dict.fromkeys(("modelnotready", "capacityexceeded"), 503),
+    **dict.fromkeys(("api", "server", "internal", "internalserver", "unknown", "modelstream"), 500),
+    **dict.fromkeys(("timeout", "modeltimeout", "deadlineexceeded", "requesttimeout"), 504),
+}
+# Statuses that say more than the 400 or the 5xx around them. 498 is Groq's status for exhausted capacity.
+_PRECISE_STATUS: Final = frozenset({401, 402, 403, 404, 408, 413, 429})
+_RETRY_STATUS: Final = frozenset({408, 409, 425, 498})
+_FINAL_SERVER_STATUS: Final = frozenset({501, 505})
 
 # "maximum context length is 8192 tokens ... resulted in 9000 tokens",
 # "prompt is too long: 210000 tokens > 200000 maximum"
-_LIMIT_THEN_TOKENS = re.compile(r"(?i)(?:length|window|limit|size)\D{0,40}?(\d{3,9})(?:\D+?)(\d{3,9})")
-_TOKENS_THEN_LIMIT = re.compile(r"(\d{3,9})\s*(?:tokens)?\s*>\s*(\d{3,9})")
+_LIMIT_THEN_TOKENS: Final = re.compile(r"(?i)(?:length|window|limit|size)\D{0,40}?(\d{3,9})(?:\D+?)(\d{3,9})")
+_TOKENS_THEN_LIMIT: Final = re.compile(r"(\d{3,9})\s*(?:tokens)?\s*>\s*(\d{3,9})")
 
 
-@dataclass(frozen=True, slots=True)
-class _ErrorBody:
-    """The contents of a provider's error body."""
+@dataclass(slots=True)
+class _Report:
+    """What a report says, from the outermost document inwards."""
 
-    text: str
-    codes: frozenset[str]
+    texts: list[str] = field(default_factory=list)
+    codes: set[str] = field(default_factory=set)
+    statuses: list[int] = field(default_factory=list)
     retry_after: float | None = None
+
+    @property
+    def text(self) -> str:
+        return ": ".join(text.rstrip(" .:") if text != self.texts[-1] else text for text in self.texts)
+
+    def add_text(self, text: str) -> None:
+        text = quote(text)
+        if text and len(self.texts) < _MAX_TEXTS and not any(text in known for known in self.texts):
+            self.texts.append(text)
+            wait = _wait_in_text(text)
+            self.retry_after = wait if self.retry_after is None else self.retry_after
+
+    def add_code(self, code: object, prefix: str = "") -> None:
+        if isinstance(code, bool) or not isinstance(code, int | str):
+            return
+        plain = re.sub(r"[^a-z0-9]", "", str(code).lower())
+        plain = prefix + (re.sub(r"(?:error|exception)$", "", plain) or plain)
+        if plain.isdigit() and len(plain) == 3 and 400 <= int(plain) <= 599:
+            self.statuses.append(int(plain))
+        elif plain in _CODE_STATUS:
+            self.statuses.append(_CODE_STATUS[plain])
+        self.codes.add(plain)
 
 
 def error_from_response(
@@ -91,19 +181,39 @@ def error_from_response(
 
     Args:
         provider: its name, as in a model's handle.
-        status: the HTTP status; None for an error inside a stream that started well.
+        status: the HTTP status; None for an error inside a stream or a body that started well.
         body: the decoded body, or its text.
         headers: the headers of the answer, for Retry-After.
     """
-    body_error = _parse_body(body)
+    report = _Report()
+    try:
+        _read(body, report, 0)
+    except RecursionError:
+        report.texts = ["an answer that is nested too deeply"]
+    if not report.texts and isinstance(body, Mapping | list) and body:
+        report.add_text(json.dumps(body, ensure_ascii=False, default=str))
     message = f"{provider} answered {status}" if status is not None else f"{provider} broke off with an error"
-    message += f": {body_error.text}" if body_error.text else "."
+    message += f": {quote(report.text)}" if report.texts else "."
     if status is not None and 300 <= status < 400:
         message = f"{provider} answered {status}. Redirects are not followed. Configure the final URL as base_url."
     wait = retry_after_seconds(headers or {})
-    return _permanent_error(provider, status, body_error, message) or _temporary_error(
-        provider, status, body_error, message, body_error.retry_after if wait is None else wait
-    )
+    kind = _kind(_precise_status(status, report.statuses), report)
+    wait = (report.retry_after if wait is None else wait) if kind.is_retryable else None
+    error = kind(message, provider=provider, status=status, retry_after=wait)
+    if isinstance(error, ContextOverflow):
+        error.metadata.update(_token_counts(report.text))
+    return error
+
+
+def report_in_answer(document: object, event: str | None = None) -> object | None:
+    """Returns the report of an error that a document of a good response is, or has; None if it is part of an answer.
+
+    Args:
+        document: a decoded body with status 200, or the decoded data of an event.
+        event: the name of the event, if it has one.
+    """
+    found = _reported(document)
+    return document if found is None and event == "error" else found
 
 
 def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
@@ -125,48 +235,85 @@ def quote(text: str) -> str:
     """Returns a provider's text for logs and clients: one short line, without keys and markup."""
     if _MARKUP.search(text):
         return "(a page of HTML)"
-    line = " ".join(_KEYS.sub("[key]", text).split())
+    line = " ".join(_KEYS.sub("[key]", text[:20_000]).split())
     return line if len(line) <= _MAX_QUOTE_CHARACTERS else line[: _MAX_QUOTE_CHARACTERS - 1] + "…"
 
 
-def _parse_body(body: object) -> _ErrorBody:
+def _reported(document: object) -> object | None:
+    """Returns the report of an error in a document; None if there is none."""
+    if isinstance(document, list):
+        return next((row for row in map(_reported, document[:1]) if row is not None), None)
+    if not isinstance(document, Mapping):
+        return None
+    if document.get("error"):
+        return document
+    if "choices" in document:
+        choices = document["choices"]
+        first = choices[0] if isinstance(choices, list) and choices else None
+        if isinstance(first, Mapping) and isinstance(first.get("error"), Mapping):
+            return {"error": first["error"]}
+        if choices:
+            return None
+    if document.get("type") == "error" or document.get("object") == "error":
+        return document
+    base = document.get("base_resp")
+    if isinstance(base, Mapping) and base.get("status_code"):
+        return document
+    if not _ANSWER_KEYS.isdisjoint(key for key, value in document.items() if value):
+        return None
+    names = ("errors", "detail", "error_code", "error_msg")
+    is_report = any(document.get(name) for name in names) or document.get("success") is False
+    words = document.get("message") or document.get("msg")
+    return document if is_report or (isinstance(words, str) and words.strip()) else None
+
+
+def _read(value: object, report: _Report, depth: int) -> None:
+    """Adds to a report what a document says. A text may be a document as well, or end with one."""
+    if depth > _MAX_DEPTH:
+        return
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, str):
+        opening = _DOCUMENT.search(value)
+        inner = None if opening is None else _decoded(value[opening.start() :])
+        report.add_text(value if inner is None or opening is None else value[: opening.start()])
+        value = inner
+    if isinstance(value, list):
+        for item in value[:5]:
+            _read(item, report, depth + 1)
+    elif isinstance(value, Mapping):
+        _read_object(value, report, depth)
+
+
+def _read_object(value: Mapping[str, Any], report: _Report, depth: int) -> None:
+    for key in (*_CODE_KEYS, *_CODE_KEYS_2):
+        report.add_code(value.get(key))
+    if isinstance(base := value.get("base_resp"), Mapping):
+        report.add_code(base.get("status_code"), "minimax")
+    if isinstance(place := value.get("loc"), list):
+        report.add_text(f"{'.'.join(map(str, place))}: {value.get('msg')}")
+    for key in (*_TEXT_KEYS, *_TEXT_KEYS_2):
+        if value.get(key):
+            _read(value[key], report, depth + 1)
+    for key in ("retry_after", "retry_after_seconds", "retryDelay"):
+        if report.retry_after is None and (match := re.fullmatch(r"(\d+(?:\.\d+)?)s?", str(value.get(key)))):
+            report.retry_after = float(match[1])
+    for key in (*_NESTED_KEYS, *_NESTED_KEYS_2):
+        if value.get(key):
+            _read(value[key], report, depth + 1)
+
+
+def _decoded(text: str) -> object | None:
+    """Returns the object or list at the beginning of a text, which other text may follow; None if there is none."""
     try:
-        return _read_body(body)
-    except RecursionError:
-        return _ErrorBody("an answer that is nested too deeply", frozenset())
+        found = json.JSONDecoder(strict=False).raw_decode(text)[0]
+    except ValueError:
+        return None
+    return found if isinstance(found, dict | list) and found else None
 
 
-def _read_body(body: object) -> _ErrorBody:
-    if isinstance(body, bytes | str):
-        text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
-        try:
-            decoded = json.loads(text)
-        except ValueError:
-            return _ErrorBody(quote(text), frozenset())
-        return _read_body(decoded) if isinstance(decoded, dict | list) else _ErrorBody(quote(text), frozenset())
-    if isinstance(body, list) and body:  # Google wraps its errors like this.
-        return _read_body(body[0])
-    if not isinstance(body, Mapping):
-        return _ErrorBody("", frozenset())
-    inner = body.get("error", body)
-    if not isinstance(inner, Mapping):
-        return _ErrorBody(quote(str(inner)), frozenset())
-    codes = {str(inner[key]).lower() for key in ("code", "type", "status") if inner.get(key) is not None}
-    nested = inner.get("innererror")
-    if isinstance(nested, Mapping) and nested.get("code") is not None:
-        codes.add(str(nested["code"]).lower())
-    message = inner.get("message") or inner.get("detail") or inner.get("error") or ""
-    text = message if isinstance(message, str) else json.dumps(message)
-    return _ErrorBody(quote(text), frozenset(codes), _wait_in_body(inner, text))
-
-
-def _wait_in_body(error: Mapping[str, object], text: str) -> float | None:
-    """Returns the wait in a body: Google's RetryInfo, or "try again in 7.66s" as OpenAI and Groq write."""
-    details = error.get("details")
-    for detail in details if isinstance(details, list) else ():
-        delay = detail.get("retryDelay") if isinstance(detail, Mapping) else None
-        if isinstance(delay, str) and re.fullmatch(r"\d+(?:\.\d+)?s", delay):
-            return float(delay[:-1])
+def _wait_in_text(text: str) -> float | None:
+    """Returns the wait that a text names: "try again in 7.66s", as OpenAI and Groq write."""
     match = _WAIT_TEXT.search(text)
     if match is None or not (match[1] or match[2]):
         return None
@@ -174,42 +321,49 @@ def _wait_in_body(error: Mapping[str, object], text: str) -> float | None:
     return 60.0 * int(match[1] or 0) + seconds
 
 
-def _permanent_error(provider: str, status: int | None, body_error: _ErrorBody, message: str) -> ProviderError | None:
-    """Returns the error of a refusal that a retry cannot change."""
-    codes, text = body_error.codes, body_error.text
-    may_be_overflow = status in (None, 400, 413, 422, 500)
-    is_overflow = status == 413 or (may_be_overflow and (codes & _OVERFLOW_CODES or _OVERFLOW_TEXT.search(text)))
-    if is_overflow or _TOO_LARGE_FOR_A_MINUTE.search(text):
-        overflow = ContextOverflow(message, provider=provider, status=status)
-        overflow.metadata.update(_token_counts(text))
-        return overflow
+def _precise_status(status: int | None, reported: list[int]) -> int | None:
+    """Returns the status that says most: the outermost, unless it is general and an inner one is precise."""
+    statuses = [*([] if status is None else [status]), *reported]
+    if not statuses:
+        return None
+    first = statuses[0]
+    if first == 400 or first >= 500:
+        inner = (one for one in statuses[1:] if one in _PRECISE_STATUS or (first >= 500 and one < 500))
+        return next(inner, first)
+    return first
+
+
+def _kind(status: int | None, report: _Report) -> type[ProviderError]:
+    """Returns the class of an error. Codes and texts that name the cause come before the status."""
+    return next(filter(None, _kinds(status, report)))
+
+
+def _kinds(status: int | None, report: _Report) -> Iterator[type[ProviderError] | None]:
+    codes, text = report.codes, report.text
+    is_refusal = status is None or status in (400, 413, 422) or status >= 500
+    is_long = bool(codes & _OVERFLOW_CODES or _OVERFLOW_TEXT.search(text) or _LONG_STRING.search(text))
+    if status == 413 or (is_refusal and is_long) or _TOO_LARGE_FOR_A_MINUTE.search(text):
+        yield ContextOverflow
     # Google also says this of the tokens per minute.
-    is_minute_quota = status == 429 and "resource_exhausted" in codes
+    is_minute_quota = status == 429 and "resourceexhausted" in codes
     if status == 402 or codes & _PAYMENT_CODES or (_PAYMENT_TEXT.search(text) and not is_minute_quota):
-        return ProviderPaymentRequired(message, provider=provider, status=status)
+        yield ProviderPaymentRequired
     if codes & _FILTER_CODES or _FILTER_TEXT.search(text):
-        return ProviderContentFilter(message, provider=provider, status=status)
-    is_refused_key = status == 400 and _AUTH_TEXT.search(text)
-    if status in (401, 403) or is_refused_key or (status is None and codes & _AUTH_CODES):
-        return ProviderAuth(message, provider=provider, status=status)
+        yield ProviderContentFilter
+    if status in (401, 403) or (status in (None, 400) and _AUTH_TEXT.search(text)):
+        yield ProviderAuth
     if codes & _MODEL_CODES or (status in (None, 400, 404) and _MODEL_TEXT.search(text)):
-        return ProviderModelUnknown(message, provider=provider, status=status)
-    return None
-
-
-def _temporary_error(
-    provider: str, status: int | None, body_error: _ErrorBody, message: str, retry_after: float | None
-) -> ProviderError:
-    if status == 429 or (status is None and body_error.codes & _LIMIT_CODES):
-        return ProviderRateLimited(message, provider=provider, status=status, retry_after=retry_after)
-    if status is None:
-        is_refused_image = any(_REFUSED_IMAGE.search(code) for code in body_error.codes)
-        if (body_error.codes & _REFUSAL_CODES and not body_error.codes & _OVERLOAD_CODES) or is_refused_image:
-            return ProviderRefused(message, provider=provider)
-        return ProviderUnavailable(message, provider=provider)
-    if status >= 500 or status in _RETRY_STATUS:
-        return ProviderUnavailable(message, provider=provider, status=status, retry_after=retry_after)
-    return ProviderRefused(message, provider=provider, status=status)
+        yield ProviderModelUnknown
+    if status == 429:
+        is_long_quota = codes & _QUOTA_CODES or any("perday" in code for code in codes)
+        if is_long_quota or (report.retry_after is None and _LONG_QUOTA.search(text)):
+            yield ProviderQuotaExhausted
+        yield ProviderRateLimited
+    if any(map(_REFUSED_IMAGE.search, codes)):
+        yield ProviderRefused
+    if status is None or status in _RETRY_STATUS or (status >= 500 and status not in _FINAL_SERVER_STATUS):
+        yield ProviderUnavailable
+    yield ProviderRefused
 
 
 def _token_counts(text: str) -> dict[str, str]:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import structlog
 from mnemesh_kit.failpoints import async_failpoint
 
-from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError, ProviderTimeout, ProviderUnavailable
+from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError
 from mnemesh_orchestrator.llm.event_stream import MAX_EVENT_BYTES, EventStreamParser, EventTooLong, ServerEvent
-from mnemesh_orchestrator.llm.provider_errors import error_from_response, quote
+from mnemesh_orchestrator.llm.provider_errors import error_from_response, quote, report_in_answer
 from mnemesh_orchestrator.llm.settings import ProviderSettings
 
 _log = structlog.get_logger("mnemesh.llm")
@@ -92,9 +92,9 @@ class SdkClient:
 
     def refuse_errors(self, document: Any, headers: Mapping[str, str], event: str | None = None) -> None:
         """Raises ProviderError if a document of a good response reports an error. It quotes none of the secrets."""
-        is_error = event == "error" or (isinstance(document, dict) and bool(document.get("error")))
-        if is_error:
-            raise error_from_response(self.provider, None, _redacted(document, self.secrets), headers)
+        report = report_in_answer(document, event)
+        if report is not None:
+            raise error_from_response(self.provider, None, _redacted(report, self.secrets), headers)
 
     def whole_body(self, body: bytes, headers: Mapping[str, str]) -> Any:
         """Returns the decoded body of a server that does not stream.
@@ -251,9 +251,7 @@ async def _joined(head: bytes, pieces: AsyncIterator[bytes], provider: str) -> b
 
 async def _read_rest(pieces: AsyncIterator[bytes]) -> None:
     """Reads the end of a body, which follows its content at once, so that the connection is used again."""
-    import httpx2
-
-    with suppress(TimeoutError, httpx2.HTTPError):
+    with suppress(TimeoutError, ProviderError):
         async with asyncio.timeout(_REST_SECONDS):
             async for _ in pieces:
                 pass
@@ -261,18 +259,11 @@ async def _read_rest(pieces: AsyncIterator[bytes]) -> None:
 
 def translate_error(sdk: ModuleType, provider: str, error: Exception, secrets: Collection[str] = ()) -> ProviderError:
     """Returns the error for an exception of an SDK. It quotes none of the secrets."""
-    import httpx2
+    from mnemesh_orchestrator.llm.connection_errors import RAISED, connection_error
 
-    cause = error.__cause__ if isinstance(error, sdk.APIConnectionError) and error.__cause__ else error
-    if isinstance(cause, ProviderError):
-        return cause
-    if isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError):
-        detail = quote(str(cause)) or "no connection"
-        return ProviderUnavailable(f"{provider} cannot be reached: {detail}.", provider=provider)
-    if isinstance(cause, TimeoutError | httpx2.TimeoutException | sdk.APITimeoutError):
-        return ProviderTimeout(f"{provider} did not answer within the configured time.", provider=provider)
-    if isinstance(cause, httpx2.HTTPError | sdk.APIConnectionError):
-        return ProviderUnavailable(f"The connection to {provider} broke before the answer's end.", provider=provider)
+    is_no_name = isinstance(error, UnicodeError) and not isinstance(error, UnicodeDecodeError)
+    if is_no_name or isinstance(error, (*RAISED, sdk.APIConnectionError)):
+        return connection_error(provider, error.__cause__ or error)
     if isinstance(error, sdk.APIStatusError):
         # An error event inside a stream has the status of the stream, which was good.
         status = error.status_code if error.status_code >= 300 else None

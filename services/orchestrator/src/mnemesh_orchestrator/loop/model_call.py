@@ -12,11 +12,13 @@ from mnemesh_types.messages import TextPart
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.answers import well_formed_events
+from mnemesh_orchestrator.llm.attempts import MAX_INTERRUPTED_ANSWERS, MAX_UNUSABLE_ANSWERS, AttemptBudget
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderContentFilter, ProviderError, ProviderUnavailable
 from mnemesh_orchestrator.llm.failed_traces import failed_response, rendered
 from mnemesh_orchestrator.llm.formats import is_structured, text_problem
 from mnemesh_orchestrator.llm.port import FinishReason, LlmAnswer, LlmRequest
 from mnemesh_orchestrator.loop.call_plan import plan_calls
+from mnemesh_orchestrator.loop.context_budget import MAX_COMPACTIONS
 from mnemesh_orchestrator.loop.deltas import DeltaStream
 from mnemesh_orchestrator.loop.metrics import TurnMetrics
 from mnemesh_orchestrator.loop.request_assembly import Assembled
@@ -29,14 +31,10 @@ from mnemesh_orchestrator.model.steps import Step
 
 _log = structlog.get_logger("mnemesh.loop")
 
-MAX_INTERRUPTED_CALLS: Final = 3
-"""Calls of the model with one request, if each answer is interrupted."""
-MAX_UNUSABLE_CALLS: Final = 2
-"""Calls of the model with one request, if each answer is empty or cannot be read."""
 MAX_FORMAT_CALLS: Final = 3
 """Calls of the model for one step, if no answer has the agent's response format."""
-MAX_CALLS_PER_HOLDER: Final = 2 * (MAX_INTERRUPTED_CALLS + MAX_UNUSABLE_CALLS - 1) * MAX_FORMAT_CALLS
-"""Calls of one lease holder for one step, including the fallback; the next holder counts from there."""
+MAX_CALLS_PER_HOLDER: Final = 2 * (MAX_INTERRUPTED_ANSWERS + MAX_UNUSABLE_ANSWERS + MAX_FORMAT_CALLS + MAX_COMPACTIONS)
+"""The most calls of one lease holder for one step, including the fallback; the next holder counts from there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +59,7 @@ class ModelCaller:
         state: TurnState,
         record: Step,
         assembled: Assembled,
+        budget: AttemptBudget,
         *,
         start_attempt: Callable[[], int],
         on_first_event: Callable[[], None],
@@ -73,6 +72,7 @@ class ModelCaller:
             state: its state.
             record: the step's record as it begins.
             assembled: the request.
+            budget: the requests that the step may still send to the model.
             start_attempt: counts an attempt of the step, and returns its number.
             on_first_event: is called once per attempt, when the model's first event has arrived.
             spend: counts the tokens of an attempt, also of one that failed.
@@ -82,7 +82,7 @@ class ModelCaller:
             ContextOverflow: the provider refuses the request as too long.
             ProviderError: the model did not answer.
         """
-        began, interrupted, unusable = self._clock.monotonic(), 0, 0
+        began = self._clock.monotonic()
         while True:
             attempt = start_attempt()
             # Numbers continue after a takeover: followers replace the deltas of lower attempts by those of higher ones.
@@ -90,20 +90,19 @@ class ModelCaller:
             context.journal.publish_live(record.id, StepStarted(record.number, number))
             sent = self._clock.monotonic()
             try:
-                answer = await self._stream(context, state, record.id, assembled.request, on_first_event)
+                answer = await self._stream(context, state, record.id, assembled.request, budget, on_first_event)
             except BaseException as error:
                 usage = error.usage if isinstance(error, ProviderError) else Usage()
                 self._metrics.model_called(state.model.info, self._clock.monotonic() - sent, usage, error)
                 spend(usage)
                 request = rendered(state.model.client, assembled.request)
                 context.journal.add_trace(record.id, request, failed_response(error), self._ms_since(began))
-                # An error with a status is an answer of the provider, which the adapter has retried already.
-                is_broken = isinstance(error, ProviderUnavailable) and error.status is None
-                interrupted, unusable = interrupted + is_broken, unusable + isinstance(error, ProviderBadAnswer)
-                if not (is_broken or isinstance(error, ProviderBadAnswer)) or _is_over(interrupted, unusable):
+                # The adapter has repeated requests without an event itself, so that here an answer has begun.
+                if not isinstance(error, ProviderError) or not budget.may_repeat(error, has_begun=True):
                     raise
+                is_unusable = isinstance(error, ProviderBadAnswer)
                 _log.warning(
-                    "answer_interrupted" if is_broken else "answer_unusable", attempt=attempt, error=str(error)
+                    "answer_unusable" if is_unusable else "answer_interrupted", attempt=attempt, error=str(error)
                 )
                 continue
             self._metrics.model_called(state.model.info, self._clock.monotonic() - sent, answer.usage)
@@ -114,8 +113,7 @@ class ModelCaller:
             try:
                 given, planned = self._accept(context, state, record, assembled, answer)
             except ProviderBadAnswer as error:
-                unusable += 1
-                if _is_over(interrupted, unusable):
+                if not budget.may_repeat(error):
                     raise
                 _log.warning("answer_unusable", attempt=attempt, error=error.message)
                 continue
@@ -165,13 +163,14 @@ class ModelCaller:
         state: TurnState,
         step_id: str,
         request: LlmRequest,
+        budget: AttemptBudget,
         on_first_event: Callable[[], None],
     ) -> LlmAnswer:
         deltas = _delta_stream(context, state, step_id, request) if context.run.config.stream_tokens else None
         answer: LlmAnswer | None = None
         is_first = True
         try:
-            events = well_formed_events(state.model.client.stream(request), state.model.info.provider)
+            events = well_formed_events(state.model.client.stream(request, budget), state.model.info.provider)
             async with aclosing(events):  # type: ignore[type-var]
                 async for event in events:
                     if is_first:
@@ -189,11 +188,6 @@ class ModelCaller:
         if answer is None:
             raise ProviderUnavailable("The model's answer broke off.", provider=state.model.info.provider)
         return answer
-
-
-def _is_over(interrupted: int, unusable: int) -> bool:
-    """Returns whether so many answers have failed that the model is not called again."""
-    return interrupted >= MAX_INTERRUPTED_CALLS or unusable >= MAX_UNUSABLE_CALLS
 
 
 def _filtered(context: TurnContext, state: TurnState, answer: LlmAnswer) -> LlmAnswer:

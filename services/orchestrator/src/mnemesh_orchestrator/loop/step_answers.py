@@ -5,6 +5,7 @@ from dataclasses import replace
 import structlog
 from mnemesh_kit.clock import Clock
 
+from mnemesh_orchestrator.llm.attempts import AttemptBudget
 from mnemesh_orchestrator.llm.errors import FALLBACK_ERRORS, ContextOverflow, ProviderBadAnswer
 from mnemesh_orchestrator.loop.context_budget import (
     MAX_COMPACTIONS,
@@ -50,7 +51,7 @@ class StepAnswers:
             ContextWindowOverflow, SystemPromptOverflow: the request does not fit, with every compaction.
         """
         context, state = turn.context, turn.state
-        calls, refusals = 1, 0
+        calls, refusals, budget = 1, 0, AttemptBudget()
         refused: tuple[Assembled, ContextOverflow] | None = None
         while True:
             assembled = await self._build_request(turn, step)
@@ -63,6 +64,7 @@ class StepAnswers:
                     state,
                     step.record,
                     assembled,
+                    budget,
                     start_attempt=step.start_attempt,
                     on_first_event=lambda: state.mark_first_token(self._clock.monotonic() - context.started),
                     spend=step.spend,
@@ -79,7 +81,7 @@ class StepAnswers:
                     raise
                 _log.warning("fallback_model_used", model=fallback.info.handle, error=error.message)
                 state.use_fallback(fallback.info.handle)
-                refusals, refused = 0, None
+                refusals, refused, budget = 0, None, AttemptBudget()
                 continue
             state.tokens = self._budget.learn(context, state, found.answer.usage.prompt_tokens)
             problem = format_problem(context, found.answer)
@@ -94,7 +96,7 @@ class StepAnswers:
                     provider=state.model.info.provider,
                 )
             step.notes = (f"Your answer was not shown to the user: {problem}. Answer again, with JSON alone.",)
-            calls, refusals, refused = calls + 1, 0, None
+            calls += 1
 
     async def _build_request(self, turn: Turn, step: StepState) -> Assembled:
         """Assembles the request of a step, and compacts the window until the request fits the model's window.

@@ -8,7 +8,14 @@ from mnemesh_kit.unicode import well_formed_value
 
 from mnemesh_orchestrator.llm.anthropic_messages.answer import MessagesAnswer
 from mnemesh_orchestrator.llm.anthropic_messages.render import render_body
-from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS, SHORT_SECONDS, CallLimits, Sleep, with_retries
+from mnemesh_orchestrator.llm.attempts import (
+    DEFAULT_LIMITS,
+    SHORT_SECONDS,
+    AttemptBudget,
+    CallLimits,
+    Sleep,
+    with_retries,
+)
 from mnemesh_orchestrator.llm.dialects import DIALECTS
 from mnemesh_orchestrator.llm.history_forms import HistoryForm, HistoryForms
 from mnemesh_orchestrator.llm.port import LlmEvent, LlmRequest
@@ -43,9 +50,10 @@ class AnthropicMessagesClient:
         """Returns the request body as JSON text."""
         return self._encoded(request, self._forms.form(request)).decode()
 
-    def stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
+    def stream(self, request: LlmRequest, budget: AttemptBudget | None = None) -> AsyncIterator[LlmEvent]:
         """Calls the model; see the port."""
-        return with_retries(lambda: self._attempt(request), self._limits, self._sleep, self._settings.secrets)
+        secrets = self._settings.secrets
+        return with_retries(lambda: self._attempt(request), self._limits, self._sleep, secrets, budget)
 
     def prepare(self) -> None:
         """Imports the SDK and opens the client, so that the first turn does not wait. May run in a thread."""
@@ -86,20 +94,24 @@ class AnthropicMessagesClient:
         if self._opened is None:
             import anthropic
 
+            from mnemesh_orchestrator.llm.connection_errors import as_provider_errors
             from mnemesh_orchestrator.llm.http_client import open_http_client
 
-            key, endpoint = self._settings.api_key or "none", self._settings.endpoint
+            key = self._settings.api_key or "none"
+            with as_provider_errors(self._provider):
+                endpoint = self._settings.endpoint
             is_official = endpoint == DIALECTS["anthropic"].base_url
             # The SDK sends a bearer token. Servers with an older form of the API know only this header.
             headers = {**({} if is_official else {"x-api-key": key}), **self._settings.headers}
             http = open_http_client(self._settings, self._limits)
-            client = anthropic.AsyncAnthropic(
-                api_key=key,
-                base_url=endpoint,
-                default_headers=headers or None,
-                max_retries=0,  # with_retries retries: it has a budget and waits by the clock of the test.
-                http_client=http,
-            )
+            with as_provider_errors(self._provider):
+                client = anthropic.AsyncAnthropic(
+                    api_key=key,
+                    base_url=endpoint,
+                    default_headers=headers or None,
+                    max_retries=0,  # with_retries retries: it has a budget and waits by the clock of the test.
+                    http_client=http,
+                )
             if self._settings.is_registered:
                 remove_environment(client, headers)
             self._opened = SdkClient(anthropic, client, http, self._settings)

@@ -8,6 +8,7 @@ from typing import Final
 from mnemesh_types.messages import TextPart
 from mnemesh_types.usage import Usage
 
+from mnemesh_orchestrator.llm.attempts import AttemptBudget
 from mnemesh_orchestrator.llm.openai_chat.render import render_body
 from mnemesh_orchestrator.llm.port import (
     AnsweredCall,
@@ -38,7 +39,11 @@ class RehearsalClient:
         """Returns the request as the body of a chat completion."""
         return encode_body(render_body(request, self._cache)).decode()
 
-    async def stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
+    async def stream(
+        self,
+        request: LlmRequest,
+        budget: AttemptBudget | None = None,  # noqa: ARG002 -- nothing fails here
+    ) -> AsyncIterator[LlmEvent]:
         """Answers by the rules; see the port."""
         body = self.render(request)
         decision = decide(request)
