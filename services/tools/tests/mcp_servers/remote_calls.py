@@ -10,11 +10,12 @@ from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh_testkit.fakes.mcp_server import Remote
 
 from ..conftest import Stubs
+from .scripted import Scripted
 
 HTTP = "streamable_http"
 
 
-def server_at(remote: Remote, kind: str = HTTP, *, name: str = "remote", **settings: Any) -> pb.McpServer:
+def server_at(remote: Remote | Scripted, kind: str = HTTP, *, name: str = "remote", **settings: Any) -> pb.McpServer:
     headers = [pb.McpSecret(name=key, value=value) for key, value in settings.pop("headers", {}).items()]
     token = settings.pop("token", None)
     auth = None if token is None else pb.HttpAuth(token=pb.McpSecret(value=token))

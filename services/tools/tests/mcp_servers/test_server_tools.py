@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from itertools import repeat
+from typing import Any
 
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -17,6 +18,7 @@ from mnemesh_testkit.fakes.mcp_server import ECHO, PNG, running
 
 from ..conftest import Stubs
 from .remote_calls import HTTP, created, run_tool, server_at, tools_by_name
+from .scripted import scripted
 
 SECRET = "canary-token-0123456789"
 
@@ -112,6 +114,97 @@ async def test_schemas_that_models_cannot_use_are_not_offered(embedded: Stubs) -
         filter_ = tools_service_pb2.ToolFilter(mcp_server_id=server.id)
         offered = await embedded.tools.ListTools(tools_service_pb2.ListToolsRequest(filter=filter_))
         assert [tool.name for tool in offered.tools] == ["echo"]
+
+
+BAD_TOOLS: list[Any] = [
+    {"name": "null", "inputSchema": None},
+    {"name": "missing"},
+    {"name": "true", "inputSchema": True},
+    {"name": "untyped", "inputSchema": {"properties": {"a": None, "b": {"type": "string", "enum": None}}}},
+    {"name": "nullable", "inputSchema": {"type": ["object", "null"], "required": None, "properties": None}},
+    {"name": "extra", "inputSchema": {"type": "object", "required": ["unknown"]}},
+    {"name": "texts", "inputSchema": {"type": "object"}, "description": 5, "annotations": "x", "outputSchema": []},
+    {"name": "list", "inputSchema": []},
+    {"name": "false", "inputSchema": False},
+    {"name": "text", "inputSchema": "object"},
+    {"name": "array", "inputSchema": {"type": "array"}},
+    {"name": "kind", "inputSchema": {"type": "object", "properties": {"a": {"type": "strng"}}}},
+    {"name": "properties", "inputSchema": {"type": "object", "properties": ["a"]}},
+    {"inputSchema": {"type": "object"}},
+    {"name": 5, "inputSchema": {"type": "object"}},
+    {"name": "", "inputSchema": {"type": "object"}},
+    {"name": "x" * 201, "inputSchema": {"type": "object"}},
+    {"name": "a\nb", "inputSchema": {"type": "object"}},
+    {"name": "echo", "inputSchema": {"type": "object"}},
+    "no tool",
+    None,
+]
+
+
+async def test_a_bad_tool_costs_only_itself_and_is_named(embedded: Stubs) -> None:
+    good = {"name": "echo", "inputSchema": ECHO}
+    async with scripted(tools=[good, *BAD_TOOLS]) as remote:
+        server = await created(embedded, server_at(remote))
+        assert server.status == pb.MCP_SERVER_STATUS_REACHABLE, server.status_message
+        filter_ = tools_service_pb2.ToolFilter(mcp_server_id=server.id)
+        offered = await embedded.tools.ListTools(tools_service_pb2.ListToolsRequest(filter=filter_))
+        usable = {"echo", "null", "missing", "true", "untyped", "nullable", "extra", "texts"}
+        assert {tool.name for tool in offered.tools} == usable
+        for tool in offered.tools:
+            assert json.loads(tool.json_schema)["parameters"]["type"] == "object"
+        assert "14 of 22 tools" in server.status_message
+        for part in ("list (", "false (", "text (", "array (", "kind (", "and 4 more"):
+            assert part in server.status_message, server.status_message
+        test = rpc.TestMcpServerRequest(mcp_server_id=server.id)
+        assert (await embedded.mcp.TestMcpServer(test)).status_message == server.status_message
+        assert (await run_tool(embedded, server, "null", '{"any": 1}')).content[0].text.text == '{"any": 1}'
+        remote.tools = [good]
+        refreshed = await embedded.mcp.RefreshMcpServer(rpc.RefreshMcpServerRequest(mcp_server_id=server.id))
+        assert not refreshed.mcp_server.status_message
+
+
+@pytest.mark.parametrize("tools", [{"a": 1}, None, "x"])
+async def test_a_list_that_is_not_one_is_a_clear_status(embedded: Stubs, tools: Any) -> None:
+    async with scripted(tools=tools) as remote:
+        server = await created(embedded, server_at(remote))
+        assert server.status == pb.MCP_SERVER_STATUS_UNREACHABLE
+        assert "list of tools is not valid" in server.status_message
+
+
+@pytest.mark.parametrize(
+    ("result", "texts"),
+    [
+        ({"content": [{"type": "text", "text": "a"}, {"type": "widget", "x": 1}]}, ["a", "[Content of type widget"]),
+        ({"content": [{"type": "text", "text": 5}, {"type": "image"}]}, ["5", "[Content of type image"]),
+        ({"content": [{"type": "text", "text": "a", "annotations": {"priority": 7}}]}, ["a"]),
+        ({"content": "a", "isError": None}, ["a"]),
+        ({"content": None, "structuredContent": {"a": 1}}, []),
+        ({"structuredContent": {"a": 1}}, []),
+        ({"content": [], "structuredContent": [1]}, ["[1]"]),
+        ({"content": ["a", None], "_meta": 5}, ["a", "null"]),
+    ],
+)
+async def test_a_bad_part_of_a_result_costs_only_itself(
+    embedded: Stubs, result: dict[str, Any], texts: list[str]
+) -> None:
+    tool = {"name": "echo", "inputSchema": {"type": "object"}, "outputSchema": {"type": "object", "required": ["b"]}}
+    async with scripted(tools=[tool], result=result) as remote:
+        server = await created(embedded, server_at(remote))
+        answer = await run_tool(embedded, server, "echo")
+        assert answer.status == message_pb2.TOOL_RETURN_STATUS_SUCCESS
+        found = [part.text.text for part in answer.content]
+        assert len(found) == len(texts)
+        assert all(part.startswith(text) for part, text in zip(found, texts, strict=True)), found
+
+
+async def test_the_name_of_a_tool_is_kept_and_that_of_its_server_is_shortened(embedded: Stubs) -> None:
+    async with running(tools={"send_message": ECHO}) as remote:
+        server = await created(
+            embedded, server_at(remote, name="the tickets and issues of our support team (production)")
+        )
+        (tool,) = (await tools_by_name(embedded, server)).values()
+        name = json.loads(tool.json_schema)["name"]
+        assert name == "the_tickets_and_issues_of_our_suppo_send_message"
 
 
 async def test_a_tool_keeps_its_settings_while_its_schema_is_not_usable(stubs: Stubs) -> None:

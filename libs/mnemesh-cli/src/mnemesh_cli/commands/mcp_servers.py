@@ -35,6 +35,9 @@ _TOOL_COLUMNS = (
         "SCHEMA", lambda row: enum_text(mcp_servers_pb2.McpSchemaStatus, row.schema_health.status, "MCP_SCHEMA_STATUS_")
     ),
     id_column("tool_id"),
+    text_column(
+        "NOT OFFERED BECAUSE", lambda row: "" if row.HasField("json_schema") else " ".join(row.schema_health.reasons)
+    ),
 )
 _URLS = ("http://", "https://")
 _REDIRECT = "http://127.0.0.1:8765/callback"
@@ -89,6 +92,8 @@ async def _create(connection: Connection, name: str, target: str, is_url: bool, 
         print_done(server.id, server, as_json=connection.as_json)
         if server.status != _REACHABLE:
             print_error(f"The server was created, but its tools were not read: {server.status_message}")
+        elif server.status_message:
+            print_error(server.status_message)
 
 
 @app.command("list")
@@ -137,6 +142,8 @@ async def _refresh(connection: Connection, key: str) -> None:
         answer = await mnemesh.mcp_servers.refresh((await _find(mnemesh, key)).id)
         changes = f"{len(answer.added)} added, {len(answer.updated)} updated, {len(answer.removed)} removed"
         print_done(f"{answer.mcp_server.tool_count} tools: {changes}", answer, as_json=connection.as_json)
+        if answer.mcp_server.status_message:
+            print_error(answer.mcp_server.status_message)
 
 
 @app.command("update")

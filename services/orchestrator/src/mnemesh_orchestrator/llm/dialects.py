@@ -83,6 +83,10 @@ class Dialect:
     """Messages of the assistant must have `reasoning_content`, if only an empty one."""
     thinking_switch: bool = False
     """{"thinking": {"type": …}} switches thinking on and off."""
+    tool_description_chars: int | None = None
+    """The longest description of a tool."""
+    openapi_schemas: bool = False
+    """Schemas of tools are in the subset of OpenAPI."""
     signs_calls: bool = False
     """Tool calls are signed, and their signatures must be returned."""
 
@@ -98,6 +102,7 @@ _TABLE: Final = (
         limit=Limit.MAX_COMPLETION_TOKENS,
         strict_tools=True,
         parallel_flag=True,
+        tool_description_chars=1_024,
     ),
     Dialect(
         type="openai_compatible",
@@ -105,6 +110,7 @@ _TABLE: Final = (
         is_local=True,
         strict_tools=True,
         parallel_flag=True,
+        tool_description_chars=1_024,
     ),
     Dialect(
         type="anthropic",
@@ -127,6 +133,7 @@ _TABLE: Final = (
         limit=Limit.MAX_COMPLETION_TOKENS,
         strict_tools=True,
         parallel_flag=True,
+        tool_description_chars=1_024,
     ),
     Dialect(
         type="bedrock",
@@ -143,6 +150,7 @@ _TABLE: Final = (
         key_variables=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
         url_variables=("GEMINI_BASE_URL",),
         signs_calls=True,
+        openapi_schemas=True,
     ),
     Dialect(
         type="groq",

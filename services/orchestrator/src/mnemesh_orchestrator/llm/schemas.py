@@ -7,6 +7,7 @@ from typing import Any
 
 from mnemesh_orchestrator.llm.errors import ProviderOptionsInvalid
 from mnemesh_orchestrator.llm.port import AnsweredCall, LlmRequest
+from mnemesh_orchestrator.llm.tool_schemas import renamed_arguments
 from mnemesh_orchestrator.model.models import ResponseFormat
 
 _UNSUPPORTED = ("oneOf", "allOf", "not", "if", "patternProperties", "dependentSchemas")
@@ -45,17 +46,33 @@ def _closed(schema: dict[str, Any]) -> dict[str, Any]:
     return schema if closed is None or changes_more else closed
 
 
-def without_added_nulls(calls: tuple[AnsweredCall, ...], request: LlmRequest) -> tuple[AnsweredCall, ...]:
-    """Converts calls made under strict schemas to the tools' own schemas: removes the nulls of optional arguments."""
-    if not request.settings.strict_tool_schemas:
-        return calls
+def with_own_arguments(calls: tuple[AnsweredCall, ...], request: LlmRequest) -> tuple[AnsweredCall, ...]:
+    """Converts calls, made under the schemas that were sent, to the tools' own schemas.
+
+    The arguments get their own names back, and lose the nulls that strict schemas demand for optional ones.
+    """
     schemas = {tool.name: tool.parameters for tool in request.tools}
     return tuple(
-        replace(call, arguments=_without_added_nulls(call.arguments, schemas[call.name]))
+        replace(call, arguments=_own_arguments(call.arguments, schemas[call.name], request))
         if call.name in schemas
         else call
         for call in calls
     )
+
+
+def _own_arguments(arguments: str, parameters: Mapping[str, Any], request: LlmRequest) -> str:
+    if request.settings.strict_tool_schemas:
+        arguments = _without_added_nulls(arguments, parameters)
+    names = renamed_arguments(parameters)
+    if not names:
+        return arguments
+    try:
+        decoded = json.loads(arguments)
+    except ValueError:
+        return arguments
+    if not isinstance(decoded, dict):
+        return arguments
+    return json.dumps({names.get(name, name): value for name, value in decoded.items()}, ensure_ascii=False)
 
 
 def _without_added_nulls(arguments: str, parameters: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from mnemesh_orchestrator.llm.answers import UNREADABLE, unreadable, valid_usage
 from mnemesh_orchestrator.llm.assembly import StreamedAnswer
 from mnemesh_orchestrator.llm.errors import ProviderError
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmEvent, LlmRequest
-from mnemesh_orchestrator.llm.schemas import without_added_nulls
+from mnemesh_orchestrator.llm.schemas import with_own_arguments
 from mnemesh_orchestrator.llm.transport import DONE, SdkClient, read_events, translate_error
 
 
@@ -68,7 +68,7 @@ def _whole(provider: str, answer: StreamedAnswer, request: LlmRequest, body: byt
     try:
         return LlmAnswer(
             content=answer.content,
-            tool_calls=without_added_nulls(answer.tool_calls, request),
+            tool_calls=with_own_arguments(answer.tool_calls, request),
             finish_reason=answer.finish_reason,
             usage=answer.usage,
             carried=answer.carried,

@@ -151,6 +151,8 @@ class Listing:
 
     tools: tuple[RemoteTool, ...]
     protocol_version: str
+    problems: tuple[str, ...] = ()
+    """Why some of its tools are not among them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mnemesh_tools.mcp_clients.received import acceptable
+
 
 class OpenTransport:
     """An open transport in the form that `Client` accepts. The session closes it."""
@@ -35,7 +37,7 @@ class _WatchedStream:
 
     async def __anext__(self) -> Any:
         try:
-            return await self._stream.__anext__()
+            return acceptable(await self._stream.__anext__())
         except StopAsyncIteration:
             self._on_end()
             raise

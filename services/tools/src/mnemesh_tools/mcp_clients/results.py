@@ -10,9 +10,11 @@ from math import isfinite
 from typing import Any, Final
 
 import mcp_types as types
+from mcp.shared.inbound import find_invalid_x_mcp_header
 from mnemesh_kit.unicode import well_formed, well_formed_value
 
 from mnemesh_tools.mcp_clients.contracts import RemoteResult
+from mnemesh_tools.mcp_clients.received import LISTED
 from mnemesh_tools.model.mcp_tools import (
     MAX_PROGRESS_CHARS,
     MAX_REMOTE_NAME_CHARS,
@@ -20,26 +22,66 @@ from mnemesh_tools.model.mcp_tools import (
     McpProgress,
     RemoteTool,
 )
+from mnemesh_tools.model.tools import MAX_SCHEMA_CHARS
 
 _SHOWN_CHARS: Final = 1_000
 """The part of a message of progress that is read."""
 
 
-def listing_tools(tools: Iterable[types.Tool]) -> list[RemoteTool]:
-    """Returns the tools of a page, without those whose name cannot be stored."""
-    return [
-        RemoteTool(
-            name=tool.name,
-            description=tool.description,
-            input_schema=_json(tool.input_schema),
-            output_schema=None if tool.output_schema is None else _json(tool.output_schema),
-            annotations=None
-            if tool.annotations is None
-            else _json(tool.annotations.model_dump(mode="json", by_alias=True, exclude_none=True)),
-        )
-        for tool in tools
-        if 0 < len(tool.name) <= MAX_REMOTE_NAME_CHARS and tool.name.isprintable()
-    ]
+class ListedTools:
+    """The tools of a list that is read page by page. Those without a usable name are problems of the server."""
+
+    def __init__(self, *, maps_headers: bool) -> None:
+        """Creates an empty list. With `maps_headers`, the protocol lets schemas turn arguments into headers."""
+        self._maps_headers = maps_headers
+        self._tools: dict[str, RemoteTool] = {}
+        self.problems: list[str] = []
+        self.count = 0
+        self.schema_chars = 0
+
+    @property
+    def tools(self) -> tuple[RemoteTool, ...]:
+        """The tools, each name once."""
+        return tuple(self._tools.values())
+
+    def add(self, page: Iterable[types.Tool]) -> None:
+        """Adds a page. Its tools are in the form of `received.acceptable`."""
+        for listed in page:
+            self.count += 1
+            raw = (listed.meta or {}).get(LISTED)
+            tool = raw if isinstance(raw, dict) else {}
+            name = tool.get("name")
+            problem = _name_problem(name)
+            if problem is None and name in self._tools:
+                problem = "is listed twice"
+            if problem is None and self._maps_headers:
+                reason = find_invalid_x_mcp_header(tool.get("inputSchema"))
+                problem = None if reason is None else f"maps arguments to headers in a way that is not valid: {reason}"
+            if problem is not None:
+                shown = repr(name[:50]) if isinstance(name, str) and name else f"number {self.count}"
+                self.problems.append(well_formed(f"the tool {shown} {problem}")[:300])
+                continue
+            self._tools[name] = found = _remote_tool(name, tool)
+            self.schema_chars += min(len(found.input_schema), MAX_SCHEMA_CHARS)
+
+
+def _name_problem(name: Any) -> str | None:
+    if not isinstance(name, str) or not name:
+        return "has no name"
+    if len(name) > MAX_REMOTE_NAME_CHARS:
+        return f"has a name of more than {MAX_REMOTE_NAME_CHARS} characters"
+    return None if name.isprintable() else "has a name with control characters"
+
+
+def _remote_tool(name: str, tool: dict[str, Any]) -> RemoteTool:
+    description, output, annotations = (tool.get(key) for key in ("description", "outputSchema", "annotations"))
+    return RemoteTool(
+        name=name,
+        description=description if isinstance(description, str) else None,
+        input_schema=_json(tool.get("inputSchema")),
+        output_schema=_json(output) if isinstance(output, dict) else None,
+        annotations=_json(annotations) if isinstance(annotations, dict) else None,
+    )
 
 
 def progress_from_sdk(progress: float, total: float | None, message: str | None) -> McpProgress | None:

@@ -27,13 +27,12 @@ from mnemesh_tools.mcp_clients.contracts import (
 )
 from mnemesh_tools.mcp_clients.http import Exchange, current_exchange
 from mnemesh_tools.mcp_clients.open_transport import OpenTransport
-from mnemesh_tools.mcp_clients.results import listing_tools, progress_from_sdk, result_from_sdk
+from mnemesh_tools.mcp_clients.results import ListedTools, progress_from_sdk, result_from_sdk
 from mnemesh_tools.mcp_clients.stdio import ProgramOutput, with_output
 from mnemesh_tools.mcp_clients.tasks import end_task
 from mnemesh_tools.mcp_clients.transports import Transports
 from mnemesh_tools.model.mcp_servers import TransportType
-from mnemesh_tools.model.mcp_tools import MAX_LISTING_CHARS, MAX_TOOLS, McpProgress, OnProgress, RemoteTool
-from mnemesh_tools.model.tools import MAX_SCHEMA_CHARS
+from mnemesh_tools.model.mcp_tools import MAX_LISTING_CHARS, MAX_TOOLS, McpProgress, OnProgress
 
 T = TypeVar("T")
 _UNKNOWN_SESSION: Final = re.compile(
@@ -102,24 +101,24 @@ class McpSession:
         """
 
         async def read(client: Client) -> Listing:
-            tools: list[RemoteTool] = []
+            listed = ListedTools(maps_headers=client.protocol_version in MODERN_PROTOCOL_VERSIONS)
             cursor: str | None = None
             cursors: set[str | None] = set()
             while True:
                 page = await client.list_tools(cursor=cursor)
-                tools += listing_tools(page.tools)
+                listed.add(page.tools)
                 cursors.add(cursor)
                 cursor = page.next_cursor
                 if cursor is not None and cursor in cursors:
                     raise McpContactFailed("The server repeats the pages of its list of tools.")
-                if len(tools) > MAX_TOOLS:
+                if listed.count > MAX_TOOLS:
                     raise McpContactFailed(f"The server has more than {MAX_TOOLS:,} tools.")
-                if sum(min(len(tool.input_schema), MAX_SCHEMA_CHARS) for tool in tools) > MAX_LISTING_CHARS:
+                if listed.schema_chars > MAX_LISTING_CHARS:
                     raise McpContactFailed(
                         f"The schemas of the server have more than {MAX_LISTING_CHARS:,} characters."
                     )
                 if cursor is None:
-                    return Listing(tuple({tool.name: tool for tool in tools}.values()), client.protocol_version)
+                    return Listing(listed.tools, client.protocol_version, tuple(listed.problems))
 
         try:
             return await self._call(read, seconds)
@@ -127,6 +126,8 @@ class McpSession:
             raise McpContactFailed(f"The server did not list its tools within {seconds:g} seconds.") from None
         except (McpCallLost, MCPError) as error:
             raise McpContactFailed(self._described(error)) from error
+        except (ValidationError, RuntimeError, ValueError) as error:  # the SDK's checks of the answer
+            raise McpContactFailed(f"The list of tools is not valid: {self._described(error)}") from error
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], seconds: float, on_progress: OnProgress
@@ -154,6 +155,9 @@ class McpSession:
                 on_progress(reported)
 
         async def call(client: Client) -> CallToolResult:
+            # The SDK would list the tools again after the call, and refuse results that differ from the tool's own
+            # schema. The tool has run by then, and its result is worth more to the model than an error.
+            client.session.validate_tool_result = _accept  # type: ignore[method-assign]
             return await client.call_tool(name, arguments, progress_callback=note)
 
         try:
@@ -303,6 +307,10 @@ class McpSession:
 
     def _note_status(self, status: int) -> None:
         self._refused_with = status if status >= 400 else None
+
+
+async def _accept(name: str, result: CallToolResult) -> None:
+    """Stands for the SDK's check of results."""
 
 
 def _note_retrieved(ended: asyncio.Future[Any]) -> None:

@@ -31,6 +31,11 @@ MCP_TIMEOUT_SECONDS: Final = 60
 MAX_REASONS: Final = 20
 MAX_PROGRESS_CHARS: Final = 200
 MAX_REMOTE_NAME_CHARS: Final = 200
+_LEAST_PREFIX: Final = 12
+"""The characters that are left of a server's name before the name of a tool, however long that is."""
+_VALUES: Final = ("const", "default", "enum", "examples")
+"""The keywords whose values are no schemas."""
+_BY_NAME: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 # Keywords that providers do not enforce.
 _UNENFORCED: Final = ("allOf", "not", "if", "then", "else", "patternProperties", "oneOf", "dependentRequired")
 
@@ -161,24 +166,50 @@ def schema_health(tool: RemoteTool) -> SchemaHealth:
     if len(tool.input_schema) > MAX_SCHEMA_CHARS or not tool.input_schema:
         return SchemaHealth(SchemaStatus.INVALID, (f"The schema has more than {MAX_SCHEMA_CHARS:,} characters.",))
     try:
-        schema = parse_object(tool.input_schema, "input_schema")
+        schema = object_schema(tool)
         require_json_schema(schema, "input_schema")
     except InvalidArgument as error:
         return SchemaHealth(SchemaStatus.INVALID, (error.message,))
-    if schema.get("type") != "object":
-        return SchemaHealth(SchemaStatus.INVALID, ("input_schema must have the type object.",))
     external = next((ref for ref in _references(schema) if not ref.startswith("#")), None)
     if external is not None:
         return SchemaHealth(SchemaStatus.INVALID, (f"The schema refers to another document: {external[:200]}.",))
-    unknown = [name for name in schema.get("required", []) if name not in schema.get("properties", {})]
-    if unknown:
-        return SchemaHealth(
-            SchemaStatus.INVALID, (f"required names {json.dumps(unknown[0])[:200]}, which is not a property.",)
-        )
     reasons = tuple(dict.fromkeys(_departures(schema, "input_schema")))
     status = SchemaStatus.NON_STRICT if reasons else SchemaStatus.STRICT
     more = len(reasons) - MAX_REASONS
     return SchemaHealth(status, (*reasons[:MAX_REASONS], f"{more} more.") if more > 0 else reasons)
+
+
+def object_schema(tool: RemoteTool) -> dict[str, Any]:
+    """Returns the schema of a tool's arguments, which is that of an object. No schema, or `true`, allows any arguments.
+
+    Keywords with the value null, which some libraries write, are left out.
+
+    Raises:
+        InvalidArgument: It is the schema of something else, or none.
+    """
+    text = tool.input_schema.strip()
+    schema = {} if text in ("null", "true") else _without_nulls(parse_object(text, "input_schema"))
+    kind = schema.get("type", "object")
+    if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+        raise InvalidArgument("input_schema must have the type object.", field="input_schema")
+    return {**schema, "type": "object"}
+
+
+def _without_nulls(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_nulls(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {}
+    for keyword, value in schema.items():
+        if keyword in _VALUES:
+            if value is not None or keyword not in ("enum", "examples"):
+                found[keyword] = value
+        elif keyword in _BY_NAME and isinstance(value, dict):
+            found[keyword] = {name: {} if part is None else _without_nulls(part) for name, part in value.items()}
+        elif value is not None:
+            found[keyword] = _without_nulls(value)
+    return found
 
 
 def tool_name(remote: str, server: str, is_free: Callable[[str], bool]) -> str:
@@ -187,7 +218,9 @@ def tool_name(remote: str, server: str, is_free: Callable[[str], bool]) -> str:
     Otherwise the name of the server comes before it, and then a number after it.
     """
     own = _identifier(remote)
-    candidates = [own, _identifier(f"{server}_{remote}")]
+    # The name of the tool says more than that of its server, so the latter is shortened.
+    room = max(_LEAST_PREFIX, MAX_NAME_CHARS - len(own) - 1)
+    candidates = [own, _identifier(f"{_identifier(server)[:room].rstrip('_')}_{own}")]
     candidates += [_identifier(own[: MAX_NAME_CHARS - 4] + f"_{number}") for number in range(2, 100)]
     for candidate in candidates:
         if is_free(candidate):
@@ -197,7 +230,7 @@ def tool_name(remote: str, server: str, is_free: Callable[[str], bool]) -> str:
 
 def model_schema(name: str, tool: RemoteTool) -> str:
     """Returns the function schema of a tool whose input schema is usable."""
-    parameters: dict[str, Any] = json.loads(tool.input_schema)
+    parameters = object_schema(tool)
     parameters.setdefault("properties", {})
     parameters.setdefault("required", [])
     described = tool.description or f"The tool {tool.name} of an MCP server."
@@ -244,6 +277,9 @@ def _departures(schema: Any, path: str) -> Iterator[str]:
             yield f"{path} uses {keyword}."
     properties = schema.get("properties", {})
     if schema.get("type") == "object" or "properties" in schema:
+        unknown = [name for name in schema.get("required", []) if name not in properties]
+        if unknown:
+            yield f"{path} requires {json.dumps(unknown[0])[:200]}, which is not a property."
         if schema.get("additionalProperties") is not False:
             yield f"{path} does not set additionalProperties to false."
         optional = [name for name in properties if name not in schema.get("required", [])]

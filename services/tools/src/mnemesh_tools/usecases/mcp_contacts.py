@@ -178,7 +178,7 @@ class McpContacts:
         def write(tx: ToolTransaction) -> Refresh:
             stored = lookups.get_mcp_server(tx, server_id)
             writer = ListingWriter(tx, stored, caller.subject_id, self._clock.now(), self._ids.new)
-            return writer.write(tools, listing.protocol_version)
+            return writer.write(tools, listing.protocol_version, listing.problems)
 
         result = await self._store.write_once(
             caller.organization_id,

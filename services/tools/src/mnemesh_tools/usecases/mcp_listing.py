@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Final
 
 from mnemesh_tools.model.mcp_servers import McpContact, McpServer, McpServerStatus
 from mnemesh_tools.model.mcp_tools import (
@@ -21,6 +22,9 @@ from mnemesh_tools.model.mcp_tools import (
 from mnemesh_tools.model.tools import Tool, ToolSpec
 from mnemesh_tools.store.base import ToolTransaction
 from mnemesh_tools.usecases import changes
+
+_SHOWN: Final = 10
+_SHOWN_CHARS: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,26 @@ def checked(tools: Sequence[RemoteTool]) -> list[CheckedTool]:
     return [CheckedTool(bounded_tool(tool), schema_health(tool)) for tool in tools]
 
 
+def unusable(tools: Sequence[CheckedTool], problems: Sequence[str]) -> str | None:
+    """Returns which tools of a server cannot be offered to models, and why; None if all can.
+
+    Args:
+        tools: The tools that are stored.
+        problems: Why others are not.
+    """
+    named = [
+        f"{tool.remote.name} ({' '.join(tool.health.reasons).rstrip('.')})"
+        for tool in tools
+        if tool.health.status is SchemaStatus.INVALID
+    ]
+    found = [*named, *problems]
+    if not found:
+        return None
+    shown = "; ".join(text[:_SHOWN_CHARS] for text in found[:_SHOWN])
+    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return f"{len(found)} of {len(tools) + len(problems)} tools cannot be offered to models: {shown}{more}."
+
+
 class ListingWriter:
     """Stores what a server lists, within the caller's transaction."""
 
@@ -58,7 +82,7 @@ class ListingWriter:
         self._now = now
         self._new_id = new_id
 
-    def write(self, tools: Sequence[CheckedTool], protocol_version: str) -> Refresh:
+    def write(self, tools: Sequence[CheckedTool], protocol_version: str, problems: Sequence[str]) -> Refresh:
         """Adds new tools, overwrites changed ones under their ids, and deletes those that are missing."""
         known = {tool.remote.name: tool for tool in self._tx.mcp.get_tools(self._server.id)}
         added, updated = [], []
@@ -75,6 +99,7 @@ class ListingWriter:
             self._tx.delete_tool(tool.tool_id)
         contact = McpContact(
             status=McpServerStatus.REACHABLE,
+            message=unusable(tools, problems),
             contact_at=self._now,
             refresh_at=self._now,
             tool_count=len(tools),

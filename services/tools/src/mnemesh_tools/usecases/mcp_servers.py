@@ -42,7 +42,7 @@ from mnemesh_tools.model.mcp_updates import merge_transport, with_kept_secrets
 from mnemesh_tools.store.base import ToolStore, ToolTransaction
 from mnemesh_tools.usecases import lookups
 from mnemesh_tools.usecases.mcp_contacts import McpContacts
-from mnemesh_tools.usecases.mcp_listing import CheckedTool, Refresh, checked
+from mnemesh_tools.usecases.mcp_listing import CheckedTool, Refresh, checked, unusable
 from mnemesh_tools.usecases.mcp_programs import McpPrograms
 from mnemesh_tools.usecases.mcp_targets import McpTargets
 
@@ -265,7 +265,8 @@ class McpServerService:
         except McpServerUnauthorized as error:
             return McpContact(McpServerStatus.UNAUTHORIZED, error.message), []
         tools = await asyncio.to_thread(checked, listing.tools)
-        return McpContact(McpServerStatus.REACHABLE, protocol_version=listing.protocol_version), tools
+        message = unusable(tools, listing.problems)
+        return McpContact(McpServerStatus.REACHABLE, message, protocol_version=listing.protocol_version), tools
 
 
 def _require_valid_values(transport: McpTransport) -> None:

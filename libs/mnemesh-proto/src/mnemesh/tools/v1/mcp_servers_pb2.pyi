@@ -132,7 +132,7 @@ class McpServer(_message.Message):
     status: Global___McpServerStatus.ValueType
     """Result of the last contact. Output only, like all fields below."""
     status_message: _builtins.str
-    """Cause of the status UNREACHABLE, without secrets."""
+    """Cause of the status UNREACHABLE, without secrets; with REACHABLE, the tools that cannot be offered to models, and why."""
     tool_count: _builtins.int
     protocol_version: _builtins.str
     """Protocol version of the last contact."""

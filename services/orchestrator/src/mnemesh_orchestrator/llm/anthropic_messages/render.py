@@ -8,7 +8,7 @@ from mnemesh_types.messages import ContentPart, OmittedReasoningPart, ReasoningP
 
 from mnemesh_orchestrator.llm.block_order import in_order, ordered_texts
 from mnemesh_orchestrator.llm.carried import carried_list, decode_carried
-from mnemesh_orchestrator.llm.dialects import Api
+from mnemesh_orchestrator.llm.dialects import DIALECTS, Api
 from mnemesh_orchestrator.llm.history import (
     CLOSING,
     OPENING,
@@ -19,6 +19,7 @@ from mnemesh_orchestrator.llm.history_forms import PLAIN, HistoryForm
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
 from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.schemas import response_schema, strict_schema
+from mnemesh_orchestrator.llm.tool_schemas import sendable_tool
 from mnemesh_orchestrator.llm.turns import (
     AssistantTurn,
     ReturnsTurn,
@@ -81,7 +82,7 @@ def render_body(
     body["messages"] = messages
     if request.tools:
         is_strict = bool(request.settings.strict_tool_schemas)
-        body["tools"] = [_tool(tool, is_strict) for tool in request.tools]
+        body["tools"] = [_tool(sendable_tool(tool, DIALECTS["anthropic"]), is_strict) for tool in request.tools]
         body["tool_choice"] = _tool_choice(request, is_forced=thinking is None)
     if thinking is not None:
         body["thinking"] = thinking

@@ -19,6 +19,7 @@ from mnemesh_orchestrator.llm.openai_chat.render import reasons
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
 from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.schemas import response_schema, strict_schema
+from mnemesh_orchestrator.llm.tool_schemas import sendable_tool
 from mnemesh_orchestrator.llm.turns import (
     AssistantTurn,
     ReturnsTurn,
@@ -53,7 +54,7 @@ def render_body(request: LlmRequest, cache: RenderCache | None = None, form: His
     body["input"] = [item for turn in history for item in _items(turn, cache)]
     if request.tools:
         is_strict = bool(settings.strict_tool_schemas) and dialect.strict_tools
-        body["tools"] = [_tool(tool, is_strict) for tool in request.tools]
+        body["tools"] = [_tool(sendable_tool(tool, dialect), is_strict) for tool in request.tools]
         body["tool_choice"] = _tool_choice(request, dialect)
         if dialect.parallel_flag:
             body["parallel_tool_calls"] = request.parallel_tool_calls
