@@ -321,7 +321,7 @@ def _open_api(node: Node) -> Node:
         node = {**parts[0], **{key: value for key, value in node.items() if key not in ("anyOf", "oneOf")}}
         parts = []
     kinds = [kind for kind in _kinds(node) if kind != "null"]
-    plain = {key: node[key] for key in _OPEN_API if key in node}
+    plain: Node = {key: node[key] for key in _OPEN_API if key in node}
     if is_nullable:
         plain["nullable"] = True
     values = node.get("enum") or ([node["const"]] if "const" in node else [])

@@ -50,7 +50,7 @@ class ListedTools:
             self.count += 1
             raw = (listed.meta or {}).get(LISTED)
             tool = raw if isinstance(raw, dict) else {}
-            name = tool.get("name")
+            name: Any = tool.get("name")
             problem = _name_problem(name)
             if problem is None and name in self._tools:
                 problem = "is listed twice"
