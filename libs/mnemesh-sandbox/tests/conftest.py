@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from mnemesh_sandbox import Level, Outcome, Sandbox, SandboxSettings, Task
 from mnemesh_sandbox.inside import plan as layer
+from mnemesh_testkit.directories import shared_parent
 from mnemesh_testkit.timeouts import scaled
 
 _WITHOUT_NAMESPACES = {layer.LANDLOCK, layer.SECCOMP} | ({layer.OWN_UID} if os.geteuid() == 0 else set())
@@ -69,7 +70,7 @@ async def unconfined() -> AsyncIterator[Sandbox]:
 @pytest.fixture
 def directories(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The directory in which this test creates the working directories of tools."""
-    with TemporaryDirectory() as created:
+    with TemporaryDirectory(dir=shared_parent()) as created:
         Path(created).chmod(0o755)
         monkeypatch.setattr(tempfile, "tempdir", created)
         yield Path(created)

@@ -36,7 +36,7 @@ async def work_directory(uid: int | None, layers: Collection[str]) -> AsyncItera
         yield None
         return
     # Not in a thread: a caller who is cancelled meanwhile would leave the directory and its lock behind.
-    directory, lock = _new_directory()
+    directory, lock = _new_directory(_parents()[0] if uid is None else _open_parent())
     try:
         if uid is not None:
             os.chown(directory, uid, uid)
@@ -48,10 +48,25 @@ async def work_directory(uid: int | None, layers: Collection[str]) -> AsyncItera
             os.close(lock)
 
 
-def _new_directory() -> tuple[str, int]:
-    """Returns a new directory, and the descriptor of the lock that keeps other servers from removing it."""
+def _parents() -> list[Path]:
+    return list(dict.fromkeys(map(Path, (tempfile.gettempdir(), "/tmp", "/var/tmp"))))  # noqa: S108 - others are not followed
+
+
+def _open_parent() -> Path:
+    """Returns a directory for temporary files that a tool with a uid of its own can enter, if there is one."""
+
+    def is_open(parent: Path) -> bool:
+        places = (parent.resolve(), *parent.resolve().parents)
+        return parent.is_dir() and all(place.stat().st_mode & stat.S_IXOTH for place in places)
+
+    parents = _parents()
+    return next(filter(is_open, parents), parents[0])
+
+
+def _new_directory(parent: Path) -> tuple[str, int]:
+    """Returns a new directory in `parent`, and the descriptor of the lock that keeps other servers from removing it."""
     while True:
-        directory = tempfile.mkdtemp(prefix=_PREFIX)
+        directory = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
         lock = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
         fcntl.flock(lock, fcntl.LOCK_EX)
         if os.fstat(lock).st_nlink > 0:
@@ -65,7 +80,7 @@ def remove_leftovers(uids: range) -> None:
     Args:
         uids: The uids of tools. Directories of other users are kept.
     """
-    for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    for directory in (found for parent in _parents() for found in parent.glob(f"{_PREFIX}*")):
         if not _NAME.fullmatch(directory.name):
             continue
         try:
